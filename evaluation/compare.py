@@ -1,0 +1,205 @@
+"""Which objective is best? Trained from one warm start, over the same batches, on several seeds.
+
+For each seed the model is first trained with cross-entropy alone; every objective then goes on from
+those weights, with the same data order, and answers the same test rows. Everything is kept:
+
+    summary.json, report.html, report.md
+    seedS/warm_start/, seedS/OBJECTIVE/    run folders, with predictions, scores and results
+
+What is finished is not done again; a run that was cut off goes on from its last checkpoint.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from mm_numeric.config import Config, NamedObjective, compared_objectives, with_trainer
+from mm_numeric.evaluation.score import RESULTS, score
+from mm_numeric.evaluation.summary import write_summary
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.run_folder import CONFIG, FINISHED, claim, last_checkpoint, write_text
+
+WARM_START = "warm_start"
+PREDICTIONS = "predictions.jsonl"
+
+
+def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
+    """Run a comparison, or what is left of it, and write its summary.
+
+    Args:
+        config: A config with a ``compare`` part.
+        seeds: Only these of its seeds, without a summary: for machines that share the work.
+
+    Returns:
+        The folder of the comparison.
+
+    Raises:
+        ValueError: If the config compares nothing, or its folder holds something else.
+        RuntimeError: If a seed's process failed.
+    """
+    if config.compare is None:
+        raise ValueError(
+            f"{config.title}: there is no part `compare`; see `mm-numeric cp clock_tiny`."
+        )
+    folder = Path(config.compare.output_dir)
+    for seed in seeds or ():
+        if seed not in config.compare.seeds:
+            raise ValueError(f"compare.seeds: {seed} is not one of {list(config.compare.seeds)}.")
+    claim(folder, config, ignore={"predict", "compare", "objective"})
+    if seeds is None:  # seeds and objectives may be added; runs that exist refuse other changes
+        write_text(folder / CONFIG, config.to_yaml())
+    for seed in config.compare.seeds:
+        for run in seed_runs(config, seed):
+            if (run.output_dir / CONFIG).is_file():
+                claim(run.output_dir, run)
+    _load_data_once(config)
+    started = time.monotonic()
+    wanted = list(seeds or config.compare.seeds)
+    left = [seed for seed in wanted if not _is_done(config, seed)]
+    if left and config.compare.jobs > 1 and seeds is None:
+        _run_in_processes(config, folder, left)
+    else:
+        for seed in left:
+            run_seed(config, seed)
+    if seeds is None:
+        write_summary(config, folder, seconds=time.monotonic() - started if left else None)
+    return folder
+
+
+def run_seed(config: Config, seed: int) -> None:
+    """Train and test the warm start of a seed, then every objective from it."""
+    for run in seed_runs(config, seed):
+        if not (run.output_dir / RESULTS).is_file():
+            _run(run)
+
+
+def seed_runs(config: Config, seed: int) -> list[Config]:
+    """Return the runs of a seed as configs of their own, the warm start first."""
+    assert config.compare is not None
+    folder = Path(config.compare.output_dir) / f"seed{seed}"
+    warm = with_trainer(
+        replace(config, objective=NamedObjective(name="ce", spec=PRESETS["ce"])),
+        **{**config.compare.warm_start, "seed": seed, "output_dir": str(folder / WARM_START)},
+    )
+    model = replace(config.model, name=str(folder / WARM_START / "model"), revision="main")
+    runs = [
+        with_trainer(
+            replace(config, objective=objective, model=model),
+            seed=seed,
+            output_dir=str(folder / objective.name),
+        )
+        for objective in compared_objectives(config)
+    ]
+    return [warm, *runs]
+
+
+def _run(config: Config) -> None:
+    """Train one run as far as it is not trained, answer the test rows, and score the answers."""
+    from mm_numeric.generate import predict
+    from mm_numeric.train import train
+
+    folder = config.output_dir
+    started = time.monotonic()
+    if not (folder / FINISHED).is_file():
+        resume = last_checkpoint(folder) is not None
+        if folder.exists() and not resume:
+            shutil.rmtree(folder)  # cut off before its first checkpoint: nothing to keep
+        train(config, resume=resume)
+    predict(folder, None, folder / PREDICTIONS)
+    scores = score(folder / PREDICTIONS)
+    for checkpoint in folder.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)  # the model is saved; the comparison keeps many runs
+    headline = scores.scorer.metrics[0]
+    value = 100 * float(headline.value(scores.columns))
+    name = f"{folder.parent.name} {folder.name}"
+    seconds = time.monotonic() - started
+    tqdm.write(f"{name:<22} {headline.label} {value:5.1f} %   {seconds:4.0f} s", file=sys.stdout)
+    sys.stdout.flush()
+
+
+def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
+    """Run seeds side by side, each in a process with its share of the cores.
+
+    Raises:
+        RuntimeError: If one of them failed.
+    """
+    assert config.compare is not None
+    threads = max(1, (os.cpu_count() or 1) // config.compare.jobs)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), PARENT: str(os.getpid())}
+    waiting, running = list(seeds), dict[int, subprocess.Popen[bytes]]()
+    total = sum(len(seed_runs(config, seed)) for seed in seeds)
+    bar = tqdm(total=total, desc="comparing", unit="run", disable=None)
+    try:
+        while waiting or running:
+            while waiting and len(running) < config.compare.jobs:
+                seed = waiting.pop(0)
+                command = [sys.executable, "-m", "mm_numeric", "compare", str(folder / CONFIG)]
+                running[seed] = subprocess.Popen(
+                    [*command, "--seeds", str(seed)], env=environment, stderr=_log(folder, seed)
+                )
+            time.sleep(0.5)
+            bar.update(sum(_runs_done(config, seed) for seed in seeds) - bar.n)
+            for seed, process in list(running.items()):
+                if process.poll() is None:
+                    continue
+                del running[seed]
+                if process.returncode:
+                    log = folder / f"seed{seed}.log"
+                    last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                    raise RuntimeError(
+                        f"seed {seed} failed: {last[-1] if last else 'no message'} "
+                        f"(all of it in {log}); what is finished is kept, call compare again."
+                    )
+    finally:
+        bar.close()
+        for process in running.values():
+            process.terminate()
+
+
+PARENT = "MM_NUMERIC_COMPARE_PARENT"
+"""The process that a seed's process belongs to, in its environment."""
+
+
+def end_with_parent() -> None:
+    """End this process when the comparison that started it is gone, killed included."""
+    parent = os.environ.get(PARENT)
+    if parent is None:
+        return
+
+    def watch() -> None:
+        while os.getppid() == int(parent):
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _log(folder: Path, seed: int) -> Any:
+    """Open the file that a seed's process writes its warnings and errors to."""
+    return (folder / f"seed{seed}.log").open("ab")
+
+
+def _load_data_once(config: Config) -> None:
+    """Render or read all rows before the first process starts, so that bad rows end it at once."""
+    from mm_numeric.data import load_examples
+
+    cache = Path(config.data.cache)
+    load_examples(config.task, config.data.train, cache, training=True)
+    load_examples(config.task, config.data.test, cache, training=False)
+
+
+def _is_done(config: Config, seed: int) -> bool:
+    return _runs_done(config, seed) == len(seed_runs(config, seed))
+
+
+def _runs_done(config: Config, seed: int) -> int:
+    return sum((run.output_dir / RESULTS).is_file() for run in seed_runs(config, seed))

@@ -1,0 +1,170 @@
+"""predictions.jsonl, from any engine, in; results.json and scores.jsonl out.
+
+The text is always read anew here, so that a score depends on the text, the parser's version and the
+scorer alone.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mm_numeric.answers import ClockTime, Unreadable
+from mm_numeric.choose import choose, load
+from mm_numeric.data import read_rows
+from mm_numeric.evaluation.bootstrap import interval
+from mm_numeric.evaluation.scorer import Scorer
+from mm_numeric.run_folder import write_text
+from mm_numeric.tasks import TASKS
+
+SCORERS: Mapping[type, str] = {
+    ClockTime: "mm_numeric.evaluation.times:TIMES",
+}
+"""How each kind of answer is judged."""
+
+RESULTS, SCORES = "results.json", "scores.jsonl"
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What a scorer says of a file of predictions."""
+
+    task: str
+    scorer: Scorer
+    rows: list[dict[str, Any]]
+    """Each row: id, image, target, text, parsed, reason, and one value for each column."""
+
+    columns: dict[str, NDArray[np.float64]]
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """How many answers could not be read, by reason."""
+        return dict(Counter(row["reason"] for row in self.rows if row["reason"]).most_common())
+
+    def metrics(self) -> dict[str, dict[str, float | None]]:
+        """Return each metric with its interval over the rows."""
+        found = {}
+        for metric in self.scorer.metrics:
+            low, high = interval(self.columns, metric.value)
+            value = float(metric.value(self.columns))
+            found[metric.name] = {
+                "value": _number(value),
+                "low": _number(low),
+                "high": _number(high),
+            }
+        return found
+
+
+def score(predictions: Path, *, task_name: str | None = None, out: Path | None = None) -> Scores:
+    """Score a file of predictions, and write results.json and scores.jsonl.
+
+    Args:
+        predictions: A .jsonl file; each row has ``id``, ``text`` and ``target``, and may have
+            ``task`` and ``image``.
+        task_name: The task, where the rows do not name it.
+        out: The folder to write to; beside the predictions when None.
+
+    Raises:
+        ValueError: If a row lacks something, an id stands twice, or there is nothing to score.
+    """
+    scores = read_scores(predictions, task_name=task_name)
+    task = choose(scores.task, TASKS, "task", str(predictions))
+    folder = out or predictions.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    results = {
+        "task": scores.task,
+        "task_version": getattr(task, "version", 1),
+        "predictions": str(predictions),
+        "rows": len(scores.rows),
+        "metrics": scores.metrics(),
+        "failures": scores.failures,
+    }
+    write_text(folder / RESULTS, json.dumps(results, indent=1) + "\n")
+    # escaped, as UTF-8 has no half of a surrogate pair and another engine's text may
+    lines = [json.dumps(row) + "\n" for row in scores.rows]
+    write_text(folder / SCORES, "".join(lines))
+    return scores
+
+
+def read_scores(predictions: Path, *, task_name: str | None = None) -> Scores:
+    """Score a file of predictions without writing anything; see ``score``."""
+    rows: list[dict[str, Any]] = []
+    answers, targets = [], []
+    seen: set[str] = set()
+    task: Any = None
+    name = task_name
+    for where, row in read_rows(predictions):
+        for key in ("id", "text", "target"):
+            if not isinstance(row.get(key), str):
+                raise ValueError(
+                    f'{where}: no "{key}" (a text); a prediction needs id, text, target.'
+                )
+        if row["id"] in seen:
+            raise ValueError(f"{where}: the id {row['id']!r} stands twice; score each row once.")
+        seen.add(row["id"])
+        if task is None:
+            name = task_name or row.get("task")
+            if not isinstance(name, str):
+                raise ValueError(f"{where}: the rows name no task; give one with --task.")
+            task = choose(name, TASKS, "task", where)()
+        answer, target = task.parse(row["text"]), task.parse(row["target"])
+        if isinstance(target, Unreadable):
+            raise ValueError(
+                f"{where}: the target {row['target']!r} cannot be read: {target.reason}."
+            )
+        unreadable = isinstance(answer, Unreadable)
+        answers.append(None if unreadable else answer)
+        targets.append(target)
+        rows.append(
+            {
+                "id": row["id"],
+                "image": row.get("image"),
+                "target": task.format(target).text,
+                "text": row["text"],
+                "parsed": None if unreadable else task.format(answer).text,
+                "reason": answer.reason if unreadable else None,
+            }
+        )
+    if task is None or name is None:
+        raise ValueError(f"{predictions}: no predictions to score.")
+    scorer_path = getattr(task, "scorer", None) or SCORERS.get(type(targets[0]))
+    if scorer_path is None:
+        raise ValueError(
+            f"{predictions}: the task {name!r} has no `scorer`; give it one to score it."
+        )
+    scorer = load(scorer_path, str(predictions))
+    columns = scorer.columns(answers, targets)
+    for i, row in enumerate(rows):
+        row.update({column: float(values[i]) for column, values in columns.items()})
+    return Scores(task=name, scorer=scorer, rows=rows, columns=columns)
+
+
+def results_table(scores: Scores) -> str:
+    """Return the metrics and the failures as text for a terminal."""
+    units = {metric.name: metric for metric in scores.scorer.metrics}
+    lines = [f"{len(scores.rows)} rows, task {scores.task}; 95 % bootstrap intervals over the rows"]
+    for name, found in scores.metrics().items():
+        value, low, high = (in_unit(found[k], units[name].unit) for k in ("value", "low", "high"))
+        lines.append(f"  {units[name].label:<28} {value:>9}   {low} to {high}")
+    if scores.failures:
+        lines.append("answers that could not be read:")
+        lines += [f"  {reason:<28} {count:>9}" for reason, count in scores.failures.items()]
+    return "\n".join(lines)
+
+
+def in_unit(value: float | None, unit: str) -> str:
+    """Write a figure with its unit: ``81.2 %``, ``3.5 min``."""
+    if value is None:
+        return "-"
+    return f"{100 * value:.1f} %" if unit == "%" else f"{value:.1f} {unit}"
+
+
+def _number(value: float) -> float | None:
+    """Return a figure as JSON can hold it: null for nan."""
+    return None if math.isnan(value) else value

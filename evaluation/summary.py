@@ -1,0 +1,194 @@
+"""All runs of a comparison -> summary.json, and the table that a terminal shows."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mm_numeric.config import Config, DataSource, compared_objectives
+from mm_numeric.evaluation.bootstrap import draws_interval, run_draws
+from mm_numeric.evaluation.score import Scores, in_unit, read_scores
+from mm_numeric.evaluation.scorer import Metric
+from mm_numeric.run_folder import FINISHED, write_text
+
+SUMMARY = "summary.json"
+_WARM_START = "warm_start"
+
+
+def write_summary(config: Config, folder: Path, *, seconds: float | None) -> dict[str, Any]:
+    """Compare all runs of a folder and write summary.json.
+
+    Every figure is a mean over seeds; its interval comes from drawing seeds and test rows together,
+    and differences are paired: same seeds, same rows.
+
+    Args:
+        config: The comparison.
+        folder: Its folder, every run of which is finished.
+        seconds: How long the runs took, if they were run now.
+    """
+    assert config.compare is not None
+    objectives = [objective.name for objective in compared_objectives(config)]
+    baseline = objectives[0]
+    control = objectives[1] if config.compare.control else None
+    runs = {
+        name: [read_run_scores(folder / f"seed{seed}" / name) for seed in config.compare.seeds]
+        for name in (*objectives, _WARM_START)
+    }
+    if len({tuple(row["id"] for row in s.rows) for seeds in runs.values() for s in seeds}) > 1:
+        raise ValueError(
+            f"{folder}: its runs answer different rows; delete those that are not new."
+        )
+    metrics = runs[baseline][0].scorer.metrics
+    table: dict[str, dict[str, Any]] = {name: {} for name in runs}
+    for metric in metrics:
+        columns = {name: [scores.columns for scores in seeds] for name, seeds in runs.items()}
+        draws = run_draws(columns, metric.value)
+        values = {name: [float(metric.value(c)) for c in seeds] for name, seeds in columns.items()}
+        for name in runs:
+            table[name][metric.name] = _entry(values[name], draws[name])
+            compared = name not in (baseline, _WARM_START)
+            if compared:
+                apart = np.subtract(values[name], values[baseline]).tolist()
+                difference = _entry(apart, draws[name] - draws[baseline])
+            table[name][metric.name]["difference"] = difference if compared else None
+    warm = table.pop(_WARM_START)
+    old = folder / SUMMARY
+    summary = {
+        "title": config.title,
+        "task": config.task_name,
+        "description": _description(config),
+        "baseline": baseline,
+        "control": control,
+        "objectives": objectives,
+        "seeds": list(config.compare.seeds),
+        "metrics": [_metric(metric) for metric in metrics],
+        "table": table,
+        "warm_start": warm,
+        "facts": _facts(config, folder, runs[baseline][0], seconds, old),
+        "runs": [
+            {"objective": name, "seed": seed, "folder": f"seed{seed}/{name}"}
+            for seed in config.compare.seeds
+            for name in objectives
+        ],
+    }
+    write_text(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
+    return summary
+
+
+def read_run_scores(folder: Path) -> Scores:
+    """Score the predictions of one run, its rows in the order of their ids."""
+    scores = read_scores(folder / "predictions.jsonl")
+    order = sorted(range(len(scores.rows)), key=lambda i: scores.rows[i]["id"])
+    return Scores(
+        task=scores.task,
+        scorer=scores.scorer,
+        rows=[scores.rows[i] for i in order],
+        columns={name: values[order] for name, values in scores.columns.items()},
+    )
+
+
+def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
+    """Return the comparison as text for a terminal: the first metrics, and the difference."""
+    metrics = summary["metrics"][:shown]
+    head = metrics[0]
+    seeds = len(summary["seeds"])
+    header = ["objective", *(m["label"] for m in metrics), f"{head['label']}, against baseline"]
+    rows = [header]
+    table = {"(warm start)": summary["warm_start"], **summary["table"]}
+    for name, found in table.items():
+        cells = []
+        for metric in metrics:
+            entry = found[metric["name"]] or {"mean": None}
+            cells.append(in_unit(entry["mean"], metric["unit"]))
+        entry = found[head["name"]]
+        cells[0] += f" ({_range(entry['low'], entry['high'], head['unit'])})"
+        rows.append([name, *cells, _difference(entry["difference"], head["unit"])])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)) for r in rows]
+    lines.insert(1, "  ".join("-" * w for w in widths))
+    note = f"Mean of {seeds} seed{'s' if seeds > 1 else ''}; {summary['facts']['interval']}."
+    return "\n".join([*(line.rstrip() for line in lines), note])
+
+
+def _entry(values: list[float], draws: Any) -> dict[str, Any]:
+    low, high = draws_interval(draws)
+    found = {"mean": float(np.mean(values)), "low": low, "high": high, "seeds": values}
+    return {key: _json(value) for key, value in found.items()}
+
+
+def _json(value: Any) -> Any:
+    """Return a figure as JSON can hold it: null for nan."""
+    if isinstance(value, list):
+        return [_json(item) for item in value]
+    return None if np.isnan(value) else value
+
+
+def _metric(metric: Metric) -> dict[str, Any]:
+    return {
+        "name": metric.name,
+        "label": metric.label,
+        "unit": metric.unit,
+        "higher_is_better": metric.higher_is_better,
+    }
+
+
+def _range(low: float | None, high: float | None, unit: str) -> str:
+    if low is None or high is None:
+        return "-"
+    return f"{100 * low:.1f} to {100 * high:.1f}" if unit == "%" else f"{low:.1f} to {high:.1f}"
+
+
+def _difference(entry: Mapping[str, Any] | None, unit: str) -> str:
+    if entry is None or entry["mean"] is None:
+        return "-"
+    factor = 100 if unit == "%" else 1
+    mean = f"{factor * entry['mean']:+.1f}"
+    return f"{mean} ({factor * entry['low']:+.1f} to {factor * entry['high']:+.1f})"
+
+
+def _description(config: Config) -> str:
+    noise = getattr(config.task, "label_noise_minutes", 0)
+    labels = (
+        f"Trained on labels with Gaussian noise of {noise:g} minutes, tested on clean ones."
+        if noise
+        else "Trained and tested on clean labels."
+    )
+    question = f"Which objective fine-tunes {config.model.name} best on {config.task_name}?"
+    return f"{question} {labels}"
+
+
+def _facts(
+    config: Config, folder: Path, scores: Scores, seconds: float | None, old: Path
+) -> dict[str, str]:
+    """Say how the comparison was made, in the order in which it is printed."""
+    assert config.compare is not None
+    seed = config.compare.seeds[0]
+    objective = compared_objectives(config)[0].name
+    warm = json.loads((folder / f"seed{seed}" / _WARM_START / FINISHED).read_text("utf-8"))
+    run = json.loads((folder / f"seed{seed}" / objective / FINISHED).read_text("utf-8"))
+    batch = config.trainer.get("per_device_train_batch_size", 8)
+    facts = {
+        "command": f"mm-numeric compare {config.title}",
+        "model": f"{config.model.family} {config.model.name}, {run['parameters']:,} parameters",
+        "training rows": f"{run['rows']:,} ({_source(config.data.train)})",
+        "test rows": f"{len(scores.rows):,} ({_source(config.data.test)}), never with label noise",
+        "warm start": f"{warm['steps']:,} steps of batch {batch} with CE, one for each seed",
+        "each objective": f"{run['steps']:,} steps of batch {batch} from there, over the same "
+        "batches",
+        "seeds": ", ".join(map(str, config.compare.seeds)),
+        "interval": "95 %, bootstrap over seeds and test rows together; differences are paired",
+        "machine": run["machine"],
+        "versions": ", ".join(f"{name} {v}" for name, v in run["versions"].items()),
+    }
+    if seconds is not None:
+        facts["wall time"] = f"{seconds / 60:.1f} min"
+    elif old.is_file():
+        before = json.loads(old.read_text(encoding="utf-8"))["facts"].get("wall time")
+        facts.update({"wall time": before} if before else {})
+    return facts
+
+
+def _source(source: DataSource) -> str:
+    return f"rendered, seed {source.seed}" if source.render else Path(str(source.path)).name

@@ -1,0 +1,88 @@
+"""What a task asks for, as values with units. Tasks write and read them, scorers compare them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HALF_DAY_MINUTES = 720
+
+
+@dataclass(frozen=True, order=True)
+class ClockTime:
+    """A time on a 12-hour dial."""
+
+    hour: int
+    """1 to 12."""
+
+    minute: int
+    """0 to 59."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no dial shows."""
+        if not 1 <= self.hour <= 12:
+            raise ValueError(f"the hour of a dial is 1 to 12, not {self.hour}")
+        if not 0 <= self.minute <= 59:
+            raise ValueError(f"the minute is 0 to 59, not {self.minute}")
+
+    @classmethod
+    def from_minutes(cls, minutes: int) -> "ClockTime":
+        """Make the time that is so many minutes after twelve, going round as often as needed."""
+        hour, minute = divmod(minutes % HALF_DAY_MINUTES, 60)
+        return cls(hour or 12, minute)
+
+    @property
+    def minutes(self) -> int:
+        """Minutes after twelve, 0 to 719."""
+        return self.hour % 12 * 60 + self.minute
+
+    def __str__(self) -> str:
+        """Write ``7:05``."""
+        return f"{self.hour}:{self.minute:02d}"
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """An answer that a parser could not read: it is counted under its reason, never dropped."""
+
+    reason: str
+
+
+class Mark(NamedTuple):
+    """Where one number stands in an answer's text, and what it means."""
+
+    start: int
+    """First character."""
+
+    end: int
+    """One past the last character."""
+
+    role: str = "free"
+    """A key of ``ROLES``."""
+
+    group: int = -1
+    """Which box, polygon or time of the answer it belongs to; -1 when none."""
+
+
+class Written(NamedTuple):
+    """An answer as the model is to write it, with its numbers marked."""
+
+    text: str
+    marks: tuple[Mark, ...]
+
+
+ROLES = ("free", "x", "y", "hour", "minute")
+"""What a number can stand for. ``NumberSpans.role`` holds the position in this tuple."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """One question about one picture, and its answer where it is known."""
+
+    id: str
+    image: Path | None
+    prompt: str
+    answer: Any
+    """One of the values above; None where the row has no answer."""
+
+    where: str
+    """File and line of the row, for errors."""

@@ -1,0 +1,237 @@
+"""The command line. Nothing heavy is imported before it is needed: ``--help`` loads no torch."""
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+EXAMPLES = """\
+examples:
+  mm-numeric ls                                        what ships: tasks, families, losses, configs
+  mm-numeric cp clock_tiny mine.yaml                   copy a config and make it yours
+  mm-numeric check mine.yaml                           read it strictly; nothing is loaded
+  mm-numeric train mine.yaml objective=emd             train, with one value changed
+  mm-numeric predict --model runs/mine --data test.jsonl --out predictions.jsonl
+  mm-numeric score predictions.jsonl                   metrics, intervals, parse failures
+  mm-numeric compare clock_tiny                        which objective is best, and by how much
+  torchrun --nproc-per-node 8 -m mm_numeric train mine.yaml
+"""
+
+_CONFIG_HELP = "a YAML file, or the name of a shipped config"
+_OVERRIDE_HELP = "a setting to change, such as trainer.learning_rate=1.0e-4"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        0 when all is well, 2 for what the user can mend (one sentence on stderr), 130 when stopped.
+    """
+    arguments = _parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], None] = arguments.command
+    try:
+        command(arguments)
+        sys.stdout.flush()  # a closed pipe is found here, not at the end of Python
+    except ValueError as error:
+        if os.environ.get("MM_NUMERIC_DEBUG"):
+            raise
+        print(f"mm-numeric: {error}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:
+        if os.environ.get("MM_NUMERIC_DEBUG") or type(error) is not RuntimeError:
+            raise
+        print(f"mm-numeric: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("mm-numeric: stopped; what was finished is kept.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `mm-numeric ls | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mm-numeric",
+        description="Fine-tune and evaluate models whose answers are numbers.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def verb(
+        name: str, text: str, run: Callable[[argparse.Namespace], None]
+    ) -> argparse.ArgumentParser:
+        added = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        added.set_defaults(command=run)
+        return added
+
+    verb("ls", "list tasks, families, losses and configs", _ls)
+
+    cp = verb("cp", "copy a shipped config to a file of your own", _cp)
+    cp.add_argument("config", help="the name of a shipped config")
+    cp.add_argument("file", type=Path, help="where to; an existing file is not overwritten")
+
+    check = verb(
+        "check", "read a config strictly and print it with every default filled in", _check
+    )
+    check.add_argument("config", help=_CONFIG_HELP)
+    check.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=_OVERRIDE_HELP)
+
+    train = verb("train", "fine-tune a model from a config", _train)
+    train.add_argument("config", help=_CONFIG_HELP)
+    train.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=_OVERRIDE_HELP)
+    train.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+
+    predict = verb("predict", "answer rows with a trained model", _predict)
+    predict.add_argument("--model", type=Path, required=True, help="the folder of a finished run")
+    predict.add_argument("--data", help="rows as .jsonl or .csv (default: the run's test rows)")
+    predict.add_argument("--images", help="the folder that the rows' picture names start from")
+    predict.add_argument(
+        "--out", type=Path, help="where answers are appended (default: MODEL/predictions.jsonl)"
+    )
+    predict.add_argument("--batch-size", type=_positive, help="rows at a time")
+    predict.add_argument("--max-new-tokens", type=_positive, help="where an answer is cut off")
+    predict.add_argument("--limit", type=_positive, help="only the first so many rows")
+
+    score = verb("score", "score predictions, with intervals and parse failures by reason", _score)
+    score.add_argument("predictions", type=Path, help="a .jsonl file with id, text and target")
+    score.add_argument("--task", help="the task, where the rows do not name it")
+    score.add_argument("--out", type=Path, help="the folder for results.json and scores.jsonl")
+
+    compare = verb(
+        "compare", "compare objectives from one warm start, over several seeds", _compare
+    )
+    compare.add_argument("config", help=_CONFIG_HELP)
+    compare.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=_OVERRIDE_HELP)
+    compare.add_argument(
+        "--seeds", type=int, nargs="+", help="only these seeds, for machines that share the work"
+    )
+
+    report = verb("report", "write the page of a comparison again", _report)
+    report.add_argument("folder", type=Path, help="the output_dir of a comparison")
+    return parser
+
+
+def _ls(_: argparse.Namespace) -> None:
+    from mm_numeric.config import CONFIGS
+    from mm_numeric.families import FAMILIES
+    from mm_numeric.losses import PRESETS, TERMS
+    from mm_numeric.tasks import TASKS
+
+    for title, names in (("tasks", TASKS), ("families", FAMILIES), ("loss terms", TERMS)):
+        print(f"{title}: {', '.join(names)}")
+    print("objectives:")
+    for name, spec in PRESETS.items():
+        terms = " + ".join(f"{t.weight:g} {t.name}" for t in spec.terms)
+        how = f"{spec.weight:g} x ({terms}), {spec.balance}" if terms else "no numeric term"
+        print(f"  {name:<16} {spec.ce_weight:g} CE, {how}")
+    print("configs:")
+    for path in sorted(CONFIGS.glob("*.yaml")):
+        first = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+        print(f"  {path.stem:<16} {first}")
+
+
+def _cp(arguments: argparse.Namespace) -> None:
+    from mm_numeric.config import find_config
+
+    source = find_config(arguments.config)
+    if arguments.file.exists():
+        raise ValueError(f"{arguments.file} exists; name another file.")
+    if not arguments.file.parent.is_dir():
+        raise ValueError(f"{arguments.file.parent}: there is no such folder.")
+    shutil.copyfile(source, arguments.file)
+    print(
+        f"{arguments.file}: a copy of {source.name}; `mm-numeric check {arguments.file}` reads it."
+    )
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    import yaml
+
+    from mm_numeric.config import read_config
+    from mm_numeric.trainer_settings import trainer_defaults
+
+    config = read_config(arguments.config, arguments.overrides)
+    print(config.to_yaml(), end="")
+    defaults = {"trainer": trainer_defaults(config.trainer)}
+    text = yaml.safe_dump(defaults, sort_keys=True, width=100)
+    print("\n# What `trainer` leaves to transformers.TrainingArguments:")
+    print("\n".join(f"# {line}" for line in text.splitlines()))
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    from mm_numeric.config import read_config
+
+    config = read_config(arguments.config, arguments.overrides)
+    from mm_numeric.train import train
+
+    model = train(config, resume=arguments.resume)
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(f"trained: {model}")
+        print(f"next: mm-numeric predict --model {config.output_dir}")
+
+
+def _predict(arguments: argparse.Namespace) -> None:
+    from mm_numeric.config import DataSource
+
+    if arguments.images and not arguments.data:
+        raise ValueError("--images says where the pictures of --data are; give --data too.")
+    from mm_numeric.generate import predict
+
+    source = DataSource(path=arguments.data, images=arguments.images) if arguments.data else None
+    out = arguments.out or arguments.model / "predictions.jsonl"
+    count = predict(
+        arguments.model,
+        source,
+        out,
+        batch_size=arguments.batch_size,
+        max_new_tokens=arguments.max_new_tokens,
+        limit=arguments.limit,
+    )
+    print(f"{count} rows answered now: {out}")
+    print(f"next: mm-numeric score {out}")
+
+
+def _score(arguments: argparse.Namespace) -> None:
+    from mm_numeric.evaluation.score import results_table, score
+
+    scores = score(arguments.predictions, task_name=arguments.task, out=arguments.out)
+    print(results_table(scores))
+
+
+def _compare(arguments: argparse.Namespace) -> None:
+    from mm_numeric.config import read_config
+    from mm_numeric.evaluation.compare import compare, end_with_parent
+
+    end_with_parent()
+    config = read_config(arguments.config, arguments.overrides)
+    folder = compare(config, seeds=arguments.seeds)
+    if arguments.seeds is None:
+        _show_report(folder)
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    _show_report(arguments.folder)
+
+
+def _show_report(folder: Path) -> None:
+    """Write the page and its Markdown twin, and print the table and where they are."""
+    from mm_numeric.evaluation.compared import read_summary
+    from mm_numeric.evaluation.report import write_report
+    from mm_numeric.evaluation.summary import summary_table
+
+    print(summary_table(read_summary(folder)))
+    page, markdown = write_report(folder)
+    print(f"report: {page.resolve()}")
+    print(f"        {markdown.resolve()}")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value

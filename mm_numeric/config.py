@@ -1,0 +1,312 @@
+"""Configs: complete YAML files, read strictly into dataclasses. Loads no torch.
+
+Every error is one sentence: file, field, what was found, what is allowed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mm_numeric.choose import choose, unknown
+from mm_numeric.losses.presets import PRESETS, ObjectiveSpec
+from mm_numeric.strict import read_dataclass, read_yaml, with_override
+from mm_numeric.trainer_settings import check_trainer_settings
+
+CONFIGS = Path(__file__).parent / "configs"
+"""Where the shipped configs are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSource:
+    """Rows of a task: a file of yours, or pictures rendered here."""
+
+    path: str | None = None
+    """A .jsonl or .csv file; pictures are looked up from its folder."""
+
+    render: int | None = None
+    """How many rows to render, once; they are kept in ``data.cache``."""
+
+    seed: int = 0
+    """Of the renderer."""
+
+    images: str | None = None
+    """The folder that picture names start from; by default the folder of the file, then ``images``
+    inside it."""
+
+    def __post_init__(self) -> None:
+        """Refuse a source that is none, or two."""
+        if (self.path is None) == (self.render is None):
+            raise ValueError(
+                "give either path (a .jsonl or .csv file) or render (a number of rows)"
+            )
+        if self.render is not None and self.render < 1:
+            raise ValueError(f"render must be at least 1, not {self.render}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """What is trained on, and what is tested on."""
+
+    train: DataSource
+    test: DataSource
+    cache: str = "runs/cache"
+    """Where rendered pictures are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which model is fine-tuned."""
+
+    name: str
+    """A hub name, a folder, or ``tiny``: a small model made from code, for trials offline."""
+
+    family: str = "qwen2_vl"
+    """A key of ``mm_numeric.families.FAMILIES``."""
+
+    revision: str = "main"
+    """Of a hub name; pin a commit before a result is published."""
+
+    dtype: str = "auto"
+    """auto (as the checkpoint says), float32, bfloat16 or float16."""
+
+    attention: str = "sdpa"
+    """sdpa, eager or flash_attention_2."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no checkpoint can be loaded with."""
+        dtypes = ("auto", "float32", "bfloat16", "float16")
+        if self.dtype not in dtypes:
+            raise ValueError(f"dtype is one of {', '.join(dtypes)}, not {self.dtype!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictConfig:
+    """How answers are generated: greedily, in batches."""
+
+    batch_size: int = 64
+    max_new_tokens: int = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig:
+    """A fair comparison: every objective goes on from one warm start, over the same batches."""
+
+    output_dir: str
+    seeds: tuple[int, ...] = (0, 1, 2)
+    objectives: tuple[Any, ...] = ("ce", "emd", "ntl_was", "ntil")
+    """Presets, or mappings with a ``name`` and what changes; the first is compared with."""
+
+    control: str | None = "ce_times_1.3"
+    """A preset that must not win: the published ratio also just scales the loss by 1.3."""
+
+    warm_start: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of ``trainer`` that differ in the warm start, which is trained with CE alone."""
+
+    jobs: int = 1
+    """How many seeds run at the same time, each in its own process."""
+
+    def __post_init__(self) -> None:
+        """Refuse a comparison of nothing."""
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds must be different whole numbers, at least one: {self.seeds}")
+        if not self.objectives:
+            raise ValueError("objectives must name at least one preset")
+        if self.jobs < 1:
+            raise ValueError(f"jobs must be at least 1, not {self.jobs}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedObjective:
+    """An objective and what to call it in tables."""
+
+    name: str
+    spec: ObjectiveSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One complete job."""
+
+    title: str
+    """The file's name without its ending."""
+
+    task_name: str
+    task: Any
+    """The task itself, made from the fields of its class."""
+
+    data: DataConfig
+    model: ModelConfig
+    objective: NamedObjective
+    trainer: Mapping[str, Any]
+    """Handed unchanged to transformers.TrainingArguments."""
+
+    predict: PredictConfig
+    compare: CompareConfig | None
+
+    @property
+    def output_dir(self) -> Path:
+        """Where ``train`` writes."""
+        return Path(self.trainer["output_dir"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the config as it would be written, every default filled in."""
+        parts = {
+            "task": {"name": self.task_name, **asdict(self.task)},
+            "data": asdict(self.data),
+            "model": asdict(self.model),
+            "objective": {"name": self.objective.name, **asdict(self.objective.spec)},
+            "trainer": dict(self.trainer),
+            "predict": asdict(self.predict),
+            "compare": asdict(self.compare) if self.compare else None,
+        }
+        return _plain(parts)
+
+    def to_yaml(self) -> str:
+        """Return the config as YAML that reads back to the same config."""
+        return yaml.dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=100)
+
+
+def read_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a config file strictly.
+
+    Args:
+        name: A file, or the name of a shipped config.
+        overrides: ``trainer.learning_rate=1.0e-4`` and the like, applied before reading.
+
+    Raises:
+        ValueError: One sentence about the first thing that is wrong.
+    """
+    path = find_config(name)
+    raw = read_yaml(path)
+    for override in overrides:
+        raw = with_override(raw, override)
+    return config_from_dict(raw, where=path.name, title=path.stem)
+
+
+def find_config(name: str | Path) -> Path:
+    """Return the file of a config: a path, or the name of one that ships.
+
+    Raises:
+        ValueError: If there is neither.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    shipped = {p.stem: p for p in sorted(CONFIGS.glob("*.yaml"))}
+    if path.suffix or path.parent != Path():
+        raise ValueError(f"{name}: there is no such file. Shipped configs: {', '.join(shipped)}.")
+    if str(name) not in shipped:
+        raise unknown(str(name), shipped, "config", str(name))
+    return shipped[str(name)]
+
+
+def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Config:
+    """Make a config from what a YAML file holds, as ``read_config`` does."""
+    from mm_numeric.families import FAMILIES
+    from mm_numeric.tasks import TASKS
+
+    known = ("task", "data", "model", "objective", "trainer", "predict", "compare")
+    for key in raw:
+        if key not in known:
+            raise unknown(key, known, "setting", where)
+    for key in ("task", "data", "model", "trainer"):
+        if raw.get(key) is None:
+            raise ValueError(f"{where}: the setting {key!r} is missing.")
+    task = raw["task"] if isinstance(raw["task"], Mapping) else {"name": raw["task"]}
+    if not isinstance(task.get("name"), str):
+        raise ValueError(f"{where}, task.name: name a task. Known: {', '.join(TASKS)}.")
+    task_class = choose(task["name"], TASKS, "task", f"{where}, task.name")
+    if not isinstance(task_class, type) or not is_dataclass(task_class):
+        raise ValueError(f"{where}, task.name: {task['name']!r} is not a dataclass.")
+    options = {key: value for key, value in task.items() if key != "name"}
+    predict, compare = raw.get("predict"), raw.get("compare")
+    config = Config(
+        title=title,
+        task_name=task["name"],
+        task=read_dataclass(task_class, options, f"{where}, task"),
+        data=read_dataclass(DataConfig, raw["data"], f"{where}, data"),
+        model=read_dataclass(ModelConfig, raw["model"], f"{where}, model"),
+        objective=read_objective(raw.get("objective", "ce"), f"{where}, objective"),
+        trainer=check_trainer_settings(raw["trainer"], f"{where}, trainer"),
+        predict=read_dataclass(
+            PredictConfig, {} if predict is None else predict, f"{where}, predict"
+        ),
+        compare=None
+        if compare is None
+        else read_dataclass(CompareConfig, compare, f"{where}, compare"),
+    )
+    if config.model.family not in FAMILIES and ":" not in config.model.family:
+        raise unknown(config.model.family, FAMILIES, "family", f"{where}, model.family")
+    if not config.trainer.get("output_dir"):
+        raise ValueError(f"{where}, trainer.output_dir: name the folder that the run is kept in.")
+    if config.compare:
+        warm_where = f"{where}, compare.warm_start"
+        check_trainer_settings(config.compare.warm_start, warm_where)
+        compared_objectives(config, where)
+    return config
+
+
+def read_objective(value: Any, where: str) -> NamedObjective:
+    """Read an objective: the name of a preset, or a mapping.
+
+    The mapping may have ``preset`` (what it starts from, ``ce`` by default), ``name`` (for tables)
+    and every field of ``ObjectiveSpec``.
+
+    Raises:
+        ValueError: If a preset, a term or a field does not exist, or a value is refused.
+    """
+    from mm_numeric.losses import TERMS
+
+    options = {"preset": value} if isinstance(value, str) else value
+    if not isinstance(options, Mapping):
+        raise ValueError(f"{where}: name a preset ({', '.join(PRESETS)}) or give a mapping.")
+    options = dict(options)
+    preset = options.pop("preset", "ce")
+    base = choose(str(preset), PRESETS, "objective", where)
+    if not isinstance(base, ObjectiveSpec):
+        raise ValueError(f"{where}: {preset!r} is not an ObjectiveSpec.")
+    name = str(options.pop("name", preset))
+    fields = asdict(base)
+    fields.update(options)
+    spec = read_dataclass(ObjectiveSpec, fields, where)
+    for i, term in enumerate(spec.terms):
+        if term.name not in TERMS and ":" not in term.name:
+            raise unknown(term.name, TERMS, "loss term", f"{where}.terms.{i}.name")
+    return NamedObjective(name=name, spec=spec)
+
+
+def compared_objectives(config: Config, where: str = "config") -> list[NamedObjective]:
+    """Return what a config compares, the control behind the first objective."""
+    assert config.compare is not None
+    found = [
+        read_objective(value, f"{where}, compare.objectives.{i}")
+        for i, value in enumerate(config.compare.objectives)
+    ]
+    if config.compare.control:
+        found.insert(1, read_objective(config.compare.control, f"{where}, compare.control"))
+    names = [objective.name for objective in found]
+    for name in names:
+        if name in ("", ".", "..", "warm_start") or "/" in name or "\\" in name:
+            raise ValueError(
+                f"{where}, compare.objectives: {name!r} cannot be the name of a run's folder."
+            )
+    if len(set(names)) < len(names):
+        raise ValueError(f"{where}, compare.objectives: each needs its own name; got {names}.")
+    return found
+
+
+def with_trainer(config: Config, **settings: Any) -> Config:
+    """Return a config with some settings of ``trainer`` changed."""
+    return replace(config, trainer={**config.trainer, **settings})
+
+
+def _plain(value: Any) -> Any:
+    """Turn tuples into lists, so that YAML has a word for everything."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,11 @@
+"""Model families: how each writes a prompt, sees a picture and ends an answer.
+
+Adding a family is one file and one line in ``FAMILIES``. This file loads no torch.
+"""
+
+from collections.abc import Mapping
+
+FAMILIES: Mapping[str, str] = {
+    "qwen2_vl": "mm_numeric.families.qwen2_vl:Qwen2VL",
+}
+"""Name of each family to where its class is."""

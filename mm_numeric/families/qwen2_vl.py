@@ -1,0 +1,118 @@
+"""Qwen2-VL.
+
+Picture   smart-resize to multiples of patch size x merge size, between the pixel limits that the
+          checkpoint's image processor holds; one token for each merged patch
+Prompt    the checkpoint's own chat template
+Answer    the text, then ``<|im_end|>``
+
+The tokenizer and the image processor are loaded one by one, and the image processor on its PIL
+backend: Qwen2VLProcessor cannot be made without torchvision, which its video processor needs.
+"""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import AutoTokenizer, Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil
+
+from mm_numeric.families.family import Prompted, Tokens
+
+IMAGE_TOKEN = "<|image_pad|>"
+END_TOKEN = "<|im_end|>"
+
+
+class Qwen2VL:
+    """The family of Qwen/Qwen2-VL-2B-Instruct and its sizes."""
+
+    def __init__(self, tokenizer: Any, image_processor: Any) -> None:
+        """Wrap the tokenizer and the image processor of a checkpoint; neither is changed."""
+        self.tokenizer = tokenizer
+        self.image_processor = image_processor
+        self.image_id = self._id(IMAGE_TOKEN)
+        end_id = self._id(END_TOKEN)
+        self.pad_id: int = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else end_id
+        self.stop_ids = [end_id]
+        self._prompt_ids = functools.cache(self._uncached_prompt_ids)
+
+    @classmethod
+    def load(cls, source: str, revision: str = "main") -> Self:
+        """Load tokenizer and image processor of a checkpoint."""
+        return cls(
+            AutoTokenizer.from_pretrained(source, revision=revision),
+            Qwen2VLImageProcessorPil.from_pretrained(source, revision=revision),
+        )
+
+    @classmethod
+    def make_tiny(cls, folder: Path, seed: int) -> None:
+        """Make a model of a million parameters from code; see ``mm_numeric.families.tiny``."""
+        from mm_numeric.families.tiny import make_tiny_qwen2_vl
+
+        make_tiny_qwen2_vl(folder, seed)
+
+    def load_model(self, source: str, revision: str, dtype: str, attention: str) -> Any:
+        """Load the weights of a checkpoint, from safetensors."""
+        return Qwen2VLForConditionalGeneration.from_pretrained(
+            source,
+            revision=revision,
+            dtype=dtype,
+            attn_implementation=attention,
+            use_safetensors=True,
+        )
+
+    def prompt(self, text: str, picture: Image.Image) -> Prompted:
+        """Write a question about a picture."""
+        features = self.image_processor(images=[picture], return_tensors="pt")
+        grid = features["image_grid_thw"]
+        placeholders = int(grid.prod()) // self.image_processor.merge_size**2
+        ids = self._prompt_ids(text)
+        at = ids.index(self.image_id)
+        return Prompted(
+            ids=[*ids[:at], *[self.image_id] * placeholders, *ids[at + 1 :]],
+            picture={"pixel_values": features["pixel_values"], "image_grid_thw": grid},
+        )
+
+    def answer(self, text: str) -> Tokens:
+        """Write an answer and its end."""
+        tokens = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        offsets = [(start, end) for start, end in tokens["offset_mapping"]]
+        return Tokens(ids=[*tokens["input_ids"], self.stop_ids[0]], offsets=[*offsets, (0, 0)])
+
+    def model_inputs(
+        self, input_ids: Tensor, attention_mask: Tensor, prompted: Sequence[Prompted]
+    ) -> dict[str, Any]:
+        """Return what ``Qwen2VLForConditionalGeneration.forward`` takes for a padded batch."""
+        return {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "mm_token_type_ids": (input_ids == self.image_id).int(),
+            "pixel_values": torch.cat([p.picture["pixel_values"] for p in prompted]),
+            "image_grid_thw": torch.cat([p.picture["image_grid_thw"] for p in prompted]),
+        }
+
+    def save(self, folder: Path) -> None:
+        """Save tokenizer and image processor beside the weights."""
+        self.tokenizer.save_pretrained(folder)
+        self.image_processor.save_pretrained(folder)
+
+    def _uncached_prompt_ids(self, text: str) -> list[int]:
+        """Return the tokens of a question, one placeholder standing for the picture."""
+        content = [{"type": "image"}, {"type": "text", "text": text}]
+        written = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
+        )
+        return self.tokenizer(written, add_special_tokens=False)["input_ids"]
+
+    def _id(self, token: str) -> int:
+        """Return the id of a token that every checkpoint of this family has."""
+        vocabulary = self.tokenizer.get_vocab()
+        if token not in vocabulary:
+            name = self.tokenizer.name_or_path
+            raise ValueError(
+                f"model.family: the tokenizer of {name} has no {token}, so it is not a Qwen2-VL "
+                "checkpoint; set model.family to the family that it belongs to."
+            )
+        return vocabulary[token]

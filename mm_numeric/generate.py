@@ -1,0 +1,148 @@
+"""Batched greedy generation -> predictions.jsonl, which can be stopped and gone on with.
+
+predictions.jsonl, one object a row:
+    id       of the row
+    image    its picture
+    task     name of the task, so that `score` knows how to read the text
+    text     what the model wrote, word for word
+    parsed   the answer read from it, or null
+    reason   why it could not be read, or null
+    target   the right answer, or null where the data has none
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from mm_numeric.answers import Example, Unreadable
+from mm_numeric.collate import PromptCollator
+from mm_numeric.config import Config, DataSource
+from mm_numeric.data import load_examples
+from mm_numeric.families.family import Family
+from mm_numeric.run_folder import MODEL, read_run, write_text
+from mm_numeric.train import load_family, load_model, quiet_unless_terminal
+
+
+def predict(
+    run: Path,
+    source: DataSource | None,
+    out: Path,
+    *,
+    batch_size: int | None = None,
+    max_new_tokens: int | None = None,
+    limit: int | None = None,
+) -> int:
+    """Answer every row that the output file does not answer yet.
+
+    Args:
+        run: The folder of a finished run.
+        source: The rows; the run's own test rows when None.
+        out: Where predictions are appended.
+        batch_size: Rows at a time; as the run's config says when None.
+        max_new_tokens: Where an answer is cut off; as the run's config says when None.
+        limit: Only the first so many rows.
+
+    Returns:
+        How many rows were answered now.
+
+    Raises:
+        ValueError: If the run, the rows or the file cannot be used.
+    """
+    quiet_unless_terminal()
+    config = read_run(run)
+    source = source or config.data.test
+    examples = load_examples(config.task, source, Path(config.data.cache), training=False)[:limit]
+    length = max_new_tokens or config.predict.max_new_tokens
+    done = _claim_predictions(out, run, config, source, length)
+    todo = [example for example in examples if example.id not in done]
+    if not todo:
+        return 0
+    family = load_family(config, str(run / MODEL))
+    model = load_model(config, family, str(run / MODEL))
+    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    size = batch_size or config.predict.batch_size
+    batches = [todo[i : i + size] for i in range(0, len(todo), size)]
+    bar = tqdm(total=len(examples), initial=len(done), unit="row", desc="answering", disable=None)
+    with out.open("a", encoding="utf-8") as file, bar:
+        for batch in batches:
+            for example, text in zip(batch, generate(model, family, batch, length), strict=True):
+                line = prediction(config, example, text)
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.flush()
+            bar.update(len(batch))
+    return len(todo)
+
+
+@torch.inference_mode()
+def generate(
+    model: Any, family: Family, examples: Sequence[Example], max_new_tokens: int
+) -> Iterator[str]:
+    """Yield what a model writes for each example, greedily."""
+    inputs = PromptCollator(family)(examples)
+    inputs = {key: value.to(model.device) for key, value in inputs.items()}
+    written = model.generate(
+        **inputs,
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+        eos_token_id=family.stop_ids,
+        pad_token_id=family.pad_id,
+    )[:, inputs["input_ids"].shape[1] :]
+    ends = {*family.stop_ids, family.pad_id}
+    for ids in written.tolist():
+        length = next((i for i, token in enumerate(ids) if token in ends), len(ids))
+        yield family.tokenizer.decode(ids[:length], skip_special_tokens=False)
+
+
+def prediction(config: Config, example: Example, text: str) -> dict[str, Any]:
+    """Return one line of predictions.jsonl."""
+    answer = config.task.parse(text)
+    unreadable = isinstance(answer, Unreadable)
+    return {
+        "id": example.id,
+        "image": str(example.image),
+        "task": config.task_name,
+        "text": text,
+        "parsed": None if unreadable else config.task.format(answer).text,
+        "reason": answer.reason if unreadable else None,
+        "target": None if example.answer is None else config.task.format(example.answer).text,
+    }
+
+
+def _claim_predictions(
+    out: Path, run: Path, config: Config, source: DataSource, max_new_tokens: int
+) -> set[str]:
+    """Return the ids that the file already answers, after checking that the same model wrote it.
+
+    Raises:
+        ValueError: If the file is of another model, data set or setting.
+    """
+    weights = [(p.name, p.stat().st_mtime_ns) for p in sorted((run / MODEL).glob("*.safetensors"))]
+    rows = str(Path(source.path).resolve()) if source.path else f"{source.render}/{source.seed}"
+    made_by = {
+        "model": str(run.resolve()),
+        "weights": [list(pair) for pair in weights],
+        "rows": rows,
+        "prompt": config.task.prompt,
+        "max_new_tokens": max_new_tokens,
+    }
+    record = out.with_name(out.name + ".made_by.json")
+    if not out.exists():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(record, json.dumps(made_by, indent=1) + "\n")
+        return set()
+    theirs = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+    for key, value in made_by.items():
+        if theirs.get(key) != value:
+            raise ValueError(
+                f"{out} holds other predictions (their {key} is {theirs.get(key)!r:.80}, here it "
+                f"is {value!r:.80}); choose another file with --out, or delete it."
+            )
+    lines = out.read_text(encoding="utf-8").splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):  # cut off while it was written
+        lines.pop()
+        write_text(out, "".join(lines))
+    return {json.loads(line)["id"] for line in lines}

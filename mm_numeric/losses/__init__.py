@@ -1,0 +1,20 @@
+"""Numeric losses: one shared cross-entropy plus weighted terms.
+
+Adding a term is one file and one line in ``TERMS``; a combination worth a name is one line in
+``PRESETS``. This file and ``presets`` load no torch, so that a config is checked in a moment.
+"""
+
+from collections.abc import Mapping
+
+from mm_numeric.losses.presets import PRESETS, ObjectiveSpec, TermSpec
+
+TERMS: Mapping[str, str] = {
+    "ntl_was": "mm_numeric.losses.distance:ExpectedDistance",
+    "emd": "mm_numeric.losses.distance:ExpectedDistance",
+    "emd_exp": "mm_numeric.losses.distance:PlaceWeightedDistance",
+    "relative": "mm_numeric.losses.sequence:RelativeError",
+    "magnitude": "mm_numeric.losses.sequence:MagnitudeError",
+}
+"""Name of each term to where its class is."""
+
+__all__ = ["PRESETS", "TERMS", "ObjectiveSpec", "TermSpec"]

@@ -1,0 +1,102 @@
+"""Cross-entropy and the scores of the number tokens, in one pass and with one gradient buffer.
+
+Axes    r rows of logits, n supervised rows, v vocabulary, k number tokens, c classes
+
+Indexing the logits for a numeric loss is cheap forward and dear backward: autograd fills a second
+tensor as large as the logits and adds it to the first. Here the backward of cross-entropy writes
+its one buffer, and the gradient of the numeric terms is added into it at [k, c] places.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_CHUNK_ELEMENTS = 1 << 20  # logits worked on at a time on a CPU, so that they stay in its cache
+
+
+class _CrossEntropyWithNumbers(torch.autograd.Function):
+    """See ``cross_entropy_with_numbers``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        rows: Tensor | None,
+        labels: Tensor,
+        number_rows: Tensor,
+        number_ids: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        normaliser = torch.cat(
+            [_take(logits, rows, chunk).logsumexp(dim=-1) for chunk in _chunks(logits, labels)]
+        )
+        at = rows if rows is not None else torch.arange(len(labels), device=labels.device)
+        number_at = at[number_rows]
+        losses = normaliser - logits[at, labels].to(normaliser)
+        number_logits = logits[number_at[:, None], number_ids].to(normaliser)
+        ctx.save_for_backward(logits, rows, labels, normaliser, number_rows, number_at, number_ids)
+        return losses, number_logits, normaliser[number_rows]
+
+    @staticmethod
+    def backward(  # type: ignore[override]
+        ctx: Any, grad_losses: Tensor, grad_number_logits: Tensor, grad_normaliser: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        logits, rows, labels, normaliser, number_rows, number_at, number_ids = ctx.saved_tensors
+        scale = grad_losses.index_add(0, number_rows, grad_normaliser)
+        grad = torch.empty_like(logits) if rows is None else torch.zeros_like(logits)
+        for chunk in _chunks(logits, labels):
+            softmax = (_take(logits, rows, chunk) - normaliser[chunk, None]).exp_()
+            softmax.mul_(scale[chunk, None])
+            if rows is None:
+                grad[chunk] = softmax
+            else:
+                grad[rows[chunk]] = softmax.to(grad)
+        at = rows if rows is not None else torch.arange(len(labels), device=labels.device)
+        # Where more than the softmax comes in, the sum is taken before it is rounded to the dtype
+        # of the logits: a bf16 softmax of 0.999 is 1, and the push towards its label would be 0.
+        wanted = (logits[at, labels].to(normaliser) - normaliser).exp_() * scale - grad_losses
+        grad[at, labels] = wanted.to(grad)
+        numbers = logits[number_at[:, None], number_ids].to(normaliser)
+        numbers = (numbers - normaliser[number_rows, None]).exp_() * scale[number_rows, None]
+        is_wanted = labels[number_rows, None] == number_ids
+        numbers -= is_wanted * grad_losses[number_rows, None]
+        grad[number_at[:, None], number_ids] = (numbers + grad_number_logits).to(grad)
+        return grad, None, None, None, None
+
+
+def cross_entropy_with_numbers(
+    logits: Tensor,
+    labels: Tensor,
+    number_rows: Tensor,
+    number_ids: Tensor,
+    rows: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the cross-entropy of each supervised row, and the scores at the number tokens.
+
+    The gradient flows through all three results; it is computed once, so that a second derivative
+    does not exist. Inside, float32 is used for bf16 and fp16 logits.
+
+    Args:
+        logits: [n, v], or [r, v] together with ``rows``.
+        labels: [n] the wanted token of each supervised row; none is ``IGNORE_INDEX``.
+        number_rows: [k] which of the supervised rows predict a number token, each once.
+        number_ids: [c] the number tokens.
+        rows: [n] which rows of ``logits`` are supervised, each once; all of them when None.
+
+    Returns:
+        [n] the losses, [k, c] the logits of the number tokens, [k] the logsumexp over all tokens.
+    """
+    return _CrossEntropyWithNumbers.apply(logits, rows, labels, number_rows, number_ids)
+
+
+def _chunks(logits: Tensor, labels: Tensor) -> list[slice]:
+    """Cut the supervised rows into pieces that fit a CPU's cache; a GPU takes them in one."""
+    count = len(labels)
+    size = max(1, _CHUNK_ELEMENTS // logits.shape[-1]) if logits.device.type == "cpu" else count
+    return [slice(start, start + size) for start in range(0, count, max(1, size))] or [slice(0, 0)]
+
+
+def _take(logits: Tensor, rows: Tensor | None, chunk: slice) -> Tensor:
+    """Return some supervised rows, in the dtype that is calculated in."""
+    taken = logits[chunk] if rows is None else logits[rows[chunk]]
+    return taken if taken.dtype == torch.float64 else taken.float()

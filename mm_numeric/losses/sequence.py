@@ -1,0 +1,85 @@
+"""How far a whole number is off: the two sequence terms of NTIL (arXiv 2505.13077).
+
+Axes    k number tokens, m numbers, c classes
+
+The number that the model writes is built from its most likely digit at each place, with the
+gradient of a sharp softmax (straight-through Gumbel-softmax). Its place values know the decimal
+point: 3.015 for 4.015 costs more than 3.015 for 3.115. Signs are not predicted by digits and are
+left out. Sums are taken in float64, so that a number of 60 digits stays finite.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from mm_numeric.losses.term import NumberLogits
+from mm_numeric.spans import NumberSpans
+
+_LARGEST_PLACE = 300  # of float64, with room for a sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class StraightThroughDigits:
+    """How a number is built from digit scores.
+
+    Attributes:
+        temperature: Of the softmax whose gradient is used; 0.1 in the published code.
+        noise_scale: How much Gumbel noise is added to the scores. The published code has 0.01; the
+            default is 0, so that a batch costs the same however it is split or repeated.
+    """
+
+    per: ClassVar[Literal["number"]] = "number"
+    temperature: float = 0.1
+    noise_scale: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse settings that divide by zero."""
+        if self.temperature <= 0 or self.noise_scale < 0:
+            raise ValueError(
+                "relative and magnitude: temperature must be > 0 and noise_scale >= 0, not "
+                f"{self.temperature} and {self.noise_scale}."
+            )
+
+    def values(self, numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor]:
+        """Return the absolute value of each number as predicted and as wanted, [m] and [m]."""
+        scores = numbers.logits
+        if self.noise_scale:
+            gumbel = -torch.empty_like(scores).exponential_().log()
+            scores = scores + self.noise_scale * gumbel
+        soft = (scores / self.temperature).softmax(dim=-1)
+        hard = torch.nn.functional.one_hot(soft.argmax(dim=-1), soft.shape[-1])
+        # The digits are summed before the detour through (hard - soft).detach(), so that a digit
+        # that is right is worth exactly what the label is worth.
+        soft_digit = soft.double() @ numbers.values.double()
+        hard_digit = hard.double() @ numbers.values.double()
+        digit = hard_digit + (soft_digit - soft_digit.detach())
+        wanted = numbers.values.double()[spans.target]
+        worth = 10.0 ** spans.place.double().clamp(-_LARGEST_PLACE, _LARGEST_PLACE)
+        zeros = torch.zeros_like(spans.value)
+        return (
+            zeros.index_add(0, spans.number, digit * worth),
+            zeros.index_add(0, spans.number, wanted * worth),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativeError(StraightThroughDigits):
+    """``|X - Y| / (max(X, Y) + 1)``, between 0 and 1. The 1 is the published code's."""
+
+    def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
+        """Return the charge of each number, [m]."""
+        predicted, wanted = self.values(numbers, spans)
+        return (predicted - wanted).abs() / (torch.maximum(predicted, wanted) + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MagnitudeError(StraightThroughDigits):
+    """``log((max(X, Y) + 1) / (min(X, Y) + 1))``: 2.3 for a factor of ten between large numbers."""
+
+    def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
+        """Return the charge of each number, [m]."""
+        predicted, wanted = self.values(numbers, spans)
+        larger, smaller = torch.maximum(predicted, wanted), torch.minimum(predicted, wanted)
+        return (larger + 1).log() - (smaller + 1).log()

@@ -1,0 +1,112 @@
+"""What a run keeps in its folder, and whether a folder may be used.
+
+config.yaml       the config with every default filled in
+log.jsonl         one line for each logged step
+checkpoint-N/     of transformers.Trainer
+model/            the weights, tokenizer and image processor at the end
+run.json          written last: what was done, with which versions
+"""
+
+import json
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from mm_numeric.config import Config, config_from_dict
+from mm_numeric.strict import read_yaml
+
+CONFIG, LOG, MODEL, FINISHED = "config.yaml", "log.jsonl", "model", "run.json"
+
+_FREE_TO_CHANGE = {"predict", "compare"}  # parts of a config that do not change what is trained
+_PACKAGES = ("mm-numeric", "torch", "transformers", "accelerate", "numpy", "pillow")
+
+
+def claim(folder: Path, config: Config, *, ignore: set[str] = _FREE_TO_CHANGE) -> bool:
+    """Take a folder for a run: write its config, or check that it is this very run's.
+
+    Returns:
+        Whether the run was already there.
+
+    Raises:
+        ValueError: If the folder holds something else.
+    """
+    mine = {key: value for key, value in config.to_dict().items() if key not in ignore}
+    if (folder / CONFIG).is_file():
+        theirs = read_yaml(folder / CONFIG)
+        difference = _first_difference({k: theirs.get(k) for k in mine}, mine, "")
+        if difference:
+            raise ValueError(
+                f"{folder} holds another run: {difference}. Choose another folder, or delete it."
+            )
+        return True
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is not empty and holds no run. Choose another folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / CONFIG, config.to_yaml())
+    return False
+
+
+def read_run(folder: Path) -> Config:
+    """Return the config of a finished run.
+
+    Raises:
+        ValueError: If the folder holds none.
+    """
+    if not (folder / CONFIG).is_file():
+        raise ValueError(f"{folder} holds no run; give the output_dir of `mm-numeric train`.")
+    if not (folder / FINISHED).is_file():
+        raise ValueError(f"{folder} is not finished; go on with `mm-numeric train ... --resume`.")
+    return config_from_dict(
+        read_yaml(folder / CONFIG), where=str(folder / CONFIG), title=folder.name
+    )
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """Return the newest checkpoint that was saved to its end, or None.
+
+    transformers writes ``trainer_state.json`` last, so that a checkpoint without it, or with a part
+    of it, was cut off.
+    """
+    complete = [p.parent for p in folder.glob("checkpoint-*/trainer_state.json") if _is_json(p)]
+    return max(complete, key=lambda p: int(p.name.rpartition("-")[2]), default=None)
+
+
+def finish(folder: Path, facts: dict[str, Any]) -> None:
+    """Write that a run has ended, with which versions and where."""
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    facts = {**facts, "machine": machine, "python": platform.python_version()}
+    facts["versions"] = versions()
+    write_text(folder / FINISHED, json.dumps(facts, indent=1) + "\n")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that a result depends on."""
+    return {name: version(name) for name in _PACKAGES}
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file in one piece: a kill leaves the old one or the new one, never half of it."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    return True
+
+
+def _first_difference(theirs: Any, mine: Any, at: str) -> str | None:
+    """Say where two configs part, or None."""
+    if isinstance(theirs, dict) and isinstance(mine, dict):
+        for key in sorted({*theirs, *mine}):
+            found = _first_difference(theirs.get(key), mine.get(key), f"{at}.{key}".lstrip("."))
+            if found:
+                return found
+        return None
+    return None if theirs == mine else f"{at} is {theirs!r:.60} there and {mine!r:.60} here"

@@ -1,0 +1,193 @@
+"""A config in, a trained model in a run folder out."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from accelerate import PartialState
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments
+
+from mm_numeric.choose import choose
+from mm_numeric.collate import TrainingCollator
+from mm_numeric.config import Config
+from mm_numeric.data import load_examples
+from mm_numeric.families import FAMILIES
+from mm_numeric.families.family import Family
+from mm_numeric.losses.objective import Objective
+from mm_numeric.run_folder import FINISHED, LOG, MODEL, claim, finish, last_checkpoint
+from mm_numeric.trainer import NumericTrainer
+from mm_numeric.vocabulary import NumberVocabulary
+
+TINY = "tiny"
+
+
+def train(config: Config, *, resume: bool = False) -> Path:
+    """Fine-tune a model as a config says.
+
+    Args:
+        config: The whole job.
+        resume: Go on from the last checkpoint of the run folder.
+
+    Returns:
+        The folder of the trained model.
+
+    Raises:
+        ValueError: If the config, the data or the run folder cannot be used.
+    """
+    started = time.monotonic()
+    quiet_unless_terminal()
+    args = training_arguments(config)
+    folder = config.output_dir
+    checkpoint = last_checkpoint(folder)
+    if resume and checkpoint is None:
+        raise ValueError(f"{folder}: no checkpoint to resume from; train without --resume.")
+    with PartialState().main_process_first():
+        examples = load_examples(
+            config.task, config.data.train, Path(config.data.cache), training=True
+        )
+        if args.should_save:
+            take_folder(config, resume=resume)
+        source = model_source(config, folder)
+        family = load_family(config, source)
+    vocabulary = NumberVocabulary.from_tokenizer(family.tokenizer)
+    objective = Objective(config.objective.spec, vocabulary)
+    transformers.set_seed(args.seed)
+    model = load_model(config, family, source)
+    trainer = NumericTrainer(
+        model=model,
+        args=args,
+        train_dataset=examples,
+        data_collator=TrainingCollator(
+            family, config.task, vocabulary, digit_runs=objective.spec.digit_runs
+        ),
+        objective=objective,
+        callbacks=[JsonLog(folder / LOG)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if resume else None)
+    trainer.save_model(str(folder / MODEL))
+    if args.should_save:
+        family.save(folder / MODEL)
+        finish(
+            folder,
+            {
+                "steps": trainer.state.global_step,
+                "rows": len(examples),
+                "parameters": sum(p.numel() for p in model.parameters()),
+                "seconds": round(time.monotonic() - started, 1),
+            },
+        )
+    return folder / MODEL
+
+
+def training_arguments(config: Config) -> TrainingArguments:
+    """Make transformers' own arguments from the ``trainer`` part of a config.
+
+    Raises:
+        ValueError: If transformers refuses them.
+    """
+    settings = {
+        "remove_unused_columns": False,  # the collator reads examples, not columns
+        "dataloader_pin_memory": torch.accelerator.is_available(),
+        "use_cpu": not torch.accelerator.is_available(),  # several ranks on CPUs ask for it
+        "disable_tqdm": not sys.stderr.isatty(),
+        **config.trainer,
+    }
+    try:
+        args = TrainingArguments(**settings)
+        assert args.device  # joins the other ranks
+        return args
+    except (ValueError, TypeError, ImportError, KeyError) as error:
+        raise ValueError(f"{config.title}, trainer: {error}") from error
+
+
+def take_folder(config: Config, *, resume: bool) -> None:
+    """Claim the run folder, refusing to train over what it holds.
+
+    Raises:
+        ValueError: If it holds another run, or this one and ``resume`` was not asked for.
+    """
+    folder = config.output_dir
+    known = claim(folder, config)
+    if known and not resume and (last_checkpoint(folder) or (folder / FINISHED).exists()):
+        raise ValueError(
+            f"{folder} already holds this run: add --resume to go on with it, or choose another "
+            "trainer.output_dir."
+        )
+
+
+def model_source(config: Config, folder: Path) -> str:
+    """Return where the weights are: ``model.name``, or the tiny model, made in the run folder."""
+    if config.model.name != TINY:
+        return config.model.name
+    source = folder / "init"
+    if not source.is_dir():
+        cls = choose(config.model.family, FAMILIES, "family", f"{config.title}, model.family")
+        unfinished = folder / "init.unfinished"
+        cls.make_tiny(unfinished, seed=config.trainer.get("seed", 42))
+        unfinished.rename(source)
+    return str(source)
+
+
+def load_family(config: Config, source: str) -> Family:
+    """Load the tokenizer and the image processor of a checkpoint."""
+    cls = choose(config.model.family, FAMILIES, "family", f"{config.title}, model.family")
+    with _one_sentence(config, source):
+        return cls.load(source, config.model.revision)
+
+
+def load_model(config: Config, family: Family, source: str) -> Any:
+    """Load the weights of a config's model."""
+    with _one_sentence(config, source):
+        model = config.model
+        return family.load_model(source, model.revision, model.dtype, model.attention)
+
+
+def quiet_unless_terminal() -> None:
+    """Show transformers' own progress bars on a terminal only."""
+    if not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()
+
+
+class JsonLog(TrainerCallback):
+    """Writes one line of JSON for each logged step; a resumed run goes on where it left off."""
+
+    def __init__(self, path: Path) -> None:
+        """Write to a file."""
+        self.path = path
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Drop what was logged behind the checkpoint that is resumed from."""
+        if state.is_world_process_zero:
+            lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+            kept = [line for line in lines if line.endswith("}")]
+            kept = [line for line in kept if json.loads(line)["step"] <= state.global_step]
+            self.path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Append what the trainer logs, raw parts together."""
+        if state.is_world_process_zero and logs and "loss" in logs:
+            line = {k: v for k, v in logs.items() if not k.startswith("parts/")}
+            parts = {k.removeprefix("parts/"): v for k, v in logs.items() if k.startswith("parts/")}
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": state.global_step, **line, "parts": parts}) + "\n")
+
+
+class _one_sentence:  # noqa: N801 - reads as a phrase in `with`
+    """Turn what from_pretrained raises for a wrong name into one sentence."""
+
+    def __init__(self, config: Config, source: str) -> None:
+        self.where = f"{config.title}, model.name: {source!r} cannot be loaded"
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, OSError | ImportError | KeyError):
+            first = str(error).strip().partition("\n")[0]
+            raise ValueError(
+                f"{self.where} ({first}). Give a hub name, a folder with a checkpoint, or {TINY!r}."
+            ) from error

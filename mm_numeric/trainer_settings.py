@@ -1,0 +1,118 @@
+"""The settings of transformers.TrainingArguments, type-checked without loading transformers.
+
+TrainingArguments itself accepts ``learning_rate="1e-5"`` and keeps the text. Its names, types and
+defaults are read here from its source, so that a config is checked in milliseconds and always
+against the version that is installed.
+"""
+
+import ast
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mm_numeric.choose import unknown
+from mm_numeric.strict import read_scalar
+
+_SCALARS: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
+_HOLDERS: dict[str, type] = {"dict": dict, "list": list}
+
+NO_DEFAULT = object()
+"""Stands for a default that is not a plain value."""
+
+
+@dataclass(frozen=True)
+class TrainerSetting:
+    """One field of TrainingArguments."""
+
+    types: tuple[str, ...]
+    """The members of its annotation, such as ``("float", "str", "None")``."""
+
+    default: Any
+
+
+@functools.cache
+def trainer_settings() -> dict[str, TrainerSetting]:
+    """Return every field of the TrainingArguments that is installed.
+
+    Raises:
+        ValueError: If transformers is not installed.
+    """
+    spec = find_spec("transformers")
+    if spec is None or spec.origin is None:
+        raise ValueError("trainer: transformers is not installed; run `pip install mm-numeric`.")
+    source = Path(spec.origin).with_name("training_args.py").read_text(encoding="utf-8")
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments":
+            return {
+                line.target.id: TrainerSetting(_types(line.annotation), _default(line.value))
+                for line in node.body
+                if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+                if not line.target.id.startswith("_")
+            }
+    raise ValueError("trainer: this version of transformers has no TrainingArguments.")
+
+
+def check_trainer_settings(raw: Any, where: str) -> dict[str, Any]:
+    """Check names and types of settings for TrainingArguments.
+
+    Raises:
+        ValueError: If a name is unknown or a value is of the wrong type.
+    """
+    if not isinstance(raw, Mapping):
+        raise ValueError(f"{where}: expected settings as `key: value`, found {raw!r:.60}.")
+    known = trainer_settings()
+    checked = {}
+    for key, value in raw.items():
+        if key not in known:
+            raise unknown(key, known, "setting of transformers.TrainingArguments", where)
+        checked[str(key)] = _check(known[key].types, value, f"{where}.{key}")
+    return checked
+
+
+def trainer_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of every setting that is not given, as far as they are plain values."""
+    return {
+        name: setting.default
+        for name, setting in trainer_settings().items()
+        if name not in settings and setting.default is not NO_DEFAULT
+    }
+
+
+def _check(types: tuple[str, ...], value: Any, where: str) -> Any:
+    """Check one value against the members of an annotation."""
+    kinds = [_SCALARS[name] for name in types if name in _SCALARS]
+    holders = tuple(
+        _HOLDERS[n] for n in (name.partition("[")[0] for name in types) if n in _HOLDERS
+    )
+    if (value is None and "None" in types) or f"Literal[{value!r}]" in types:
+        return value
+    if isinstance(value, Mapping | list) or (holders and not kinds):
+        if isinstance(value, holders):
+            return value
+        raise ValueError(f"{where}: {value!r:.60} is not one of {', '.join(types)}.")
+    is_known = type(value) in kinds or (float in kinds and type(value) is int)
+    if not kinds or (is_known and value == value):  # nan is not equal to itself
+        return value
+    return read_scalar(kinds[0], value, where)
+
+
+def _types(annotation: ast.expr) -> tuple[str, ...]:
+    """Return the members of ``float | str | None`` as texts."""
+    if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
+        return (*_types(annotation.left), *_types(annotation.right))
+    return (ast.unparse(annotation),)
+
+
+def _default(value: ast.expr | None) -> Any:
+    """Return a default that is written as a plain value, also inside ``field(default=...)``."""
+    if isinstance(value, ast.Call):
+        value = next((k.value for k in value.keywords if k.arg == "default"), None)
+    if value is None:
+        return NO_DEFAULT
+    try:
+        return ast.literal_eval(value)
+    except ValueError:
+        return NO_DEFAULT

@@ -1,0 +1,13 @@
+"""What is asked: rows in; prompts, answers and parsers out. No torch here.
+
+Adding a task is one file and one line in ``TASKS``.
+"""
+
+from collections.abc import Mapping
+
+if __name__ != "mm_numeric.tasks":
+    raise ImportError("import mm_numeric.tasks: a bare `import tasks` loads a second copy of it.")
+
+TASKS: Mapping[str, str] = {
+    "clock": "mm_numeric.tasks.clock:Clock",
+}

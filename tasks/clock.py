@@ -1,0 +1,119 @@
+"""Read the time off an analogue clock.
+
+Rows     {"id": text, "image": path, "time": "H:MM"}
+         or {"file": path, "hour": 1..12, "minute": 0..59}
+Answer   "H:MM" on a 12-hour dial, for example "7:05"
+Score    mm_numeric.evaluation.times
+"""
+
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mm_numeric.answers import ClockTime, Example, Mark, Unreadable, Written
+from mm_numeric.tasks.clock_faces import FaceStyle, render_faces
+
+_WRITTEN = re.compile(r"[ \t]*([0-9]{1,2}):([0-9]{2})[ \t]*")
+_TIME = re.compile(r"(?<![0-9:])([0-9]{1,2}):([0-9]{2})(?![0-9:])")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock:
+    """Pictures of clocks in, times out."""
+
+    version: ClassVar[int] = 1  # raise it when a prompt, a parse or the renderer changes a score
+    scorer: ClassVar[str] = "mm_numeric.evaluation.times:TIMES"
+
+    prompt: str = "What time does the clock show? Answer as H:MM."
+    """What is asked with every picture."""
+
+    label_noise_minutes: float = 0.0
+    """Standard deviation of Gaussian noise on the times that are trained on, never on those that
+    are tested: labels that people read off a dial are like that."""
+
+    label_noise_seed: int = 0
+    """Of the noise. It depends on this and the row's id alone, not on the order of the rows."""
+
+    face: FaceStyle = field(default_factory=FaceStyle)
+    """How rendered clocks look."""
+
+    def __post_init__(self) -> None:
+        """Refuse a noise that is none."""
+        if not 0 <= self.label_noise_minutes <= 360:
+            raise ValueError(f"label_noise_minutes is 0 to 360, not {self.label_noise_minutes}")
+
+    def examples(
+        self, rows: Iterable[tuple[str, Mapping[str, Any]]], *, training: bool
+    ) -> Iterator[Example]:
+        """Turn rows into examples.
+
+        Args:
+            rows: File and line of each row, and its fields.
+            training: Whether these rows are trained on: only then are labels made noisy.
+
+        Raises:
+            ValueError: If a row has no picture, or no time that a dial can show.
+        """
+        for where, row in rows:
+            image = row.get("image") or row.get("file")
+            if not isinstance(image, str) or not image:
+                raise ValueError(f'{where}: no picture; each row needs "image" (or "file").')
+            time = read_time(row, where)
+            identity = image if row.get("id") in (None, "") else str(row["id"])
+            if training and self.label_noise_minutes:
+                noise = random.Random(f"{self.label_noise_seed}:{identity}")
+                shift = round(noise.gauss(0, self.label_noise_minutes))
+                time = ClockTime.from_minutes(time.minutes + shift)
+            yield Example(
+                id=identity, image=Path(image), prompt=self.prompt, answer=time, where=where
+            )
+
+    def format(self, answer: ClockTime) -> Written:
+        """Write ``ClockTime(7, 5)`` as ``7:05``, its two numbers marked."""
+        text = str(answer)
+        colon = text.index(":")
+        hour, minute = Mark(0, colon, "hour", 0), Mark(colon + 1, len(text), "minute", 0)
+        return Written(text, (hour, minute))
+
+    def parse(self, text: str) -> ClockTime | Unreadable:
+        """Read the last time in a text; chatty models restate the question first."""
+        times = _TIME.findall(text)
+        if not text.strip():
+            return Unreadable("empty answer")
+        if not times:
+            return Unreadable("no time as H:MM")
+        hour, minute = map(int, times[-1])
+        if not 1 <= hour <= 12:
+            return Unreadable("hour not 1 to 12")
+        if minute > 59:
+            return Unreadable("minute not 0 to 59")
+        return ClockTime(hour, minute)
+
+    def render(self, folder: Path, count: int, seed: int) -> Path:
+        """Render clocks, and return the file of their rows."""
+        return render_faces(folder, count, seed, self.face)
+
+
+def read_time(row: Mapping[str, Any], where: str) -> ClockTime:
+    """Read the time of a row: ``time`` as "H:MM", or ``hour`` and ``minute``.
+
+    Raises:
+        ValueError: If there is none, or it is not on a 12-hour dial.
+    """
+    hour, minute, shown = row.get("hour"), row.get("minute"), row.get("time")
+    if shown is not None:
+        match = _WRITTEN.fullmatch(str(shown))
+        if not match:
+            raise ValueError(f'{where}: time {shown!r} is not written as "H:MM", such as "7:05".')
+        hour, minute = match.groups()
+    elif hour is None or minute is None:
+        raise ValueError(f'{where}: no time; each row needs "time", or "hour" and "minute".')
+    else:
+        shown = f"hour {hour}, minute {minute}"
+    try:
+        return ClockTime(int(str(hour)), int(str(minute)))  # int(7.9) would be 7
+    except ValueError as error:
+        raise ValueError(f"{where}: {shown!r} is not a time on a 12-hour dial: {error}.") from None

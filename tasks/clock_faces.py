@@ -1,0 +1,150 @@
+"""Draw clock faces with a seed, so that the clock task runs without any data.
+
+The same style, count and seed give the same pictures, whatever is rendered besides.
+"""
+
+import json
+import math
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+from tqdm import tqdm
+
+from mm_numeric.answers import ClockTime
+
+_OVERSAMPLING = 4  # drawn this much larger, then averaged down: PIL's lines have no smooth edges
+
+Colour = tuple[int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaceStyle:
+    """How clocks look; everything else about them is drawn at random."""
+
+    size_px: int = 56
+    """Width and height of the picture."""
+
+    rotation_degrees: float = 4.0
+    """Dials are tilted by up to so much, either way; 6 degrees are a minute of the long hand."""
+
+    noise: float = 0.03
+    """Standard deviation of pixel noise, as a share of the full range."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be drawn."""
+        if self.size_px < 16 or not 0 <= self.noise <= 1 or self.rotation_degrees < 0:
+            raise ValueError(
+                "size_px must be at least 16, noise 0 to 1 and rotation_degrees at least 0, not "
+                f"{self.size_px}, {self.noise} and {self.rotation_degrees}"
+            )
+
+
+def render_faces(folder: Path, count: int, seed: int, style: FaceStyle) -> Path:
+    """Render clocks at random times into a folder.
+
+    Returns:
+        The file of rows: ``folder/rows.jsonl``.
+    """
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    times = random.Random(f"times:{seed}")
+    lines = []
+    for i in tqdm(range(count), desc="rendering clocks", unit="clock", disable=None):
+        time = ClockTime.from_minutes(times.randrange(720))
+        name = f"images/{i:06d}.png"
+        render_face(time, random.Random(f"{seed}:{i}"), style).save(folder / name)
+        lines.append(json.dumps({"id": f"{seed}-{i:06d}", "image": name, "time": str(time)}))
+    rows = folder / "rows.jsonl"
+    rows.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return rows
+
+
+def render_face(time: ClockTime, rng: random.Random, style: FaceStyle) -> Image.Image:
+    """Draw one clock; everything but the time comes from ``rng``."""
+    size = style.size_px * _OVERSAMPLING
+    light, ink = _colour(rng, 195, 255), _colour(rng, 0, 80)
+    dial, marks = (ink, light) if rng.random() < 0.3 else (light, ink)
+    picture = Image.new("RGB", (size, size), _colour(rng, 40, 230))
+    face = _Face(
+        draw=ImageDraw.Draw(picture),
+        radius=size * rng.uniform(0.42, 0.48),
+        x=size * rng.uniform(0.48, 0.52),
+        y=size * rng.uniform(0.48, 0.52),
+        tilt=math.radians(rng.uniform(-style.rotation_degrees, style.rotation_degrees)),
+    )
+    face.disc(1.0, dial, rim=rng.uniform(0.02, 0.08), rim_colour=_colour(rng, 0, 255))
+    face.ticks(rng.choice([0, 4, 12, 60]), marks)
+    numerals = rng.choice([(), (12, 3, 6, 9), tuple(range(1, 13))])
+    face.numerals(numerals, marks, height=rng.uniform(0.16, 0.24))
+    own_colour = _colour(rng, 120, 255) if dial == ink else _colour(rng, 0, 130)
+    hands = marks if rng.random() < 0.6 else own_colour
+    turn = 2 * math.pi
+    face.hand(turn * time.minutes / 720, rng.uniform(0.42, 0.54), rng.uniform(0.08, 0.13), hands)
+    face.hand(turn * time.minute / 60, rng.uniform(0.74, 0.88), rng.uniform(0.045, 0.075), hands)
+    face.disc(0.06, hands)
+    small = picture.resize((style.size_px, style.size_px), Image.Resampling.BOX)
+    if not style.noise:
+        return small
+    noise = np.random.default_rng(rng.getrandbits(64)).normal(
+        0, 255 * style.noise, (*small.size, 3)
+    )
+    return Image.fromarray(np.clip(np.asarray(small) + noise, 0, 255).astype(np.uint8))
+
+
+def _colour(rng: random.Random, darkest: int, lightest: int) -> Colour:
+    return (
+        rng.randint(darkest, lightest),
+        rng.randint(darkest, lightest),
+        rng.randint(darkest, lightest),
+    )
+
+
+@dataclass(frozen=True)
+class _Face:
+    """A dial to draw on. Angles are clockwise from twelve, lengths in radii."""
+
+    draw: ImageDraw.ImageDraw
+    radius: float
+    x: float
+    y: float
+    tilt: float
+
+    def at(self, angle: float, distance: float) -> tuple[float, float]:
+        """Return the pixel at an angle and a distance from the middle."""
+        angle, length = angle + self.tilt, distance * self.radius
+        return self.x + length * math.sin(angle), self.y - length * math.cos(angle)
+
+    def disc(
+        self, radius: float, colour: Colour, rim: float = 0.0, rim_colour: Colour | None = None
+    ) -> None:
+        """Fill a disc around the middle."""
+        r = radius * self.radius
+        box = (self.x - r, self.y - r, self.x + r, self.y + r)
+        width = round(rim * self.radius)
+        self.draw.ellipse(box, fill=colour, outline=rim_colour, width=width)
+
+    def ticks(self, count: int, colour: Colour) -> None:
+        """Draw tick marks, every fifth of 60 longer."""
+        for i in range(count):
+            angle, hour = 2 * math.pi * i / count, count < 60 or i % 5 == 0
+            start, width = (0.82, 0.03) if hour else (0.88, 0.015)
+            self._line(angle, start, 0.92, width, colour)
+
+    def numerals(self, numerals: tuple[int, ...], colour: Colour, height: float) -> None:
+        """Write hours where they belong."""
+        if not numerals:
+            return
+        font = ImageFont.load_default(size=height * self.radius)
+        for n in numerals:
+            at = self.at(2 * math.pi * n / 12, 0.72)
+            self.draw.text(at, str(n), fill=colour, font=font, anchor="mm")
+
+    def hand(self, angle: float, length: float, width: float, colour: Colour) -> None:
+        """Draw a hand, with a short tail."""
+        self._line(angle, -0.11, length, width, colour)
+
+    def _line(self, angle: float, start: float, end: float, width: float, colour: Colour) -> None:
+        pixels = max(1, round(width * self.radius))
+        self.draw.line([self.at(angle, start), self.at(angle, end)], fill=colour, width=pixels)

@@ -1,0 +1,412 @@
+"""The report says what the files say, in two forms, and keeps strangers' text harmless."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+from PIL import Image
+
+from mm_numeric.evaluation import charts, dials
+from mm_numeric.evaluation.page import Metric, markdown_text, number
+from mm_numeric.evaluation.report import read_comparison, verdict, write_report
+
+METRICS = [
+    {"name": "within", "label": "within 5 min", "unit": "%", "higher_is_better": True},
+    {"name": "deviation", "label": "mean deviation", "unit": "min", "higher_is_better": False},
+]
+HOSTILE = "<script>alert('7:05')</script> | [x](http://a.b) \x00\u202e\ud800"
+
+
+def cell(mean, low, high, difference=None):
+    """Return a cell of the table; ``difference`` is (mean, low, high)."""
+    if difference is not None:
+        difference = {**dict(zip(("mean", "low", "high"), difference, strict=True)), "seeds": []}
+    return {"mean": mean, "low": low, "high": high, "seeds": [low, high], "difference": difference}
+
+
+def compare_folder(folder, *, objectives=("ce", "emd"), seeds=(0, 1), rows=12, control=None):
+    """Write what ``compare`` writes, small and without chance."""
+    table = {}
+    for place, name in enumerate(objectives):
+        gain = 0.05 * place
+        difference = (gain, gain - 0.02, gain + 0.02) if place else None
+        minutes = (-30 * gain, -30 * gain - 0.5, -30 * gain + 0.5) if place else None
+        table[name] = {
+            "within": cell(0.7 + gain, 0.65 + gain, 0.75 + gain, difference),
+            "deviation": cell(20 - 30 * gain, 18 - 30 * gain, 22 - 30 * gain, minutes),
+        }
+    pictures = folder / "pictures"
+    pictures.mkdir(parents=True)
+    runs = []
+    for index in range(min(rows, 40)):
+        Image.new("RGB", (20, 16), (index * 5, 90, 200)).save(pictures / f"{index}.png")
+    for seed in seeds:
+        warm = folder / f"seed{seed}" / "warm_start"
+        warm.mkdir(parents=True)
+        lines = [{"step": 10 * k, "parts": {"ce": 2 - 0.1 * k}} for k in range(1, 11)]
+        write_lines(warm / "log.jsonl", [*lines, {"train_runtime": 3.1}])
+        for place, name in enumerate(objectives):
+            run = folder / f"seed{seed}" / f"run{place}"
+            run.mkdir()
+            runs.append({"objective": name, "seed": seed, "folder": f"seed{seed}/run{place}"})
+            parts = {"ce": 1.0} if place == 0 else {"ce": 1.0, name: 0.5}
+            log = [
+                {"step": k, "parts": {p: v / k + 0.01 * seed for p, v in parts.items()}}
+                for k in range(1, 9)
+            ]
+            write_lines(run / "log.jsonl", log)
+            write_lines(run / "scores.jsonl", [score(k, place, seed) for k in range(rows)])
+    return {
+        "title": "tiny",
+        "task": "clock",
+        "description": "A trial.",
+        "baseline": objectives[0],
+        "control": control,
+        "objectives": list(objectives),
+        "seeds": list(seeds),
+        "metrics": METRICS,
+        "table": table,
+        "warm_start": {"within": cell(0.5, 0.4, 0.6), "deviation": cell(40, 35, 45)},
+        "facts": {"test rows": f"{rows}, clean"},
+        "runs": runs,
+    }
+
+
+def score(index, place, seed):
+    """Return one scored answer: a third right, a third an hour late, a third unreadable."""
+    row = {"id": f"test-{index:05d}", "image": f"pictures/{index}.png", "target": "7:05"}
+    kind = (index + place + seed) % 3
+    if kind == 2:
+        unread = {"text": HOSTILE, "parsed": None, "reason": "no time", "deviation_minutes": 360}
+        return row | unread
+    read = ("7:05", "8:05")[kind]
+    return row | {"text": read, "parsed": read, "reason": None, "deviation_minutes": 60 * kind}
+
+
+def write_lines(path, rows):
+    """Write JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def written(folder, summary):
+    """Write the summary and the report, and return the text of both forms."""
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    return tuple(path.read_text(encoding="utf-8") for path in write_report(folder))
+
+
+def said(folder, summary):
+    """Return the verdict as one text."""
+    folder.mkdir(exist_ok=True)
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    return " ".join(verdict(read_comparison(folder)))
+
+
+def html_cells(page, anchor):
+    """Return the texts of the cells of the tables in a section, row by row."""
+    section = page.split(f'<section id="{anchor}">')[1].split("</section>")[0]
+    rows = re.findall(r"<tr.*?>(.*?)</tr>", section)
+    found = []
+    for row in rows:
+        cells = re.findall(r"<t[hd]>(.*?)</t[hd]>", row)
+        found.append([html.unescape(re.sub(r"<[^>]+>", " ", text)).split() for text in cells])
+    return found
+
+
+def markdown_cells(twin, title):
+    """Return the texts of the cells of the tables in a chapter, row by row."""
+    chapter = twin.split(f"## {title}\n")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in chapter.splitlines() if line[:1] == "|"]
+    return [
+        [re.sub(r"[*`;()]|&\w+;", "", text).replace("control", "").split() for text in row]
+        for row in rows
+        if not row[0].startswith("---")
+    ]
+
+
+CHAPTERS = {"table": "Every metric", "deviations": "How far off", "failures": "Unreadable answers"}
+
+
+@pytest.mark.parametrize("anchor", CHAPTERS)
+def test_both_forms_have_the_same_numbers(tmp_path, anchor):
+    summary = compare_folder(tmp_path, objectives=("ce", "ce_times", "emd"), control="ce_times")
+    page, twin = written(tmp_path, summary)
+    numbers = []
+    for rows in (html_cells(page, anchor), markdown_cells(twin, CHAPTERS[anchor])):
+        words = [word for row in rows for text in row for word in text]
+        numbers.append(sorted(word for word in words if re.search(r"\d", word)))
+    assert numbers[0] == numbers[1]
+    assert len(numbers[0]) >= 3
+
+
+def test_the_twin_lists_every_chapter_of_the_page(tmp_path):
+    page, twin = written(tmp_path, compare_folder(tmp_path))
+    titles = re.findall("<h2>(.*?)</h2>", page)
+    assert titles == re.findall("^## (.*)$", twin, flags=re.MULTILINE)
+    assert "On the dial" in titles
+    assert "mm-numeric compare tiny" in page
+    assert "mm-numeric compare tiny" in twin
+
+
+def test_text_of_a_model_cannot_leave_its_place(tmp_path):
+    name = 'a"b|<i>`x`'
+    summary = compare_folder(tmp_path, objectives=("ce", name))
+    summary |= {"title": HOSTILE, "facts": {HOSTILE: HOSTILE, "command": "mm-numeric compare x"}}
+    page, twin = written(tmp_path, summary)
+    code = "`a\"b\\|<i>'x'`"
+    assert code in twin
+    for text in (page, twin.replace(code, "")):
+        assert "<script" not in text
+        assert "<i>" not in text
+        assert "\x00" not in text
+        assert "\u202e" not in text
+    assert "&lt;script&gt;alert(&#x27;7:05&#x27;)" in page
+    assert not re.search(r"(?<!\\)\]\(", twin)
+    rows = markdown_cells(twin, "Every metric")
+    assert {len(row) for row in rows} == {3}
+
+
+def test_markdown_text_keeps_names_readable():
+    assert markdown_text("ce_times_1.3") == "ce_times_1.3"
+    assert markdown_text("a|b *c* _d_") == r"a\|b \*c\* \_d\_"
+
+
+def test_numbers_have_a_real_minus_and_no_negative_zero():
+    assert number(-0.04) == "0.0"
+    assert number(-1234.56, sign=True) == "−1,234.6"
+    assert number(2, sign=True) == "+2.0"
+
+
+@pytest.mark.parametrize(
+    ("higher_is_better", "low", "high", "moved"),
+    [
+        (True, 1, 2, "better"),
+        (False, 1, 2, "worse"),
+        (False, -2, -1, "better"),
+        (True, 0, 1, "unclear"),
+    ],
+)
+def test_a_difference_is_better_worse_or_unclear(higher_is_better, low, high, moved):
+    metric = Metric(name="m", label="m", higher_is_better=higher_is_better)
+    assert metric.moved({"low": low, "high": high}) == moved
+
+
+def test_curves_start_and_end_where_the_logs_do(tmp_path):
+    _, twin = written(tmp_path, compare_folder(tmp_path))
+    assert "| `ce` | `ce` | 1.0050 (step 1) | 0.1300 (step 8) | 0.1300 |" in twin
+    assert "| `emd` | `emd` | 0.5050 (step 1) | 0.0675 (step 8) | 0.0675 |" in twin
+    assert "| `emd` | `ce` | 0" not in twin
+
+
+def test_a_thinned_curve_averages_neighbours_and_keeps_its_end():
+    points = [(float(step), 2.0 * step) for step in range(6)]
+    assert charts.thinned(points, most=3) == [(0.5, 1.0), (2.5, 5.0), (4.5, 9.0)]
+    assert charts.thinned(points) == points
+
+
+def test_late_and_early_answers_are_on_their_own_side_of_the_dial():
+    answers = ("7:00", "7:05", "7:06", "6:54", "8:00", "6:00", "1:00", None)
+    rows = [{"target": "7:00", "parsed": parsed} for parsed in answers]
+    assert dials.turns(rows) == {0: 0.25, 1: 0.125, 6: 0.125, 36: 0.125, 66: 0.125, 71: 0.125}
+
+
+def test_verdict_of_a_clear_gain(tmp_path):
+    text = said(tmp_path, compare_folder(tmp_path))
+    assert text.startswith(
+        "emd is best: 75.0% within 5 min against 70.0% for ce, a paired difference of "
+        "+5.0 points (+3.0 to +7.0); its interval excludes 0."
+    )
+    assert "There is no control" in text
+    assert "Two seeds: the interval says little" in text
+
+
+def test_verdict_of_a_gain_that_may_be_chance(tmp_path):
+    summary = compare_folder(tmp_path, seeds=(0, 1, 2))
+    summary["table"]["emd"]["within"]["difference"]["low"] = -0.01
+    text = said(tmp_path, summary)
+    assert "its interval includes 0, so this may be chance" in text
+    assert "excludes" not in text
+    assert "3 seeds are few" in text
+
+
+def test_verdict_without_a_paired_difference(tmp_path):
+    summary = compare_folder(tmp_path, seeds=(0,))
+    summary["table"]["emd"]["within"]["difference"] = None
+    text = said(tmp_path, summary)
+    assert "without a paired difference, so chance is not ruled out" in text
+    assert "One seed: the interval says little" in text
+
+
+def test_verdict_when_nothing_beats_the_baseline(tmp_path):
+    summary = compare_folder(tmp_path, seeds=range(5))
+    summary["table"]["emd"]["within"] = cell(0.6, 0.5, 0.7, (-0.1, -0.2, -0.05))
+    text = said(tmp_path, summary)
+    assert text.startswith("No objective beat ce, which has 70.0% within 5 min; emd comes next")
+    assert "seeds" not in text
+
+
+def test_verdict_when_less_is_better(tmp_path):
+    summary = compare_folder(tmp_path) | {"metrics": METRICS[::-1]}
+    text = said(tmp_path, summary)
+    assert text.startswith("emd is best: 18.5 min mean deviation against 20.0 min for ce")
+    assert "−1.5 min (−2.0 to −1.0); its interval excludes 0" in text
+
+
+@pytest.mark.parametrize(
+    ("mean", "difference", "words"),
+    [
+        (0.71, (0.01, -0.01, 0.03), "The control ce_times did not measurably move"),
+        (0.73, (0.03, 0.01, 0.05), "moved too.*Part of the gain of emd may be the size of the"),
+        (0.90, (0.20, 0.18, 0.22), "at least as well as emd: the gain is no merit of the obj"),
+        (0.60, (-0.1, -0.12, -0.08), "The control ce_times got worse"),
+        (0.71, None, "The control ce_times has no paired difference"),
+    ],
+)
+def test_verdict_weighs_the_control(tmp_path, mean, difference, words):
+    summary = compare_folder(tmp_path, objectives=("ce", "ce_times", "emd"), control="ce_times")
+    summary["table"]["ce_times"]["within"] = cell(mean, mean - 0.05, mean + 0.05, difference)
+    text = said(tmp_path, summary)
+    assert text.startswith("emd is best")
+    assert re.search(words, text)
+
+
+def test_verdict_counts_how_many_beat_the_baseline(tmp_path):
+    summary = compare_folder(tmp_path, objectives=("ce", "emd", "ntil"))
+    summary["table"]["emd"]["within"]["difference"]["low"] = -0.01
+    assert "1 of 2 objectives beat ce" in said(tmp_path, summary)
+
+
+def test_one_objective_one_seed_and_no_runs(tmp_path):
+    summary = compare_folder(tmp_path, objectives=("ce",), seeds=(3,))
+    summary |= {"runs": [], "warm_start": None}
+    page, twin = written(tmp_path, summary)
+    assert "with no objective to compare it to" in page
+    assert "warm start" not in twin
+    assert "On the dial" not in page
+    assert "No scored answers were found" in twin
+
+
+def test_a_missing_number_is_a_dash(tmp_path):
+    summary = compare_folder(tmp_path)
+    summary["table"]["emd"]["deviation"] = cell(float("nan"), float("nan"), float("nan"))
+    del summary["table"]["ce"]["deviation"]
+    summary["table"]["emd"]["within"]["difference"]["mean"] = None
+    summary["table"]["emd"]["within"]["seeds"] = [0.7, None]
+    _, twin = written(tmp_path, summary)
+    assert [row[2] for row in markdown_cells(twin, "Every metric")[1:3]] == [["–"], ["–"]]
+
+
+def test_a_picture_that_is_gone_is_said_to_be(tmp_path):
+    summary = compare_folder(tmp_path)
+    (tmp_path / "pictures" / "2.png").unlink()
+    (tmp_path / "pictures" / "3.png").write_bytes(b"not a picture")
+    page, twin = written(tmp_path, summary)
+    for text in (page, twin):
+        assert "2 of the 12 pictures could not be opened" in text
+    assert page.count(">no picture<") == 2
+    assert ">2.png<" in page
+
+
+def test_worst_pictures_come_first(tmp_path):
+    summary = compare_folder(tmp_path, objectives=("ce",), seeds=(0,))
+    page, _ = written(tmp_path, summary)
+    offs = [int(off) for off in re.findall(r"(\d+) min off on average", page)]
+    assert offs == sorted(offs, reverse=True) == [360] * 4 + [60] * 4 + [0] * 4
+    assert "7:05 read as 8:05, 60 min</title>" in page
+    assert "7:05 read as 7:05, right" in page
+
+
+def test_the_page_stays_small_with_many_rows(tmp_path):
+    summary = compare_folder(tmp_path, seeds=(0,), rows=10_000)
+    page, twin = written(tmp_path, summary)
+    assert len(page.encode()) < 5_000_000
+    assert len(twin.encode()) < 20_000
+    assert page.count('<article class="case">') == dials.WORST + dials.TYPICAL
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"metrics": []}, r"metrics: a filled list belongs here, not \[\]"),
+        ({"objectives": ["ce", "rps"]}, "no row for the objective 'rps'"),
+        ({"baseline": "mse"}, r"baseline: 'mse' is none of the objectives \(ce, emd\)"),
+        ({"metrics": [{"nmae": "x"}]}, "metrics: .*nmae"),
+        ({"table": {"ce": {"within": {"mean": 1}}, "emd": {}}}, "mean, low and high belong here"),
+        ({"runs": [{"seed": 0}]}, "runs.0: objective, seed and folder belong here"),
+    ],
+)
+def test_a_wrong_summary_is_refused_in_one_sentence(tmp_path, change, words):
+    summary = compare_folder(tmp_path) | change
+    with pytest.raises(ValueError, match=words + ".*Run `mm-numeric compare`"):
+        written(tmp_path, summary)
+
+
+def test_no_summary_and_broken_files_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"summary.json: there is no such file. Run `mm-num"):
+        write_report(tmp_path)
+    (tmp_path / "summary.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"summary.json: not JSON .*Run `mm-numeric compare`"):
+        write_report(tmp_path)
+    summary = compare_folder(tmp_path)
+    with (tmp_path / "seed0" / "run1" / "scores.jsonl").open("a") as scores:
+        scores.write('{"id": 1}\n')
+    with pytest.raises(ValueError, match=r"scores.jsonl, line 13: there is no image and no target"):
+        written(tmp_path, summary)
+
+
+def test_deviations_are_signed_the_short_way_round():
+    def row(target, parsed):
+        return {"target": target, "parsed": parsed}
+
+    assert dials.signed_deviation(row("11:50", "12:10")) == 20
+    assert dials.signed_deviation(row("12:10", "11:50")) == -20
+    assert dials.signed_deviation(row("1:00", "7:00")) == 360
+    assert dials.signed_deviation(row("1:00", None)) is None
+    assert dials.minutes_of("13:00") is None
+
+
+def test_a_browser_shows_it_without_errors_or_sideways_scrolling(tmp_path):
+    names = ("chromium", "chromium-browser", "google-chrome")
+    browser = next(filter(None, map(shutil.which, names)), None)
+    if browser is None:
+        pytest.skip(f"no browser found (looked for {', '.join(names)})")
+    summary = compare_folder(
+        tmp_path, objectives=("ce", "ce_times", "emd", "an_objective_with_a_long_name", "x")
+    )
+    page, _ = written(tmp_path, summary)
+    report = """<script>
+      const root = document.documentElement;
+      addEventListener("load", () => parent.postMessage([root.clientWidth, root.scrollWidth,
+        document.querySelectorAll("svg[role=img]").length, document.styleSheets.length], "*"));
+    </script></body>"""
+    copy = page.replace("default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'")
+    (tmp_path / "copy.html").write_text(copy.replace("</body>", report), encoding="utf-8")
+    (tmp_path / "frame.html").write_text(
+        """<!doctype html><title></title><script>
+        addEventListener("message", (e) => { document.title += JSON.stringify(e.data); });
+        </script><iframe src="copy.html" style="width:1280px;height:900px;border:0"></iframe>
+        <iframe src="copy.html" style="width:420px;height:900px;border:0"></iframe>""",
+        encoding="utf-8",
+    )
+    options = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+        "--disable-background-networking --disable-component-update --hide-scrollbars "
+        "--enable-logging=stderr --virtual-time-budget=4000 --dump-dom "
+        f"--user-data-dir={tmp_path / 'profile'}"
+    )
+    shown = subprocess.run(
+        [browser, *options.split(), (tmp_path / "frame.html").as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "CONSOLE" not in shown.stderr
+    sizes = re.findall(r"\[(\d+),(\d+),(\d+),(\d+)\]", shown.stdout)
+    assert sorted(int(size[0]) for size in sizes) == [420, 1280]
+    for visible, needed, drawn, sheets in sizes:
+        assert int(needed) <= int(visible)
+        assert int(drawn) > 40
+        assert int(sheets) == 1

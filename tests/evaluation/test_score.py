@@ -1,0 +1,163 @@
+"""Predictions from any engine are scored; what could not be read is counted, nothing is dropped."""
+
+import json
+
+import pytest
+
+from mm_numeric.evaluation import score as score_module
+from mm_numeric.evaluation.score import in_unit, read_scores, results_table, score
+
+ROWS = [
+    {"id": "a", "text": "7:05", "target": "7:05"},
+    {"id": "b", "text": "It is 7:08.", "target": "7:05"},
+    {"id": "c", "text": "seven", "target": "7:05"},
+    {"id": "d", "text": "", "target": "7:05"},
+    {"id": "e", "text": "no idea\u2028\x85 \ud800 🕖", "target": "1:00"},
+]
+
+
+def predictions(folder, rows, **more):
+    """Write predictions as another engine would."""
+    path = folder / "predictions.jsonl"
+    lines = [json.dumps({**row, **more}) + "\n" for row in rows]
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def test_a_file_of_another_engine_is_scored(tmp_path):
+    path = predictions(tmp_path, ROWS)
+    scores = score(path, task_name="clock", out=tmp_path / "new" / "scores")
+    results = json.loads((tmp_path / "new" / "scores" / "results.json").read_text("utf-8"))
+    assert results["task"] == "clock"
+    assert results["task_version"] == 1
+    assert results["predictions"] == str(path)
+    assert results["rows"] == 5
+    assert results["failures"] == {"no time as H:MM": 2, "empty answer": 1}
+    assert results["metrics"]["exact"]["value"] == pytest.approx(0.2)
+    assert results["metrics"]["within_5_minutes"]["value"] == pytest.approx(0.4)
+    assert results["metrics"]["mean_deviation_minutes"]["value"] == pytest.approx(1083 / 5)
+    assert results["metrics"]["mean_deviation_minutes_parsed_only"]["value"] == pytest.approx(1.5)
+    assert results["metrics"]["unreadable"]["value"] == pytest.approx(0.6)
+    for name, found in results["metrics"].items():
+        assert found["low"] <= found["value"] <= found["high"], name
+    assert results["metrics"] == scores.metrics()
+
+
+def test_every_row_is_written_with_its_values(tmp_path):
+    path = predictions(tmp_path, ROWS, task="clock", image="x.png")
+    scores = score(path)
+    lines = (tmp_path / "scores.jsonl").read_text(encoding="utf-8").split("\n")
+    rows = [json.loads(line) for line in lines[:-1]]
+    assert lines[-1] == ""
+    assert rows == scores.rows
+    assert [row["id"] for row in rows] == ["a", "b", "c", "d", "e"]
+    assert [row["text"] for row in rows] == [row["text"] for row in ROWS]
+    assert [row["parsed"] for row in rows] == ["7:05", "7:08", None, None, None]
+    assert [row["deviation_minutes"] for row in rows] == [0, 3, 360, 360, 360]
+    unread = "no time as H:MM"
+    assert [row["reason"] for row in rows] == [None, None, unread, "empty answer", unread]
+    assert rows[1]["target"] == "7:05"
+    assert rows[1]["image"] == "x.png"
+    assert rows[1]["within_5_minutes"] == 1.0
+
+
+def test_what_is_nothing_is_null(tmp_path):
+    score(predictions(tmp_path, ROWS[2:], task="clock"))
+    text = (tmp_path / "results.json").read_text(encoding="utf-8")
+    nothing = {"value": None, "low": None, "high": None}
+    assert json.loads(text)["metrics"]["mean_deviation_minutes_parsed_only"] == nothing
+    assert "NaN" not in text
+
+
+def test_reading_scores_writes_nothing(tmp_path):
+    path = predictions(tmp_path, ROWS, task="clock")
+    assert len(read_scores(path).rows) == 5
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_text_is_read_anew(tmp_path):
+    row = {"id": "a", "text": "7:05", "target": "07:05", "parsed": "1:00", "reason": "because"}
+    (found,) = read_scores(predictions(tmp_path, [row]), task_name="clock").rows
+    assert (found["parsed"], found["reason"], found["target"]) == ("7:05", None, "7:05")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], r"predictions\.jsonl: no predictions to score\."),
+        ([ROWS[0], ROWS[0]], r"line 2: the id 'a' stands twice; score each row once\."),
+        ([{"text": "", "target": "7:05"}], r'line 1: no "id" \(a text\); a prediction needs id, t'),
+        ([{"id": "a", "target": "7:05"}], r'line 1: no "text" \(a text\)'),
+        ([{"id": "a", "text": "7:05"}], r'line 1: no "target" \(a text\)'),
+        ([{"id": "a", "text": "7:05", "target": None}], r'line 1: no "target"'),
+        ([{"id": 1, "text": "7:05", "target": "7:05"}], r'line 1: no "id"'),
+        (
+            [ROWS[0], {"id": "b", "text": "7:05", "target": "25:00"}],
+            r"line 2: the target '25:00' cannot be read: hour not 1 to 12\.",
+        ),
+        ([{"id": "a", "text": "", "target": ""}], r"the target '' cannot be read: empty answer\."),
+    ],
+)
+def test_a_bad_prediction_is_one_sentence(tmp_path, rows, message):
+    with pytest.raises(ValueError, match=message):
+        score(predictions(tmp_path, rows), task_name="clock")
+    assert not (tmp_path / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({}, r"line 1: the rows name no task; give one with --task\."),
+        ({"task": ["clock"]}, r"the rows name no task"),
+        ({"task": "clok"}, r"line 1: there is no task 'clok'\. Did you mean 'clock'\?"),
+    ],
+)
+def test_a_task_that_is_not_named_or_not_there(tmp_path, more, message):
+    path = predictions(tmp_path, ROWS, **more)
+    with pytest.raises(ValueError, match=message):
+        score(path)
+    assert score(path, task_name="clock").task == "clock"
+
+
+def test_a_broken_line_is_named(tmp_path):
+    path = predictions(tmp_path, ROWS[:1], task="clock")
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"id": "b", "te')
+    with pytest.raises(ValueError, match=r"predictions\.jsonl, line 2: not JSON"):
+        score(path)
+
+
+def test_the_task_says_how_it_is_scored_or_its_answers_do(tmp_path, monkeypatch):
+    from mm_numeric.tasks.clock import Clock
+
+    path = predictions(tmp_path, ROWS, task="clock")
+    with_task = read_scores(path)
+    monkeypatch.delattr(Clock, "scorer")
+    assert read_scores(path).rows == with_task.rows
+    monkeypatch.setattr(score_module, "SCORERS", {})
+    with pytest.raises(ValueError, match=r"the task 'clock' has no `scorer`; give it one"):
+        read_scores(path)
+
+
+def test_the_table_has_every_figure_and_every_failure(tmp_path):
+    scores = score(predictions(tmp_path, ROWS, task="clock"))
+    lines = results_table(scores).splitlines()
+    assert lines[0] == "5 rows, task clock; 95 % bootstrap intervals over the rows"
+    assert len(lines) == 1 + 12 + 1 + 2
+    figures = [" ".join(line.split()) for line in lines]
+    assert figures[1] == "within 5 min 40.0 % 0.0 % to 80.0 %"
+    assert figures[4].startswith("mean deviation 216.6 min ")
+    assert figures[6] == "mean deviation, parsed only 1.5 min 0.0 min to 3.0 min"
+    assert lines[-3:] == [
+        "answers that could not be read:",
+        "  no time as H:MM                      2",
+        "  empty answer                         1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [(0.8125, "%", "81.2 %"), (3.46, "min", "3.5 min"), (None, "%", "-"), (0.0, "min", "0.0 min")],
+)
+def test_a_figure_is_written_with_its_unit(value, unit, text):
+    assert in_unit(value, unit) == text

@@ -1,0 +1,188 @@
+"""What the losses are, one token at a time in float64: the tests hold the library to this.
+
+Nothing here uses the library. Numbers are found by a scanner of its own, and sums are loops. The
+published readings are written down as the published code defines them: runs of digits, a mean
+within each sample, then a mean over samples.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+TINY = 1e-10  # of the published ratio
+
+
+class Digit(NamedTuple):
+    """One digit of a number."""
+
+    position: int
+    value: int
+    place: int
+    from_right: int
+
+
+def read(characters: Sequence[str], *, runs: bool) -> list[list[Digit]]:
+    """Find the numbers of one sequence of characters.
+
+    Args:
+        characters: One for each token; anything that is neither digit nor point separates.
+        runs: Every run of digits is a number, a point is a separator.
+    """
+    digits = "0123456789"
+    numbers, i = [], 0
+    while i < len(characters):
+        if characters[i] not in digits:
+            i += 1
+            continue
+        whole, fraction = [], []
+        while i < len(characters) and characters[i] in digits:
+            whole.append(i)
+            i += 1
+        point = i + 1 < len(characters) and characters[i] == "." and characters[i + 1] in digits
+        if point and not runs:
+            i += 1
+            while i < len(characters) and characters[i] in digits:
+                fraction.append(i)
+                i += 1
+        at = whole + fraction
+        numbers.append(
+            [
+                Digit(p, int(characters[p]), len(whole) - 1 - n, len(at) - 1 - n)
+                for n, p in enumerate(at)
+            ]
+        )
+    return numbers
+
+
+def distance(scores: Tensor, wanted: int) -> Tensor:
+    """Return the expected distance of the digit predicted to the digit wanted; scores [10]."""
+    chances = scores.softmax(dim=0)
+    total = scores.new_zeros(())
+    for digit in range(10):
+        total = total + chances[digit] * abs(digit - wanted)
+    return total
+
+
+def reweighed(row: Tensor, scores: Tensor, wanted: int) -> Tensor:
+    """Return the expected distance where text costs 1.01 times the largest distance; row [v]."""
+    mass = scores.exp().sum() / row.exp().sum()
+    return mass * distance(scores, wanted) + (1 - mass) * 1.01 * 9
+
+
+def straight_through(scores: Tensor, temperature: float = 0.1) -> Tensor:
+    """Return the most likely digit, with the gradient of the expected one; scores [10]."""
+    chances = (scores / temperature).softmax(dim=0)
+    expected = scores.new_zeros(())
+    for digit in range(10):
+        expected = expected + chances[digit] * digit
+    best = max(range(10), key=lambda digit: scores[digit].item())
+    return best + (expected - expected.detach())
+
+
+def size(number: Sequence[Digit], digits: Sequence[Tensor]) -> Tensor:
+    """Return the number that some digits make."""
+    total = digits[0].new_zeros(())
+    for one, digit in zip(number, digits, strict=True):
+        total = total + digit * 10.0**one.place
+    return total
+
+
+def relative(predicted: Tensor, wanted: Tensor) -> Tensor:
+    """Return ``|X - Y| / (max + 1)``, 0 where they are the same."""
+    if predicted == wanted:
+        return 0 * predicted
+    return (predicted - wanted).abs() / (max(predicted, wanted) + 1)
+
+
+def magnitude(predicted: Tensor, wanted: Tensor) -> Tensor:
+    """Return ``log((max + 1) / (min + 1))``."""
+    if predicted == wanted:
+        return 0 * predicted
+    return ((max(predicted, wanted) + 1) / (min(predicted, wanted) + 1)).log()
+
+
+def charges(
+    term: str,
+    options: Mapping[str, float],
+    rows: Tensor,
+    numbers: list[list[Digit]],
+    ids: list[int],
+) -> list[Tensor]:
+    """Return what a term charges for each digit (or each number) of one sample; rows [t, v]."""
+    found = []
+    for number in numbers:
+        scores = [torch.stack([rows[d.position, i] for i in ids]) for d in number]
+        if term in ("relative", "magnitude"):
+            predicted = size(number, [straight_through(s) for s in scores])
+            wanted = size(number, [rows.new_tensor(float(digit.value)) for digit in number])
+            found.append((relative if term == "relative" else magnitude)(predicted, wanted))
+        for s, digit in zip(scores, number, strict=True):
+            if term == "emd_exp":
+                growth = options.get("growth", 1.2)
+                found.append(distance(s, digit.value) * growth**digit.from_right)
+            elif term == "ntl_was" and options.get("reweigh"):
+                found.append(reweighed(rows[digit.position], s, digit.value))
+            elif term in ("emd", "ntl_was"):
+                found.append(distance(s, digit.value))
+    return found
+
+
+class Reference(NamedTuple):
+    """What an objective must say."""
+
+    loss: Tensor
+    totals: dict[str, float]
+    items: dict[str, int]
+
+
+def objective(
+    logits: Tensor,
+    labels: Tensor,
+    spelled: str,
+    terms: Sequence[tuple[str, float, Mapping[str, float]]],
+    *,
+    weight: float = 0.3,
+    ratio: bool = False,
+    published: bool = False,
+    ce_weight: float = 1.0,
+) -> Reference:
+    """Return the loss of a batch, differentiable, and its raw parts.
+
+    Args:
+        logits: [b, t, v], float64.
+        labels: [b, t], already shifted; negative where nothing is trained.
+        spelled: The character of each token id.
+        terms: Name, weight and options of each.
+        weight: Of the terms together.
+        ratio: Scale the terms to the size of cross-entropy.
+        published: Runs of digits; mean per sample, then over samples.
+        ce_weight: Of cross-entropy.
+    """
+    ids = [spelled.index(str(digit)) for digit in range(10)]
+    losses = []
+    for rows, sample in zip(logits, labels.tolist(), strict=True):
+        for row, label in zip(rows, sample, strict=True):
+            if label >= 0:
+                losses.append(row.exp().sum().log() - row[label])
+    nothing = 0 * logits.sum()
+    ce_total = sum(losses, nothing)
+    ce = ce_total / max(1, len(losses))
+    totals, items, numeric = {"ce": ce_total.item()}, {"ce": len(losses)}, nothing
+    for term, share, options in terms:
+        per_sample = []
+        for rows, sample in zip(logits, labels.tolist(), strict=True):
+            characters = [spelled[label] if label >= 0 else " " for label in sample]
+            numbers = read(characters, runs=published)
+            per_sample.append(charges(term, options, rows, numbers, ids))
+        if published:
+            means = [sum(found, nothing) / max(1, len(found)) for found in per_sample]
+            total, count = sum(means, nothing), len(per_sample)
+        else:
+            total = sum((charge for found in per_sample for charge in found), nothing)
+            count = sum(map(len, per_sample))
+        totals[term], items[term] = total.item(), count
+        numeric = numeric + share * total / max(1, count)
+    factor = weight * (ce / (numeric + TINY)).detach() if ratio else weight
+    return Reference(ce_weight * ce + factor * numeric, totals, items)

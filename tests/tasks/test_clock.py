@@ -1,0 +1,155 @@
+"""The clock task writes and reads every time, and its label noise is what it says."""
+
+import statistics
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mm_numeric.answers import ClockTime, Unreadable
+from mm_numeric.tasks.clock import Clock, read_time
+
+ALL_TIMES = [ClockTime(hour, minute) for hour in range(1, 13) for minute in range(60)]
+
+
+def test_parse_undoes_format():
+    for shown in ALL_TIMES:
+        written = Clock().format(shown)
+        assert Clock().parse(written.text) == shown
+        parts = [(written.text[m.start : m.end], m.role, m.group) for m in written.marks]
+        assert parts == [(str(shown.hour), "hour", 0), (f"{shown.minute:02d}", "minute", 0)]
+
+
+def test_minutes_and_times_are_two_names_for_the_same():
+    assert sorted(shown.minutes for shown in ALL_TIMES) == list(range(720))
+    for shown in ALL_TIMES:
+        assert ClockTime.from_minutes(shown.minutes) == shown
+        assert ClockTime.from_minutes(shown.minutes - 720) == shown
+        assert ClockTime.from_minutes(shown.minutes + 1440) == shown
+    assert ClockTime(12, 5).minutes == 5
+
+
+@pytest.mark.parametrize(
+    ("hour", "minute", "message"),
+    [
+        (0, 0, "the hour of a dial is 1 to 12, not 0"),
+        (13, 0, "the hour of a dial is 1 to 12, not 13"),
+        (1, -1, "the minute is 0 to 59, not -1"),
+        (1, 60, "the minute is 0 to 59, not 60"),
+    ],
+)
+def test_what_no_dial_shows(hour, minute, message):
+    with pytest.raises(ValueError, match=message):
+        ClockTime(hour, minute)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("7:05", ClockTime(7, 5)),
+        ("07:05", ClockTime(7, 5)),
+        ("  7:05\n", ClockTime(7, 5)),
+        ("It is 7:05.", ClockTime(7, 5)),
+        ("7:05pm", ClockTime(7, 5)),
+        ("<|x|>12:00<|y|>", ClockTime(12, 0)),
+        ("Not 3:10 but 7:05", ClockTime(7, 5)),
+        ("7:05 or 13:00", Unreadable("hour not 1 to 12")),
+        ("13:00 or 7:05", ClockTime(7, 5)),
+        ("", Unreadable("empty answer")),
+        (" \n\u3000", Unreadable("empty answer")),
+        ("seven", Unreadable("no time as H:MM")),
+        ("7.05", Unreadable("no time as H:MM")),
+        ("7:5", Unreadable("no time as H:MM")),
+        ("7:055", Unreadable("no time as H:MM")),
+        ("107:05", Unreadable("no time as H:MM")),
+        ("7:05:30", Unreadable("no time as H:MM")),
+        ("٧:٠٥", Unreadable("no time as H:MM")),
+        ("0:30", Unreadable("hour not 1 to 12")),
+        ("13:05", Unreadable("hour not 1 to 12")),
+        ("7:60", Unreadable("minute not 0 to 59")),
+        ("99:99", Unreadable("hour not 1 to 12")),
+    ],
+)
+def test_what_a_text_says(text, expected):
+    assert Clock().parse(text) == expected
+
+
+@given(text=st.text() | st.text("0123456789: ", max_size=30))
+@settings(derandomize=True, deadline=None, max_examples=500)
+def test_every_text_is_read_or_counted(text):
+    answer = Clock().parse(text)
+    assert isinstance(answer, ClockTime | Unreadable)
+    if isinstance(answer, Unreadable):
+        assert answer.reason
+    else:
+        assert f"{answer.minute:02d}" in text
+
+
+@pytest.mark.parametrize("piece", ["1:", "1", "1:23 ", ":", "12:34:"])
+def test_a_long_text_is_read_at_once(piece):
+    started = time.process_time()
+    Clock().parse(piece * (100_000 // len(piece)))
+    assert time.process_time() - started < 2  # takes 10 ms; quadratic would take minutes
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"time": "7:05"}, ClockTime(7, 5)),
+        ({"time": " 07:05\t"}, ClockTime(7, 5)),
+        ({"time": "7:05", "hour": 3, "minute": 0}, ClockTime(7, 5)),
+        ({"hour": 7, "minute": 5}, ClockTime(7, 5)),
+        ({"hour": "07", "minute": "05"}, ClockTime(7, 5)),
+        ({"time": None, "hour": 12, "minute": 0}, ClockTime(12, 0)),
+    ],
+)
+def test_what_a_row_says(row, expected):
+    assert read_time(row, "here") == expected
+
+
+ROWS = [(f"line {i}", {"id": i, "image": f"{i}.png", "time": "12:00"}) for i in range(8000)]
+
+
+def shifts(task, rows=ROWS, training=True):
+    """Return by how many minutes each label moved from twelve, by id."""
+    found = {e.id: e.answer.minutes for e in task.examples(rows, training=training)}
+    return {key: (minutes + 360) % 720 - 360 for key, minutes in found.items()}
+
+
+def test_label_noise_is_gaussian_and_goes_round_the_dial():
+    found = list(shifts(Clock(label_noise_minutes=5.0)).values())
+    assert abs(statistics.fmean(found)) < 0.2  # four standard errors
+    assert abs(statistics.pstdev(found) - (25 + 1 / 12) ** 0.5) < 0.16
+    assert sum(shift < 0 for shift in found) > 3000
+    assert abs(sum(abs(shift) <= 5 for shift in found) / 8000 - 0.7287) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("task", "training"),
+    [(Clock(label_noise_minutes=5.0), False), (Clock(label_noise_minutes=0.0), True)],
+)
+def test_clean_labels_stay_as_they_are(task, training):
+    assert set(shifts(task, training=training).values()) == {0}
+
+
+def test_label_noise_depends_on_the_id_and_the_seed_alone():
+    first = shifts(Clock(label_noise_minutes=5.0))
+    assert shifts(Clock(label_noise_minutes=5.0), ROWS[::-1]) == first
+    assert shifts(Clock(label_noise_minutes=5.0), ROWS[5:6]) == {"5": first["5"]}
+    other = shifts(Clock(label_noise_minutes=5.0, label_noise_seed=1))
+    same = sum(first[key] == other[key] for key in first) / len(first)
+    assert 0.03 < same < 0.09  # two independent draws agree in 5.6 % of rows
+
+
+@pytest.mark.parametrize("noise", [-1.0, 361.0])
+def test_a_noise_that_is_none_is_refused(noise):
+    with pytest.raises(ValueError, match=f"label_noise_minutes is 0 to 360, not {noise}"):
+        Clock(label_noise_minutes=noise)
+
+
+def test_an_example_has_everything(tmp_path):
+    task = Clock(prompt="When?")
+    (example,) = task.examples([("f, line 1", {"file": "a.png", "time": "7:05"})], training=True)
+    assert (example.id, str(example.image), example.prompt) == ("a.png", "a.png", "When?")
+    assert (example.answer, example.where) == (ClockTime(7, 5), "f, line 1")

@@ -1,0 +1,192 @@
+"""The command line: light where it can be, and one sentence where a user can mend something."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mm_numeric import cli
+from mm_numeric.config import CONFIGS, read_config
+
+CONFIG = """\
+task: clock
+data: {{train: {{path: {rows}}}, test: {{path: {rows}}}}}
+model: {{name: tiny, dtype: float32}}
+trainer: {{output_dir: {out}, max_steps: 1, report_to: none}}
+"""
+
+
+def mm_numeric(*arguments, cwd=None, **more):
+    """Run the real command."""
+    command = [sys.executable, "-m", "mm_numeric", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, **more)
+
+
+def fails_with(capsys, *arguments):
+    """Run a command in this process and return the one line that it leaves on stderr."""
+    assert cli.main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("mm-numeric: ")
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["ls"], ["check", "clock_tiny"]])
+def test_what_loads_nothing_heavy(arguments):
+    code = f"""
+import sys
+from mm_numeric.cli import main
+try:
+    main({arguments})
+except SystemExit as end:
+    assert end.code == 0
+heavy = {{"torch", "transformers", "numpy.linalg", "PIL"}} & set(sys.modules)
+allowed = set() if {arguments} != ["check", "clock_tiny"] else {{"numpy.linalg", "PIL"}}
+assert not heavy - allowed, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_ls_lists_everything(capsys):
+    from mm_numeric.families import FAMILIES
+    from mm_numeric.losses import PRESETS, TERMS
+    from mm_numeric.tasks import TASKS
+
+    assert cli.main(["ls"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        f"tasks: {', '.join(TASKS)}",
+        f"families: {', '.join(FAMILIES)}",
+        f"loss terms: {', '.join(TERMS)}",
+    ]
+    names = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert names == [*PRESETS, *sorted(path.stem for path in CONFIGS.glob("*.yaml"))]
+    assert (
+        "  ntil             1 CE, 0.3 x (1 emd_exp + 0.2 relative + 0.2 magnitude), ratio" in lines
+    )
+    assert "  ce_times_1.3     1.3 CE, no numeric term" in lines
+
+
+def test_help_has_lines_to_paste(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--help"])
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    for verb in ("ls", "cp", "check", "train", "predict", "score", "compare", "report"):
+        assert f"\n    {verb} " in said
+    assert "mm-numeric train mine.yaml objective=emd" in said
+
+
+def test_what_check_prints_is_the_same_config(capsys, tmp_path):
+    overrides = ["trainer.learning_rate=3.0e-4", "objective.weight=0.8"]
+    assert cli.main(["check", "clock_tiny", *overrides]) == 0
+    printed = capsys.readouterr().out
+    path = tmp_path / "clock_tiny.yaml"
+    path.write_text(printed, encoding="utf-8")
+    assert read_config(path) == read_config("clock_tiny", overrides)
+    assert "#   per_device_eval_batch_size: 8" in printed.splitlines()
+    assert "#   max_steps:" not in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check", "clock_tiny", "objective=ntill"], "no objective 'ntill'. Did you mean 'ntil'?"),
+        (["check", "clock_tiny", "modl.name=x"], "no setting 'modl'. Did you mean 'model'?"),
+        (["check", "clock_tiny", "trainer.learning_rate=1e-5"], "as text: write 1.0e-5."),
+        (["check", "clock_tiny", "predict.batch_size=a"], "'a' is not a whole number."),
+        (["check", "clock_tiny", "x"], "write an override as name.of.setting=value."),
+        (["check", "none.yaml"], "none.yaml: there is no such file."),
+        (["check", "clock_tyni"], "no config 'clock_tyni'. Did you mean 'clock_tiny'?"),
+        (["cp", "clock_tyni", "x.yaml"], "no config 'clock_tyni'."),
+        (["cp", "clock_tiny", "no/such/x.yaml"], "no/such: there is no such folder."),
+        (["score", "none.jsonl"], "none.jsonl: there is no such file."),
+        (["report", "none"], "none/summary.json: there is no such file. Run `mm-numeric compare`"),
+    ],
+)
+def test_a_mistake_is_one_line(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in fails_with(capsys, *arguments)
+
+
+def test_a_mistake_is_one_line_of_the_real_command_too(tmp_path):
+    done = mm_numeric("check", "clock_tiny", "objective=ntill", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("mm-numeric: clock_tiny.yaml, objective: there is no objective")
+    assert done.stderr.count("\n") == 1
+
+
+def test_with_debug_the_traceback_is_shown(tmp_path):
+    debug = {**os.environ, "MM_NUMERIC_DEBUG": "1"}
+    done = mm_numeric("check", "none.yaml", cwd=tmp_path, env=debug)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ('{"image": "a.png", "time": "25:00"}', "line 1: '25:00' is not a time on a 12-hour dial"),
+        ('{"image": "none.png", "time": "7:05"}', "line 1: there is no picture "),
+    ],
+)
+def test_train_answers_bad_rows_with_one_line(tmp_path, rows, message):
+    (tmp_path / "a.png").write_bytes(b"")
+    (tmp_path / "rows.jsonl").write_text(rows, encoding="utf-8")
+    text = CONFIG.format(rows=tmp_path / "rows.jsonl", out=tmp_path / "run")
+    (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = mm_numeric("train", "mine.yaml", cwd=tmp_path, env=offline)
+    assert done.returncode == 2
+    assert done.stderr.startswith("mm-numeric: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_cp_copies_and_does_not_overwrite(capsys, tmp_path):
+    mine = tmp_path / "mine.yaml"
+    assert cli.main(["cp", "clock_tiny", str(mine)]) == 0
+    assert f"`mm-numeric check {mine}` reads it." in capsys.readouterr().out
+    assert mine.read_bytes() == (CONFIGS / "clock_tiny.yaml").read_bytes()
+    mine.write_text("mine", encoding="utf-8")
+    assert f"{mine} exists; name another file." in fails_with(capsys, "cp", "clock_tiny", str(mine))
+    assert mine.read_text(encoding="utf-8") == "mine"
+    assert f"{tmp_path} exists" in fails_with(capsys, "cp", "clock_tiny", str(tmp_path))
+
+
+def test_images_without_data_are_refused(capsys):
+    said = fails_with(capsys, "predict", "--model", "x", "--images", "y")
+    assert "--images says where the pictures of --data are; give --data too." in said
+
+
+@pytest.mark.parametrize("option", ["--batch-size", "--max-new-tokens", "--limit"])
+def test_what_must_be_positive(capsys, option):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["predict", "--model", "x", option, "0"])
+    assert end.value.code == 2
+    assert f"argument {option}: 0 is not at least 1" in capsys.readouterr().err
+
+
+def test_a_reader_who_leaves_is_no_crash():
+    """As `mm-numeric ls | head -1`, made certain: nobody reads from the start."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "mm_numeric", "ls"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert done.stderr == ""
+    assert done.returncode == 141
+
+
+def test_being_stopped_is_no_crash(capsys, monkeypatch):
+    def stopped(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_ls", stopped)
+    assert cli.main(["ls"]) == 130
+    assert capsys.readouterr().err == "mm-numeric: stopped; what was finished is kept.\n"

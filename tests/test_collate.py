@@ -1,0 +1,71 @@
+"""Batches: what is padded, what is supervised, and which numbers are in it."""
+
+import dataclasses
+
+import pytest
+import torch
+from tiny_models import tiny_family
+
+from mm_numeric.answers import ROLES, ClockTime
+from mm_numeric.collate import TrainingCollator
+from mm_numeric.spans import IGNORE_INDEX, NumberSpans
+from mm_numeric.vocabulary import NumberVocabulary
+
+
+@pytest.fixture
+def collator(clock_examples):
+    task, _ = clock_examples
+    family = tiny_family()
+    return TrainingCollator(family, task, NumberVocabulary.from_tokenizer(family.tokenizer))
+
+
+def batch_of(collator, clock_examples, *times):
+    examples = [dataclasses.replace(clock_examples[1][i], answer=ClockTime(*time))
+                for i, time in enumerate(times)]  # fmt: skip
+    return collator(examples)
+
+
+def test_only_the_answer_and_its_end_are_supervised(collator, clock_examples):
+    batch = batch_of(collator, clock_examples, (7, 5), (12, 59))
+    tokenizer = collator.family.tokenizer
+    assert tokenizer.decode(batch["labels"]) == "7:05<|im_end|>12:59<|im_end|>"
+
+
+def test_each_supervised_row_stands_right_before_its_token(collator, clock_examples):
+    batch = batch_of(collator, clock_examples, (7, 5), (12, 59))
+    after = batch["supervised"].roll(1, dims=1)
+    assert torch.equal(batch["input_ids"][after], batch["labels"])
+
+
+def test_padding_is_neither_attended_to_nor_supervised(collator, clock_examples):
+    batch = batch_of(collator, clock_examples, (7, 5), (12, 59))
+    assert batch["attention_mask"][0, -1] == 0
+    assert batch["attention_mask"][1].all()
+    assert not batch["supervised"][0, -2:].any()
+
+
+def test_spans_know_hours_and_minutes(collator, clock_examples):
+    spans = batch_of(collator, clock_examples, (7, 5), (12, 59))["spans"]
+    assert spans.value.tolist() == [7, 5, 12, 59]
+    assert [ROLES[i] for i in spans.role] == ["hour", "minute", "hour", "minute"]
+    assert spans.sample.tolist() == [0, 0, 1, 1]
+    assert spans.place.tolist() == [0, 1, 0, 1, 0, 1, 0]
+    assert spans.row.tolist() == [0, 2, 3, 5, 6, 8, 9]
+    assert spans.samples == 2
+
+
+def test_spans_from_the_task_equal_spans_from_label_ids(collator, clock_examples):
+    batch = batch_of(collator, clock_examples, (7, 5), (12, 59), (10, 0))
+    rectangle = torch.full(batch["supervised"].shape, IGNORE_INDEX)
+    rectangle[batch["supervised"]] = batch["labels"]
+    found = NumberSpans.from_labels(rectangle, collator.vocabulary)
+    for field in dataclasses.fields(NumberSpans):
+        if field.name not in ("role", "group"):  # only the task knows these
+            assert torch.equal(getattr(found, field.name), getattr(batch["spans"], field.name))
+
+
+def test_digit_runs_read_the_same_numbers_in_a_time(collator, clock_examples):
+    runs = dataclasses.replace(collator, digit_runs=True)
+    batch = batch_of(runs, clock_examples, (7, 5), (12, 59))
+    assert batch["spans"].value.tolist() == [7, 5, 12, 59]
+    assert batch["spans"].row.tolist() == [0, 2, 3, 5, 6, 8, 9]

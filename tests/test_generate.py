@@ -1,0 +1,77 @@
+"""predict: every row once, stopped and gone on with, never mixed with another model's answers."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny_models import small_config
+
+from mm_numeric.config import DataSource
+from mm_numeric.evaluation.score import read_scores
+from mm_numeric.generate import predict
+from mm_numeric.train import train
+
+CLOCKS = Path(__file__).parents[2] / "shared" / "data" / "clocks" / "labels.csv"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run of two steps."""
+    folder = tmp_path_factory.mktemp("run")
+    train(small_config(folder, "trainer.max_steps=2"))
+    return folder / "run"
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_test_row_is_answered_once_in_order(run, tmp_path):
+    out = tmp_path / "p.jsonl"
+    assert predict(run, None, out, batch_size=5) == 12
+    assert [line["id"] for line in lines(out)] == [f"2-{i:06d}" for i in range(12)]
+    assert all(line["parsed"] is None or line["reason"] is None for line in lines(out))
+    assert predict(run, None, out) == 0
+
+
+def test_a_stopped_prediction_goes_on(run, tmp_path):
+    out, whole = tmp_path / "p.jsonl", tmp_path / "whole.jsonl"
+    predict(run, None, whole)
+    predict(run, None, out, limit=5)
+    with out.open("a") as file:
+        file.write('{"id": "2-000005", "te')  # killed in the middle of a line
+    assert predict(run, None, out, batch_size=3) == 7
+    assert lines(out) == lines(whole)
+
+
+def test_another_model_s_answers_are_not_mixed_in(run, tmp_path):
+    out = tmp_path / "p.jsonl"
+    predict(run, None, out, limit=2)
+    with pytest.raises(ValueError, match=r"holds other predictions \(their rows"):
+        predict(run, DataSource(render=3, seed=9), out)
+    with pytest.raises(ValueError, match="their max_new_tokens is 16, here it is 3"):
+        predict(run, None, out, max_new_tokens=3)
+
+
+def test_a_file_of_unknown_origin_is_refused(run, tmp_path):
+    out = tmp_path / "p.jsonl"
+    out.write_text('{"id": "2-000000", "text": "7:05", "target": "7:05"}\n')
+    with pytest.raises(ValueError, match="holds other predictions"):
+        predict(run, None, out)
+
+
+def test_only_a_finished_run_answers(tmp_path):
+    with pytest.raises(ValueError, match="holds no run; give the output_dir"):
+        predict(tmp_path, None, tmp_path / "p.jsonl")
+    (tmp_path / "config.yaml").write_text(small_config(tmp_path).to_yaml())
+    with pytest.raises(ValueError, match="is not finished"):
+        predict(tmp_path, None, tmp_path / "p.jsonl")
+
+
+@pytest.mark.skipif(not CLOCKS.is_file(), reason="the real clocks are not here")
+def test_real_clocks_are_answered_and_scored_to_the_last(run, tmp_path):
+    out = tmp_path / "real.jsonl"
+    assert predict(run, DataSource(path=str(CLOCKS)), out) == 144
+    scores = read_scores(out)
+    assert len(scores.rows) == 144
+    assert sum(scores.failures.values()) == scores.columns["unreadable"].sum()

@@ -1,0 +1,191 @@
+"""Training as a user runs it: real processes, killed and resumed, on one rank and on two."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from tiny_models import small_config, tiny_checkpoint
+
+from mm_numeric.run_folder import last_checkpoint
+from mm_numeric.train import train
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def command(config_file: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "mm_numeric", "train", str(config_file), *arguments]
+
+
+def write_config(folder: Path, *overrides: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "small.yaml"
+    file.write_text(small_config(folder, *overrides).to_yaml())
+    return file
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+def same(one: Path, other: Path) -> bool:
+    first, second = weights(one), weights(other)
+    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+
+
+def run_to_error(arguments: list[str]) -> str:
+    """Run a command that must end with exit code 2 and one sentence; return the sentence."""
+    done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    said = [line for line in done.stderr.splitlines() if line.startswith("mm-numeric: ")]
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(said) == 1
+    return said[0]
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_weights_bit_for_bit(tmp_path):
+    steps = ("trainer.max_steps=400", "trainer.save_steps=5", "objective=ntil_published",
+             "trainer.lr_scheduler_type=constant_with_warmup")  # fmt: skip
+    whole, cut = write_config(tmp_path / "a", *steps), write_config(tmp_path / "b", *steps)
+    killed = subprocess.Popen(command(cut), env=ENVIRONMENT)
+    deadline = time.monotonic() + 120
+    while last_checkpoint(tmp_path / "b" / "run") is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    at = int(last_checkpoint(tmp_path / "b" / "run").name.rpartition("-")[2])
+    assert not (tmp_path / "b" / "run" / "run.json").exists()
+    # Both go on to a few steps behind the kill: 400 are never trained. The end is in the config, so
+    # the shorter one is written into the cut run's own record of it too.
+    end = f"trainer.max_steps={at + 7}"
+    for folder, file in ((tmp_path / "a", whole), (tmp_path / "b", cut)):
+        shorter = small_config(folder, *steps, end).to_yaml()
+        file.write_text(shorter)
+    (tmp_path / "b" / "run" / "config.yaml").write_text(cut.read_text())
+    subprocess.run(command(whole), env=ENVIRONMENT, check=True)
+    subprocess.run(command(cut, "--resume"), env=ENVIRONMENT, check=True)
+    assert same(tmp_path / "a" / "run", tmp_path / "b" / "run")
+    logged = [
+        [json.loads(line)["step"] for line in (tmp_path / x / "run/log.jsonl").open()] for x in "ab"
+    ]
+    assert logged[0] == logged[1]
+
+
+def test_same_seed_same_weights_other_seed_other_weights(tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        train(small_config(tmp_path / name, f"trainer.seed={seed}", "trainer.max_steps=3"))
+    assert same(tmp_path / "a" / "run", tmp_path / "b" / "run")
+    assert not same(tmp_path / "a" / "run", tmp_path / "c" / "run")
+
+
+@pytest.mark.slow
+def test_two_ranks_reach_the_weights_of_one_with_double_accumulation(tmp_path):
+    steps = ("trainer.max_steps=3", "trainer.per_device_train_batch_size=3", "objective=ntil",
+             "objective.balance=fixed", "trainer.save_strategy='no'")  # fmt: skip
+    two = write_config(tmp_path / "two", *steps)
+    one = write_config(tmp_path / "one", *steps, "trainer.gradient_accumulation_steps=2")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+                "--master-port", "29517"]  # fmt: skip
+    subprocess.run([*launcher, *command(two)[1:]], env=ENVIRONMENT, check=True)
+    subprocess.run(command(one), env=ENVIRONMENT, check=True)
+    first, second = weights(tmp_path / "two" / "run"), weights(tmp_path / "one" / "run")
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-4, atol=1e-5)
+    logs = [json.loads((tmp_path / x / "run/log.jsonl").open().readline()) for x in ("two", "one")]
+    for part in ("ce", "emd_exp", "relative", "magnitude"):
+        assert logs[0]["parts"][part] == pytest.approx(logs[1]["parts"][part], rel=1e-4)
+
+
+def test_a_run_is_not_trained_over(tmp_path):
+    config = small_config(tmp_path, "trainer.max_steps=2")
+    train(config)
+    with pytest.raises(ValueError, match=r"already holds this run: add --resume"):
+        train(config)
+    other = small_config(tmp_path, "trainer.max_steps=2", "objective=emd")
+    with pytest.raises(ValueError, match=r"holds another run: objective\.balance|objective\.name"):
+        train(other)
+    with pytest.raises(ValueError, match=r"trainer\.max_steps is 2 there and 3 here"):
+        train(small_config(tmp_path, "trainer.max_steps=3"), resume=True)
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("mine")
+    with pytest.raises(ValueError, match="is not empty and holds no run"):
+        train(small_config(tmp_path))
+    assert (tmp_path / "run" / "thesis.tex").read_text() == "mine"
+
+
+def test_a_checkpoint_that_was_cut_off_is_not_resumed_from(tmp_path):
+    train(small_config(tmp_path, "trainer.save_total_limit=null"))
+    run = tmp_path / "run"
+    assert last_checkpoint(run).name == "checkpoint-6"
+    (run / "checkpoint-6" / "trainer_state.json").write_text('{"global_st')
+    assert last_checkpoint(run).name == "checkpoint-4"
+    (run / "checkpoint-4" / "trainer_state.json").unlink()
+    assert last_checkpoint(run).name == "checkpoint-2"
+
+
+def rows_file(folder: Path, *rows: dict) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return f"data.train={{path: {folder / 'rows.jsonl'}}}"
+
+
+def test_a_wrong_row_ends_the_run_before_anything_is_written(tmp_path):
+    Image.new("RGB", (60, 60)).save(tmp_path / "a.png")
+    source = rows_file(tmp_path, {"id": "1", "image": "a.png", "time": "25:00"})
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 1: '25:00' is not a time"):
+        train(small_config(tmp_path, source))
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unreadable_picture_is_named_with_its_row(tmp_path):
+    (tmp_path / "a.png").write_text("not a picture")
+    source = rows_file(tmp_path, {"id": "1", "image": "a.png", "time": "7:05"})
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 1: the picture .*a\.png cannot be"):
+        train(small_config(tmp_path, source))
+
+
+def without_digit(folder: Path, digit: str) -> Path:
+    """Copy the tiny checkpoint, with one digit taken out of its tokenizer."""
+    for file in Path(tiny_checkpoint()).iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["§"] = vocabulary.pop(digit)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+def test_a_tokenizer_without_a_digit_is_refused(tmp_path):
+    (tmp_path / "model").mkdir()
+    folder = without_digit(tmp_path / "model", "7")
+    with pytest.raises(ValueError, match=r"no token for the digit 7"):
+        train(small_config(tmp_path, f"model.name={folder}"))
+
+
+@pytest.mark.slow
+def test_what_a_user_can_mend_is_one_sentence_and_exit_code_2(tmp_path):
+    good = write_config(tmp_path)
+    assert "no checkpoint to resume from" in run_to_error(command(good, "--resume"))
+    sentence = run_to_error(command(good, "model.name=no/such-model"))
+    assert "model.name: 'no/such-model' cannot be loaded" in sentence
+    sentence = run_to_error(command(good, "trainer.lr_scheduler_type=cosin"))
+    assert "trainer:" in sentence
+    assert "cosin" in sentence
+
+
+@pytest.mark.slow
+def test_a_real_folder_takes_the_place_of_tiny(tmp_path):
+    train(small_config(tmp_path, f"model.name={tiny_checkpoint()}", "trainer.max_steps=1"))
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+    assert not (tmp_path / "run" / "init").exists()
