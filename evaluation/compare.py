@@ -32,6 +32,10 @@ WARM_START = "warm_start"
 PREDICTIONS = "predictions.jsonl"
 
 
+class SeedFailedError(Exception):
+    """The process of a seed ended with an error."""
+
+
 def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
     """Run a comparison, or what is left of it, and write its summary.
 
@@ -44,7 +48,7 @@ def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
 
     Raises:
         ValueError: If the config compares nothing, or its folder holds something else.
-        RuntimeError: If a seed's process failed.
+        SeedFailedError: If a seed's process failed.
     """
     if config.compare is None:
         raise ValueError(
@@ -130,7 +134,7 @@ def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
     """Run seeds side by side, each in a process with its share of the cores.
 
     Raises:
-        RuntimeError: If one of them failed.
+        SeedFailedError: If one of them failed.
     """
     assert config.compare is not None
     threads = max(1, (os.cpu_count() or 1) // config.compare.jobs)
@@ -155,7 +159,7 @@ def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
                 if process.returncode:
                     log = folder / f"seed{seed}.log"
                     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-                    raise RuntimeError(
+                    raise SeedFailedError(
                         f"seed {seed} failed: {last[-1] if last else 'no message'} "
                         f"(all of it in {log}); what is finished is kept, call compare again."
                     )

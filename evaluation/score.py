@@ -113,6 +113,10 @@ def read_scores(predictions: Path, *, task_name: str | None = None) -> Scores:
             if not isinstance(name, str):
                 raise ValueError(f"{where}: the rows name no task; give one with --task.")
             task = choose(name, TASKS, "task", where)()
+        if task_name is None and row.get("task", name) != name:
+            raise ValueError(
+                f"{where}: the task {row['task']!r} among rows of {name!r}; score each by itself."
+            )
         answer, target = task.parse(row["text"]), task.parse(row["target"])
         if isinstance(target, Unreadable):
             raise ValueError(

@@ -39,17 +39,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"mm-numeric: {error}", file=sys.stderr)
         return 2
-    except RuntimeError as error:
-        if os.environ.get("MM_NUMERIC_DEBUG") or type(error) is not RuntimeError:
-            raise
-        print(f"mm-numeric: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print("mm-numeric: stopped; what was finished is kept.", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `mm-numeric ls | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        if os.environ.get("MM_NUMERIC_DEBUG") or error.filename is None:
+            raise
+        print(f"mm-numeric: {error.filename}: {error.strerror}.", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -205,11 +205,14 @@ def _score(arguments: argparse.Namespace) -> None:
 
 def _compare(arguments: argparse.Namespace) -> None:
     from mm_numeric.config import read_config
-    from mm_numeric.evaluation.compare import compare, end_with_parent
+    from mm_numeric.evaluation.compare import SeedFailedError, compare, end_with_parent
 
     end_with_parent()
     config = read_config(arguments.config, arguments.overrides)
-    folder = compare(config, seeds=arguments.seeds)
+    try:
+        folder = compare(config, seeds=arguments.seeds)
+    except SeedFailedError as error:
+        sys.exit(f"mm-numeric: {error}")
     if arguments.seeds is None:
         _show_report(folder)
 

@@ -71,7 +71,7 @@ def predict(
         for batch in batches:
             for example, text in zip(batch, generate(model, family, batch, length), strict=True):
                 line = prediction(config, example, text)
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                file.write(json.dumps(line) + "\n")  # all ASCII, whatever was written
             file.flush()
             bar.update(len(batch))
     return len(todo)
@@ -134,15 +134,25 @@ def _claim_predictions(
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(record, json.dumps(made_by, indent=1) + "\n")
         return set()
-    theirs = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+    theirs = _read_json(record.read_text(encoding="utf-8"), record) if record.exists() else {}
     for key, value in made_by.items():
         if theirs.get(key) != value:
             raise ValueError(
                 f"{out} holds other predictions (their {key} is {theirs.get(key)!r:.80}, here it "
                 f"is {value!r:.80}); choose another file with --out, or delete it."
             )
-    lines = out.read_text(encoding="utf-8").splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):  # cut off while it was written
-        lines.pop()
-        write_text(out, "".join(lines))
-    return {json.loads(line)["id"] for line in lines}
+    *lines, rest = out.read_text(encoding="utf-8").split("\n")
+    if rest:  # cut off while it was written
+        write_text(out, "".join(line + "\n" for line in lines))
+    return {_read_json(line, out)["id"] for line in lines}
+
+
+def _read_json(text: str, path: Path) -> dict[str, Any]:
+    """Read an object that this module wrote."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: damaged ({error}); delete it and predict again.") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: damaged ({text!r:.40}); delete it and predict again.")
+    return found

@@ -69,7 +69,11 @@ def last_checkpoint(folder: Path) -> Path | None:
     transformers writes ``trainer_state.json`` last, so that a checkpoint without it, or with a part
     of it, was cut off.
     """
-    complete = [p.parent for p in folder.glob("checkpoint-*/trainer_state.json") if _is_json(p)]
+    complete = [
+        path.parent
+        for path in folder.glob("checkpoint-*/trainer_state.json")
+        if path.parent.name.rpartition("-")[2].isdecimal() and _is_json(path)
+    ]
     return max(complete, key=lambda p: int(p.name.rpartition("-")[2]), default=None)
 
 

@@ -18,7 +18,15 @@ from mm_numeric.data import load_examples
 from mm_numeric.families import FAMILIES
 from mm_numeric.families.family import Family
 from mm_numeric.losses.objective import Objective
-from mm_numeric.run_folder import FINISHED, LOG, MODEL, claim, finish, last_checkpoint
+from mm_numeric.run_folder import (
+    FINISHED,
+    LOG,
+    MODEL,
+    claim,
+    finish,
+    last_checkpoint,
+    write_text,
+)
 from mm_numeric.trainer import NumericTrainer
 from mm_numeric.vocabulary import NumberVocabulary
 
@@ -161,12 +169,11 @@ class JsonLog(TrainerCallback):
         self.path = path
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Drop what was logged behind the checkpoint that is resumed from."""
+        """Drop what was logged behind the checkpoint that is resumed from, and a line cut off."""
         if state.is_world_process_zero:
-            lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
-            kept = [line for line in lines if line.endswith("}")]
-            kept = [line for line in kept if json.loads(line)["step"] <= state.global_step]
-            self.path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+            *lines, _ = self.path.read_text("utf-8").split("\n") if self.path.exists() else [""]
+            kept = [line for line in lines if json.loads(line)["step"] <= state.global_step]
+            write_text(self.path, "".join(line + "\n" for line in kept))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Append what the trainer logs, raw parts together."""

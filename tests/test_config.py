@@ -247,7 +247,10 @@ def test_compared_objectives_put_the_control_behind_the_first():
     ("name", "message"),
     [
         ("clock_tiney", r"there is no config 'clock_tiney'\. Did you mean 'clock_tiny'\?"),
-        ("mine.yaml", r"mine\.yaml: there is no such file\. Shipped configs: clock_tiny"),
+        (
+            "mine.yaml",
+            r"mine\.yaml: there is no such file\. Shipped configs: clock_qwen2_vl",
+        ),
         ("folder/mine", r"folder/mine: there is no such file\."),
         ("", r"there is no config ''"),
     ],

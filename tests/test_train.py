@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from safetensors.torch import load_file
 from tiny_models import small_config, tiny_checkpoint
 
 from mm_numeric.run_folder import last_checkpoint
-from mm_numeric.train import train
+from mm_numeric.train import JsonLog, train
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
@@ -92,8 +93,7 @@ def test_two_ranks_reach_the_weights_of_one_with_double_accumulation(tmp_path):
              "objective.balance=fixed", "trainer.save_strategy='no'")  # fmt: skip
     two = write_config(tmp_path / "two", *steps)
     one = write_config(tmp_path / "one", *steps, "trainer.gradient_accumulation_steps=2")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-                "--master-port", "29517"]  # fmt: skip
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     subprocess.run([*launcher, *command(two)[1:]], env=ENVIRONMENT, check=True)
     subprocess.run(command(one), env=ENVIRONMENT, check=True)
     first, second = weights(tmp_path / "two" / "run"), weights(tmp_path / "one" / "run")
@@ -189,3 +189,12 @@ def test_a_real_folder_takes_the_place_of_tiny(tmp_path):
     train(small_config(tmp_path, f"model.name={tiny_checkpoint()}", "trainer.max_steps=1"))
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
     assert not (tmp_path / "run" / "init").exists()
+
+
+def test_the_log_is_cut_at_the_checkpoint_and_a_half_line_dropped(tmp_path):
+    path = tmp_path / "log.jsonl"
+    lines = [json.dumps({"step": step, "parts": {"ce": 1.0}}) for step in (2, 4, 6)]
+    path.write_text("\n".join(lines) + "\n" + lines[0][:-1])  # ends with a brace, but not its own
+    state = SimpleNamespace(is_world_process_zero=True, global_step=4)
+    JsonLog(path).on_train_begin(None, state, None)
+    assert path.read_text().splitlines() == lines[:2]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_CHUNK_ELEMENTS = 1 << 20  # logits worked on at a time on a CPU, so that they stay in its cache
+_CHUNK_ELEMENTS = 1 << 22  # logits that a CPU thread works on at a time: about what its cache holds
 
 
 class _CrossEntropyWithNumbers(torch.autograd.Function):
@@ -92,8 +92,11 @@ def cross_entropy_with_numbers(
 def _chunks(logits: Tensor, labels: Tensor) -> list[slice]:
     """Cut the supervised rows into pieces that fit a CPU's cache; a GPU takes them in one."""
     count = len(labels)
-    size = max(1, _CHUNK_ELEMENTS // logits.shape[-1]) if logits.device.type == "cpu" else count
-    return [slice(start, start + size) for start in range(0, count, max(1, size))] or [slice(0, 0)]
+    size = count
+    if logits.device.type == "cpu":
+        size = _CHUNK_ELEMENTS * torch.get_num_threads() // logits.shape[-1]
+    size = max(1, size)
+    return [slice(start, start + size) for start in range(0, count, size)] or [slice(0, 0)]
 
 
 def _take(logits: Tensor, rows: Tensor | None, chunk: slice) -> Tensor:

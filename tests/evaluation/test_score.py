@@ -161,3 +161,11 @@ def test_the_table_has_every_figure_and_every_failure(tmp_path):
 )
 def test_a_figure_is_written_with_its_unit(value, unit, text):
     assert in_unit(value, unit) == text
+
+
+def test_rows_of_two_tasks_are_not_scored_as_one(tmp_path):
+    file = tmp_path / "p.jsonl"
+    row = {"id": "1", "text": "7:05", "target": "7:05", "task": "clock"}
+    file.write_text("".join(json.dumps({**row, "id": t, "task": t}) + "\n" for t in ("clock", "x")))
+    with pytest.raises(ValueError, match=r"line 2: the task 'x' among rows of 'clock'"):
+        score(file)

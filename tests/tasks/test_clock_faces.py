@@ -6,10 +6,10 @@ import random
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from mm_numeric.answers import ClockTime
-from mm_numeric.tasks.clock_faces import FaceStyle, render_face, render_faces
+from mm_numeric.tasks.clock_faces import FaceStyle, _Face, render_face, render_faces
 
 SMALL = FaceStyle(size_px=24)
 PLAIN = FaceStyle(size_px=120, rotation_degrees=0.0, noise=0.0)
@@ -141,3 +141,24 @@ def test_faces_are_of_many_kinds():
 def test_what_cannot_be_drawn_is_refused(wrong):
     with pytest.raises(ValueError, match="size_px must be at least 16, noise 0 to 1 and rotation"):
         FaceStyle(**wrong)
+
+
+@pytest.mark.parametrize("hour", range(1, 13))
+def test_numerals_stand_at_their_hours(hour):
+    picture = Image.new("RGB", (200, 200))
+    face = _Face(draw=ImageDraw.Draw(picture), radius=100, x=100, y=100, tilt=0.0)
+    face.numerals((hour,), (255, 255, 255), height=0.2)
+    left, top, right, bottom = picture.getbbox()
+    assert (left + right) / 2 == pytest.approx(100 + 72 * math.sin(math.pi * hour / 6), abs=4)
+    assert (top + bottom) / 2 == pytest.approx(100 - 72 * math.cos(math.pi * hour / 6), abs=4)
+    assert (right - left > 14) == (hour >= 10)  # two digits
+
+
+def test_ticks_stand_all_round():
+    picture = Image.new("RGB", (200, 200))
+    face = _Face(draw=ImageDraw.Draw(picture), radius=100, x=100, y=100, tilt=0.0)
+    face.ticks(12, (255, 255, 255))
+    for tick in range(24):
+        angle = math.pi * tick / 12
+        at = round(100 + 88 * math.sin(angle)), round(100 - 88 * math.cos(angle))
+        assert (picture.getpixel(at) == (255, 255, 255)) == (tick % 2 == 0)
