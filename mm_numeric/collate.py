@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mm_numeric.answers import Example
 from mm_numeric.data import open_picture
-from mm_numeric.families.family import Family, Prompted
+from mm_numeric.families.family import Family, Prompts
 from mm_numeric.spans import IGNORE_INDEX, NumberSpans, TokenNumber, numbers_in_answer
 from mm_numeric.vocabulary import NumberVocabulary
 
@@ -28,8 +28,8 @@ class PromptCollator:
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return the inputs of the model."""
-        prompted = [self.family.prompt(e.prompt, open_picture(e)) for e in examples]
-        return _inputs(self.family, prompted, [p.ids for p in prompted], left=True)
+        prompts = _prompts(self.family, examples)
+        return _inputs(self.family, prompts, prompts.ids, left=True)
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,15 @@ class TrainingCollator:
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return the inputs of the model, and ``BATCH_KEYS``."""
-        prompted = [self.family.prompt(e.prompt, open_picture(e)) for e in examples]
+        prompts = _prompts(self.family, examples)
         answers, numbers = zip(*(self._answer(e) for e in examples), strict=True)
-        ids = [p.ids + answer for p, answer in zip(prompted, answers, strict=True)]
-        inputs = _inputs(self.family, prompted, ids, left=False)
+        ids = [prompt + answer for prompt, answer in zip(prompts.ids, answers, strict=True)]
+        inputs = _inputs(self.family, prompts, ids, left=False)
         supervised = torch.zeros(inputs["input_ids"].shape, dtype=torch.bool)
         rows, row = [], 0
-        for i, (p, answer) in enumerate(zip(prompted, answers, strict=True)):
+        for i, (prompt, answer) in enumerate(zip(prompts.ids, answers, strict=True)):
             # The row before a token predicts it.
-            supervised[i, len(p.ids) - 1 : len(p.ids) + len(answer) - 1] = True
+            supervised[i, len(prompt) - 1 : len(prompt) + len(answer) - 1] = True
             rows.append({position: row + position for position in range(len(answer))})
             row += len(answer)
         labels = torch.tensor([token for answer in answers for token in answer])
@@ -79,13 +79,18 @@ class TrainingCollator:
         return answer.ids, numbers
 
 
+def _prompts(family: Family, examples: Sequence[Example]) -> Prompts:
+    """Write the questions of examples, their pictures loaded."""
+    return family.prompts([e.prompt for e in examples], [open_picture(e) for e in examples])
+
+
 def _inputs(
-    family: Family, prompted: Sequence[Prompted], ids: Sequence[list[int]], *, left: bool
+    family: Family, prompts: Prompts, ids: Sequence[list[int]], *, left: bool
 ) -> dict[str, Any]:
     """Pad ids to a rectangle and add what the family's model takes beside them."""
     input_ids = _rectangle(ids, fill=family.pad_id, left=left)
     mask = _rectangle([[1] * len(i) for i in ids], fill=0, left=left)
-    return family.model_inputs(input_ids, mask, prompted)
+    return family.model_inputs(input_ids, mask, prompts.pictures)
 
 
 def _rectangle(ids: Sequence[list[int]], fill: int = IGNORE_INDEX, left: bool = False) -> Tensor:

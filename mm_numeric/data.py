@@ -127,7 +127,8 @@ def open_picture(example: Example) -> Image.Image:
     assert example.image is not None
     try:
         with Image.open(example.image) as picture:
-            return ImageOps.exif_transpose(picture).convert("RGB")
+            ImageOps.exif_transpose(picture, in_place=True)
+            return picture.convert("RGB")
     except (
         UnidentifiedImageError,
         OSError,

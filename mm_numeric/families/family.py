@@ -15,14 +15,14 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Prompted:
-    """A question as the model takes it."""
+class Prompts:
+    """Questions as the model takes them."""
 
-    ids: list[int]
-    """Its tokens, one placeholder for each image feature included."""
+    ids: list[list[int]]
+    """The tokens of each, one placeholder for each image feature included."""
 
-    picture: dict[str, Tensor]
-    """What the image processor makes of the picture."""
+    pictures: dict[str, Tensor]
+    """What the image processor makes of their pictures, all together."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class Family(Protocol):
     def load_model(self, source: str, revision: str, dtype: str, attention: str) -> Any:
         """Load the weights of a checkpoint."""
 
-    def prompt(self, text: str, picture: Image.Image) -> Prompted:
-        """Write a question about a picture."""
+    def prompts(self, texts: Sequence[str], pictures: Sequence[Image.Image]) -> Prompts:
+        """Write questions, each about a picture."""
 
     def answer(self, text: str) -> Tokens:
         """Write an answer and its end."""
 
     def model_inputs(
-        self, input_ids: Tensor, attention_mask: Tensor, prompted: Sequence[Prompted]
+        self, input_ids: Tensor, attention_mask: Tensor, pictures: dict[str, Tensor]
     ) -> dict[str, Any]:
         """Return what the model's forward takes for a padded batch."""
 

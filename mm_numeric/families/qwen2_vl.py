@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import torch
 from PIL import Image
 from torch import Tensor
 from transformers import AutoTokenizer, Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil
 
-from mm_numeric.families.family import Prompted, Tokens
+from mm_numeric.families.family import Prompts, Tokens
 
 IMAGE_TOKEN = "<|image_pad|>"
 END_TOKEN = "<|im_end|>"
@@ -63,17 +62,18 @@ class Qwen2VL:
             use_safetensors=True,
         )
 
-    def prompt(self, text: str, picture: Image.Image) -> Prompted:
-        """Write a question about a picture."""
-        features = self.image_processor(images=[picture], return_tensors="pt")
-        grid = features["image_grid_thw"]
-        placeholders = int(grid.prod()) // self.image_processor.merge_size**2
-        ids = self._prompt_ids(text)
-        at = ids.index(self.image_id)
-        return Prompted(
-            ids=[*ids[:at], *[self.image_id] * placeholders, *ids[at + 1 :]],
-            picture={"pixel_values": features["pixel_values"], "image_grid_thw": grid},
-        )
+    def prompts(self, texts: Sequence[str], pictures: Sequence[Image.Image]) -> Prompts:
+        """Write questions, each about a picture."""
+        features = self.image_processor(images=list(pictures), return_tensors="pt")
+        grids = features["image_grid_thw"]
+        ids = []
+        for text, patches in zip(texts, grids.prod(dim=1).tolist(), strict=True):
+            written = self._prompt_ids(text)
+            at = written.index(self.image_id)
+            placeholders = [self.image_id] * (patches // self.image_processor.merge_size**2)
+            ids.append([*written[:at], *placeholders, *written[at + 1 :]])
+        pixels = {"pixel_values": features["pixel_values"], "image_grid_thw": grids}
+        return Prompts(ids=ids, pictures=pixels)
 
     def answer(self, text: str) -> Tokens:
         """Write an answer and its end."""
@@ -82,15 +82,14 @@ class Qwen2VL:
         return Tokens(ids=[*tokens["input_ids"], self.stop_ids[0]], offsets=[*offsets, (0, 0)])
 
     def model_inputs(
-        self, input_ids: Tensor, attention_mask: Tensor, prompted: Sequence[Prompted]
+        self, input_ids: Tensor, attention_mask: Tensor, pictures: dict[str, Tensor]
     ) -> dict[str, Any]:
         """Return what ``Qwen2VLForConditionalGeneration.forward`` takes for a padded batch."""
         return {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "mm_token_type_ids": (input_ids == self.image_id).int(),
-            "pixel_values": torch.cat([p.picture["pixel_values"] for p in prompted]),
-            "image_grid_thw": torch.cat([p.picture["image_grid_thw"] for p in prompted]),
+            **pictures,
         }
 
     def save(self, folder: Path) -> None:

@@ -25,10 +25,10 @@ def test_digits_are_tokens_and_text_survives_the_tokenizer():
 
 def test_prompt_has_one_placeholder_for_each_merged_patch():
     family = tiny_family()
-    prompted = family.prompt("What time is it?", PICTURE)
+    (ids,) = family.prompts(["What time is it?"], [PICTURE]).ids
     height, width = smart_resize(70, 70, factor=28, min_pixels=56 * 56, max_pixels=56 * 56)
-    assert prompted.ids.count(family.image_id) == (height // 28) * (width // 28) == 4
-    text = family.tokenizer.decode(prompted.ids)
+    assert ids.count(family.image_id) == (height // 28) * (width // 28) == 4
+    text = family.tokenizer.decode(ids)
     assert text.endswith("What time is it?<|im_end|>\n<|im_start|>assistant\n")
     assert text.startswith("<|im_start|>user\n<|vision_start|><|image_pad|>")
 
