@@ -23,17 +23,18 @@ from typing import Any
 from tqdm import tqdm
 
 from mm_numeric.config import Config, NamedObjective, compared_objectives, with_trainer
-from mm_numeric.evaluation.score import RESULTS, score
+from mm_numeric.evaluation.score import RESULTS, in_unit, score
 from mm_numeric.evaluation.summary import write_summary
 from mm_numeric.losses.presets import PRESETS
-from mm_numeric.run_folder import CONFIG, FINISHED, claim, last_checkpoint, write_text
+from mm_numeric.run_folder import CONFIG, FINISHED, claim, last_checkpoint, locked, write_text
 
 WARM_START = "warm_start"
+_MAY_GROW = {"compare", "objective"}  # parts of a config that do not change a run that exists
 PREDICTIONS = "predictions.jsonl"
 
 
 class SeedFailedError(Exception):
-    """The process of a seed ended with an error."""
+    """The process of a seed ended with an error: what it said, and its exit code."""
 
 
 def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
@@ -58,24 +59,27 @@ def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
     for seed in seeds or ():
         if seed not in config.compare.seeds:
             raise ValueError(f"compare.seeds: {seed} is not one of {list(config.compare.seeds)}.")
-    claim(folder, config, ignore={"predict", "compare", "objective"})
-    if seeds is None:  # seeds and objectives may be added; runs that exist refuse other changes
-        write_text(folder / CONFIG, config.to_yaml())
-    for seed in config.compare.seeds:
-        for run in seed_runs(config, seed):
-            if (run.output_dir / CONFIG).is_file():
-                claim(run.output_dir, run)
     _load_data_once(config)
-    started = time.monotonic()
-    wanted = list(seeds or config.compare.seeds)
-    left = [seed for seed in wanted if not _is_done(config, seed)]
-    if left and config.compare.jobs > 1 and seeds is None:
-        _run_in_processes(config, folder, left)
-    else:
-        for seed in left:
+    if seeds is not None:
+        claim(folder, config, ignore=_MAY_GROW)
+        for seed in seeds:
             run_seed(config, seed)
-    if seeds is None:
-        write_summary(config, folder, seconds=time.monotonic() - started if left else None)
+        return folder
+    with locked(folder):
+        claim(folder, config, ignore=_MAY_GROW)
+        for seed in config.compare.seeds:
+            for run in seed_runs(config, seed):
+                if (run.output_dir / CONFIG).is_file():
+                    claim(run.output_dir, run)
+        # Seeds and objectives may be added; the runs have just refused other changes.
+        write_text(folder / CONFIG, config.to_yaml())
+        left = [seed for seed in config.compare.seeds if not _is_done(config, seed)]
+        if left and config.compare.jobs > 1:
+            _run_in_processes(config, folder, left)
+        else:
+            for seed in left:
+                run_seed(config, seed)
+        write_summary(config, folder)
     return folder
 
 
@@ -114,19 +118,16 @@ def _run(config: Config) -> None:
     folder = config.output_dir
     started = time.monotonic()
     if not (folder / FINISHED).is_file():
-        resume = last_checkpoint(folder) is not None
-        if folder.exists() and not resume:
-            shutil.rmtree(folder)  # cut off before its first checkpoint: nothing to keep
-        train(config, resume=resume)
+        train(config, resume=last_checkpoint(folder) is not None)
     predict(folder, None, folder / PREDICTIONS)
     scores = score(folder / PREDICTIONS)
     for checkpoint in folder.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)  # the model is saved; the comparison keeps many runs
     headline = scores.scorer.metrics[0]
-    value = 100 * float(headline.value(scores.columns))
+    value = in_unit(float(headline.value(scores.columns)), headline.unit)
     name = f"{folder.parent.name} {folder.name}"
     seconds = time.monotonic() - started
-    tqdm.write(f"{name:<22} {headline.label} {value:5.1f} %   {seconds:4.0f} s", file=sys.stdout)
+    tqdm.write(f"{name:<22} {headline.label} {value:>8}   {seconds:4.0f} s", file=sys.stdout)
     sys.stdout.flush()
 
 
@@ -159,9 +160,11 @@ def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
                 if process.returncode:
                     log = folder / f"seed{seed}.log"
                     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                    said = last[-1].removeprefix("mm-numeric: ") if last else "no message"
                     raise SeedFailedError(
-                        f"seed {seed} failed: {last[-1] if last else 'no message'} "
-                        f"(all of it in {log}); what is finished is kept, call compare again."
+                        f"seed {seed} failed: {said} (all of it in {log}); what is finished is "
+                        "kept, call compare again.",
+                        process.returncode,
                     )
     finally:
         bar.close()

@@ -26,7 +26,7 @@ from mm_numeric.tasks import TASKS
 SCORERS: Mapping[type, str] = {
     ClockTime: "mm_numeric.evaluation.times:TIMES",
 }
-"""How each kind of answer is judged."""
+"""How each kind of answer is judged; a task with answers of its own names its ``scorer``."""
 
 RESULTS, SCORES = "results.json", "scores.jsonl"
 
@@ -41,6 +41,9 @@ class Scores:
     """Each row: id, image, target, text, parsed, reason, and one value for each column."""
 
     columns: dict[str, NDArray[np.float64]]
+
+    bucket_labels: dict[str, list[str]]
+    """For each way to sort the rows into buckets, the bucket of each row."""
 
     @property
     def failures(self) -> dict[str, int]:
@@ -58,6 +61,18 @@ class Scores:
                 "low": _number(low),
                 "high": _number(high),
             }
+        return found
+
+    def buckets(self) -> dict[str, dict[str, dict[str, float | None]]]:
+        """Return the metrics of the rows of each bucket, such as each hour of the dial."""
+        found: dict[str, dict[str, dict[str, float | None]]] = {}
+        for name, labels in self.bucket_labels.items():
+            found[name] = {}
+            for label in dict.fromkeys(sorted(labels, key=_natural)):
+                rows = np.array([i for i, own in enumerate(labels) if own == label])
+                part = {column: values[rows] for column, values in self.columns.items()}
+                figures = {m.name: _number(float(m.value(part))) for m in self.scorer.metrics}
+                found[name][label] = {"rows": len(rows), **figures}
         return found
 
 
@@ -84,11 +99,11 @@ def score(predictions: Path, *, task_name: str | None = None, out: Path | None =
         "rows": len(scores.rows),
         "metrics": scores.metrics(),
         "failures": scores.failures,
+        "buckets": scores.buckets(),
     }
-    write_text(folder / RESULTS, json.dumps(results, indent=1) + "\n")
-    # escaped, as UTF-8 has no half of a surrogate pair and another engine's text may
     lines = [json.dumps(row) + "\n" for row in scores.rows]
     write_text(folder / SCORES, "".join(lines))
+    write_text(folder / RESULTS, json.dumps(results, indent=1) + "\n")  # last: it says "done"
     return scores
 
 
@@ -137,7 +152,7 @@ def read_scores(predictions: Path, *, task_name: str | None = None) -> Scores:
         )
     if task is None or name is None:
         raise ValueError(f"{predictions}: no predictions to score.")
-    scorer_path = getattr(task, "scorer", None) or SCORERS.get(type(targets[0]))
+    scorer_path = SCORERS.get(type(targets[0])) or getattr(task, "scorer", None)
     if scorer_path is None:
         raise ValueError(
             f"{predictions}: the task {name!r} has no `scorer`; give it one to score it."
@@ -146,7 +161,13 @@ def read_scores(predictions: Path, *, task_name: str | None = None) -> Scores:
     columns = scorer.columns(answers, targets)
     for i, row in enumerate(rows):
         row.update({column: float(values[i]) for column, values in columns.items()})
-    return Scores(task=name, scorer=scorer, rows=rows, columns=columns)
+    return Scores(
+        task=name,
+        scorer=scorer,
+        rows=rows,
+        columns=columns,
+        bucket_labels={kind: list(map(label, targets)) for kind, label in scorer.buckets.items()},
+    )
 
 
 def results_table(scores: Scores) -> str:
@@ -167,6 +188,11 @@ def in_unit(value: float | None, unit: str) -> str:
     if value is None:
         return "-"
     return f"{100 * value:.1f} %" if unit == "%" else f"{value:.1f} {unit}"
+
+
+def _natural(label: str) -> tuple[bool, int, str]:
+    """Sort 2 before 10, and numbers before words."""
+    return not label.isdecimal(), int(label) if label.isdecimal() else 0, label
 
 
 def _number(value: float) -> float | None:

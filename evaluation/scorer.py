@@ -41,8 +41,8 @@ class Scorer:
     metrics: tuple[Metric, ...]
     """The first is the headline."""
 
-    worst: str
-    """The column that says how bad a row is; higher is worse."""
+    buckets: Mapping[str, Callable[[Any], str]]
+    """How rows are sorted by their target, for tables by bucket."""
 
 
 def mean_of(column: str) -> Callable[[Columns], Any]:

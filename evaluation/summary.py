@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,13 @@ from mm_numeric.config import Config, DataSource, compared_objectives
 from mm_numeric.evaluation.bootstrap import draws_interval, run_draws
 from mm_numeric.evaluation.score import Scores, in_unit, read_scores
 from mm_numeric.evaluation.scorer import Metric
-from mm_numeric.run_folder import FINISHED, write_text
+from mm_numeric.run_folder import CONFIG, FINISHED, write_text
 
 SUMMARY = "summary.json"
 _WARM_START = "warm_start"
 
 
-def write_summary(config: Config, folder: Path, *, seconds: float | None) -> dict[str, Any]:
+def write_summary(config: Config, folder: Path) -> dict[str, Any]:
     """Compare all runs of a folder and write summary.json.
 
     Every figure is a mean over seeds; its interval comes from drawing seeds and test rows together,
@@ -26,7 +27,6 @@ def write_summary(config: Config, folder: Path, *, seconds: float | None) -> dic
     Args:
         config: The comparison.
         folder: Its folder, every run of which is finished.
-        seconds: How long the runs took, if they were run now.
     """
     assert config.compare is not None
     objectives = [objective.name for objective in compared_objectives(config)]
@@ -54,7 +54,6 @@ def write_summary(config: Config, folder: Path, *, seconds: float | None) -> dic
                 difference = _entry(apart, draws[name] - draws[baseline])
             table[name][metric.name]["difference"] = difference if compared else None
     warm = table.pop(_WARM_START)
-    old = folder / SUMMARY
     summary = {
         "title": config.title,
         "task": config.task_name,
@@ -66,7 +65,7 @@ def write_summary(config: Config, folder: Path, *, seconds: float | None) -> dic
         "metrics": [_metric(metric) for metric in metrics],
         "table": table,
         "warm_start": warm,
-        "facts": _facts(config, folder, runs[baseline][0], seconds, old),
+        "facts": _facts(config, folder, len(runs[baseline][0].rows)),
         "runs": [
             {"objective": name, "seed": seed, "folder": f"seed{seed}/{name}"}
             for seed in config.compare.seeds
@@ -81,11 +80,11 @@ def read_run_scores(folder: Path) -> Scores:
     """Score the predictions of one run, its rows in the order of their ids."""
     scores = read_scores(folder / "predictions.jsonl")
     order = sorted(range(len(scores.rows)), key=lambda i: scores.rows[i]["id"])
-    return Scores(
-        task=scores.task,
-        scorer=scores.scorer,
+    return replace(
+        scores,
         rows=[scores.rows[i] for i in order],
         columns={name: values[order] for name, values in scores.columns.items()},
+        bucket_labels={},
     )
 
 
@@ -96,20 +95,23 @@ def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
     seeds = len(summary["seeds"])
     header = ["objective", *(m["label"] for m in metrics), f"{head['label']}, against baseline"]
     rows = [header]
-    table = {"(warm start)": summary["warm_start"], **summary["table"]}
+    table = {"(warm start)": summary["warm_start"] or {}, **summary["table"]}
     for name, found in table.items():
         cells = []
         for metric in metrics:
-            entry = found[metric["name"]] or {"mean": None}
+            entry = found.get(metric["name"]) or {"mean": None}
             cells.append(in_unit(entry["mean"], metric["unit"]))
-        entry = found[head["name"]]
-        cells[0] += f" ({_range(entry['low'], entry['high'], head['unit'])})"
-        rows.append([name, *cells, _difference(entry["difference"], head["unit"])])
+        entry = found.get(head["name"])
+        if entry:
+            cells[0] += f" ({_range(entry['low'], entry['high'], head['unit'])})"
+        rows.append([name, *cells, _difference(entry and entry["difference"], head["unit"])])
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)) for r in rows]
     lines.insert(1, "  ".join("-" * w for w in widths))
-    note = f"Mean of {seeds} seed{'s' if seeds > 1 else ''}; {summary['facts']['interval']}."
-    return "\n".join([*(line.rstrip() for line in lines), note])
+    note = f"Mean of {seeds} seed{'s' if seeds > 1 else ''}"
+    if "interval" in summary["facts"]:
+        note += f"; {summary['facts']['interval']}"
+    return "\n".join([*(line.rstrip() for line in lines), f"{note}."])
 
 
 def _entry(values: list[float], draws: Any) -> dict[str, Any]:
@@ -149,45 +151,39 @@ def _difference(entry: Mapping[str, Any] | None, unit: str) -> str:
 
 
 def _description(config: Config) -> str:
-    noise = getattr(config.task, "label_noise_minutes", 0)
-    labels = (
-        f"Trained on labels with Gaussian noise of {noise:g} minutes, tested on clean ones."
-        if noise
-        else "Trained and tested on clean labels."
-    )
     question = f"Which objective fine-tunes {config.model.name} best on {config.task_name}?"
-    return f"{question} {labels}"
+    describe = getattr(config.task, "describe", None)
+    return f"{question} {describe()}" if describe else question
 
 
-def _facts(
-    config: Config, folder: Path, scores: Scores, seconds: float | None, old: Path
-) -> dict[str, str]:
+def _facts(config: Config, folder: Path, test_rows: int) -> dict[str, str]:
     """Say how the comparison was made, in the order in which it is printed."""
     assert config.compare is not None
-    seed = config.compare.seeds[0]
-    objective = compared_objectives(config)[0].name
-    warm = json.loads((folder / f"seed{seed}" / _WARM_START / FINISHED).read_text("utf-8"))
-    run = json.loads((folder / f"seed{seed}" / objective / FINISHED).read_text("utf-8"))
-    batch = config.trainer.get("per_device_train_batch_size", 8)
-    facts = {
-        "command": f"mm-numeric compare {config.title}",
+    names = (_WARM_START, *(objective.name for objective in compared_objectives(config)))
+    runs = {
+        (seed, name): json.loads((folder / f"seed{seed}" / name / FINISHED).read_text("utf-8"))
+        for seed in config.compare.seeds
+        for name in names
+    }
+    warm, run = (runs[config.compare.seeds[0], name] for name in names[:2])
+    minutes = sum(r["seconds"] for r in runs.values()) / 60
+    resumed = any(r["resumed"] for r in runs.values())
+    last = " (the last session of those that were resumed)" if resumed else ""
+    return {
+        "command": f"mm-numeric compare {folder / CONFIG}",
         "model": f"{config.model.family} {config.model.name}, {run['parameters']:,} parameters",
         "training rows": f"{run['rows']:,} ({_source(config.data.train)})",
-        "test rows": f"{len(scores.rows):,} ({_source(config.data.test)}), never with label noise",
-        "warm start": f"{warm['steps']:,} steps of batch {batch} with CE, one for each seed",
-        "each objective": f"{run['steps']:,} steps of batch {batch} from there, over the same "
-        "batches",
+        "test rows": f"{test_rows:,} ({_source(config.data.test)})",
+        "warm start": f"{warm['steps']:,} steps of {warm['batch_rows']} rows, with CE, each seed",
+        "each objective": f"{run['steps']:,} steps of {run['batch_rows']} rows from there, over the "
+        "same rows in the same order",
         "seeds": ", ".join(map(str, config.compare.seeds)),
         "interval": "95 %, bootstrap over seeds and test rows together; differences are paired",
+        "training time": f"{minutes:.0f} min for {len(runs)} runs{last}, "
+        f"{config.compare.jobs} at a time",
         "machine": run["machine"],
         "versions": ", ".join(f"{name} {v}" for name, v in run["versions"].items()),
     }
-    if seconds is not None:
-        facts["wall time"] = f"{seconds / 60:.1f} min"
-    elif old.is_file():
-        before = json.loads(old.read_text(encoding="utf-8"))["facts"].get("wall time")
-        facts.update({"wall time": before} if before else {})
-    return facts
 
 
 def _source(source: DataSource) -> str:

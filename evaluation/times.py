@@ -143,6 +143,6 @@ TIMES = Scorer(
             value=mean_of("linear_deviation_minutes"),
         ),
     ),
-    worst="deviation_minutes",
+    buckets={"hour": lambda target: str(target.hour)},
 )
 """How ``ClockTime`` answers are judged."""

@@ -153,7 +153,7 @@ def _check(arguments: argparse.Namespace) -> None:
     import yaml
 
     from mm_numeric.config import read_config
-    from mm_numeric.trainer_settings import trainer_defaults
+    from mm_numeric.trainer_settings import BY_MACHINE, trainer_defaults
 
     config = read_config(arguments.config, arguments.overrides)
     print(config.to_yaml(), end="")
@@ -161,6 +161,7 @@ def _check(arguments: argparse.Namespace) -> None:
     text = yaml.safe_dump(defaults, sort_keys=True, width=100)
     print("\n# What `trainer` leaves to transformers.TrainingArguments:")
     print("\n".join(f"# {line}" for line in text.splitlines()))
+    print(f"# and what is chosen by the machine: {', '.join(BY_MACHINE)}.")
 
 
 def _train(arguments: argparse.Namespace) -> None:
@@ -212,7 +213,9 @@ def _compare(arguments: argparse.Namespace) -> None:
     try:
         folder = compare(config, seeds=arguments.seeds)
     except SeedFailedError as error:
-        sys.exit(f"mm-numeric: {error}")
+        sentence, code = error.args
+        print(f"mm-numeric: {sentence}", file=sys.stderr)
+        sys.exit(code)
     if arguments.seeds is None:
         _show_report(folder)
 

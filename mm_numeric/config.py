@@ -13,7 +13,7 @@ import yaml
 from mm_numeric.choose import choose, unknown
 from mm_numeric.losses.presets import PRESETS, ObjectiveSpec
 from mm_numeric.strict import read_dataclass, read_yaml, with_override
-from mm_numeric.trainer_settings import check_trainer_settings
+from mm_numeric.trainer_settings import OURS, check_trainer_settings
 
 CONFIGS = Path(__file__).parent / "configs"
 """Where the shipped configs are."""
@@ -230,7 +230,7 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
         data=read_dataclass(DataConfig, raw["data"], f"{where}, data"),
         model=read_dataclass(ModelConfig, raw["model"], f"{where}, model"),
         objective=read_objective(raw.get("objective", "ce"), f"{where}, objective"),
-        trainer=check_trainer_settings(raw["trainer"], f"{where}, trainer"),
+        trainer={**OURS, **check_trainer_settings(raw["trainer"], f"{where}, trainer")},
         predict=read_dataclass(
             PredictConfig, {} if predict is None else predict, f"{where}, predict"
         ),
@@ -252,8 +252,8 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
 def read_objective(value: Any, where: str) -> NamedObjective:
     """Read an objective: the name of a preset, or a mapping.
 
-    The mapping may have ``preset`` (what it starts from, ``ce`` by default), ``name`` (for tables)
-    and every field of ``ObjectiveSpec``.
+    The mapping may have ``preset`` (what it starts from, ``ce`` by default), ``name`` (for tables;
+    else the preset and what was changed) and every field of ``ObjectiveSpec``.
 
     Raises:
         ValueError: If a preset, a term or a field does not exist, or a value is refused.
@@ -268,7 +268,9 @@ def read_objective(value: Any, where: str) -> NamedObjective:
     base = choose(str(preset), PRESETS, "objective", where)
     if not isinstance(base, ObjectiveSpec):
         raise ValueError(f"{where}: {preset!r} is not an ObjectiveSpec.")
-    name = str(options.pop("name", preset))
+    changes = [f"{k}_{v}" for k, v in options.items() if k not in ("name", "terms")]
+    changes += ["terms"] if "terms" in options else []
+    name = str(options.pop("name", "_".join([str(preset), *changes])))
     fields = asdict(base)
     fields.update(options)
     spec = read_dataclass(ObjectiveSpec, fields, where)

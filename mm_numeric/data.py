@@ -6,8 +6,9 @@ import io
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,19 +104,22 @@ def rendered(task: Any, source: DataSource, cache: Path) -> Path:
     """
     if not hasattr(task, "render"):
         raise ValueError(f"data.render: the task {type(task).__name__} cannot render; give a path.")
-    style = asdict(task).get("face")
-    key = json.dumps([type(task).__name__, task.version, style, source.render, source.seed])
-    folder = (
-        cache / f"{type(task).__name__.lower()}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
-    )
-    if not (folder / "rows.jsonl").is_file():
-        unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
-        task.render(unfinished, source.render, source.seed)
+    name = type(task).__name__
+    made_of = [type(task).__module__, name, task.version, task.render_settings]
+    key = json.dumps([*made_of, source.render, source.seed], sort_keys=True)
+    folder = cache / f"{name.lower()}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    rows = folder / "rows.jsonl"
+    if not rows.is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=cache))
         try:
+            task.render(unfinished, source.render, source.seed)
             unfinished.rename(folder)
-        except OSError:  # another process was first, with the same pictures
-            shutil.rmtree(unfinished)
-    return folder / "rows.jsonl"
+        except BaseException as error:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            if not (isinstance(error, OSError) and rows.is_file()):
+                raise  # else another process was first, with the same pictures
+    return rows
 
 
 def open_picture(example: Example) -> Image.Image:

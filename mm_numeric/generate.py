@@ -10,6 +10,7 @@ predictions.jsonl, one object a row:
     target   the right answer, or null where the data has none
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,8 +24,8 @@ from mm_numeric.collate import PromptCollator
 from mm_numeric.config import Config, DataSource
 from mm_numeric.data import load_examples
 from mm_numeric.families.family import Family
-from mm_numeric.run_folder import MODEL, read_run, write_text
-from mm_numeric.train import load_family, load_model, quiet_unless_terminal
+from mm_numeric.run_folder import FINISHED, MODEL, read_run, write_text
+from mm_numeric.train import device_type, load_family, load_model, quiet_unless_terminal
 
 
 def predict(
@@ -55,15 +56,16 @@ def predict(
     quiet_unless_terminal()
     config = read_run(run)
     source = source or config.data.test
-    examples = load_examples(config.task, source, Path(config.data.cache), training=False)[:limit]
+    examples = load_examples(config.task, source, Path(config.data.cache), training=False)
     length = max_new_tokens or config.predict.max_new_tokens
-    done = _claim_predictions(out, run, config, source, length)
+    done = _claim_predictions(out, run, examples, length)
+    examples = examples[:limit]
     todo = [example for example in examples if example.id not in done]
     if not todo:
         return 0
     family = load_family(config, str(run / MODEL))
     model = load_model(config, family, str(run / MODEL))
-    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    model.to(device_type()).eval()
     size = batch_size or config.predict.batch_size
     batches = [todo[i : i + size] for i in range(0, len(todo), size)]
     bar = tqdm(total=len(examples), initial=len(done), unit="row", desc="answering", disable=None)
@@ -113,20 +115,16 @@ def prediction(config: Config, example: Example, text: str) -> dict[str, Any]:
 
 
 def _claim_predictions(
-    out: Path, run: Path, config: Config, source: DataSource, max_new_tokens: int
+    out: Path, run: Path, examples: Sequence[Example], max_new_tokens: int
 ) -> set[str]:
     """Return the ids that the file already answers, after checking that the same model wrote it.
 
     Raises:
         ValueError: If the file is of another model, data set or setting.
     """
-    weights = [(p.name, p.stat().st_mtime_ns) for p in sorted((run / MODEL).glob("*.safetensors"))]
-    rows = str(Path(source.path).resolve()) if source.path else f"{source.render}/{source.seed}"
     made_by = {
-        "model": str(run.resolve()),
-        "weights": [list(pair) for pair in weights],
-        "rows": rows,
-        "prompt": config.task.prompt,
+        "run": _digest((run / FINISHED).read_bytes()),
+        "rows": _digest(*(repr(example).encode() for example in examples)),
         "max_new_tokens": max_new_tokens,
     }
     record = out.with_name(out.name + ".made_by.json")
@@ -138,13 +136,22 @@ def _claim_predictions(
     for key, value in made_by.items():
         if theirs.get(key) != value:
             raise ValueError(
-                f"{out} holds other predictions (their {key} is {theirs.get(key)!r:.80}, here it "
-                f"is {value!r:.80}); choose another file with --out, or delete it."
+                f"{out} holds predictions by another run, of other rows or with other settings "
+                f"(their {key}: {theirs.get(key)}, here: {value}); choose another file with --out, "
+                "or delete it."
             )
     *lines, rest = out.read_text(encoding="utf-8").split("\n")
     if rest:  # cut off while it was written
         write_text(out, "".join(line + "\n" for line in lines))
     return {_read_json(line, out)["id"] for line in lines}
+
+
+def _digest(*parts: bytes) -> str:
+    """Return a short name for some content."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()[:16]
 
 
 def _read_json(text: str, path: Path) -> dict[str, Any]:

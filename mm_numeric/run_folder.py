@@ -7,9 +7,14 @@ model/            the weights, tokenizer and image processor at the end
 run.json          written last: what was done, with which versions
 """
 
+import fcntl
 import json
 import os
 import platform
+import shutil
+import uuid
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,33 +24,61 @@ from mm_numeric.strict import read_yaml
 
 CONFIG, LOG, MODEL, FINISHED = "config.yaml", "log.jsonl", "model", "run.json"
 
-_FREE_TO_CHANGE = {"predict", "compare"}  # parts of a config that do not change what is trained
+_FREE_TO_CHANGE = frozenset({"predict", "compare"})  # what does not change what is trained
+_LEFTOVERS = (CONFIG, LOG, MODEL, "init", "checkpoint-*", "*.unfinished")
 _PACKAGES = ("mm-numeric", "torch", "transformers", "accelerate", "numpy", "pillow")
 
 
-def claim(folder: Path, config: Config, *, ignore: set[str] = _FREE_TO_CHANGE) -> bool:
+def claim(folder: Path, config: Config, *, ignore: Set[str] = _FREE_TO_CHANGE) -> bool:
     """Take a folder for a run: write its config, or check that it is this very run's.
 
+    What a run left behind that ended before its first checkpoint is cleared away: nothing in it can
+    be gone on with, and the config may have been at fault.
+
     Returns:
-        Whether the run was already there.
+        Whether the run was already there, with something to go on with.
 
     Raises:
         ValueError: If the folder holds something else.
     """
-    mine = {key: value for key, value in config.to_dict().items() if key not in ignore}
-    if (folder / CONFIG).is_file():
-        theirs = read_yaml(folder / CONFIG)
-        difference = _first_difference({k: theirs.get(k) for k in mine}, mine, "")
+    entries = list(folder.iterdir()) if folder.is_dir() else []
+    left = [p for p in entries if any(p.match(name) for name in _LEFTOVERS)]
+    known = (folder / CONFIG).is_file()
+    begun = len(left) < len(entries) or last_checkpoint(folder) or (folder / MODEL).exists()
+    if known and begun:
+        difference = _first_difference(_without(_read(folder), ignore), _without(config, ignore))
         if difference:
             raise ValueError(
                 f"{folder} holds another run: {difference}. Choose another folder, or delete it."
             )
         return True
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    ours = known or any(p.match(f"{CONFIG}.*.unfinished") for p in left)
+    if (folder.exists() and not folder.is_dir()) or (entries and (begun or not ours)):
         raise ValueError(f"{folder} is not empty and holds no run. Choose another folder.")
+    for path in left:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / CONFIG, config.to_yaml())
     return False
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a folder to one process at a time; the lock ends with the process, killed included.
+
+    Raises:
+        ValueError: If another process is at work in it.
+    """
+    beside = folder.with_name(f".{folder.name}.lock")
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    with beside.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ValueError(
+                f"{folder}: another process is at work in it; wait for it or choose another folder."
+            ) from None
+        yield
 
 
 def read_run(folder: Path) -> Config:
@@ -58,9 +91,16 @@ def read_run(folder: Path) -> Config:
         raise ValueError(f"{folder} holds no run; give the output_dir of `mm-numeric train`.")
     if not (folder / FINISHED).is_file():
         raise ValueError(f"{folder} is not finished; go on with `mm-numeric train ... --resume`.")
-    return config_from_dict(
-        read_yaml(folder / CONFIG), where=str(folder / CONFIG), title=folder.name
-    )
+    return _read(folder)
+
+
+def _read(folder: Path) -> Config:
+    where = str(folder / CONFIG)
+    return config_from_dict(read_yaml(folder / CONFIG), where=where, title=folder.name)
+
+
+def _without(config: Config, parts: Set[str]) -> dict[str, Any]:
+    return {key: value for key, value in config.to_dict().items() if key not in parts}
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -92,7 +132,7 @@ def versions() -> dict[str, str]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file in one piece: a kill leaves the old one or the new one, never half of it."""
-    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)
 
@@ -105,7 +145,7 @@ def _is_json(path: Path) -> bool:
     return True
 
 
-def _first_difference(theirs: Any, mine: Any, at: str) -> str | None:
+def _first_difference(theirs: Any, mine: Any, at: str = "") -> str | None:
     """Say where two configs part, or None."""
     if isinstance(theirs, dict) and isinstance(mine, dict):
         for key in sorted({*theirs, *mine}):

@@ -3,21 +3,24 @@
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from accelerate import PartialState
-from transformers import PrinterCallback, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback, TrainerState, TrainingArguments
 
+from mm_numeric.answers import Example
 from mm_numeric.choose import choose
 from mm_numeric.collate import TrainingCollator
 from mm_numeric.config import Config
 from mm_numeric.data import load_examples
 from mm_numeric.families import FAMILIES
 from mm_numeric.families.family import Family
-from mm_numeric.losses.objective import Objective
+from mm_numeric.losses.objective import Objective, make_term
 from mm_numeric.run_folder import (
     FINISHED,
     LOG,
@@ -25,6 +28,7 @@ from mm_numeric.run_folder import (
     claim,
     finish,
     last_checkpoint,
+    locked,
     write_text,
 )
 from mm_numeric.trainer import NumericTrainer
@@ -50,67 +54,119 @@ def train(config: Config, *, resume: bool = False) -> Path:
     quiet_unless_terminal()
     args = training_arguments(config)
     folder = config.output_dir
+    for term in config.objective.spec.terms:
+        make_term(term.name, term.options, f"{config.title}, objective")
     checkpoint = last_checkpoint(folder)
-    if resume and checkpoint is None:
+    if resume and checkpoint is None and not (folder / FINISHED).is_file():
         raise ValueError(f"{folder}: no checkpoint to resume from; train without --resume.")
-    with PartialState().main_process_first():
-        examples = load_examples(
-            config.task, config.data.train, Path(config.data.cache), training=True
+    if resume and args.save_only_model:
+        raise ValueError(
+            f"{config.title}, trainer.save_only_model: such checkpoints lack the optimiser's "
+            "state, so that nothing can be resumed from them."
         )
+    with ExitStack() as stack:
+        with PartialState().main_process_first():
+            examples = load_examples(
+                config.task, config.data.train, Path(config.data.cache), training=True
+            )
+            if args.should_save:
+                stack.enter_context(locked(folder))
+                take_folder(config, resume=resume)
+            if resume and (folder / FINISHED).is_file():
+                return folder / MODEL
+            source = model_source(config, folder)
+            family = load_family(config, source)
+        trainer = make_trainer(config, args, examples, family, source)
+        with _worker_errors_as_ours():
+            fit(trainer, checkpoint if resume else None)
+        trainer.save_model(str(folder / MODEL))
         if args.should_save:
-            take_folder(config, resume=resume)
-        source = model_source(config, folder)
-        family = load_family(config, source)
+            family.save(folder / MODEL)
+            facts = {
+                "steps": trainer.state.global_step,
+                "rows": len(examples),
+                "batch_rows": args.train_batch_size
+                * args.gradient_accumulation_steps
+                * args.world_size,
+                "parameters": sum(p.numel() for p in trainer.model.parameters()),
+                "task_version": getattr(config.task, "version", 1),
+                "seconds": round(time.monotonic() - started, 1),
+                "resumed": resume,
+            }
+            finish(folder, facts)
+    return folder / MODEL
+
+
+def make_trainer(
+    config: Config, args: TrainingArguments, examples: list[Example], family: Family, source: str
+) -> NumericTrainer:
+    """Put model, data and objective together."""
     vocabulary = NumberVocabulary.from_tokenizer(family.tokenizer)
     objective = Objective(config.objective.spec, vocabulary)
     transformers.set_seed(args.seed)
-    model = load_model(config, family, source)
     trainer = NumericTrainer(
-        model=model,
+        model=load_model(config, family, source),
         args=args,
         train_dataset=examples,
         data_collator=TrainingCollator(
             family, config.task, vocabulary, digit_runs=objective.spec.digit_runs
         ),
         objective=objective,
-        callbacks=[JsonLog(folder / LOG)],
+        callbacks=[JsonLog(config.output_dir / LOG)],
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=str(checkpoint) if resume else None)
-    trainer.save_model(str(folder / MODEL))
-    if args.should_save:
-        family.save(folder / MODEL)
-        finish(
-            folder,
-            {
-                "steps": trainer.state.global_step,
-                "rows": len(examples),
-                "parameters": sum(p.numel() for p in model.parameters()),
-                "seconds": round(time.monotonic() - started, 1),
-            },
-        )
-    return folder / MODEL
+    return trainer
+
+
+def fit(trainer: NumericTrainer, checkpoint: Path | None) -> None:
+    """Train, from a checkpoint if there is one.
+
+    A checkpoint of the last step is only loaded: transformers would train one step more.
+    """
+    if checkpoint is not None:
+        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        if state.global_step >= state.max_steps:
+            trainer.load_weights(checkpoint)
+            trainer.state = state
+            return
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
 
 def training_arguments(config: Config) -> TrainingArguments:
     """Make transformers' own arguments from the ``trainer`` part of a config.
 
     Raises:
-        ValueError: If transformers refuses them.
+        ValueError: If transformers refuses them, or one process sees several GPUs.
     """
+    cpu = device_type() == "cpu"
     settings = {
-        "remove_unused_columns": False,  # the collator reads examples, not columns
-        "dataloader_pin_memory": torch.accelerator.is_available(),
-        "use_cpu": not torch.accelerator.is_available(),  # several ranks on CPUs ask for it
+        "dataloader_pin_memory": not cpu,
+        "use_cpu": cpu,  # several ranks on CPUs ask for it
         "disable_tqdm": not sys.stderr.isatty(),
         **config.trainer,
     }
     try:
         args = TrainingArguments(**settings)
-        assert args.device  # joins the other ranks
-        return args
+        _ = args.device  # joins the other ranks
     except (ValueError, TypeError, ImportError, KeyError) as error:
         raise ValueError(f"{config.title}, trainer: {error}") from error
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"one process sees {args.n_gpu} GPUs; start one for each with `torchrun "
+            f"--nproc-per-node {args.n_gpu} -m mm_numeric train ...`, or set CUDA_VISIBLE_DEVICES."
+        )
+    return args
+
+
+def device_type() -> str:
+    """Return where models run: the accelerator, or ``cpu``.
+
+    Apple's MPS has no float64, which whole numbers are summed in; the CPU takes its place.
+    """
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or accelerator.type == "mps" or not torch.accelerator.is_available():
+        return "cpu"
+    return accelerator.type
 
 
 def take_folder(config: Config, *, resume: bool) -> None:
@@ -161,6 +217,30 @@ def quiet_unless_terminal() -> None:
         transformers.utils.logging.disable_progress_bar()
 
 
+@contextmanager
+def _one_sentence(config: Config, source: str) -> Iterator[None]:
+    """Turn what from_pretrained raises for a wrong name into one sentence."""
+    try:
+        yield
+    except (OSError, ImportError, KeyError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"{config.title}, model.name: {source!r} cannot be loaded ({first}). Give a hub name, "
+            f"a folder with a checkpoint, or {TINY!r}."
+        ) from error
+
+
+@contextmanager
+def _worker_errors_as_ours() -> Iterator[None]:
+    """Take the sentence out of what a DataLoader worker wraps in its traceback."""
+    try:
+        yield
+    except ValueError as error:
+        if "in DataLoader worker process" not in str(error):
+            raise
+        raise ValueError(str(error).strip().rpartition("ValueError: ")[2]) from error
+
+
 class JsonLog(TrainerCallback):
     """Writes one line of JSON for each logged step; a resumed run goes on where it left off."""
 
@@ -182,19 +262,3 @@ class JsonLog(TrainerCallback):
             parts = {k.removeprefix("parts/"): v for k, v in logs.items() if k.startswith("parts/")}
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": state.global_step, **line, "parts": parts}) + "\n")
-
-
-class _one_sentence:  # noqa: N801 - reads as a phrase in `with`
-    """Turn what from_pretrained raises for a wrong name into one sentence."""
-
-    def __init__(self, config: Config, source: str) -> None:
-        self.where = f"{config.title}, model.name: {source!r} cannot be loaded"
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, OSError | ImportError | KeyError):
-            first = str(error).strip().partition("\n")[0]
-            raise ValueError(
-                f"{self.where} ({first}). Give a hub name, a folder with a checkpoint, or {TINY!r}."
-            ) from error

@@ -19,6 +19,20 @@ from mm_numeric.strict import read_scalar
 _SCALARS: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
 _HOLDERS: dict[str, type] = {"dict": dict, "list": list}
 
+OURS: Mapping[str, Any] = {"remove_unused_columns": False, "report_to": "none"}
+"""Defaults that differ from transformers' own: the collator reads examples, not columns."""
+
+BY_MACHINE = ("disable_tqdm", "use_cpu", "dataloader_pin_memory")
+"""Settings that are chosen when a run starts, unless the config has them: is there a terminal, is
+there an accelerator."""
+
+_ONLY: Mapping[str, tuple[Any, str]] = {
+    "remove_unused_columns": (False, "the collator reads examples, not columns"),
+    "label_smoothing_factor": (0, "the objective is the loss"),
+    "average_tokens_across_devices": (True, "the objective counts over all ranks"),
+    "resume_from_checkpoint": (None, "there is `mm-numeric train ... --resume`"),
+}
+
 NO_DEFAULT = object()
 """Stands for a default that is not a plain value."""
 
@@ -69,6 +83,9 @@ def check_trainer_settings(raw: Any, where: str) -> dict[str, Any]:
         if key not in known:
             raise unknown(key, known, "setting of transformers.TrainingArguments", where)
         checked[str(key)] = _check(known[key].types, value, f"{where}.{key}")
+        only, why = _ONLY.get(key, (value, ""))
+        if value != only:
+            raise ValueError(f"{where}.{key}: only {only!r} can be used here, for {why}.")
     return checked
 
 
@@ -77,7 +94,7 @@ def trainer_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: setting.default
         for name, setting in trainer_settings().items()
-        if name not in settings and setting.default is not NO_DEFAULT
+        if name not in settings and setting.default is not NO_DEFAULT and name not in BY_MACHINE
     }
 
 

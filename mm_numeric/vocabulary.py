@@ -65,7 +65,7 @@ class NumberVocabulary:
             raise ValueError(
                 f"tokenizer {name}: {len(several)} tokens hold several digits, such as "
                 f"{min(several)!r}, and a loss over digits would never see them. "
-                "Use a tokenizer that writes numbers digit by digit (LLaMA-2, Gemma, Qwen2)."
+                "Use a tokenizer that writes numbers digit by digit (LLaMA-2, Qwen2)."
             )
         return cls(
             token_ids=tuple(vocabulary[digit] for digit in _DIGITS),

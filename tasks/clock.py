@@ -9,7 +9,7 @@ Score    mm_numeric.evaluation.times
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +25,6 @@ class Clock:
     """Pictures of clocks in, times out."""
 
     version: ClassVar[int] = 1  # raise it when a prompt, a parse or the renderer changes a score
-    scorer: ClassVar[str] = "mm_numeric.evaluation.times:TIMES"
 
     prompt: str = "What time does the clock show? Answer as H:MM."
     """What is asked with every picture."""
@@ -91,6 +90,18 @@ class Clock:
         if minute > 59:
             return Unreadable("minute not 0 to 59")
         return ClockTime(hour, minute)
+
+    @property
+    def render_settings(self) -> dict[str, Any]:
+        """What a rendered picture depends on, beside the count and the seed."""
+        return asdict(self.face)
+
+    def describe(self) -> str:
+        """Say in a sentence what is special about the labels."""
+        if not self.label_noise_minutes:
+            return "Trained and tested on the labels as they are."
+        noise = f"{self.label_noise_minutes:g}"
+        return f"Trained on labels with Gaussian noise of {noise} minutes, tested on clean ones."
 
     def render(self, folder: Path, count: int, seed: int) -> Path:
         """Render clocks, and return the file of their rows."""

@@ -110,7 +110,7 @@ def test_overrides_reach_every_part():
             "data.test={path: a.csv}",
         ],
     )
-    assert config.objective.name == "ntil"
+    assert config.objective.name == "ntil_weight_0.8_terms"
     assert config.objective.spec.weight == 0.8
     assert config.objective.spec.balance == "ratio"
     assert [(t.name, t.weight) for t in config.objective.spec.terms] == [("emd", 3.0)]

@@ -1,9 +1,11 @@
 """predict: every row once, stopped and gone on with, never mixed with another model's answers."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from tiny_models import small_config
 
 from mm_numeric.config import DataSource
@@ -47,16 +49,33 @@ def test_a_stopped_prediction_goes_on(run, tmp_path):
 def test_another_model_s_answers_are_not_mixed_in(run, tmp_path):
     out = tmp_path / "p.jsonl"
     predict(run, None, out, limit=2)
-    with pytest.raises(ValueError, match=r"holds other predictions \(their rows"):
+    with pytest.raises(ValueError, match=r"of other rows or with other settings \(their rows"):
         predict(run, DataSource(render=3, seed=9), out)
-    with pytest.raises(ValueError, match="their max_new_tokens is 16, here it is 3"):
+    with pytest.raises(ValueError, match="their max_new_tokens: 16, here: 3"):
         predict(run, None, out, max_new_tokens=3)
+
+
+def test_a_corrected_label_is_not_scored_on_the_old_one(run, tmp_path):
+    Image.new("RGB", (60, 60)).save(tmp_path / "a.png")
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "p.jsonl"
+    rows.write_text('{"id": "1", "image": "a.png", "time": "7:05"}')
+    predict(run, DataSource(path=str(rows)), out)
+    rows.write_text('{"id": "1", "image": "a.png", "time": "7:06"}')
+    with pytest.raises(ValueError, match="their rows"):
+        predict(run, DataSource(path=str(rows)), out)
+
+
+def test_a_moved_run_goes_on(run, tmp_path):
+    out = tmp_path / "p.jsonl"
+    predict(run, None, out, limit=3)
+    shutil.copytree(run, tmp_path / "elsewhere")
+    assert predict(tmp_path / "elsewhere", None, out) == 9
 
 
 def test_a_file_of_unknown_origin_is_refused(run, tmp_path):
     out = tmp_path / "p.jsonl"
     out.write_text('{"id": "2-000000", "text": "7:05", "target": "7:05"}\n')
-    with pytest.raises(ValueError, match="holds other predictions"):
+    with pytest.raises(ValueError, match="holds predictions by another run"):
         predict(run, None, out)
 
 

@@ -34,7 +34,7 @@ def test_every_command_of_the_table_exists(capsys):
 
     text = README.read_text(encoding="utf-8") + EXAMPLES
     help_text = _parser().format_help()
-    for verb in set(re.findall(r"mm-numeric (\w+) ", text)):
+    for verb in set(re.findall(r"mm-numeric ([a-z]+)\b", text)):
         assert re.search(rf"^    {verb} ", help_text, re.MULTILINE), verb
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,10 +13,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_models import small_config, tiny_checkpoint
 
-from mm_numeric.run_folder import last_checkpoint
+from mm_numeric.run_folder import last_checkpoint, locked
 from mm_numeric.train import JsonLog, train
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -114,6 +115,76 @@ def test_a_run_is_not_trained_over(tmp_path):
         train(other)
     with pytest.raises(ValueError, match=r"trainer\.max_steps is 2 there and 3 here"):
         train(small_config(tmp_path, "trainer.max_steps=3"), resume=True)
+
+
+def test_a_run_killed_behind_its_last_checkpoint_ends_with_the_same_weights(tmp_path):
+    """A schedule that does not end at 0 shows a step too many."""
+    config = small_config(tmp_path, "trainer.lr_scheduler_type=constant_with_warmup")
+    train(config)
+    run = tmp_path / "run"
+    whole = weights(run)
+    shutil.rmtree(run / "model")
+    (run / "run.json").unlink()
+    train(config, resume=True)
+    assert all(torch.equal(whole[name], value) for name, value in weights(run).items())
+    assert json.loads((run / "run.json").read_text())["steps"] == 6
+    written = (run / "run.json").stat().st_mtime_ns
+    train(config, resume=True)
+    assert (run / "run.json").stat().st_mtime_ns == written
+
+
+def test_a_checkpoint_that_lacks_a_weight_is_refused(tmp_path):
+    config = small_config(tmp_path)
+    train(config)
+    (tmp_path / "run" / "run.json").unlink()
+    file = tmp_path / "run" / "checkpoint-6" / "model.safetensors"
+    kept = load_file(file)
+    kept.pop("model.norm.weight")
+    save_file(kept, file, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"checkpoint-6: 1 missing_keys \(.*norm\.weight"):
+        train(config, resume=True)
+
+
+def test_a_run_that_failed_before_a_step_does_not_block_its_correction(tmp_path):
+    with pytest.raises(ValueError, match=r"model\.name: 'no/such' cannot be loaded"):
+        train(small_config(tmp_path, "model.name=no/such", "trainer.max_steps=1"))
+    train(small_config(tmp_path, "trainer.max_steps=1"))
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path):
+    with locked(tmp_path / "run"), pytest.raises(ValueError, match="another process is at work"):
+        train(small_config(tmp_path))
+    train(small_config(tmp_path, "trainer.max_steps=1"))
+
+
+def test_an_unreadable_picture_in_a_worker_is_one_sentence_too(tmp_path):
+    (tmp_path / "a.png").write_text("not a picture")
+    source = rows_file(tmp_path, {"id": "1", "image": "a.png", "time": "7:05"})
+    with pytest.raises(ValueError, match=r"^\S*rows\.jsonl, line 1: the picture") as error:
+        train(small_config(tmp_path, source, "trainer.dataloader_num_workers=1"))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ("label_smoothing_factor=0.1", "the objective is the loss"),
+        ("average_tokens_across_devices=false", "counts over all ranks"),
+        ("remove_unused_columns=true", "reads examples, not columns"),
+        ("resume_from_checkpoint=x", "--resume"),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(tmp_path, setting, why):
+    with pytest.raises(ValueError, match=why):
+        small_config(tmp_path, f"trainer.{setting}")
+
+
+def test_what_cannot_be_resumed_is_not(tmp_path):
+    config = small_config(tmp_path, "trainer.save_only_model=true")
+    train(config)
+    (tmp_path / "run" / "run.json").unlink()
+    with pytest.raises(ValueError, match="lack the optimiser's"):
+        train(config, resume=True)
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path):

@@ -9,7 +9,6 @@ The tokenizer and the image processor are loaded one by one, and the image proce
 backend: Qwen2VLProcessor cannot be made without torchvision, which its video processor needs.
 """
 
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -35,7 +34,7 @@ class Qwen2VL:
         end_id = self._id(END_TOKEN)
         self.pad_id: int = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else end_id
         self.stop_ids = [end_id]
-        self._prompt_ids = functools.cache(self._uncached_prompt_ids)
+        self._prompt_ids: dict[str, list[int]] = {}
 
     @classmethod
     def load(cls, source: str, revision: str = "main") -> Self:
@@ -68,7 +67,7 @@ class Qwen2VL:
         grids = features["image_grid_thw"]
         ids = []
         for text, patches in zip(texts, grids.prod(dim=1).tolist(), strict=True):
-            written = self._prompt_ids(text)
+            written = self._written(text)
             at = written.index(self.image_id)
             placeholders = [self.image_id] * (patches // self.image_processor.merge_size**2)
             ids.append([*written[:at], *placeholders, *written[at + 1 :]])
@@ -97,8 +96,13 @@ class Qwen2VL:
         self.tokenizer.save_pretrained(folder)
         self.image_processor.save_pretrained(folder)
 
-    def _uncached_prompt_ids(self, text: str) -> list[int]:
+    def _written(self, text: str) -> list[int]:
         """Return the tokens of a question, one placeholder standing for the picture."""
+        if text not in self._prompt_ids:
+            self._prompt_ids[text] = self._tokenised(text)
+        return self._prompt_ids[text]
+
+    def _tokenised(self, text: str) -> list[int]:
         content = [{"type": "image"}, {"type": "text", "text": text}]
         written = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False

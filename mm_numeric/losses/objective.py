@@ -3,7 +3,8 @@
 Axes    b samples, t positions, n supervised rows, v vocabulary, k number tokens, m numbers
 """
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from mm_numeric.losses import PRESETS, TERMS, ObjectiveSpec, TermSpec
 from mm_numeric.losses.cross_entropy import cross_entropy_with_numbers
 from mm_numeric.losses.term import LossSum, NumberLogits, Term
 from mm_numeric.spans import IGNORE_INDEX, NumberSpans
+from mm_numeric.strict import read_dataclass
 from mm_numeric.vocabulary import NumberVocabulary
 
 _TINY = 1e-10  # keeps the published ratio from dividing by zero
@@ -106,11 +108,7 @@ class Objective:
                 f"{list(logits.shape)}, labels {list(labels.shape)}, shift={shift}, "
                 f"spans={'given' if spans is not None else None}."
             )
-        elif labels.device.type == "cpu" and (labels < 0).any():  # elsewhere it would synchronise
-            raise ValueError(
-                f"labels [n] hold {labels.min().item()}: give the rows that have a label alone, or "
-                "logits [b, t, v] with labels [b, t]."
-            )
+        _check_labels(labels, logits.shape[-1])
         ids, values = self._table(logits)
         losses, number_logits, log_normaliser = cross_entropy_with_numbers(
             logits, labels, spans.row, ids, rows
@@ -172,6 +170,23 @@ class Objective:
         return self._tables[key]
 
 
+def _check_labels(labels: Tensor, tokens: int) -> None:
+    """Refuse labels that are no token: on a CPU at once, elsewhere without waiting for the device.
+
+    Raises:
+        ValueError: If there is one, on a CPU.
+    """
+    fine = ((labels >= 0) & (labels < tokens)).all()
+    if labels.device.type != "cpu":
+        torch._assert_async(fine)
+    elif not fine:
+        wrong = labels[(labels < 0) | (labels >= tokens)][0].item()
+        raise ValueError(
+            f"the label {wrong} is none of the {tokens} tokens; rows without a label are "
+            f"{IGNORE_INDEX} in labels [b, t], and are left out of labels [n]."
+        )
+
+
 def objective(name: str | ObjectiveSpec, vocabulary: NumberVocabulary, **changes: Any) -> Objective:
     """Make an objective from a preset.
 
@@ -191,14 +206,21 @@ def objective(name: str | ObjectiveSpec, vocabulary: NumberVocabulary, **changes
     return Objective(replace(spec, **changes), vocabulary)
 
 
-def make_term(name: str, options: Any) -> Term:
+def make_term(name: str, options: Mapping[str, Any], where: str = "objective") -> Term:
     """Make a term from its name and its options.
+
+    Args:
+        name: A key of ``TERMS``, or an import path.
+        options: Its settings.
+        where: The file and field that they come from, for errors.
 
     Raises:
         ValueError: If there is no such term, or it refuses an option.
     """
-    cls = choose(name, TERMS, "loss term", "objective.terms")
+    cls = choose(name, TERMS, "loss term", f"{where}.terms")
+    if isinstance(cls, type) and is_dataclass(cls):
+        return read_dataclass(cls, options, f"{where}, loss term {name}")
     try:
         return cls(**options)
     except TypeError as error:
-        raise ValueError(f"loss term {name}: {error}.") from error
+        raise ValueError(f"{where}, loss term {name}: {error}.") from error

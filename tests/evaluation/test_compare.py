@@ -65,7 +65,8 @@ def test_a_control_without_a_term_starts_where_ce_starts(tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_comparison_of_two_processes_goes_on(tmp_path):
-    config = small_config(tmp_path, *SMALL, "compare.seeds=[0, 1]", "compare.jobs=2")
+    longer = ("trainer.max_steps=60", "trainer.save_steps=60")  # than the check for a dead parent
+    config = small_config(tmp_path, *SMALL, *longer, "compare.seeds=[0, 1]", "compare.jobs=2")
     file = tmp_path / "small.yaml"
     file.write_text(config.to_yaml())
     command = [sys.executable, "-m", "mm_numeric", "compare", str(file)]

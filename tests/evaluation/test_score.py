@@ -127,16 +127,32 @@ def test_a_broken_line_is_named(tmp_path):
         score(path)
 
 
-def test_the_task_says_how_it_is_scored_or_its_answers_do(tmp_path, monkeypatch):
+def test_the_answers_say_how_they_are_scored_or_their_task_does(tmp_path, monkeypatch):
     from mm_numeric.tasks.clock import Clock
 
     path = predictions(tmp_path, ROWS, task="clock")
-    with_task = read_scores(path)
-    monkeypatch.delattr(Clock, "scorer")
-    assert read_scores(path).rows == with_task.rows
+    by_answers = read_scores(path)
     monkeypatch.setattr(score_module, "SCORERS", {})
     with pytest.raises(ValueError, match=r"the task 'clock' has no `scorer`; give it one"):
         read_scores(path)
+    monkeypatch.setattr(Clock, "scorer", "mm_numeric.evaluation.times:TIMES", raising=False)
+    assert read_scores(path).rows == by_answers.rows
+
+
+def test_results_have_a_table_by_hour(tmp_path):
+    rows = [
+        {"id": "a", "text": "7:05", "target": "7:05"},
+        {"id": "b", "text": "?", "target": "7:30"},
+        {"id": "c", "text": "12:00", "target": "12:03"},
+        {"id": "d", "text": "2:00", "target": "2:00"},
+    ]
+    file = tmp_path / "p.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    score(file, task_name="clock")
+    hours = json.loads((tmp_path / "results.json").read_text())["buckets"]["hour"]
+    assert list(hours) == ["2", "7", "12"]
+    assert (hours["7"]["rows"], hours["7"]["exact"], hours["7"]["unreadable"]) == (2, 0.5, 0.5)
+    assert (hours["12"]["exact"], hours["12"]["mean_deviation_minutes"]) == (0, 3)
 
 
 def test_the_table_has_every_figure_and_every_failure(tmp_path):

@@ -38,6 +38,7 @@ def write_run(folder, answers, *, steps=500, backwards=False):
     """Write the folder of a finished run, as far as a summary reads it."""
     folder.mkdir(parents=True)
     facts = {"parameters": 1234567, "rows": 12000, "steps": steps, "machine": "Linux, 2 cores"}
+    facts |= {"batch_rows": 64, "seconds": 90, "resumed": False}
     (folder / "run.json").write_text(json.dumps({**facts, "versions": {"torch": "2.0"}}), "utf-8")
     rows = [
         {"id": key, "task": "clock", "text": text, "target": TARGETS[key], "image": f"{key}.png"}
@@ -60,7 +61,7 @@ def comparison(folder, runs, **more):
 
 def test_the_table_holds_the_figures_of_the_runs(tmp_path):
     config = comparison(tmp_path, {"ce": (POOR, GOOD), "emd": (GOOD, GOOD)})
-    summary = write_summary(config, tmp_path, seconds=90)
+    summary = write_summary(config, tmp_path)
     ce, emd = summary["table"]["ce"], summary["table"]["emd"]
     assert ce["within_5_minutes"]["seeds"] == [0.5, 0.75]
     assert ce["within_5_minutes"]["mean"] == 0.625
@@ -81,7 +82,7 @@ def test_the_table_holds_the_figures_of_the_runs(tmp_path):
 
 def test_intervals_equal_the_loop(tmp_path):
     config = comparison(tmp_path, {"ce": (POOR, GOOD), "emd": (GOOD, GOOD)})
-    table = write_summary(config, tmp_path, seconds=None)["table"]
+    table = write_summary(config, tmp_path)["table"]
     ce, emd = np.array([[0, 4, 60, 360], [0, 0, 10, 2]]), np.array([[0, 0, 10, 2]] * 2)
     rows, seeds = np.random.default_rng(0), np.random.default_rng(1)
     means, apart = [], []
@@ -99,7 +100,7 @@ def test_intervals_equal_the_loop(tmp_path):
 
 def test_the_same_answers_do_not_differ_whatever_their_order(tmp_path):
     config = comparison(tmp_path, {"ce": (POOR, GOOD), "emd": (POOR, GOOD)})
-    table = write_summary(config, tmp_path, seconds=None)["table"]
+    table = write_summary(config, tmp_path)["table"]
     for figures in table["emd"].values():
         assert figures["difference"] == {"mean": 0, "low": 0, "high": 0, "seeds": [0, 0]}
 
@@ -108,7 +109,7 @@ def test_runs_that_answer_different_rows_are_refused(tmp_path):
     others = dict.fromkeys("abc", "1:00")
     config = comparison(tmp_path, {"ce": (POOR, POOR), "emd": (POOR, others)})
     with pytest.raises(ValueError, match="its runs answer different rows; delete those"):
-        write_summary(config, tmp_path, seconds=None)
+        write_summary(config, tmp_path)
     assert not (tmp_path / "summary.json").exists()
 
 
@@ -122,7 +123,7 @@ def test_rows_come_in_the_order_of_their_ids(tmp_path):
 def test_what_the_summary_says_about_the_comparison(tmp_path):
     runs = {"ce": (POOR, GOOD), "ce_times_1.3": (POOR, POOR), "emd": (GOOD, GOOD)}
     config = comparison(tmp_path, runs, control="ce_times_1.3")
-    summary = write_summary(config, tmp_path, seconds=90)
+    summary = write_summary(config, tmp_path)
     assert json.loads((tmp_path / "summary.json").read_text(encoding="utf-8")) == summary
     assert summary["title"] == "clock_tiny"
     assert summary["baseline"] == "ce"
@@ -147,15 +148,17 @@ def test_what_the_summary_says_about_the_comparison(tmp_path):
     facts = summary["facts"]
     assert facts["model"] == "qwen2_vl tiny, 1,234,567 parameters"
     assert facts["training rows"] == "12,000 (rendered, seed 1)"
-    assert facts["test rows"] == "4 (rendered, seed 2), never with label noise"
-    assert facts["warm start"].startswith("800 steps of batch 64 with CE")
-    assert facts["each objective"].startswith("500 steps of batch 64 from there")
-    assert (facts["seeds"], facts["wall time"]) == ("3, 5", "1.5 min")
+    assert facts["test rows"] == "4 (rendered, seed 2)"
+    assert facts["warm start"].startswith("800 steps of 64 rows, with CE")
+    assert facts["each objective"].startswith("500 steps of 64 rows from there")
+    assert facts["seeds"] == "3, 5"
+    assert facts["training time"] == "12 min for 8 runs, 2 at a time"
+    assert facts["command"] == f"mm-numeric compare {tmp_path / 'config.yaml'}"
 
 
 def test_what_is_nothing_is_null(tmp_path):
     config = comparison(tmp_path, {"ce": (NONE, POOR), "emd": (NONE, NONE)})
-    summary = write_summary(config, tmp_path, seconds=None)
+    summary = write_summary(config, tmp_path)
     assert "NaN" not in (tmp_path / "summary.json").read_text(encoding="utf-8")
     parsed_only = summary["table"]["emd"]["mean_deviation_minutes_parsed_only"]
     nothing = {"mean": None, "low": None, "high": None, "seeds": [None, None]}
@@ -166,16 +169,17 @@ def test_what_is_nothing_is_null(tmp_path):
     summary_table(summary, shown=12)
 
 
-def test_the_wall_time_is_kept_when_nothing_was_run(tmp_path):
+def test_a_summary_says_which_times_are_of_a_last_session_only(tmp_path):
     config = comparison(tmp_path, {"ce": (POOR, GOOD), "emd": (GOOD, GOOD)})
-    assert "wall time" not in write_summary(config, tmp_path, seconds=None)["facts"]
-    write_summary(config, tmp_path, seconds=90)
-    assert write_summary(config, tmp_path, seconds=None)["facts"]["wall time"] == "1.5 min"
+    path = tmp_path / "seed3" / "emd" / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "resumed": True}))
+    time = write_summary(config, tmp_path)["facts"]["training time"]
+    assert time == "9 min for 6 runs (the last session of those that were resumed), 2 at a time"
 
 
 def test_the_table_of_a_terminal(tmp_path):
     config = comparison(tmp_path, {"ce": (POOR, POOR), "emd": (GOOD, GOOD)})
-    summary = write_summary(config, tmp_path, seconds=None)
+    summary = write_summary(config, tmp_path)
     lines = summary_table(summary).splitlines()
     assert len(lines) == 6
     words = [" ".join(line.split()) for line in lines]
@@ -198,7 +202,7 @@ def test_the_table_of_a_terminal(tmp_path):
 
 def test_a_figure_in_minutes_is_not_a_share(tmp_path):
     config = comparison(tmp_path, {"ce": (POOR, POOR), "emd": (GOOD, GOOD)})
-    summary = write_summary(config, tmp_path, seconds=None)
+    summary = write_summary(config, tmp_path)
     summary["metrics"] = [m for m in summary["metrics"] if m["name"] == "mean_deviation_minutes"]
     last = " ".join(summary_table(summary).splitlines()[4].split())
     low, high = (summary["table"]["emd"]["mean_deviation_minutes"][k] for k in ("low", "high"))

@@ -194,7 +194,7 @@ def test_what_is_good_and_what_is_worst():
         m.name for m in TIMES.metrics if "deviation" in m.name
     }
     assert TIMES.metrics[0].name == "within_5_minutes"
-    assert TIMES.worst == "deviation_minutes"
+    assert TIMES.buckets["hour"](of("7:05")) == "7"
 
 
 def test_as_many_answers_as_targets():

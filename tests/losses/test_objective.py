@@ -345,7 +345,7 @@ def test_rows_without_a_label_are_refused():
     """-100 would be read as an index from the end."""
     labels = torch.tensor([3, IGNORE_INDEX, 4])
     spans = NumberSpans.from_labels(labels_of("ab"), VOCABULARY)
-    with pytest.raises(ValueError, match=r"labels \[n\] hold -100"):
+    with pytest.raises(ValueError, match="the label -100 is none of the 200 tokens"):
         objective("ce", VOCABULARY)(torch.zeros(3, 200), labels, spans)
 
 
@@ -358,7 +358,9 @@ def test_unknown_names_say_the_nearest():
     with pytest.raises(ValueError, match=r"no loss term 'magnitud'\. Did you mean 'magnitude'\?"):
         objective(ObjectiveSpec(terms=terms), VOCABULARY)
     terms = (TermSpec(name="emd_exp", options={"grows": 1.2}),)
-    with pytest.raises(ValueError, match=r"loss term emd_exp: .*'grows'"):
+    with pytest.raises(
+        ValueError, match=r"loss term emd_exp: there is no setting 'grows'\. Did you mean 'growth'"
+    ):
         objective(ObjectiveSpec(terms=terms), VOCABULARY)
     with pytest.raises(ValueError, match=r"no setting 'wieght'\. Did you mean 'weight'"):
         objective("ntil", VOCABULARY, wieght=1.0)
