@@ -175,7 +175,7 @@ def _facts(config: Config, folder: Path, test_rows: int) -> dict[str, str]:
         "training rows": f"{run['rows']:,} ({_source(config.data.train)})",
         "test rows": f"{test_rows:,} ({_source(config.data.test)})",
         "warm start": f"{warm['steps']:,} steps of {warm['batch_rows']} rows, with CE, each seed",
-        "each objective": f"{run['steps']:,} steps of {run['batch_rows']} rows from there, over the "
+        "each objective": f"{run['steps']:,} steps of {run['batch_rows']} rows from there: the "
         "same rows in the same order",
         "seeds": ", ".join(map(str, config.compare.seeds)),
         "interval": "95 %, bootstrap over seeds and test rows together; differences are paired",

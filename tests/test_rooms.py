@@ -13,7 +13,7 @@ HEAVY = "torch :transformers"
 MODEL = "spans vocabulary losses families collate generate trainer train"
 RULES = [  # modules at or below the names on the left may not import what is on the right
     ("mm_numeric", "cli :tasks :evaluation :configs"),
-    ("choose answers numerals", f":{HEAVY} {MODEL} data config tasks evaluation"),
+    ("choose answers frames numerals", f":{HEAVY} {MODEL} data config tasks evaluation"),
     ("vocabulary spans losses", ":transformers tasks evaluation config trainer train"),
     ("tasks", f":{HEAVY} {MODEL} evaluation"),
     ("evaluation.scorer evaluation.times evaluation.bootstrap", f":{HEAVY} {MODEL} tasks"),

@@ -13,6 +13,8 @@ from typing import Any, Protocol, Self
 from PIL import Image
 from torch import Tensor
 
+from mm_numeric.frames import Frame
+
 
 @dataclass(frozen=True)
 class Prompts:
@@ -56,6 +58,9 @@ class Family(Protocol):
 
     def prompts(self, texts: Sequence[str], pictures: Sequence[Image.Image]) -> Prompts:
         """Write questions, each about a picture."""
+
+    def frame(self, width: int, height: int) -> Frame:
+        """Return how a picture of so many pixels is seen."""
 
     def answer(self, text: str) -> Tokens:
         """Write an answer and its end."""

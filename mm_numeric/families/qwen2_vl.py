@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil
 
 from mm_numeric.families.family import Prompts, Tokens
+from mm_numeric.frames import Frame
 
 IMAGE_TOKEN = "<|image_pad|>"
 END_TOKEN = "<|im_end|>"
@@ -73,6 +74,17 @@ class Qwen2VL:
             ids.append([*written[:at], *placeholders, *written[at + 1 :]])
         pixels = {"pixel_values": features["pixel_values"], "image_grid_thw": grids}
         return Prompts(ids=ids, pictures=pixels)
+
+    def frame(self, width: int, height: int) -> Frame:
+        """Return how a picture of so many pixels is seen."""
+        size = self.image_processor.size
+        return Frame.smart_resize(
+            width,
+            height,
+            factor=self.image_processor.patch_size * self.image_processor.merge_size,
+            min_pixels=size["shortest_edge"],
+            max_pixels=size["longest_edge"],
+        )
 
     def answer(self, text: str) -> Tokens:
         """Write an answer and its end."""
