@@ -80,8 +80,18 @@ class TrainingCollator:
 
 
 def _prompts(family: Family, examples: Sequence[Example]) -> Prompts:
-    """Write the questions of examples, their pictures loaded."""
-    return family.prompts([e.prompt for e in examples], [open_picture(e) for e in examples])
+    """Write the questions of examples, their pictures loaded.
+
+    Raises:
+        ValueError: If a picture cannot be read, or has no place in the family's frame.
+    """
+    pictures = [open_picture(example) for example in examples]
+    for example, picture in zip(examples, pictures, strict=True):
+        try:
+            family.frame(*picture.size)
+        except ValueError as error:
+            raise ValueError(f"{example.where}: {error}; crop it or take its row out.") from error
+    return family.prompts([example.prompt for example in examples], pictures)
 
 
 def _inputs(

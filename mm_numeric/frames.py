@@ -57,9 +57,7 @@ class Frame:
             ValueError: If the picture is more than 200 times as long as it is wide.
         """
         if max(width, height) > 200 * min(width, height):
-            raise ValueError(
-                f"a picture of {width} x {height} pixels is too long for Qwen's resize"
-            )
+            raise ValueError(f"a picture of {width} x {height} pixels is too long to be resized")
         edges = (width, height)
         seen = [round(edge / factor) * factor for edge in edges]
         if seen[0] * seen[1] > max_pixels:

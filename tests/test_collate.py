@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from PIL import Image
 from tiny_models import tiny_family
 
 from mm_numeric.answers import ROLES, ClockTime
@@ -69,3 +70,10 @@ def test_digit_runs_read_the_same_numbers_in_a_time(collator, clock_examples):
     batch = batch_of(runs, clock_examples, (7, 5), (12, 59))
     assert batch["spans"].value.tolist() == [7, 5, 12, 59]
     assert batch["spans"].row.tolist() == [0, 2, 3, 5, 6, 8, 9]
+
+
+def test_a_picture_that_no_frame_takes_is_named_with_its_row(collator, clock_examples, tmp_path):
+    Image.new("RGB", (3, 900)).save(tmp_path / "a.png")
+    example = dataclasses.replace(clock_examples[1][0], image=tmp_path / "a.png", where="x, line 3")
+    with pytest.raises(ValueError, match="x, line 3: a picture of 3 x 900 pixels is too long"):
+        collator([example])
