@@ -29,7 +29,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 when all is well, 2 for what the user can mend (one sentence on stderr), 130 when stopped.
     """
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    # argparse takes a list of overrides only once: what stands behind an option is left over.
+    if not all("=" in word and not word.startswith("-") for word in rest) or (
+        rest and "overrides" not in arguments
+    ):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        arguments.overrides += rest
     command: Callable[[argparse.Namespace], None] = arguments.command
     try:
         command(arguments)

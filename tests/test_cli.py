@@ -190,3 +190,13 @@ def test_being_stopped_is_no_crash(capsys, monkeypatch):
     monkeypatch.setattr(cli, "_ls", stopped)
     assert cli.main(["ls"]) == 130
     assert capsys.readouterr().err == "mm-numeric: stopped; what was finished is kept.\n"
+
+
+def test_overrides_may_stand_behind_an_option(tmp_path, capsys):
+    wanted = f"trainer.output_dir={tmp_path / 'none'}"
+    assert cli.main(["train", "clock_tiny", "objective=emd", "--resume", wanted]) == 2
+    assert f"{tmp_path / 'none'}: no checkpoint to resume from" in capsys.readouterr().err
+    for wrong in (["train", "clock_tiny", "--resumee"], ["ls", "a=b"]):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(wrong)
+        assert "unrecognized arguments" in capsys.readouterr().err
