@@ -1,11 +1,83 @@
 """What a comparison has written into its folder, read back and checked."""
 
 import json
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mm_numeric.evaluation.charts import Mark, choose_marks
+from mm_numeric.evaluation.page import Metric
+
 COMPARE_AGAIN = "Run `mm-numeric compare` to write it."
+
+
+Row = dict[str, Any]
+SCORED = ("id", "image", "target", "text", "parsed", "reason")
+Runs = dict[tuple[str, int], list[Row]]  # by objective and seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What ``summary.json`` says, checked."""
+
+    folder: Path
+    summary: Row
+    metrics: Sequence[Metric]
+    marks: Mapping[str, Mark]
+
+    def cell(self, objective: str, metric: Metric) -> Row | None:
+        """Return mean, low, high, seeds and difference, or ``None`` where there is no mean."""
+        found: Row | None = self.summary["table"][objective].get(metric.name)
+        return found
+
+    def ranked(self) -> list[str]:
+        """Return the objectives, best headline first, the control and those without it last."""
+        metric = self.metrics[0]
+
+        def key(name: str) -> tuple[bool, bool, float]:
+            cell = self.cell(name, metric)
+            mean = cell["mean"] if cell else 0.0
+            worse = -mean if metric.higher_is_better else mean
+            return name == self.summary["control"], cell is None, worse
+
+        return sorted(self.marks, key=key)
+
+
+def read_comparison(folder: Path) -> Comparison:
+    """Read and check ``summary.json``, or say in one sentence what is wrong with it."""
+    summary = read_summary(folder)
+    try:
+        metrics = [Metric(**metric) for metric in summary["metrics"]]
+    except TypeError as error:
+        raise ValueError(f"{folder / 'summary.json'}, metrics: {error}. {COMPARE_AGAIN}") from error
+    marks = choose_marks(summary["objectives"], summary["baseline"], summary["control"])
+    return Comparison(folder=folder, summary=summary, metrics=metrics, marks=marks)
+
+
+def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str]]]:
+    """Return logs and scores by objective and seed, and parse failures by objective.
+
+    The log of the shared warm start is under the empty name, once for each seed.
+    """
+    logs: Runs = {}
+    scores: Runs = {}
+    failures: dict[str, Counter[str]] = {}
+    for run in comparison.summary["runs"]:
+        name, seed, folder = run["objective"], run["seed"], comparison.folder / run["folder"]
+        if name not in comparison.marks:
+            continue
+        logs[name, seed] = read_lines(folder / "log.jsonl")
+        logs["", seed] = read_lines(folder.parent / "warm_start" / "log.jsonl")
+        scores[name, seed] = read_lines(folder / "scores.jsonl", SCORED)
+        reasons = [row["reason"] for row in scores[name, seed] if row["parsed"] is None]
+        failures.setdefault(name, Counter()).update(str(r or "unreadable") for r in reasons)
+        results = folder / "results.json"
+        if not scores[name, seed] and results.is_file():
+            counted = json.loads(results.read_text(encoding="utf-8")).get("failures") or {}
+            failures[name].update({str(reason): int(n) for reason, n in counted.items()})
+    return logs, scores, failures
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

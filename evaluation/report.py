@@ -6,23 +6,19 @@ Writes   report.html (self-contained: no script, no request) and report.md (the 
 What belongs to one task only is a function of ``TASKS``: add a line there.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mm_numeric.evaluation import dials
 from mm_numeric.evaluation.charts import (
     DotRow,
     Mark,
-    choose_marks,
     curves_section,
     dot_chart,
     who,
 )
-from mm_numeric.evaluation.compared import COMPARE_AGAIN, read_lines, read_summary
+from mm_numeric.evaluation.compared import Comparison, Row, read_comparison, read_runs
 from mm_numeric.evaluation.page import (
     NOTHING,
     Metric,
@@ -36,39 +32,10 @@ from mm_numeric.evaluation.page import (
     plain,
 )
 
-Row = dict[str, Any]
-SCORED = ("id", "image", "target", "text", "parsed", "reason")
-Runs = dict[tuple[str, int], list[Row]]  # by objective and seed
+_COLUMNS = 6  # of a table, as many as are seen at once on a laptop
 TASKS: dict[str, Callable[[Path, Mapping[str, Mark], dials.Scores], list[Section]]] = {
     "clock": dials.sections,
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """What ``summary.json`` says, checked."""
-
-    folder: Path
-    summary: Row
-    metrics: Sequence[Metric]
-    marks: Mapping[str, Mark]
-
-    def cell(self, objective: str, metric: Metric) -> Row | None:
-        """Return mean, low, high, seeds and difference, or ``None`` where there is no mean."""
-        found: Row | None = self.summary["table"][objective].get(metric.name)
-        return found
-
-    def ranked(self) -> list[str]:
-        """Return the objectives, best headline first, the control and those without it last."""
-        metric = self.metrics[0]
-
-        def key(name: str) -> tuple[bool, bool, float]:
-            cell = self.cell(name, metric)
-            mean = cell["mean"] if cell else 0.0
-            worse = -mean if metric.higher_is_better else mean
-            return name == self.summary["control"], cell is None, worse
-
-        return sorted(self.marks, key=key)
 
 
 def write_report(folder: Path) -> tuple[Path, Path]:
@@ -86,7 +53,7 @@ def write_report(folder: Path) -> tuple[Path, Path]:
     folder = Path(folder)
     comparison = read_comparison(folder)
     summary = comparison.summary
-    logs, scores, failures = _read_runs(comparison)
+    logs, scores, failures = read_runs(comparison)
     marks = {name: comparison.marks[name] for name in comparison.ranked()}
     sections = [_headline(comparison), _table(comparison)]
     if any(logs[key] for key in logs if key[0]):
@@ -116,41 +83,6 @@ def write_report(folder: Path) -> tuple[Path, Path]:
     page.write_text(html_page(summary["title"], header, sections), encoding="utf-8")
     markdown.write_text("\n\n".join(part for part in twin if part) + "\n", encoding="utf-8")
     return page, markdown
-
-
-def read_comparison(folder: Path) -> Comparison:
-    """Read and check ``summary.json``, or say in one sentence what is wrong with it."""
-    summary = read_summary(folder)
-    try:
-        metrics = [Metric(**metric) for metric in summary["metrics"]]
-    except TypeError as error:
-        raise ValueError(f"{folder / 'summary.json'}, metrics: {error}. {COMPARE_AGAIN}") from error
-    marks = choose_marks(summary["objectives"], summary["baseline"], summary["control"])
-    return Comparison(folder=folder, summary=summary, metrics=metrics, marks=marks)
-
-
-def _read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str]]]:
-    """Return logs and scores by objective and seed, and parse failures by objective.
-
-    The log of the shared warm start is under the empty name, once for each seed.
-    """
-    logs: Runs = {}
-    scores: Runs = {}
-    failures: dict[str, Counter[str]] = {}
-    for run in comparison.summary["runs"]:
-        name, seed, folder = run["objective"], run["seed"], comparison.folder / run["folder"]
-        if name not in comparison.marks:
-            continue
-        logs[name, seed] = read_lines(folder / "log.jsonl")
-        logs["", seed] = read_lines(folder.parent / "warm_start" / "log.jsonl")
-        scores[name, seed] = read_lines(folder / "scores.jsonl", SCORED)
-        reasons = [row["reason"] for row in scores[name, seed] if row["parsed"] is None]
-        failures.setdefault(name, Counter()).update(str(r or "unreadable") for r in reasons)
-        results = folder / "results.json"
-        if not scores[name, seed] and results.is_file():
-            counted = json.loads(results.read_text(encoding="utf-8")).get("failures") or {}
-            failures[name].update({str(reason): int(n) for reason, n in counted.items()})
-    return logs, scores, failures
 
 
 def _seeds(summary: Row) -> str:
@@ -288,42 +220,49 @@ def _headline(comparison: Comparison) -> Section:
 
 def _table(comparison: Comparison) -> Section:
     """Write every metric of every objective, with the difference to the baseline."""
-    summary, names = comparison.summary, comparison.ranked()
-    best = {m.name: _best(comparison, m) for m in comparison.metrics}
-    body, twin = [], []
-    for name in names:
-        cells, texts = [], []
-        for metric in comparison.metrics:
-            cell = comparison.cell(name, metric)
-            shown, text = _cell(metric, cell, name in best[metric.name])
-            cells.append(f"<td>{shown}</td>")
-            texts.append(text)
-        apart = ' class="apart"' if name == summary["control"] else ""
-        body.append(f"<tr{apart}><th>{who(comparison.marks[name])}</th>{''.join(cells)}</tr>")
-        note = " (control)" if name == summary["control"] else ""
-        twin.append([markdown_name(name) + note, *texts])
-    if summary["warm_start"]:
-        pairs = [_cell(m, summary["warm_start"].get(m.name), False) for m in comparison.metrics]
-        shown = "".join(f"<td>{html}</td>" for html, _ in pairs)
-        body.append(f'<tr class="aside"><th>warm start, before all of them</th>{shown}</tr>')
-        twin.append(["warm start, before all of them", *(text for _, text in pairs)])
-    labels = [f"{m.label} {'↑' if m.higher_is_better else '↓'}" for m in comparison.metrics]
     note = (
-        f"Mean over {_seeds(summary)}, its interval, and Δ: the paired difference to "
-        f"{summary['baseline']} with its interval. ↑ more is better, ↓ less is better; the best of "
-        "each column is marked, the control left out."
+        f"Mean over {_seeds(comparison.summary)}, its interval, and Δ: the paired difference to "
+        f"{comparison.summary['baseline']} with its interval. ↑ more is better, ↓ less is better; "
+        "the best of each column is marked, the control left out."
     )
+    metrics = comparison.metrics
+    groups = [metrics[i : i + _COLUMNS] for i in range(0, len(metrics), _COLUMNS)]
+    tables = [_metrics_table(comparison, group) for group in groups]
     html = (
         f'<p class="note">{html_text(note)} A difference is coloured when its interval excludes 0.'
-        f"</p>{html_table(['objective', *map(html_text, labels)], ''.join(body))}"
+        f"</p>{''.join(html for html, _ in tables)}"
     )
-    table = markdown_table(["objective", *map(markdown_text, labels)], twin)
     return Section(
         anchor="table",
         title="Every metric",
         html=html,
-        markdown=f"{markdown_text(note)}\n\n{table}",
+        markdown="\n\n".join([markdown_text(note), *(table for _, table in tables)]),
     )
+
+
+def _metrics_table(comparison: Comparison, metrics: Sequence[Metric]) -> tuple[str, str]:
+    """Return some columns of the table, as HTML and as Markdown."""
+    best = {m.name: _best(comparison, m) for m in metrics}
+    body, twin = [], []
+    for name in comparison.ranked():
+        cells = [_cell(m, comparison.cell(name, m), name in best[m.name]) for m in metrics]
+        control = name == comparison.summary["control"]
+        shown = "".join(f"<td>{html}</td>" for html, _ in cells)
+        body.append(
+            ('<tr class="apart"><th>' if control else "<tr><th>")
+            + f"{who(comparison.marks[name])}</th>{shown}</tr>"
+        )
+        note = " (control)" if control else ""
+        twin.append([markdown_name(name) + note, *(text for _, text in cells)])
+    warm = comparison.summary["warm_start"]
+    if warm:
+        cells = [_cell(m, warm.get(m.name), False) for m in metrics]
+        shown = "".join(f"<td>{html}</td>" for html, _ in cells)
+        body.append(f'<tr class="aside"><th>warm start, before all of them</th>{shown}</tr>')
+        twin.append(["warm start, before all of them", *(text for _, text in cells)])
+    labels = [f"{m.label} {'↑' if m.higher_is_better else '↓'}" for m in metrics]
+    html = html_table(["objective", *map(html_text, labels)], "".join(body))
+    return html, markdown_table(["objective", *map(markdown_text, labels)], twin)
 
 
 def _best(comparison: Comparison, metric: Metric) -> set[str]:

@@ -151,7 +151,8 @@ def _difference(entry: Mapping[str, Any] | None, unit: str) -> str:
 
 
 def _description(config: Config) -> str:
-    question = f"Which objective fine-tunes {config.model.name} best on {config.task_name}?"
+    model = f"{config.model.family} ({config.model.name})"
+    question = f"Which objective teaches {model} the task {config.task_name} best?"
     describe = getattr(config.task, "describe", None)
     return f"{question} {describe()}" if describe else question
 

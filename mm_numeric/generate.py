@@ -105,7 +105,7 @@ def prediction(config: Config, example: Example, text: str) -> dict[str, Any]:
     unreadable = isinstance(answer, Unreadable)
     return {
         "id": example.id,
-        "image": str(example.image),
+        "image": None if example.image is None else str(example.image.resolve()),
         "task": config.task_name,
         "text": text,
         "parsed": None if unreadable else config.task.format(answer).text,

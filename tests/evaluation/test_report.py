@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from mm_numeric.evaluation import charts, dials
+from mm_numeric.evaluation.compared import read_comparison
 from mm_numeric.evaluation.page import Metric, markdown_text, number
-from mm_numeric.evaluation.report import read_comparison, verdict, write_report
+from mm_numeric.evaluation.report import verdict, write_report
 
 METRICS = [
     {"name": "within", "label": "within 5 min", "unit": "%", "higher_is_better": True},
