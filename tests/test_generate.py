@@ -36,6 +36,22 @@ def test_every_test_row_is_answered_once_in_order(run, tmp_path):
     assert predict(run, None, out) == 0
 
 
+def test_what_was_learnt_is_written_and_nothing_behind_its_end(tmp_path):
+    Image.new("RGB", (60, 60), (200, 30, 90)).save(tmp_path / "a.png")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"id": "1", "image": "a.png", "time": "7:05"}')
+    source = f"{{path: {rows}}}"
+    train(
+        small_config(
+            tmp_path, f"data.train={source}", f"data.test={source}", "trainer.max_steps=40",
+            "task.label_noise_minutes=0", "trainer.learning_rate=3.0e-3",
+        )
+    )  # fmt: skip
+    predict(tmp_path / "run", None, tmp_path / "p.jsonl")
+    (line,) = lines(tmp_path / "p.jsonl")
+    assert (line["text"], line["parsed"], line["target"]) == ("7:05", "7:05", "7:05")
+
+
 def test_a_stopped_prediction_goes_on(run, tmp_path):
     out, whole = tmp_path / "p.jsonl", tmp_path / "whole.jsonl"
     predict(run, None, whole)

@@ -101,6 +101,8 @@ def test_two_ranks_reach_the_weights_of_one_with_double_accumulation(tmp_path):
     for name in first:
         torch.testing.assert_close(first[name], second[name], rtol=1e-4, atol=1e-5)
     logs = [json.loads((tmp_path / x / "run/log.jsonl").open().readline()) for x in ("two", "one")]
+    for what in ("loss", "grad_norm"):  # Adam alone would not notice a gradient that is halved
+        assert logs[0][what] == pytest.approx(logs[1][what], rel=1e-4)
     for part in ("ce", "emd_exp", "relative", "magnitude"):
         assert logs[0]["parts"][part] == pytest.approx(logs[1]["parts"][part], rel=1e-4)
 
