@@ -83,13 +83,20 @@ def predict(
 def generate(
     model: Any, family: Family, examples: Sequence[Example], max_new_tokens: int
 ) -> Iterator[str]:
-    """Yield what a model writes for each example, greedily."""
+    """Yield what a model writes for each example, greedily.
+
+    What a checkpoint's generation_config asks for is set aside: a penalty on repetition, which
+    Qwen's have, would keep a model from writing 11:11.
+    """
     inputs = PromptCollator(family)(examples)
     inputs = {key: value.to(model.device) for key, value in inputs.items()}
     written = model.generate(
         **inputs,
         max_new_tokens=max_new_tokens,
         do_sample=False,
+        num_beams=1,
+        repetition_penalty=1.0,
+        no_repeat_ngram_size=0,
         eos_token_id=family.stop_ids,
         pad_token_id=family.pad_id,
     )[:, inputs["input_ids"].shape[1] :]

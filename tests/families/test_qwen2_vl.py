@@ -66,6 +66,14 @@ def test_answers_do_not_depend_on_the_batch(clock_examples):
     assert together == alone
 
 
+def test_a_checkpoint_s_own_habits_of_generation_are_set_aside(clock_examples):
+    _, examples = clock_examples
+    family, model = tiny_family(), tiny_model().eval()
+    plain = list(generate(model, family, examples[:5], 6))
+    model.generation_config.update(repetition_penalty=9.0, no_repeat_ngram_size=1, num_beams=3)
+    assert list(generate(model, family, examples[:5], 6)) == plain
+
+
 def test_logits_at_supervised_rows_equal_those_of_the_full_forward(clock_examples):
     task, examples = clock_examples
     family, model = tiny_family(), tiny_model().eval()
