@@ -1,6 +1,10 @@
 """Fixtures that several rooms use."""
 
+import os
+
 import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: no test asks the network
 
 
 @pytest.fixture(scope="session")
