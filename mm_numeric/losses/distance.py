@@ -41,9 +41,13 @@ class ExpectedDistance:
         expected = (numbers.logits.softmax(dim=-1) * distance).sum(dim=-1)
         if not self.reweigh:
             return expected
-        mass = (numbers.logits.logsumexp(dim=-1) - numbers.log_normaliser).exp()
-        worst = 1.01 * (values.max() - values.min())
-        return mass * expected + worst * (1 - mass)
+        return reweighed(expected, values.max() - values.min(), numbers)
+
+
+def reweighed(charges: Tensor, worst: Tensor, numbers: NumberLogits) -> Tensor:
+    """Mix charges with 1.01 times the worst one, by how much probability is on text, [k]."""
+    mass = (numbers.logits.logsumexp(dim=-1) - numbers.log_normaliser).exp()
+    return mass * charges + 1.01 * worst * (1 - mass)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,10 +65,45 @@ def distance(scores: Tensor, wanted: int) -> Tensor:
     return total
 
 
-def reweighed(row: Tensor, scores: Tensor, wanted: int) -> Tensor:
-    """Return the expected distance where text costs 1.01 times the largest distance; row [v]."""
+def miss(scores: Tensor, wanted: int) -> Tensor:
+    """Return how far the expected digit is from the digit wanted, with its sign; scores [10]."""
+    chances = scores.softmax(dim=0)
+    total = scores.new_zeros(())
+    for digit in range(10):
+        total = total + chances[digit] * digit
+    return total - wanted
+
+
+def huber(error: Tensor, delta: float) -> Tensor:
+    """Return the Huber loss: a square near 0, a line beyond ``delta``."""
+    size = error.abs()
+    return size**2 / 2 if size <= delta else delta * (size - delta / 2)
+
+
+def reweighed(row: Tensor, scores: Tensor, charge: Tensor, worst: float) -> Tensor:
+    """Return a charge where text costs 1.01 times the worst digit; row [v]."""
     mass = scores.exp().sum() / row.exp().sum()
-    return mass * distance(scores, wanted) + (1 - mass) * 1.01 * 9
+    return mass * charge + (1 - mass) * 1.01 * worst
+
+
+def digit_charge(
+    term: str, options: Mapping[str, float], row: Tensor, scores: Tensor, digit: Digit
+) -> Tensor:
+    """Return what a term charges for one digit; row [v], scores [10]."""
+    if term == "emd_exp":
+        return distance(scores, digit.value) * options.get("growth", 1.2) ** digit.from_right
+    if term in ("emd", "ntl_was"):
+        charge, worst = distance(scores, digit.value), 9.0
+    elif term == "ntl_mse":
+        charge, worst = miss(scores, digit.value) ** 2, 81.0
+    elif term == "ntl_mae":
+        charge, worst = miss(scores, digit.value).abs(), 9.0
+    elif term == "ntl_huber":
+        delta = options.get("delta", 1.0)
+        charge, worst = huber(miss(scores, digit.value), delta), delta * (9 - delta / 2)
+    else:
+        raise KeyError(term)
+    return reweighed(row, scores, charge, worst) if options.get("reweigh") else charge
 
 
 def straight_through(scores: Tensor, temperature: float = 0.1) -> Tensor:
@@ -118,14 +153,9 @@ def charges(
             predicted = size(number, [straight_through(s) for s in scores])
             wanted = size(number, [rows.new_tensor(float(digit.value)) for digit in number])
             found.append((relative if term == "relative" else magnitude)(predicted, wanted))
+            continue
         for s, digit in zip(scores, number, strict=True):
-            if term == "emd_exp":
-                growth = options.get("growth", 1.2)
-                found.append(distance(s, digit.value) * growth**digit.from_right)
-            elif term == "ntl_was" and options.get("reweigh"):
-                found.append(reweighed(rows[digit.position], s, digit.value))
-            elif term in ("emd", "ntl_was"):
-                found.append(distance(s, digit.value))
+            found.append(digit_charge(term, options, rows[digit.position], s, digit))
     return found
 
 

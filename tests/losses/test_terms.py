@@ -5,41 +5,15 @@ import math
 import pytest
 import torch
 from losses import reference
-from tokens import SPELLED, VOCABULARY, batch, labels_of
+from losses.charging import VALUES, certain, charge, number_spans, random_scores
+from tokens import SPELLED, VOCABULARY, batch
+from torch.nn import functional
 
 from mm_numeric.losses.distance import ExpectedDistance, PlaceWeightedDistance
 from mm_numeric.losses.objective import make_term, objective
 from mm_numeric.losses.presets import ObjectiveSpec, TermSpec
 from mm_numeric.losses.sequence import MagnitudeError, RelativeError
 from mm_numeric.losses.term import NumberLogits
-from mm_numeric.spans import NumberSpans
-
-VALUES = torch.arange(10.0, dtype=torch.float64)
-DIGITS = [SPELLED.index(str(digit)) for digit in range(10)]
-
-
-def number_spans(text, *, digit_runs=False):
-    """Return the spans of one text."""
-    return NumberSpans.from_labels(labels_of(text), VOCABULARY, digit_runs=digit_runs)
-
-
-def charge(term, scores, text, *, log_normaliser=None, digit_runs=False):
-    """Return what a term charges for digit scores [k, 10], where the label is a text."""
-    normaliser = scores.logsumexp(-1) if log_normaliser is None else log_normaliser
-    numbers = NumberLogits(scores, normaliser, VALUES.to(scores))
-    return term(numbers, number_spans(text, digit_runs=digit_runs))
-
-
-def certain(text, height=80.0):
-    """Return scores [k, 10] of a model that is certain of the digits of a text."""
-    digits = torch.tensor([int(character) for character in text if character.isdigit()])
-    return height * torch.nn.functional.one_hot(digits, 10).double()
-
-
-def random_scores(count, seed=0):
-    """Return digit scores [k, 10]."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(count, 10, generator=generator, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +26,10 @@ def random_scores(count, seed=0):
         ("emd_exp", {"growth": 2.0}),
         ("relative", {}),
         ("magnitude", {}),
+        ("ntl_mse", {"reweigh": True}),
+        ("ntl_mae", {"reweigh": True}),
+        ("ntl_huber", {"reweigh": True}),
+        ("ntl_huber", {"delta": 2.5}),
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
@@ -222,7 +200,8 @@ def test_the_straight_through_gradient(temperature, seed):
 
 
 @pytest.mark.parametrize(
-    "name", ["ntl_was", "emd", "emd_exp", "relative", "magnitude"], ids=lambda name: name
+    "name",
+    ["ntl_was", "ntl_mse", "ntl_mae", "ntl_huber", "emd", "emd_exp", "relative", "magnitude"],
 )
 def test_a_perfect_prediction_charges_nothing(name):
     scores = certain("-12.50, 7").requires_grad_()
@@ -253,6 +232,7 @@ def test_long_numbers_are_finite(name, digits, fraction):
         ("emdd", {}, r"there is no loss term 'emdd'\. Did you mean 'emd'\?"),
         ("emd", {"growth": 2}, r"loss term emd: there is no setting 'growth'"),
         ("emd_exp", {"growth": 0}, "emd_exp: growth must be > 0, not 0"),
+        ("ntl_huber", {"delta": 0}, "ntl_huber: delta must be > 0, not 0"),
         ("relative", {"temperature": 0.0}, "temperature must be > 0 and noise_scale >= 0, not 0.0"),
         ("magnitude", {"noise_scale": -1.0}, "noise_scale >= 0, not 0.1 and -1.0"),
     ],
@@ -280,7 +260,16 @@ def byte_tokenizer():
 
 @pytest.mark.parametrize("reweigh", [False, True])
 @pytest.mark.parametrize("seed", range(2))
-def test_ntl_was_equals_ntloss(byte_tokenizer, reweigh, seed):
+@pytest.mark.parametrize(
+    ("name", "options", "their_class", "their_options"),
+    [
+        ("ntl_was", {}, "NTLoss", {}),
+        ("ntl_mse", {}, "NTLossDotProduct", {"loss_function": functional.mse_loss}),
+        ("ntl_mae", {}, "NTLossDotProduct", {"loss_function": functional.l1_loss}),
+        ("ntl_huber", {}, "NTLossDotProduct", {"loss_function": functional.huber_loss}),
+    ],
+)
+def test_equals_ntloss(byte_tokenizer, name, options, their_class, their_options, reweigh, seed):
     ntloss = pytest.importorskip("ntloss")
     from mm_numeric.vocabulary import NumberVocabulary
 
@@ -292,14 +281,14 @@ def test_ntl_was_equals_ntloss(byte_tokenizer, reweigh, seed):
     logits = 3 * torch.randn(3, 12, len(byte_tokenizer), generator=generator)
     logits[..., list(vocabulary.token_ids)] += 4 * torch.rand(3, 12, 1, generator=generator)
 
-    term = TermSpec(name="ntl_was", options={"reweigh": reweigh})
-    theirs = ntloss.NTLoss(byte_tokenizer, reweigh=reweigh)
+    term = TermSpec(name=name, options={**options, "reweigh": reweigh})
+    theirs = getattr(ntloss, their_class)(byte_tokenizer, reweigh=reweigh, **their_options)
     a, b = logits.clone().requires_grad_(), logits.clone().requires_grad_()
-    result = objective("ntl_was", vocabulary, terms=(term,))(a, labels)
+    result = objective(name, vocabulary, terms=(term,))(a, labels)
     other = theirs(b, labels)
-    torch.testing.assert_close(result.parts["ntl_was"], other, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(result.parts[name], other, rtol=1e-6, atol=1e-6)
     # NTL adds 0.3 of it to cross-entropy.
-    total = torch.nn.functional.cross_entropy(b.flatten(0, 1), labels.flatten()) + 0.3 * other
+    total = functional.cross_entropy(b.flatten(0, 1), labels.flatten()) + 0.3 * other
     result.loss.backward()
     total.backward()
     torch.testing.assert_close(result.loss, total, rtol=1e-6, atol=1e-6)
