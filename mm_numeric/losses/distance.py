@@ -29,19 +29,38 @@ class ExpectedDistance:
         reweigh: Charge ``m d + 1.01 d_max (1 - m)``, where m is the probability of all number
             tokens together: text in place of a digit then costs more than the worst digit. Off in
             the paper, on by default in the ntloss package.
+        squash: How much more the farthest wrong token costs than the nearest one; at least 1. None
+            charges the distance itself, which on digits is 9. With s the cost of a wrong token is
+            ``1 + (d - d_min) (s - 1) / (d_max - d_min)``; 1 charges ``1 - p_y``. For vocabularies
+            with large values; ``squash_factor`` in the ntloss package.
     """
 
     per: ClassVar[Literal["token"]] = "token"
     reweigh: bool = False
+    squash: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a squash under which a far miss would cost less than a near one."""
+        if self.squash is not None and self.squash < 1:
+            raise ValueError(f"ntl_was: squash must be >= 1, not {self.squash}.")
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the charge of each number token, [k]."""
         values = numbers.values
-        distance = (values[spans.target][:, None] - values).abs()
-        expected = (numbers.logits.softmax(dim=-1) * distance).sum(dim=-1)
-        if not self.reweigh:
-            return expected
-        return reweighed(expected, values.max() - values.min(), numbers)
+        cost = (values[:, None] - values).abs()
+        if self.squash is not None:
+            cost = _squashed(cost, self.squash)
+        expected = (numbers.logits.softmax(dim=-1) * cost[spans.target]).sum(dim=-1)
+        return reweighed(expected, cost.max(), numbers) if self.reweigh else expected
+
+
+def _squashed(distance: Tensor, squash: float) -> Tensor:
+    """Map the distances of different values, [c, c], linearly to 1 ... ``squash``."""
+    apart = distance > 0
+    nearest = distance.masked_fill(~apart, torch.inf).min()
+    # Where all wrong values are equally far (as 0 and 1 alone) there is nothing to map: 1.
+    span = (distance.max() - nearest).clamp(min=torch.finfo(distance.dtype).tiny)
+    return (1 + (distance - nearest) * ((squash - 1) / span)).where(apart, 0)
 
 
 def reweighed(charges: Tensor, worst: Tensor, numbers: NumberLogits) -> Tensor:

@@ -65,6 +65,16 @@ def distance(scores: Tensor, wanted: int) -> Tensor:
     return total
 
 
+def squashed(scores: Tensor, wanted: int, squash: float) -> Tensor:
+    """Return the expected cost where the nearest wrong digit costs 1, the farthest ``squash``."""
+    chances = scores.softmax(dim=0)
+    total = scores.new_zeros(())
+    for digit in range(10):
+        if digit != wanted:
+            total = total + chances[digit] * (1 + (abs(digit - wanted) - 1) * (squash - 1) / 8)
+    return total
+
+
 def miss(scores: Tensor, wanted: int) -> Tensor:
     """Return how far the expected digit is from the digit wanted, with its sign; scores [10]."""
     chances = scores.softmax(dim=0)
@@ -92,7 +102,9 @@ def digit_charge(
     """Return what a term charges for one digit; row [v], scores [10]."""
     if term == "emd_exp":
         return distance(scores, digit.value) * options.get("growth", 1.2) ** digit.from_right
-    if term in ("emd", "ntl_was"):
+    if term == "ntl_was" and "squash" in options:
+        charge, worst = squashed(scores, digit.value, options["squash"]), options["squash"]
+    elif term in ("emd", "ntl_was"):
         charge, worst = distance(scores, digit.value), 9.0
     elif term == "ntl_mse":
         charge, worst = miss(scores, digit.value) ** 2, 81.0

@@ -21,6 +21,8 @@ from mm_numeric.losses.term import NumberLogits
     [
         ("ntl_was", {}),
         ("ntl_was", {"reweigh": True}),
+        ("ntl_was", {"squash": 3.0}),
+        ("ntl_was", {"squash": 1.0, "reweigh": True}),
         ("emd", {}),
         ("emd_exp", {}),
         ("emd_exp", {"growth": 2.0}),
@@ -92,6 +94,36 @@ def test_gaps_between_values_count():
     spans = number_spans("1")  # class 1, which is worth 5
     numbers = NumberLogits(torch.zeros(1, 3).double(), torch.zeros(1), vocabulary_values)
     assert ExpectedDistance()(numbers, spans).item() == pytest.approx((5 + 0 + 95) / 3)
+
+
+def test_squash_maps_the_costs_of_a_wrong_digit():
+    """A model that is certain of 0, 1, ... 9 where 0 is wanted."""
+    term, scores = ExpectedDistance(squash=3.0), certain("0123456789")
+    costs = torch.cat([charge(term, row[None], "0") for row in scores])
+    torch.testing.assert_close(costs[1:], torch.linspace(1, 3, 9).double())
+    assert costs[0] < 1e-30
+    one = charge(ExpectedDistance(squash=1.0), random_scores(1), "7")
+    torch.testing.assert_close(one, 1 - random_scores(1).softmax(-1)[:, 7])
+    nine = charge(ExpectedDistance(squash=9.0), random_scores(1), "7")
+    torch.testing.assert_close(nine, charge(ExpectedDistance(), random_scores(1), "7"))
+
+
+@pytest.mark.parametrize(
+    ("values", "costs"),
+    [
+        ([0, 5, 100], [1.0, 0.0, 1 + (95 - 5) * 2 / (100 - 5)]),
+        ([0, 1], [1.0, 0.0]),
+        ([3, 3, 4], [0.0, 0.0, 1.0]),  # two tokens for one value
+        ([3, 3], [0.0, 0.0]),
+    ],
+)
+def test_squash_with_gaps_and_with_nothing_to_map(values, costs):
+    values = torch.tensor(values).double()
+    for j, cost in enumerate(costs):
+        scores = 80 * torch.eye(len(values)).double()[j : j + 1]
+        numbers = NumberLogits(scores, torch.zeros(1), values)  # the label is class 1
+        found = ExpectedDistance(squash=3.0)(numbers, number_spans("1")).item()
+        assert found == pytest.approx(cost, abs=1e-30)
 
 
 # Place weights
@@ -232,6 +264,7 @@ def test_long_numbers_are_finite(name, digits, fraction):
         ("emdd", {}, r"there is no loss term 'emdd'\. Did you mean 'emd'\?"),
         ("emd", {"growth": 2}, r"loss term emd: there is no setting 'growth'"),
         ("emd_exp", {"growth": 0}, "emd_exp: growth must be > 0, not 0"),
+        ("ntl_was", {"squash": 0.9}, "ntl_was: squash must be >= 1, not 0.9"),
         ("ntl_huber", {"delta": 0}, "ntl_huber: delta must be > 0, not 0"),
         ("relative", {"temperature": 0.0}, "temperature must be > 0 and noise_scale >= 0, not 0.0"),
         ("magnitude", {"noise_scale": -1.0}, "noise_scale >= 0, not 0.1 and -1.0"),
@@ -264,6 +297,8 @@ def byte_tokenizer():
     ("name", "options", "their_class", "their_options"),
     [
         ("ntl_was", {}, "NTLoss", {}),
+        ("ntl_was", {"squash": 3.0}, "NTLoss", {"squash_factor": 3.0}),
+        ("ntl_was", {"squash": 20.0}, "NTLoss", {"squash_factor": 20.0}),
         ("ntl_mse", {}, "NTLossDotProduct", {"loss_function": functional.mse_loss}),
         ("ntl_mae", {}, "NTLossDotProduct", {"loss_function": functional.l1_loss}),
         ("ntl_huber", {}, "NTLossDotProduct", {"loss_function": functional.huber_loss}),
