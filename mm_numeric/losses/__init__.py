@@ -13,6 +13,8 @@ TERMS: Mapping[str, str] = {
     "ntl_mse": "mm_numeric.losses.moments:SquaredError",
     "ntl_mae": "mm_numeric.losses.moments:AbsoluteError",
     "ntl_huber": "mm_numeric.losses.moments:HuberError",
+    "rps": "mm_numeric.losses.proper:RankedProbability",
+    "smmd": "mm_numeric.losses.proper:SmoothedDiscrepancy",
     "emd": "mm_numeric.losses.distance:ExpectedDistance",
     "emd_exp": "mm_numeric.losses.distance:PlaceWeightedDistance",
     "relative": "mm_numeric.losses.sequence:RelativeError",

@@ -63,6 +63,22 @@ def _squashed(distance: Tensor, squash: float) -> Tensor:
     return (1 + (distance - nearest) * ((squash - 1) / span)).where(apart, 0)
 
 
+def cumulative_difference(numbers: NumberLogits, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where the cumulative distributions of prediction and target differ.
+
+    Args:
+        numbers: The prediction, and what each class is worth.
+        wanted: [k, c] the target distribution.
+
+    Returns:
+        [k, c - 1] predicted minus wanted behind each value but the largest, in ascending order, and
+        [c - 1] the gaps to the next value.
+    """
+    values, order = numbers.values.sort()
+    difference = numbers.logits.softmax(dim=-1) - wanted
+    return difference[:, order].cumsum(dim=-1)[:, :-1], values.diff()
+
+
 def reweighed(charges: Tensor, worst: Tensor, numbers: NumberLogits) -> Tensor:
     """Mix charges with 1.01 times the worst one, by how much probability is on text, [k]."""
     mass = (numbers.logits.logsumexp(dim=-1) - numbers.log_normaliser).exp()

@@ -88,6 +88,10 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "ntl_mse": ObjectiveSpec(terms=(TermSpec(name="ntl_mse"),)),
     "ntl_mae": ObjectiveSpec(terms=(TermSpec(name="ntl_mae"),)),
     "ntl_huber": ObjectiveSpec(terms=(TermSpec(name="ntl_huber"),)),
+    # The weight of NTL, for want of one that was checked: rps has none of its own, and that of the
+    # paper of smmd was not looked up.
+    "rps": ObjectiveSpec(terms=(TermSpec(name="rps"),)),
+    "smmd": ObjectiveSpec(terms=(TermSpec(name="smmd"),)),
     "emd": ObjectiveSpec(terms=_EMD, balance="ratio"),
     "emd_published": ObjectiveSpec(
         terms=_EMD, balance="ratio", reduction="samples", digit_runs=True

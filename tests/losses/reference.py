@@ -5,6 +5,7 @@ published readings are written down as the published code defines them: runs of 
 within each sample, then a mean over samples.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -90,6 +91,31 @@ def huber(error: Tensor, delta: float) -> Tensor:
     return size**2 / 2 if size <= delta else delta * (size - delta / 2)
 
 
+def ranked_probability(scores: Tensor, wanted: int) -> Tensor:
+    """Return the squared distance of the cumulative distributions; scores [10]."""
+    chances = scores.softmax(dim=0)
+    total = below = scores.new_zeros(())
+    for digit in range(10):
+        below = below + chances[digit]
+        total = total + (below - (1 if wanted <= digit else 0)) ** 2
+    return total
+
+
+def discrepancy(scores: Tensor, wanted: int, bandwidth: float) -> Tensor:
+    """Return r'Kr + a r'(D-K)r, pair by pair: r'(D-K)r is half the sum of K (r_i - r_j)^2."""
+    chances = scores.softmax(dim=0)
+    residual = [chances[digit] - int(digit == wanted) for digit in range(10)]
+    pairs = [
+        (i, j, math.exp(-(((i - j) / bandwidth) ** 2) / 2)) for i in range(10) for j in range(10)
+    ]
+    mean_degree = sum(k for _, _, k in pairs) / 10
+    total = scores.new_zeros(())
+    for i, j, k in pairs:
+        total = total + k * residual[i] * residual[j]
+        total = total + k * (residual[i] - residual[j]) ** 2 / 2 / (2 * mean_degree)
+    return total
+
+
 def reweighed(row: Tensor, scores: Tensor, charge: Tensor, worst: float) -> Tensor:
     """Return a charge where text costs 1.01 times the worst digit; row [v]."""
     mass = scores.exp().sum() / row.exp().sum()
@@ -113,6 +139,10 @@ def digit_charge(
     elif term == "ntl_huber":
         delta = options.get("delta", 1.0)
         charge, worst = huber(miss(scores, digit.value), delta), delta * (9 - delta / 2)
+    elif term == "rps":
+        return ranked_probability(scores, digit.value)
+    elif term == "smmd":
+        return discrepancy(scores, digit.value, options.get("bandwidth", 2.0))
     else:
         raise KeyError(term)
     return reweighed(row, scores, charge, worst) if options.get("reweigh") else charge

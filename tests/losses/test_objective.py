@@ -26,6 +26,8 @@ DEFINITIONS = {
     "ntl_mse": {"terms": [("ntl_mse", 1.0, {})]},
     "ntl_mae": {"terms": [("ntl_mae", 1.0, {})]},
     "ntl_huber": {"terms": [("ntl_huber", 1.0, {})]},
+    "rps": {"terms": [("rps", 1.0, {})]},
+    "smmd": {"terms": [("smmd", 1.0, {})]},
     "emd": {"terms": [("emd", 1.0, {})], "ratio": True},
     "emd_published": {"terms": [("emd", 1.0, {})], "ratio": True, "published": True},
     "ntil": {"terms": NTIL, "ratio": True},

@@ -32,6 +32,9 @@ from mm_numeric.losses.term import NumberLogits
         ("ntl_mae", {"reweigh": True}),
         ("ntl_huber", {"reweigh": True}),
         ("ntl_huber", {"delta": 2.5}),
+        ("rps", {}),
+        ("smmd", {}),
+        ("smmd", {"bandwidth": 0.7}),
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
@@ -233,7 +236,18 @@ def test_the_straight_through_gradient(temperature, seed):
 
 @pytest.mark.parametrize(
     "name",
-    ["ntl_was", "ntl_mse", "ntl_mae", "ntl_huber", "emd", "emd_exp", "relative", "magnitude"],
+    [
+        "ntl_was",
+        "ntl_mse",
+        "ntl_mae",
+        "ntl_huber",
+        "rps",
+        "smmd",
+        "emd",
+        "emd_exp",
+        "relative",
+        "magnitude",
+    ],
 )
 def test_a_perfect_prediction_charges_nothing(name):
     scores = certain("-12.50, 7").requires_grad_()
@@ -266,6 +280,7 @@ def test_long_numbers_are_finite(name, digits, fraction):
         ("emd_exp", {"growth": 0}, "emd_exp: growth must be > 0, not 0"),
         ("ntl_was", {"squash": 0.9}, "ntl_was: squash must be >= 1, not 0.9"),
         ("ntl_huber", {"delta": 0}, "ntl_huber: delta must be > 0, not 0"),
+        ("smmd", {"bandwidth": 0.0}, "smmd: bandwidth must be > 0, not 0.0"),
         ("relative", {"temperature": 0.0}, "temperature must be > 0 and noise_scale >= 0, not 0.0"),
         ("magnitude", {"noise_scale": -1.0}, "noise_scale >= 0, not 0.1 and -1.0"),
     ],
