@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from mm_numeric.losses.targets import spread_target
 from mm_numeric.losses.term import NumberLogits
 from mm_numeric.spans import NumberSpans
 
@@ -61,6 +62,36 @@ def _squashed(distance: Tensor, squash: float) -> Tensor:
     # Where all wrong values are equally far (as 0 and 1 alone) there is nothing to map: 1.
     span = (distance.max() - nearest).clamp(min=torch.finfo(distance.dtype).tiny)
     return (1 + (distance - nearest) * ((squash - 1) / span)).where(apart, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CumulativeDistance:
+    """``sum_i |CDF_p(v_i) - CDF_q(v_i)| (v_{i+1} - v_i)`` over the sorted values: Wasserstein-1.
+
+    Equal to ``ExpectedDistance`` where all of q is on the label; this form (arXiv 2411.02083) also
+    takes a target that is spread. In token value, 0 where p is q.
+
+    Attributes:
+        sigma: Standard deviation of the target around the label, in token value: the target of
+            Gaussian cross-entropy, ``q_j ~ exp(-((v_j - v_y) / sigma) ** 2 / 2)``. 0 is the label.
+    """
+
+    per: ClassVar[Literal["token"]] = "token"
+    sigma: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse a spread that there cannot be."""
+        if self.sigma < 0:
+            raise ValueError(f"ntl_was_cdf: sigma must be >= 0, not {self.sigma}.")
+
+    def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
+        """Return the charge of each number token, [k]."""
+        if self.sigma:
+            wanted = spread_target(numbers.values, spans.target, 2 * self.sigma**2)
+        else:
+            wanted = torch.nn.functional.one_hot(spans.target, len(numbers.values))
+        difference, gaps = cumulative_difference(numbers, wanted)
+        return difference.abs() @ gaps
 
 
 def cumulative_difference(numbers: NumberLogits, wanted: Tensor) -> tuple[Tensor, Tensor]:

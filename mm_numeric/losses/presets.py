@@ -85,6 +85,7 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "ce": ObjectiveSpec(),
     "ce_times_1.3": ObjectiveSpec(ce_weight=1.3),  # the control: what the ratio does to the scale
     "ntl_was": ObjectiveSpec(terms=(TermSpec(name="ntl_was"),)),
+    "ntl_was_cdf": ObjectiveSpec(terms=(TermSpec(name="ntl_was_cdf"),)),
     "ntl_mse": ObjectiveSpec(terms=(TermSpec(name="ntl_mse"),)),
     "ntl_mae": ObjectiveSpec(terms=(TermSpec(name="ntl_mae"),)),
     "ntl_huber": ObjectiveSpec(terms=(TermSpec(name="ntl_huber"),)),
@@ -92,6 +93,7 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     # paper of smmd was not looked up.
     "rps": ObjectiveSpec(terms=(TermSpec(name="rps"),)),
     "smmd": ObjectiveSpec(terms=(TermSpec(name="smmd"),)),
+    "dist2": ObjectiveSpec(terms=(TermSpec(name="dist2"),), weight=0.1),
     "emd": ObjectiveSpec(terms=_EMD, balance="ratio"),
     "emd_published": ObjectiveSpec(
         terms=_EMD, balance="ratio", reduction="samples", digit_runs=True

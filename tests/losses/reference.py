@@ -91,6 +91,31 @@ def huber(error: Tensor, delta: float) -> Tensor:
     return size**2 / 2 if size <= delta else delta * (size - delta / 2)
 
 
+def spread(wanted: int, tau: float) -> list[float]:
+    """Return a target that falls with the squared distance to the digit wanted."""
+    heights = [math.exp(-((digit - wanted) ** 2) / tau) for digit in range(10)]
+    return [height / sum(heights) for height in heights]
+
+
+def area(scores: Tensor, wanted: int, sigma: float) -> Tensor:
+    """Return the area between the cumulative distributions; scores [10]."""
+    target = spread(wanted, 2 * sigma**2) if sigma else [float(d == wanted) for d in range(10)]
+    chances = scores.softmax(dim=0)
+    total = ahead = scores.new_zeros(())
+    for digit in range(9):
+        ahead = ahead + chances[digit] - target[digit]
+        total = total + ahead.abs()
+    return total
+
+
+def divergence(row: Tensor, scores: Tensor, wanted: int, tau: float) -> Tensor:
+    """Return KL(q || P), with P over the whole vocabulary; row [v], scores [10]."""
+    total = scores.new_zeros(())
+    for digit, chance in enumerate(spread(wanted, tau)):
+        total = total + chance * (math.log(chance) - scores[digit] + row.exp().sum().log())
+    return total
+
+
 def ranked_probability(scores: Tensor, wanted: int) -> Tensor:
     """Return the squared distance of the cumulative distributions; scores [10]."""
     chances = scores.softmax(dim=0)
@@ -139,6 +164,10 @@ def digit_charge(
     elif term == "ntl_huber":
         delta = options.get("delta", 1.0)
         charge, worst = huber(miss(scores, digit.value), delta), delta * (9 - delta / 2)
+    elif term == "ntl_was_cdf":
+        return area(scores, digit.value, options.get("sigma", 0.0))
+    elif term == "dist2":
+        return divergence(row, scores, digit.value, options.get("tau", 1.0))
     elif term == "rps":
         return ranked_probability(scores, digit.value)
     elif term == "smmd":

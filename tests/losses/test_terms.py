@@ -9,7 +9,7 @@ from losses.charging import VALUES, certain, charge, number_spans, random_scores
 from tokens import SPELLED, VOCABULARY, batch
 from torch.nn import functional
 
-from mm_numeric.losses.distance import ExpectedDistance, PlaceWeightedDistance
+from mm_numeric.losses.distance import CumulativeDistance, ExpectedDistance, PlaceWeightedDistance
 from mm_numeric.losses.objective import make_term, objective
 from mm_numeric.losses.presets import ObjectiveSpec, TermSpec
 from mm_numeric.losses.sequence import MagnitudeError, RelativeError
@@ -33,6 +33,9 @@ from mm_numeric.losses.term import NumberLogits
         ("ntl_huber", {"reweigh": True}),
         ("ntl_huber", {"delta": 2.5}),
         ("rps", {}),
+        ("ntl_was_cdf", {"sigma": 1.5}),
+        ("dist2", {}),
+        ("dist2", {"tau": 3.0}),
         ("smmd", {}),
         ("smmd", {"bandwidth": 0.7}),
     ],
@@ -68,12 +71,16 @@ def test_was_with_half_the_mass_on_each_side():
     assert charge(ExpectedDistance(), scores, "4").item() == pytest.approx(4.0)
 
 
-def test_was_is_the_area_between_the_cumulative_distributions():
-    scores = random_scores(1)
-    predicted = scores.softmax(-1).cumsum(-1)[0]
-    wanted = (VALUES >= 7).double()
-    area = (predicted - wanted).abs().sum().item()
-    assert charge(ExpectedDistance(), scores, "7").item() == pytest.approx(area)
+@pytest.mark.parametrize("values", [VALUES, VALUES.flip(0), VALUES**2, (VALUES * 7) % 10])
+def test_was_is_the_area_between_the_cumulative_distributions(values):
+    """Charges and gradients, with values in any order and with gaps."""
+    found = []
+    for term in (ExpectedDistance(), CumulativeDistance()):
+        scores = random_scores(10).requires_grad_()
+        numbers = NumberLogits(scores, torch.zeros(10), values)
+        charges = term(numbers, number_spans("0123456789"))
+        found.append((charges, *torch.autograd.grad(charges.sum(), scores)))
+    torch.testing.assert_close(*found)
 
 
 def test_reweigh_charges_text_more_than_the_worst_digit():
@@ -241,6 +248,7 @@ def test_the_straight_through_gradient(temperature, seed):
         "ntl_mse",
         "ntl_mae",
         "ntl_huber",
+        "ntl_was_cdf",
         "rps",
         "smmd",
         "emd",
@@ -281,6 +289,8 @@ def test_long_numbers_are_finite(name, digits, fraction):
         ("ntl_was", {"squash": 0.9}, "ntl_was: squash must be >= 1, not 0.9"),
         ("ntl_huber", {"delta": 0}, "ntl_huber: delta must be > 0, not 0"),
         ("smmd", {"bandwidth": 0.0}, "smmd: bandwidth must be > 0, not 0.0"),
+        ("ntl_was_cdf", {"sigma": -1.0}, "ntl_was_cdf: sigma must be >= 0, not -1.0"),
+        ("dist2", {"tau": 0}, "dist2: tau must be > 0, not 0"),
         ("relative", {"temperature": 0.0}, "temperature must be > 0 and noise_scale >= 0, not 0.0"),
         ("magnitude", {"noise_scale": -1.0}, "noise_scale >= 0, not 0.1 and -1.0"),
     ],
