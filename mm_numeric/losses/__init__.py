@@ -21,6 +21,8 @@ TERMS: Mapping[str, str] = {
     "emd_exp": "mm_numeric.losses.distance:PlaceWeightedDistance",
     "relative": "mm_numeric.losses.sequence:RelativeError",
     "magnitude": "mm_numeric.losses.sequence:MagnitudeError",
+    "relative_soft": "mm_numeric.losses.sequence:SoftRelativeError",
+    "magnitude_soft": "mm_numeric.losses.sequence:SoftMagnitudeError",
 }
 """Name of each term to where its class is."""
 

@@ -79,6 +79,11 @@ _NTIL_PUBLISHED = (
     TermSpec(name="relative", weight=0.2, options=_NOISE),
     TermSpec(name="magnitude", weight=0.2, options=_NOISE),
 )
+_NTIL_SOFT = (
+    TermSpec(name="emd_exp", weight=1.0),
+    TermSpec(name="relative_soft", weight=0.2),
+    TermSpec(name="magnitude_soft", weight=0.2),
+)
 _EMD = (TermSpec(name="emd"),)
 
 PRESETS: Mapping[str, ObjectiveSpec] = {
@@ -99,6 +104,7 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
         terms=_EMD, balance="ratio", reduction="samples", digit_runs=True
     ),
     "ntil": ObjectiveSpec(terms=_NTIL, balance="ratio"),
+    "ntil_soft": ObjectiveSpec(terms=_NTIL_SOFT),
     "ntil_published": ObjectiveSpec(
         terms=_NTIL_PUBLISHED, balance="ratio", reduction="samples", digit_runs=True
     ),

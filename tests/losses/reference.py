@@ -76,13 +76,18 @@ def squashed(scores: Tensor, wanted: int, squash: float) -> Tensor:
     return total
 
 
-def miss(scores: Tensor, wanted: int) -> Tensor:
-    """Return how far the expected digit is from the digit wanted, with its sign; scores [10]."""
+def expected_digit(scores: Tensor) -> Tensor:
+    """Return the mean of the digit predicted; scores [10]."""
     chances = scores.softmax(dim=0)
     total = scores.new_zeros(())
     for digit in range(10):
         total = total + chances[digit] * digit
-    return total - wanted
+    return total
+
+
+def miss(scores: Tensor, wanted: int) -> Tensor:
+    """Return how far the expected digit is from the digit wanted, with its sign; scores [10]."""
+    return expected_digit(scores) - wanted
 
 
 def huber(error: Tensor, delta: float) -> Tensor:
@@ -179,10 +184,7 @@ def digit_charge(
 
 def straight_through(scores: Tensor, temperature: float = 0.1) -> Tensor:
     """Return the most likely digit, with the gradient of the expected one; scores [10]."""
-    chances = (scores / temperature).softmax(dim=0)
-    expected = scores.new_zeros(())
-    for digit in range(10):
-        expected = expected + chances[digit] * digit
+    expected = expected_digit(scores / temperature)
     best = max(range(10), key=lambda digit: scores[digit].item())
     return best + (expected - expected.detach())
 
@@ -220,10 +222,13 @@ def charges(
     found = []
     for number in numbers:
         scores = [torch.stack([rows[d.position, i] for i in ids]) for d in number]
-        if term in ("relative", "magnitude"):
-            predicted = size(number, [straight_through(s) for s in scores])
+        if term.startswith(("relative", "magnitude")):
+            digit = expected_digit if term.endswith("soft") else straight_through
+            predicted = size(number, [digit(s) for s in scores])
             wanted = size(number, [rows.new_tensor(float(digit.value)) for digit in number])
-            found.append((relative if term == "relative" else magnitude)(predicted, wanted))
+            found.append(
+                (relative if term.startswith("relative") else magnitude)(predicted, wanted)
+            )
             continue
         for s, digit in zip(scores, number, strict=True):
             found.append(digit_charge(term, options, rows[digit.position], s, digit))

@@ -19,6 +19,7 @@ from mm_numeric.losses.objective import Counts, objective
 from mm_numeric.spans import IGNORE_INDEX, NumberSpans
 
 NTIL = [("emd_exp", 1.0, {}), ("relative", 0.2, {}), ("magnitude", 0.2, {})]
+NTIL_SOFT = [("emd_exp", 1.0, {}), ("relative_soft", 0.2, {}), ("magnitude_soft", 0.2, {})]
 DEFINITIONS = {
     "ce": {"terms": []},
     "ce_times_1.3": {"terms": [], "ce_weight": 1.3},
@@ -33,6 +34,7 @@ DEFINITIONS = {
     "emd": {"terms": [("emd", 1.0, {})], "ratio": True},
     "emd_published": {"terms": [("emd", 1.0, {})], "ratio": True, "published": True},
     "ntil": {"terms": NTIL, "ratio": True},
+    "ntil_soft": {"terms": NTIL_SOFT},
     "ntil_published": {"terms": NTIL, "ratio": True, "published": True},
 }
 NUMERIC = [name for name, spec in PRESETS.items() if spec.terms]
@@ -199,7 +201,7 @@ def test_a_term_of_weight_0_is_logged_and_not_trained():
         assert both.parts["relative"] > 0
 
 
-@pytest.mark.parametrize("name", ["ntl_was", "emd", "ntil", "emd_published", "ntil_published"])
+@pytest.mark.parametrize("name", NUMERIC)
 @pytest.mark.parametrize("seed", range(2))
 def test_micro_batches_with_global_counts_add_up(name, seed):
     """One sample at a time, one of them without a number, and one without a label."""

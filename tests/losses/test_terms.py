@@ -12,8 +12,21 @@ from torch.nn import functional
 from mm_numeric.losses.distance import CumulativeDistance, ExpectedDistance, PlaceWeightedDistance
 from mm_numeric.losses.objective import make_term, objective
 from mm_numeric.losses.presets import ObjectiveSpec, TermSpec
-from mm_numeric.losses.sequence import MagnitudeError, RelativeError
+from mm_numeric.losses.sequence import (
+    MagnitudeError,
+    RelativeError,
+    SoftMagnitudeError,
+    SoftRelativeError,
+)
 from mm_numeric.losses.term import NumberLogits
+
+SOFT_TERMS = [SoftRelativeError(), SoftMagnitudeError()]
+NUMBER_TERMS = {
+    "relative": RelativeError(),
+    "magnitude": MagnitudeError(),
+    "relative_soft": SOFT_TERMS[0],
+    "magnitude_soft": SOFT_TERMS[1],
+}
 
 
 @pytest.mark.parametrize(
@@ -28,6 +41,8 @@ from mm_numeric.losses.term import NumberLogits
         ("emd_exp", {"growth": 2.0}),
         ("relative", {}),
         ("magnitude", {}),
+        ("relative_soft", {}),
+        ("magnitude_soft", {}),
         ("ntl_mse", {"reweigh": True}),
         ("ntl_mae", {"reweigh": True}),
         ("ntl_huber", {"reweigh": True}),
@@ -174,7 +189,7 @@ def test_ntil_published_reading_of_a_decimal():
     assert means["magnitude", "units"] == pytest.approx(0.1116, abs=5e-5)
 
 
-@pytest.mark.parametrize("term", [RelativeError(), MagnitudeError()])
+@pytest.mark.parametrize("term", list(NUMBER_TERMS.values()))
 def test_a_wrong_unit_costs_more_than_a_wrong_tenth(term):
     tenths = charge(term, certain("3.115"), "3.015")
     units = charge(term, certain("4.015"), "3.015")
@@ -199,6 +214,8 @@ def test_relative_and_magnitude(predicted, wanted, relative, magnitude):
         found = charge(RelativeError(), scores, other).item()
         assert found == pytest.approx(relative, rel=1e-12, abs=0)
         assert charge(MagnitudeError(), scores, other).item() == pytest.approx(magnitude, rel=1e-12)
+        soft = [charge(term, scores, other).item() for term in SOFT_TERMS]
+        assert soft == pytest.approx([relative, magnitude], rel=1e-12, abs=1e-30)
 
 
 @pytest.mark.parametrize("term", [RelativeError(), MagnitudeError()])
@@ -238,6 +255,25 @@ def test_the_straight_through_gradient(temperature, seed):
         torch.testing.assert_close(found, slope * worth[:, None] * digit, rtol=1e-9, atol=1e-14)
 
 
+@pytest.mark.parametrize("term", SOFT_TERMS)
+@pytest.mark.parametrize("lead", [0.5, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("wrong", range(9))
+def test_the_soft_terms_have_a_gradient_where_a_wrong_digit_leads(term, lead, wrong):
+    """Label 923, first digit wrong. The published form has 8e-21 at a lead of 5."""
+    scores = certain("923", height=lead)
+    scores[0] = lead * functional.one_hot(torch.tensor(wrong), 10)
+    scores.requires_grad_()
+    charge(term, scores, "923").sum().backward()
+    assert scores.grad.norm() > 1e-3
+    assert scores.grad[0, 9] < 0  # more of the digit that is wanted costs less
+
+
+@pytest.mark.parametrize("term", SOFT_TERMS)
+def test_the_gradient_of_the_soft_terms(term):
+    scores = random_scores(8).requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: charge(term, z, "40.7, -923, 05"), scores)
+
+
 # Edges
 
 
@@ -255,6 +291,8 @@ def test_the_straight_through_gradient(temperature, seed):
         "emd_exp",
         "relative",
         "magnitude",
+        "relative_soft",
+        "magnitude_soft",
     ],
 )
 def test_a_perfect_prediction_charges_nothing(name):
@@ -267,7 +305,7 @@ def test_a_perfect_prediction_charges_nothing(name):
 
 
 @pytest.mark.parametrize("digits", [60, 600])
-@pytest.mark.parametrize("name", ["emd_exp", "relative", "magnitude"])
+@pytest.mark.parametrize("name", [*NUMBER_TERMS, "emd_exp"])
 @pytest.mark.parametrize("fraction", [False, True])
 def test_long_numbers_are_finite(name, digits, fraction):
     text = ("0." if fraction else "") + "9" * digits
