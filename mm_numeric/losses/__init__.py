@@ -10,10 +10,19 @@ from mm_numeric.losses.presets import PRESETS, ObjectiveSpec, TermSpec
 
 TERMS: Mapping[str, str] = {
     "ntl_was": "mm_numeric.losses.distance:ExpectedDistance",
+    "ntl_was_cdf": "mm_numeric.losses.distance:CumulativeDistance",
+    "ntl_mse": "mm_numeric.losses.moments:SquaredError",
+    "ntl_mae": "mm_numeric.losses.moments:AbsoluteError",
+    "ntl_huber": "mm_numeric.losses.moments:HuberError",
+    "rps": "mm_numeric.losses.proper:RankedProbability",
+    "smmd": "mm_numeric.losses.proper:SmoothedDiscrepancy",
+    "dist2": "mm_numeric.losses.targets:SpreadTarget",
     "emd": "mm_numeric.losses.distance:ExpectedDistance",
     "emd_exp": "mm_numeric.losses.distance:PlaceWeightedDistance",
     "relative": "mm_numeric.losses.sequence:RelativeError",
     "magnitude": "mm_numeric.losses.sequence:MagnitudeError",
+    "relative_soft": "mm_numeric.losses.sequence:SoftRelativeError",
+    "magnitude_soft": "mm_numeric.losses.sequence:SoftMagnitudeError",
 }
 """Name of each term to where its class is."""
 

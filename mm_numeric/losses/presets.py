@@ -79,17 +79,32 @@ _NTIL_PUBLISHED = (
     TermSpec(name="relative", weight=0.2, options=_NOISE),
     TermSpec(name="magnitude", weight=0.2, options=_NOISE),
 )
+_NTIL_SOFT = (
+    TermSpec(name="emd_exp", weight=1.0),
+    TermSpec(name="relative_soft", weight=0.2),
+    TermSpec(name="magnitude_soft", weight=0.2),
+)
 _EMD = (TermSpec(name="emd"),)
 
 PRESETS: Mapping[str, ObjectiveSpec] = {
     "ce": ObjectiveSpec(),
     "ce_times_1.3": ObjectiveSpec(ce_weight=1.3),  # the control: what the ratio does to the scale
     "ntl_was": ObjectiveSpec(terms=(TermSpec(name="ntl_was"),)),
+    "ntl_was_cdf": ObjectiveSpec(terms=(TermSpec(name="ntl_was_cdf"),)),
+    "ntl_mse": ObjectiveSpec(terms=(TermSpec(name="ntl_mse"),)),
+    "ntl_mae": ObjectiveSpec(terms=(TermSpec(name="ntl_mae"),)),
+    "ntl_huber": ObjectiveSpec(terms=(TermSpec(name="ntl_huber"),)),
+    # The weight of NTL, for want of one that was checked: rps has none of its own, and that of the
+    # paper of smmd was not looked up.
+    "rps": ObjectiveSpec(terms=(TermSpec(name="rps"),)),
+    "smmd": ObjectiveSpec(terms=(TermSpec(name="smmd"),)),
+    "dist2": ObjectiveSpec(terms=(TermSpec(name="dist2"),), weight=0.1),
     "emd": ObjectiveSpec(terms=_EMD, balance="ratio"),
     "emd_published": ObjectiveSpec(
         terms=_EMD, balance="ratio", reduction="samples", digit_runs=True
     ),
     "ntil": ObjectiveSpec(terms=_NTIL, balance="ratio"),
+    "ntil_soft": ObjectiveSpec(terms=_NTIL_SOFT),
     "ntil_published": ObjectiveSpec(
         terms=_NTIL_PUBLISHED, balance="ratio", reduction="samples", digit_runs=True
     ),

@@ -5,6 +5,7 @@ published readings are written down as the published code defines them: runs of 
 within each sample, then a mean over samples.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -65,18 +66,125 @@ def distance(scores: Tensor, wanted: int) -> Tensor:
     return total
 
 
-def reweighed(row: Tensor, scores: Tensor, wanted: int) -> Tensor:
-    """Return the expected distance where text costs 1.01 times the largest distance; row [v]."""
+def squashed(scores: Tensor, wanted: int, squash: float) -> Tensor:
+    """Return the expected cost where the nearest wrong digit costs 1, the farthest ``squash``."""
+    chances = scores.softmax(dim=0)
+    total = scores.new_zeros(())
+    for digit in range(10):
+        if digit != wanted:
+            total = total + chances[digit] * (1 + (abs(digit - wanted) - 1) * (squash - 1) / 8)
+    return total
+
+
+def expected_digit(scores: Tensor) -> Tensor:
+    """Return the mean of the digit predicted; scores [10]."""
+    chances = scores.softmax(dim=0)
+    total = scores.new_zeros(())
+    for digit in range(10):
+        total = total + chances[digit] * digit
+    return total
+
+
+def miss(scores: Tensor, wanted: int) -> Tensor:
+    """Return how far the expected digit is from the digit wanted, with its sign; scores [10]."""
+    return expected_digit(scores) - wanted
+
+
+def huber(error: Tensor, delta: float) -> Tensor:
+    """Return the Huber loss: a square near 0, a line beyond ``delta``."""
+    size = error.abs()
+    return size**2 / 2 if size <= delta else delta * (size - delta / 2)
+
+
+def spread(wanted: int, tau: float) -> list[float]:
+    """Return a target that falls with the squared distance to the digit wanted."""
+    heights = [math.exp(-((digit - wanted) ** 2) / tau) for digit in range(10)]
+    return [height / sum(heights) for height in heights]
+
+
+def area(scores: Tensor, wanted: int, sigma: float) -> Tensor:
+    """Return the area between the cumulative distributions; scores [10]."""
+    target = spread(wanted, 2 * sigma**2) if sigma else [float(d == wanted) for d in range(10)]
+    chances = scores.softmax(dim=0)
+    total = ahead = scores.new_zeros(())
+    for digit in range(9):
+        ahead = ahead + chances[digit] - target[digit]
+        total = total + ahead.abs()
+    return total
+
+
+def divergence(row: Tensor, scores: Tensor, wanted: int, tau: float) -> Tensor:
+    """Return KL(q || P), with P over the whole vocabulary; row [v], scores [10]."""
+    total = scores.new_zeros(())
+    for digit, chance in enumerate(spread(wanted, tau)):
+        total = total + chance * (math.log(chance) - scores[digit] + row.exp().sum().log())
+    return total
+
+
+def ranked_probability(scores: Tensor, wanted: int) -> Tensor:
+    """Return the squared distance of the cumulative distributions; scores [10]."""
+    chances = scores.softmax(dim=0)
+    total = below = scores.new_zeros(())
+    for digit in range(10):
+        below = below + chances[digit]
+        total = total + (below - (1 if wanted <= digit else 0)) ** 2
+    return total
+
+
+def discrepancy(scores: Tensor, wanted: int, bandwidth: float) -> Tensor:
+    """Return r'Kr + a r'(D-K)r, pair by pair: r'(D-K)r is half the sum of K (r_i - r_j)^2."""
+    chances = scores.softmax(dim=0)
+    residual = [chances[digit] - int(digit == wanted) for digit in range(10)]
+    pairs = [
+        (i, j, math.exp(-(((i - j) / bandwidth) ** 2) / 2)) for i in range(10) for j in range(10)
+    ]
+    mean_degree = sum(k for _, _, k in pairs) / 10
+    total = scores.new_zeros(())
+    for i, j, k in pairs:
+        total = total + k * residual[i] * residual[j]
+        total = total + k * (residual[i] - residual[j]) ** 2 / 2 / (2 * mean_degree)
+    return total
+
+
+def reweighed(row: Tensor, scores: Tensor, charge: Tensor, worst: float) -> Tensor:
+    """Return a charge where text costs 1.01 times the worst digit; row [v]."""
     mass = scores.exp().sum() / row.exp().sum()
-    return mass * distance(scores, wanted) + (1 - mass) * 1.01 * 9
+    return mass * charge + (1 - mass) * 1.01 * worst
+
+
+def digit_charge(
+    term: str, options: Mapping[str, float], row: Tensor, scores: Tensor, digit: Digit
+) -> Tensor:
+    """Return what a term charges for one digit; row [v], scores [10]."""
+    if term == "emd_exp":
+        return distance(scores, digit.value) * options.get("growth", 1.2) ** digit.from_right
+    if term == "ntl_was" and "squash" in options:
+        charge, worst = squashed(scores, digit.value, options["squash"]), options["squash"]
+    elif term in ("emd", "ntl_was"):
+        charge, worst = distance(scores, digit.value), 9.0
+    elif term == "ntl_mse":
+        charge, worst = miss(scores, digit.value) ** 2, 81.0
+    elif term == "ntl_mae":
+        charge, worst = miss(scores, digit.value).abs(), 9.0
+    elif term == "ntl_huber":
+        delta = options.get("delta", 1.0)
+        charge, worst = huber(miss(scores, digit.value), delta), delta * (9 - delta / 2)
+    elif term == "ntl_was_cdf":
+        return area(scores, digit.value, options.get("sigma", 0.0))
+    elif term == "dist2":
+        return divergence(row, scores, digit.value, options.get("tau", 1.0))
+    elif term == "rps":
+        return ranked_probability(scores, digit.value)
+    elif term == "smmd":
+        return discrepancy(scores, digit.value, options.get("bandwidth", 2.0))
+    else:
+        raise KeyError(term)
+    return reweighed(row, scores, charge, worst) if options.get("reweigh") else charge
 
 
 def straight_through(scores: Tensor, temperature: float = 0.1) -> Tensor:
     """Return the most likely digit, with the gradient of the expected one; scores [10]."""
-    chances = (scores / temperature).softmax(dim=0)
-    expected = scores.new_zeros(())
-    for digit in range(10):
-        expected = expected + chances[digit] * digit
+    expected = expected_digit(scores / temperature)
     best = max(range(10), key=lambda digit: scores[digit].item())
     return best + (expected - expected.detach())
 
@@ -114,18 +222,16 @@ def charges(
     found = []
     for number in numbers:
         scores = [torch.stack([rows[d.position, i] for i in ids]) for d in number]
-        if term in ("relative", "magnitude"):
-            predicted = size(number, [straight_through(s) for s in scores])
+        if term.startswith(("relative", "magnitude")):
+            digit = expected_digit if term.endswith("soft") else straight_through
+            predicted = size(number, [digit(s) for s in scores])
             wanted = size(number, [rows.new_tensor(float(digit.value)) for digit in number])
-            found.append((relative if term == "relative" else magnitude)(predicted, wanted))
+            found.append(
+                (relative if term.startswith("relative") else magnitude)(predicted, wanted)
+            )
+            continue
         for s, digit in zip(scores, number, strict=True):
-            if term == "emd_exp":
-                growth = options.get("growth", 1.2)
-                found.append(distance(s, digit.value) * growth**digit.from_right)
-            elif term == "ntl_was" and options.get("reweigh"):
-                found.append(reweighed(rows[digit.position], s, digit.value))
-            elif term in ("emd", "ntl_was"):
-                found.append(distance(s, digit.value))
+            found.append(digit_charge(term, options, rows[digit.position], s, digit))
     return found
 
 

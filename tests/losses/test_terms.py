@@ -5,41 +5,28 @@ import math
 import pytest
 import torch
 from losses import reference
-from tokens import SPELLED, VOCABULARY, batch, labels_of
+from losses.charging import VALUES, certain, charge, number_spans, random_scores
+from tokens import SPELLED, VOCABULARY, batch
+from torch.nn import functional
 
-from mm_numeric.losses.distance import ExpectedDistance, PlaceWeightedDistance
+from mm_numeric.losses.distance import CumulativeDistance, ExpectedDistance, PlaceWeightedDistance
 from mm_numeric.losses.objective import make_term, objective
 from mm_numeric.losses.presets import ObjectiveSpec, TermSpec
-from mm_numeric.losses.sequence import MagnitudeError, RelativeError
+from mm_numeric.losses.sequence import (
+    MagnitudeError,
+    RelativeError,
+    SoftMagnitudeError,
+    SoftRelativeError,
+)
 from mm_numeric.losses.term import NumberLogits
-from mm_numeric.spans import NumberSpans
 
-VALUES = torch.arange(10.0, dtype=torch.float64)
-DIGITS = [SPELLED.index(str(digit)) for digit in range(10)]
-
-
-def number_spans(text, *, digit_runs=False):
-    """Return the spans of one text."""
-    return NumberSpans.from_labels(labels_of(text), VOCABULARY, digit_runs=digit_runs)
-
-
-def charge(term, scores, text, *, log_normaliser=None, digit_runs=False):
-    """Return what a term charges for digit scores [k, 10], where the label is a text."""
-    normaliser = scores.logsumexp(-1) if log_normaliser is None else log_normaliser
-    numbers = NumberLogits(scores, normaliser, VALUES.to(scores))
-    return term(numbers, number_spans(text, digit_runs=digit_runs))
-
-
-def certain(text, height=80.0):
-    """Return scores [k, 10] of a model that is certain of the digits of a text."""
-    digits = torch.tensor([int(character) for character in text if character.isdigit()])
-    return height * torch.nn.functional.one_hot(digits, 10).double()
-
-
-def random_scores(count, seed=0):
-    """Return digit scores [k, 10]."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(count, 10, generator=generator, dtype=torch.float64)
+SOFT_TERMS = [SoftRelativeError(), SoftMagnitudeError()]
+NUMBER_TERMS = {
+    "relative": RelativeError(),
+    "magnitude": MagnitudeError(),
+    "relative_soft": SOFT_TERMS[0],
+    "magnitude_soft": SOFT_TERMS[1],
+}
 
 
 @pytest.mark.parametrize(
@@ -47,11 +34,25 @@ def random_scores(count, seed=0):
     [
         ("ntl_was", {}),
         ("ntl_was", {"reweigh": True}),
+        ("ntl_was", {"squash": 3.0}),
+        ("ntl_was", {"squash": 1.0, "reweigh": True}),
         ("emd", {}),
         ("emd_exp", {}),
         ("emd_exp", {"growth": 2.0}),
         ("relative", {}),
         ("magnitude", {}),
+        ("relative_soft", {}),
+        ("magnitude_soft", {}),
+        ("ntl_mse", {"reweigh": True}),
+        ("ntl_mae", {"reweigh": True}),
+        ("ntl_huber", {"reweigh": True}),
+        ("ntl_huber", {"delta": 2.5}),
+        ("rps", {}),
+        ("ntl_was_cdf", {"sigma": 1.5}),
+        ("dist2", {}),
+        ("dist2", {"tau": 3.0}),
+        ("smmd", {}),
+        ("smmd", {"bandwidth": 0.7}),
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
@@ -85,12 +86,16 @@ def test_was_with_half_the_mass_on_each_side():
     assert charge(ExpectedDistance(), scores, "4").item() == pytest.approx(4.0)
 
 
-def test_was_is_the_area_between_the_cumulative_distributions():
-    scores = random_scores(1)
-    predicted = scores.softmax(-1).cumsum(-1)[0]
-    wanted = (VALUES >= 7).double()
-    area = (predicted - wanted).abs().sum().item()
-    assert charge(ExpectedDistance(), scores, "7").item() == pytest.approx(area)
+@pytest.mark.parametrize("values", [VALUES, VALUES.flip(0), VALUES**2, (VALUES * 7) % 10])
+def test_was_is_the_area_between_the_cumulative_distributions(values):
+    """Charges and gradients, with values in any order and with gaps."""
+    found = []
+    for term in (ExpectedDistance(), CumulativeDistance()):
+        scores = random_scores(10).requires_grad_()
+        numbers = NumberLogits(scores, torch.zeros(10), values)
+        charges = term(numbers, number_spans("0123456789"))
+        found.append((charges, *torch.autograd.grad(charges.sum(), scores)))
+    torch.testing.assert_close(*found)
 
 
 def test_reweigh_charges_text_more_than_the_worst_digit():
@@ -114,6 +119,36 @@ def test_gaps_between_values_count():
     spans = number_spans("1")  # class 1, which is worth 5
     numbers = NumberLogits(torch.zeros(1, 3).double(), torch.zeros(1), vocabulary_values)
     assert ExpectedDistance()(numbers, spans).item() == pytest.approx((5 + 0 + 95) / 3)
+
+
+def test_squash_maps_the_costs_of_a_wrong_digit():
+    """A model that is certain of 0, 1, ... 9 where 0 is wanted."""
+    term, scores = ExpectedDistance(squash=3.0), certain("0123456789")
+    costs = torch.cat([charge(term, row[None], "0") for row in scores])
+    torch.testing.assert_close(costs[1:], torch.linspace(1, 3, 9).double())
+    assert costs[0] < 1e-30
+    one = charge(ExpectedDistance(squash=1.0), random_scores(1), "7")
+    torch.testing.assert_close(one, 1 - random_scores(1).softmax(-1)[:, 7])
+    nine = charge(ExpectedDistance(squash=9.0), random_scores(1), "7")
+    torch.testing.assert_close(nine, charge(ExpectedDistance(), random_scores(1), "7"))
+
+
+@pytest.mark.parametrize(
+    ("values", "costs"),
+    [
+        ([0, 5, 100], [1.0, 0.0, 1 + (95 - 5) * 2 / (100 - 5)]),
+        ([0, 1], [1.0, 0.0]),
+        ([3, 3, 4], [0.0, 0.0, 1.0]),  # two tokens for one value
+        ([3, 3], [0.0, 0.0]),
+    ],
+)
+def test_squash_with_gaps_and_with_nothing_to_map(values, costs):
+    values = torch.tensor(values).double()
+    for j, cost in enumerate(costs):
+        scores = 80 * torch.eye(len(values)).double()[j : j + 1]
+        numbers = NumberLogits(scores, torch.zeros(1), values)  # the label is class 1
+        found = ExpectedDistance(squash=3.0)(numbers, number_spans("1")).item()
+        assert found == pytest.approx(cost, abs=1e-30)
 
 
 # Place weights
@@ -154,7 +189,7 @@ def test_ntil_published_reading_of_a_decimal():
     assert means["magnitude", "units"] == pytest.approx(0.1116, abs=5e-5)
 
 
-@pytest.mark.parametrize("term", [RelativeError(), MagnitudeError()])
+@pytest.mark.parametrize("term", list(NUMBER_TERMS.values()))
 def test_a_wrong_unit_costs_more_than_a_wrong_tenth(term):
     tenths = charge(term, certain("3.115"), "3.015")
     units = charge(term, certain("4.015"), "3.015")
@@ -179,6 +214,8 @@ def test_relative_and_magnitude(predicted, wanted, relative, magnitude):
         found = charge(RelativeError(), scores, other).item()
         assert found == pytest.approx(relative, rel=1e-12, abs=0)
         assert charge(MagnitudeError(), scores, other).item() == pytest.approx(magnitude, rel=1e-12)
+        soft = [charge(term, scores, other).item() for term in SOFT_TERMS]
+        assert soft == pytest.approx([relative, magnitude], rel=1e-12, abs=1e-30)
 
 
 @pytest.mark.parametrize("term", [RelativeError(), MagnitudeError()])
@@ -218,11 +255,45 @@ def test_the_straight_through_gradient(temperature, seed):
         torch.testing.assert_close(found, slope * worth[:, None] * digit, rtol=1e-9, atol=1e-14)
 
 
+@pytest.mark.parametrize("term", SOFT_TERMS)
+@pytest.mark.parametrize("lead", [0.5, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("wrong", range(9))
+def test_the_soft_terms_have_a_gradient_where_a_wrong_digit_leads(term, lead, wrong):
+    """Label 923, first digit wrong. The published form has 8e-21 at a lead of 5."""
+    scores = certain("923", height=lead)
+    scores[0] = lead * functional.one_hot(torch.tensor(wrong), 10)
+    scores.requires_grad_()
+    charge(term, scores, "923").sum().backward()
+    assert scores.grad.norm() > 1e-3
+    assert scores.grad[0, 9] < 0  # more of the digit that is wanted costs less
+
+
+@pytest.mark.parametrize("term", SOFT_TERMS)
+def test_the_gradient_of_the_soft_terms(term):
+    scores = random_scores(8).requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: charge(term, z, "40.7, -923, 05"), scores)
+
+
 # Edges
 
 
 @pytest.mark.parametrize(
-    "name", ["ntl_was", "emd", "emd_exp", "relative", "magnitude"], ids=lambda name: name
+    "name",
+    [
+        "ntl_was",
+        "ntl_mse",
+        "ntl_mae",
+        "ntl_huber",
+        "ntl_was_cdf",
+        "rps",
+        "smmd",
+        "emd",
+        "emd_exp",
+        "relative",
+        "magnitude",
+        "relative_soft",
+        "magnitude_soft",
+    ],
 )
 def test_a_perfect_prediction_charges_nothing(name):
     scores = certain("-12.50, 7").requires_grad_()
@@ -234,7 +305,7 @@ def test_a_perfect_prediction_charges_nothing(name):
 
 
 @pytest.mark.parametrize("digits", [60, 600])
-@pytest.mark.parametrize("name", ["emd_exp", "relative", "magnitude"])
+@pytest.mark.parametrize("name", [*NUMBER_TERMS, "emd_exp"])
 @pytest.mark.parametrize("fraction", [False, True])
 def test_long_numbers_are_finite(name, digits, fraction):
     text = ("0." if fraction else "") + "9" * digits
@@ -253,6 +324,11 @@ def test_long_numbers_are_finite(name, digits, fraction):
         ("emdd", {}, r"there is no loss term 'emdd'\. Did you mean 'emd'\?"),
         ("emd", {"growth": 2}, r"loss term emd: there is no setting 'growth'"),
         ("emd_exp", {"growth": 0}, "emd_exp: growth must be > 0, not 0"),
+        ("ntl_was", {"squash": 0.9}, "ntl_was: squash must be >= 1, not 0.9"),
+        ("ntl_huber", {"delta": 0}, "ntl_huber: delta must be > 0, not 0"),
+        ("smmd", {"bandwidth": 0.0}, "smmd: bandwidth must be > 0, not 0.0"),
+        ("ntl_was_cdf", {"sigma": -1.0}, "ntl_was_cdf: sigma must be >= 0, not -1.0"),
+        ("dist2", {"tau": 0}, "dist2: tau must be > 0, not 0"),
         ("relative", {"temperature": 0.0}, "temperature must be > 0 and noise_scale >= 0, not 0.0"),
         ("magnitude", {"noise_scale": -1.0}, "noise_scale >= 0, not 0.1 and -1.0"),
     ],
@@ -280,7 +356,18 @@ def byte_tokenizer():
 
 @pytest.mark.parametrize("reweigh", [False, True])
 @pytest.mark.parametrize("seed", range(2))
-def test_ntl_was_equals_ntloss(byte_tokenizer, reweigh, seed):
+@pytest.mark.parametrize(
+    ("name", "options", "their_class", "their_options"),
+    [
+        ("ntl_was", {}, "NTLoss", {}),
+        ("ntl_was", {"squash": 3.0}, "NTLoss", {"squash_factor": 3.0}),
+        ("ntl_was", {"squash": 20.0}, "NTLoss", {"squash_factor": 20.0}),
+        ("ntl_mse", {}, "NTLossDotProduct", {"loss_function": functional.mse_loss}),
+        ("ntl_mae", {}, "NTLossDotProduct", {"loss_function": functional.l1_loss}),
+        ("ntl_huber", {}, "NTLossDotProduct", {"loss_function": functional.huber_loss}),
+    ],
+)
+def test_equals_ntloss(byte_tokenizer, name, options, their_class, their_options, reweigh, seed):
     ntloss = pytest.importorskip("ntloss")
     from mm_numeric.vocabulary import NumberVocabulary
 
@@ -292,14 +379,14 @@ def test_ntl_was_equals_ntloss(byte_tokenizer, reweigh, seed):
     logits = 3 * torch.randn(3, 12, len(byte_tokenizer), generator=generator)
     logits[..., list(vocabulary.token_ids)] += 4 * torch.rand(3, 12, 1, generator=generator)
 
-    term = TermSpec(name="ntl_was", options={"reweigh": reweigh})
-    theirs = ntloss.NTLoss(byte_tokenizer, reweigh=reweigh)
+    term = TermSpec(name=name, options={**options, "reweigh": reweigh})
+    theirs = getattr(ntloss, their_class)(byte_tokenizer, reweigh=reweigh, **their_options)
     a, b = logits.clone().requires_grad_(), logits.clone().requires_grad_()
-    result = objective("ntl_was", vocabulary, terms=(term,))(a, labels)
+    result = objective(name, vocabulary, terms=(term,))(a, labels)
     other = theirs(b, labels)
-    torch.testing.assert_close(result.parts["ntl_was"], other, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(result.parts[name], other, rtol=1e-6, atol=1e-6)
     # NTL adds 0.3 of it to cross-entropy.
-    total = torch.nn.functional.cross_entropy(b.flatten(0, 1), labels.flatten()) + 0.3 * other
+    total = functional.cross_entropy(b.flatten(0, 1), labels.flatten()) + 0.3 * other
     result.loss.backward()
     total.backward()
     torch.testing.assert_close(result.loss, total, rtol=1e-6, atol=1e-6)

@@ -1,0 +1,33 @@
+"""What a term charges for digit scores, without an objective around it."""
+
+import torch
+from tokens import VOCABULARY, labels_of
+
+from mm_numeric.losses.term import NumberLogits
+from mm_numeric.spans import NumberSpans
+
+VALUES = torch.arange(10.0, dtype=torch.float64)
+
+
+def number_spans(text, *, digit_runs=False):
+    """Return the spans of one text."""
+    return NumberSpans.from_labels(labels_of(text), VOCABULARY, digit_runs=digit_runs)
+
+
+def charge(term, scores, text, *, log_normaliser=None, digit_runs=False):
+    """Return what a term charges for digit scores [k, 10], where the label is a text."""
+    normaliser = scores.logsumexp(-1) if log_normaliser is None else log_normaliser
+    numbers = NumberLogits(scores, normaliser, VALUES.to(scores))
+    return term(numbers, number_spans(text, digit_runs=digit_runs))
+
+
+def certain(text, height=80.0):
+    """Return scores [k, 10] of a model that is certain of the digits of a text."""
+    digits = torch.tensor([int(character) for character in text if character.isdigit()])
+    return height * torch.nn.functional.one_hot(digits, 10).double()
+
+
+def random_scores(count, seed=0):
+    """Return digit scores [k, 10]."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 10, generator=generator, dtype=torch.float64)
