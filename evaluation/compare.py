@@ -26,7 +26,7 @@ from mm_numeric.config import Config, NamedObjective, compared_objectives, with_
 from mm_numeric.evaluation.score import RESULTS, in_unit, score
 from mm_numeric.evaluation.summary import write_summary
 from mm_numeric.losses.presets import PRESETS
-from mm_numeric.run_folder import CONFIG, FINISHED, claim, last_checkpoint, locked, write_text
+from mm_numeric.run_folder import CONFIG, FINISHED, claim, last_checkpoint, locked, write_config
 
 WARM_START = "warm_start"
 _MAY_GROW = {"compare", "objective"}  # parts of a config that do not change a run that exists
@@ -72,7 +72,7 @@ def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
                 if (run.output_dir / CONFIG).is_file():
                     claim(run.output_dir, run)
         # Seeds and objectives may be added; the runs have just refused other changes.
-        write_text(folder / CONFIG, config.to_yaml())
+        write_config(folder, config)
         left = [seed for seed in config.compare.seeds if not _is_done(config, seed)]
         if left and config.compare.jobs > 1:
             _run_in_processes(config, folder, left)

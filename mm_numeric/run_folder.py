@@ -25,7 +25,8 @@ from mm_numeric.strict import read_yaml
 CONFIG, LOG, MODEL, FINISHED = "config.yaml", "log.jsonl", "model", "run.json"
 
 _FREE_TO_CHANGE = frozenset({"predict", "compare"})  # what does not change what is trained
-_LEFTOVERS = (CONFIG, LOG, MODEL, "init", "checkpoint-*", "*.unfinished")
+_LEFTOVERS = (CONFIG, LOG, "init", "checkpoint-*", "*.unfinished")
+_HEADER = "# Written by mm-numeric: the config of this folder, every default filled in.\n"
 _PACKAGES = ("mm-numeric", "torch", "transformers", "accelerate", "numpy", "pillow")
 
 
@@ -43,23 +44,35 @@ def claim(folder: Path, config: Config, *, ignore: Set[str] = _FREE_TO_CHANGE) -
     """
     entries = list(folder.iterdir()) if folder.is_dir() else []
     left = [p for p in entries if any(p.match(name) for name in _LEFTOVERS)]
-    known = (folder / CONFIG).is_file()
-    begun = len(left) < len(entries) or last_checkpoint(folder) or (folder / MODEL).exists()
-    if known and begun:
+    begun = len(left) < len(entries) or last_checkpoint(folder)
+    if (folder / CONFIG).is_file() and begun:
         difference = _first_difference(_without(_read(folder), ignore), _without(config, ignore))
         if difference:
             raise ValueError(
                 f"{folder} holds another run: {difference}. Choose another folder, or delete it."
             )
         return True
-    ours = known or any(p.match(f"{CONFIG}.*.unfinished") for p in left)
-    if (folder.exists() and not folder.is_dir()) or (entries and (begun or not ours)):
+    # Nothing is cleared away on the word of a file name: a config.yaml may be the user's own.
+    if (folder.exists() and not folder.is_dir()) or (entries and (begun or not _is_ours(folder))):
         raise ValueError(f"{folder} is not empty and holds no run. Choose another folder.")
     for path in left:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / CONFIG, config.to_yaml())
+    write_config(folder, config)
     return False
+
+
+def write_config(folder: Path, config: Config) -> None:
+    """Write the config of a folder, marked as written here."""
+    write_text(folder / CONFIG, _HEADER + config.to_yaml())
+
+
+def _is_ours(folder: Path) -> bool:
+    """Say whether a run has claimed a folder, or was cut off while it did."""
+    path = folder / CONFIG
+    if path.is_file():
+        return path.read_bytes().startswith(_HEADER.encode())
+    return any(folder.glob(f"{CONFIG}.*.unfinished"))
 
 
 @contextmanager

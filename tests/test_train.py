@@ -197,6 +197,15 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path):
     assert (tmp_path / "run" / "thesis.tex").read_text() == "mine"
 
 
+def test_a_user_s_own_config_in_the_folder_is_left_alone(tmp_path):
+    (tmp_path / "run").mkdir()
+    own = "# my notes\n" + small_config(tmp_path).to_yaml()
+    (tmp_path / "run" / "config.yaml").write_text(own)
+    with pytest.raises(ValueError, match="is not empty and holds no run"):
+        train(small_config(tmp_path))
+    assert (tmp_path / "run" / "config.yaml").read_text() == own
+
+
 def test_a_checkpoint_that_was_cut_off_is_not_resumed_from(tmp_path):
     train(small_config(tmp_path, "trainer.save_total_limit=null"))
     run = tmp_path / "run"
