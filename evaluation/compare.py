@@ -22,15 +22,28 @@ from typing import Any
 
 from tqdm import tqdm
 
-from mm_numeric.config import Config, NamedObjective, compared_objectives, with_trainer
-from mm_numeric.evaluation.score import RESULTS, in_unit, score
+from mm_numeric.config import (
+    WARM_START,
+    Config,
+    NamedObjective,
+    compared_objectives,
+    with_trainer,
+)
+from mm_numeric.evaluation.score import in_unit, score
 from mm_numeric.evaluation.summary import write_summary
 from mm_numeric.losses.presets import PRESETS
-from mm_numeric.run_folder import CONFIG, FINISHED, claim, last_checkpoint, locked, write_config
+from mm_numeric.run_folder import (
+    CONFIG,
+    FINISHED,
+    PREDICTIONS,
+    RESULTS,
+    claim,
+    last_checkpoint,
+    locked,
+    write_config,
+)
 
-WARM_START = "warm_start"
 _MAY_GROW = {"compare", "objective"}  # parts of a config that do not change a run that exists
-PREDICTIONS = "predictions.jsonl"
 
 
 class SeedFailedError(Exception):

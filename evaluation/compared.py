@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mm_numeric.config import WARM_START
 from mm_numeric.evaluation.charts import Mark, choose_marks
 from mm_numeric.evaluation.page import Metric
+from mm_numeric.run_folder import LOG, RESULTS, SCORES
 
 COMPARE_AGAIN = "Run `mm-numeric compare` to write it."
-
 
 Row = dict[str, Any]
 SCORED = ("id", "image", "target", "text", "parsed", "reason")
@@ -68,12 +69,12 @@ def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str
         name, seed, folder = run["objective"], run["seed"], comparison.folder / run["folder"]
         if name not in comparison.marks:
             continue
-        logs[name, seed] = read_lines(folder / "log.jsonl")
-        logs["", seed] = read_lines(folder.parent / "warm_start" / "log.jsonl")
-        scores[name, seed] = read_lines(folder / "scores.jsonl", SCORED)
+        logs[name, seed] = read_lines(folder / LOG)
+        logs["", seed] = read_lines(folder.parent / WARM_START / LOG)
+        scores[name, seed] = read_lines(folder / SCORES, SCORED)
         reasons = [row["reason"] for row in scores[name, seed] if row["parsed"] is None]
         failures.setdefault(name, Counter()).update(str(r or "unreadable") for r in reasons)
-        results = folder / "results.json"
+        results = folder / RESULTS
         if not scores[name, seed] and results.is_file():
             counted = json.loads(results.read_text(encoding="utf-8")).get("failures") or {}
             failures[name].update({str(reason): int(n) for reason, n in counted.items()})

@@ -20,15 +20,13 @@ from mm_numeric.choose import choose, load
 from mm_numeric.data import read_rows
 from mm_numeric.evaluation.bootstrap import interval
 from mm_numeric.evaluation.scorer import Scorer
-from mm_numeric.run_folder import write_text
+from mm_numeric.run_folder import RESULTS, SCORES, write_text
 from mm_numeric.tasks import TASKS
 
 SCORERS: Mapping[type, str] = {
     ClockTime: "mm_numeric.evaluation.times:TIMES",
 }
 """How each kind of answer is judged; a task with answers of its own names its ``scorer``."""
-
-RESULTS, SCORES = "results.json", "scores.jsonl"
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from mm_numeric.config import Config, DataSource, compared_objectives
+from mm_numeric.config import WARM_START, Config, DataSource, compared_objectives
 from mm_numeric.evaluation.bootstrap import draws_interval, run_draws
 from mm_numeric.evaluation.score import Scores, in_unit, read_scores
 from mm_numeric.evaluation.scorer import Metric
-from mm_numeric.run_folder import CONFIG, FINISHED, write_text
+from mm_numeric.run_folder import CONFIG, FINISHED, PREDICTIONS, write_text
 
 SUMMARY = "summary.json"
-_WARM_START = "warm_start"
 
 
 def write_summary(config: Config, folder: Path) -> dict[str, Any]:
@@ -34,7 +33,7 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
     control = objectives[1] if config.compare.control else None
     runs = {
         name: [read_run_scores(folder / f"seed{seed}" / name) for seed in config.compare.seeds]
-        for name in (*objectives, _WARM_START)
+        for name in (*objectives, WARM_START)
     }
     if len({tuple(row["id"] for row in s.rows) for seeds in runs.values() for s in seeds}) > 1:
         raise ValueError(
@@ -48,12 +47,12 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
         values = {name: [float(metric.value(c)) for c in seeds] for name, seeds in columns.items()}
         for name in runs:
             table[name][metric.name] = _entry(values[name], draws[name])
-            compared = name not in (baseline, _WARM_START)
+            compared = name not in (baseline, WARM_START)
             if compared:
                 apart = np.subtract(values[name], values[baseline]).tolist()
                 difference = _entry(apart, draws[name] - draws[baseline])
             table[name][metric.name]["difference"] = difference if compared else None
-    warm = table.pop(_WARM_START)
+    warm = table.pop(WARM_START)
     summary = {
         "title": config.title,
         "task": config.task_name,
@@ -78,7 +77,7 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
 
 def read_run_scores(folder: Path) -> Scores:
     """Score the predictions of one run, its rows in the order of their ids."""
-    scores = read_scores(folder / "predictions.jsonl")
+    scores = read_scores(folder / PREDICTIONS)
     order = sorted(range(len(scores.rows)), key=lambda i: scores.rows[i]["id"])
     return replace(
         scores,
@@ -160,7 +159,7 @@ def _description(config: Config) -> str:
 def _facts(config: Config, folder: Path, test_rows: int) -> dict[str, str]:
     """Say how the comparison was made, in the order in which it is printed."""
     assert config.compare is not None
-    names = (_WARM_START, *(objective.name for objective in compared_objectives(config)))
+    names = (WARM_START, *(objective.name for objective in compared_objectives(config)))
     runs = {
         (seed, name): json.loads((folder / f"seed{seed}" / name / FINISHED).read_text("utf-8"))
         for seed in config.compare.seeds

@@ -31,12 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     arguments, rest = parser.parse_known_args(argv)
-    # argparse takes a list of overrides only once: what stands behind an option is left over.
-    if not all("=" in word and not word.startswith("-") for word in rest) or (
-        rest and "overrides" not in arguments
-    ):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
+        # argparse takes a list of overrides only once: what stands behind an option is left over.
+        overrides = all("=" in word and not word.startswith("-") for word in rest)
+        if not overrides or "overrides" not in arguments:
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
         arguments.overrides += rest
     command: Callable[[argparse.Namespace], None] = arguments.command
     try:
@@ -190,9 +189,10 @@ def _predict(arguments: argparse.Namespace) -> None:
     if arguments.images and not arguments.data:
         raise ValueError("--images says where the pictures of --data are; give --data too.")
     from mm_numeric.generate import predict
+    from mm_numeric.run_folder import PREDICTIONS
 
     source = DataSource(path=arguments.data, images=arguments.images) if arguments.data else None
-    out = arguments.out or arguments.model / "predictions.jsonl"
+    out = arguments.out or arguments.model / PREDICTIONS
     count = predict(
         arguments.model,
         source,

@@ -18,6 +18,9 @@ from mm_numeric.trainer_settings import OURS, check_trainer_settings
 CONFIGS = Path(__file__).parent / "configs"
 """Where the shipped configs are."""
 
+WARM_START = "warm_start"
+"""The run that all objectives of a seed go on from; none of them may have its name."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
@@ -291,7 +294,7 @@ def compared_objectives(config: Config, where: str = "config") -> list[NamedObje
         found.insert(1, read_objective(config.compare.control, f"{where}, compare.control"))
     names = [objective.name for objective in found]
     for name in names:
-        if name in ("", ".", "..", "warm_start") or "/" in name or "\\" in name:
+        if name in ("", ".", "..", WARM_START) or "/" in name or "\\" in name:
             raise ValueError(
                 f"{where}, compare.objectives: {name!r} cannot be the name of a run's folder."
             )

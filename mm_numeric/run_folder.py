@@ -5,6 +5,8 @@ log.jsonl         one line for each logged step
 checkpoint-N/     of transformers.Trainer
 model/            the weights, tokenizer and image processor at the end
 run.json          written last: what was done, with which versions
+
+and, where it was tested, predictions.jsonl, scores.jsonl and results.json.
 """
 
 import fcntl
@@ -23,6 +25,7 @@ from mm_numeric.config import Config, config_from_dict
 from mm_numeric.strict import read_yaml
 
 CONFIG, LOG, MODEL, FINISHED = "config.yaml", "log.jsonl", "model", "run.json"
+PREDICTIONS, SCORES, RESULTS = "predictions.jsonl", "scores.jsonl", "results.json"
 
 _FREE_TO_CHANGE = frozenset({"predict", "compare"})  # what does not change what is trained
 _LEFTOVERS = (CONFIG, LOG, "init", "checkpoint-*", "*.unfinished")

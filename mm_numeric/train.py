@@ -54,7 +54,7 @@ def train(config: Config, *, resume: bool = False) -> Path:
     quiet_unless_terminal()
     args = training_arguments(config)
     folder = config.output_dir
-    for term in config.objective.spec.terms:
+    for term in config.objective.spec.terms:  # refused before a folder is claimed or a model loaded
         make_term(term.name, term.options, f"{config.title}, objective")
     checkpoint = last_checkpoint(folder)
     if resume and checkpoint is None and not (folder / FINISHED).is_file():
