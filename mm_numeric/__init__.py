@@ -11,7 +11,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from mm_numeric.answers import ClockTime
     from mm_numeric.config import Config, read_config
-    from mm_numeric.losses.objective import Counts, Objective, ObjectiveResult, objective
+    from mm_numeric.losses.counts import Counts
+    from mm_numeric.losses.objective import Objective, ObjectiveResult, objective
     from mm_numeric.losses.presets import ObjectiveSpec, TermSpec
     from mm_numeric.spans import NumberSpans
     from mm_numeric.trainer import NumericTrainer
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "ClockTime": "mm_numeric.answers",
     "Config": "mm_numeric.config",
-    "Counts": "mm_numeric.losses.objective",
+    "Counts": "mm_numeric.losses.counts",
     "NumberSpans": "mm_numeric.spans",
     "NumberVocabulary": "mm_numeric.vocabulary",
     "NumericTrainer": "mm_numeric.trainer",

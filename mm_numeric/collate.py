@@ -13,7 +13,13 @@ from torch import Tensor
 from mm_numeric.answers import Example
 from mm_numeric.data import open_picture
 from mm_numeric.families.family import Family, Prompts
-from mm_numeric.spans import IGNORE_INDEX, NumberSpans, TokenNumber, numbers_in_answer
+from mm_numeric.spans import (
+    IGNORE_INDEX,
+    NumberSpans,
+    TokenNumber,
+    numbers_in_answer,
+    numbers_in_labels,
+)
 from mm_numeric.vocabulary import NumberVocabulary
 
 BATCH_KEYS = ("labels", "supervised", "spans")
@@ -46,6 +52,12 @@ class TrainingCollator:
     digit_runs: bool = False
     """Read numbers as the published NTIL code does, from the label ids and not the task's marks."""
 
+    thousands: bool = False
+    """Read 1,234 as one number where the task has not marked it."""
+
+    every_number: bool = False
+    """Take the numbers of the answer that the task has not marked too."""
+
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return the inputs of the model, and ``BATCH_KEYS``."""
         prompts = _prompts(self.family, examples)
@@ -76,7 +88,11 @@ class TrainingCollator:
             )
         except ValueError as error:
             raise ValueError(f"{example.where}: {error}") from error
-        return answer.ids, numbers
+        if self.every_number:
+            marked = {position for number in numbers for position in number.positions}
+            found = numbers_in_labels(answer.ids, self.vocabulary, thousands=self.thousands)
+            numbers += [number for number in found if marked.isdisjoint(number.positions)]
+        return answer.ids, sorted(numbers, key=lambda number: number.positions)
 
 
 def _prompts(family: Family, examples: Sequence[Example]) -> Prompts:

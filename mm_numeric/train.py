@@ -109,7 +109,12 @@ def make_trainer(
         args=args,
         train_dataset=examples,
         data_collator=TrainingCollator(
-            family, config.task, vocabulary, digit_runs=objective.spec.digit_runs
+            family,
+            config.task,
+            vocabulary,
+            digit_runs=objective.spec.digit_runs,
+            thousands=objective.spec.thousands,
+            every_number=objective.spec.numbers == "all",
         ),
         objective=objective,
         callbacks=[JsonLog(config.output_dir / LOG)],

@@ -9,7 +9,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, Trainer
 
 from mm_numeric.collate import BATCH_KEYS
-from mm_numeric.losses.objective import Counts, Objective
+from mm_numeric.losses.counts import Counts
+from mm_numeric.losses.objective import Objective
 from mm_numeric.losses.term import LossSum
 
 

@@ -193,7 +193,7 @@ def yaml_number(number):
         ("objective.weight=-1", r"objective: weight and ce_weight must be >= 0\."),
         ("objective.weight=.nan", r"objective\.weight: nan is not a number\."),
         ("objective.weight=1e-1", r"objective\.weight: '1e-1' is not a number\. .* write 0\.1\."),
-        ("objective.balance=x", r"objective: balance is one of fixed, ratio, not 'x'\."),
+        ("objective.balance=x", r"objective: balance is one of fixed, ratio, running, not 'x'\."),
         ("objective.reduction=x", r"reduction is one of items, samples, not 'x'\."),
         (
             "objective.terms=[{name: emd}, {name: edm}]",
@@ -201,7 +201,10 @@ def yaml_number(number):
         ),
         ("objective.terms=[{name: emd}, {name: emd}]", r"each term may stand once"),
         ("objective.terms=[{name: emd, weight: -1}]", r"terms\.0: weight must be >= 0, not -1\.0"),
-        ("objective.terms=[emd]", r"terms\.0: expected settings \(name, weight, options\), fou"),
+        (
+            "objective.terms=[emd]",
+            r"terms\.0: expected settings \(name, weight, roles, options\), fou",
+        ),
         ("trainer.learning_rate=1e-5", r"trainer\.learning_rate: '1e-5' .* write 1\.0e-5\."),
         ("trainer.learning_rat=1", r"TrainingArguments 'learning_rat'\. Did you mean 'learning_r"),
         ("trainer={}", r"trainer\.output_dir: name the folder that the run is kept in\."),

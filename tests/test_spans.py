@@ -87,7 +87,7 @@ def test_rows_are_where_the_label_is():
     labels = labels_of("1__2", "34_5", "__-6")
     spans = NumberSpans.from_labels(labels, VOCABULARY)
     supervised = labels[labels != IGNORE_INDEX]
-    ids = torch.tensor(VOCABULARY.token_ids)
+    ids = torch.tensor([token.id for token in VOCABULARY.tokens])
     assert spans.number.tolist() == [0, 1, 2, 2, 3, 4]
     torch.testing.assert_close(supervised[spans.row], ids[spans.target], rtol=0, atol=0)
 
@@ -103,6 +103,39 @@ def test_a_batch_without_numbers(labels):
 def test_to_moves_every_tensor():
     spans = NumberSpans.from_labels(labels_of("1.5"), VOCABULARY).to("meta")
     assert all(tensor.device.type == "meta" for tensor in vars(spans).values())
+    assert NumberSpans.build([], []).to("meta").supervised is None
+
+
+def test_the_supervised_rows_are_found_again():
+    labels = labels_of("__12", "ab__", "_-3.5", "7", width=5)
+    spans = NumberSpans.from_labels(labels, VOCABULARY)
+    expected = (labels != IGNORE_INDEX).flatten().nonzero().squeeze(1)
+    assert torch.equal(spans.supervised, expected)
+
+
+def test_thousands_are_a_choice():
+    labels = labels_of("1,234.5", "12,345,678", "1,23", "0,123")
+    plain = NumberSpans.from_labels(labels, VOCABULARY)
+    assert plain.value.tolist() == [1, 234.5, 12, 345, 678, 1, 23, 0, 123]
+    spans = NumberSpans.from_labels(labels, VOCABULARY, thousands=True)
+    assert spans.value.tolist() == [1234.5, 12345678, 1, 23, 0, 123]
+    assert spans.place[:5].tolist() == [3, 2, 1, 0, -1]
+    (number,) = marked("1,234", [Mark(0, 5)])  # a mark says that it is one number
+    assert number.value == 1234
+
+
+def test_boxes_and_times_are_groups_with_the_right_roles():
+    text = "10 20 30 40, 7:05, 1 2 3"
+    numerals = find_numerals(text)
+    roles = [("y", 0), ("x", 0), ("y", 0), ("x", 0), ("hour", 1), ("minute", 1), ("x", 2), ("y", 2)]
+    marks = [
+        Mark(n.start, n.end, role, group)
+        for n, (role, group) in zip(numerals, [*roles, ("x", 2)], strict=True)
+    ]
+    rows = [dict(enumerate(range(len(text)))), {}, dict(enumerate(range(len(text))))]
+    spans = NumberSpans.build([marked(text, marks), [], marked(text, marks[:4])], rows)
+    assert spans.boxes.tolist() == [[1, 0, 3, 2], [10, 9, 12, 11]]  # x1 y1 x2 y2, whatever is first
+    assert spans.times.tolist() == [[4, 5]]
 
 
 def test_roles_and_groups_come_from_the_marks():
@@ -135,15 +168,14 @@ def test_a_mark_that_is_not_a_number_is_refused(mark):
     "offsets",
     [
         [(0, 2), (2, 3), (3, 4)],  # 12 in one token
-        [(0, 1), (1, 3), (3, 4)],  # the 2 together with the colon
         [(0, 1), (2, 3), (3, 4)],  # no token for the 2
     ],
 )
-def test_a_digit_that_is_no_token_of_its_own_is_refused(offsets):
-    with pytest.raises(ValueError, match=r"'12:3': the digit '[12]' at character [01] is not a"):
+def test_a_digit_in_no_number_token_is_refused(offsets):
+    with pytest.raises(ValueError, match=r"'12:3': the digit '[12]' at character [01] is in no"):
         marked("12:3", [Mark(0, 2)], offsets, TOKENIZER.ids("12:"))
 
 
 def test_a_digit_with_an_id_that_is_no_number_token_is_refused():
-    with pytest.raises(ValueError, match="the digit '2' at character 1 is not a token of its own"):
+    with pytest.raises(ValueError, match="the digit '2' at character 1 is in no number token"):
         marked("12", [Mark(0, 2)], ids=TOKENIZER.ids("1x"))

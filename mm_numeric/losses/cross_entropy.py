@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_CHUNK_ELEMENTS = 1 << 22  # logits that a CPU thread works on at a time: about what its cache holds
+_CPU_CHUNK = 1 << 22  # logits that a CPU thread works on at a time: about what its cache holds
+_GPU_CHUNK = 1 << 27  # half a GiB of float32
 
 
 class _CrossEntropyWithNumbers(torch.autograd.Function):
@@ -28,7 +29,10 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
         number_ids: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         normaliser = torch.cat(
-            [_take(logits, rows, chunk).logsumexp(dim=-1) for chunk in _chunks(logits, labels)]
+            [
+                _take(logits, rows, chunk).logsumexp(dim=-1)
+                for chunk in chunks(len(labels), logits.shape[-1], logits.device)
+            ]
         )
         at = rows if rows is not None else torch.arange(len(labels), device=labels.device)
         number_at = at[number_rows]
@@ -44,7 +48,7 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
         logits, rows, labels, normaliser, number_rows, number_at, number_ids = ctx.saved_tensors
         scale = grad_losses.index_add(0, number_rows, grad_normaliser)
         grad = torch.empty_like(logits) if rows is None else torch.zeros_like(logits)
-        for chunk in _chunks(logits, labels):
+        for chunk in chunks(len(labels), logits.shape[-1], logits.device):
             softmax = (_take(logits, rows, chunk) - normaliser[chunk, None]).exp_()
             softmax.mul_(scale[chunk, None])
             if rows is None:
@@ -89,17 +93,18 @@ def cross_entropy_with_numbers(
     return _CrossEntropyWithNumbers.apply(logits, rows, labels, number_rows, number_ids)
 
 
-def _chunks(logits: Tensor, labels: Tensor) -> list[slice]:
-    """Cut the supervised rows into pieces that fit a CPU's cache; a GPU takes them in one."""
-    count = len(labels)
-    size = count
-    if logits.device.type == "cpu":
-        size = _CHUNK_ELEMENTS * torch.get_num_threads() // logits.shape[-1]
-    size = max(1, size)
-    return [slice(start, start + size) for start in range(0, count, size)] or [slice(0, 0)]
+def chunks(rows: int, tokens: int, device: torch.device) -> list[slice]:
+    """Cut rows of logits into pieces: for a CPU what fits its cache, for a GPU what fills it."""
+    elements = _CPU_CHUNK * torch.get_num_threads() if device.type == "cpu" else _GPU_CHUNK
+    size = max(1, elements // tokens)
+    return [slice(start, start + size) for start in range(0, rows, size)] or [slice(0, 0)]
+
+
+def calculated(logits: Tensor) -> Tensor:
+    """Return logits in the dtype that is calculated in."""
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def _take(logits: Tensor, rows: Tensor | None, chunk: slice) -> Tensor:
     """Return some supervised rows, in the dtype that is calculated in."""
-    taken = logits[chunk] if rows is None else logits[rows[chunk]]
-    return taken if taken.dtype == torch.float64 else taken.float()
+    return calculated(logits[chunk] if rows is None else logits[rows[chunk]])

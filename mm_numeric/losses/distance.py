@@ -1,23 +1,27 @@
 """Expected distance between the number token predicted and the one wanted.
 
-Axes    k number tokens, c classes, m numbers
+Axes    k number tokens, c classes, w digits of the longest token
 Units   distances are in token value: 0 to 9 when the number tokens are digits
 
 EMD (arXiv 2505.13077, digit index) and NTL-WAS (arXiv 2411.02083, equation 4, token value) are the
-same quantity on digits; their presets differ in how it is added to cross-entropy.
+same quantity on digits; their presets differ in how it is added to cross-entropy. On tokens of
+several digits NTL-WAS is by value (015 for 115 is off by 100), EMD by digit (off by 1 in the first
+of three digits): the EMD of a number does not depend on how its digits are grouped into tokens.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from mm_numeric.losses.places import place_weights, places_from_right, refuse_places
 from mm_numeric.losses.targets import spread_target
-from mm_numeric.losses.term import NumberLogits
+from mm_numeric.losses.term import NumberClasses, NumberLogits
 from mm_numeric.spans import NumberSpans
 
-_LARGEST_WEIGHT = 1e30  # of float32, with room for a sum; 1.2 ** 379
+COSTS = ("absolute", "modular", "log")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +31,11 @@ class ExpectedDistance:
     Cross-entropy charges 9-for-8 and 1-for-8 the same; this charges 1 and 7.
 
     Attributes:
+        cost: What a wrong token costs in place of ``|v_j - v_y|``. ``modular``: the way round a
+            circle on which the largest value is next to the smallest one (23 is next to 0 when the
+            tokens are hours). ``log``: ``|log(1 + |v_j|) - log(1 + |v_y|)|``, values of one sign.
+            Or a matrix [c, c] of your own: a row for each label, a column for each prediction, in
+            the order of the vocabulary; 0 on the diagonal.
         reweigh: Charge ``m d + 1.01 d_max (1 - m)``, where m is the probability of all number
             tokens together: text in place of a digit then costs more than the worst digit. Off in
             the paper, on by default in the ntloss package.
@@ -37,31 +46,80 @@ class ExpectedDistance:
     """
 
     per: ClassVar[Literal["token"]] = "token"
+    cost: str | Sequence[Sequence[float]] = "absolute"
     reweigh: bool = False
     squash: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a squash under which a far miss would cost less than a near one."""
+        """Refuse what would reward mistakes."""
         if self.squash is not None and self.squash < 1:
             raise ValueError(f"ntl_was: squash must be >= 1, not {self.squash}.")
+        if isinstance(self.cost, str):
+            if self.cost not in COSTS:
+                raise ValueError(
+                    f"ntl_was: cost is one of {', '.join(COSTS)}, or a matrix; not {self.cost!r}."
+                )
+            return
+        for i, row in enumerate(self.cost):
+            if len(row) != len(self.cost) or row[i] != 0 or not 0 <= min(row) <= max(row) < 1e30:
+                raise ValueError(
+                    "ntl_was: cost must be a square matrix of finite numbers >= 0 with 0 on the "
+                    f"diagonal; its row {i} has {len(row)} of {len(self.cost)} numbers: "
+                    f"{list(row)!r:.60}."
+                )
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the charge of each number token, [k]."""
+        """Return the charge of each number token, [k].
+
+        Raises:
+            ValueError: If the cost matrix is for another number of classes.
+        """
         values = numbers.values
-        cost = (values[:, None] - values).abs()
-        if self.squash is not None:
-            cost = _squashed(cost, self.squash)
-        expected = (numbers.logits.softmax(dim=-1) * cost[spans.target]).sum(dim=-1)
-        return reweighed(expected, cost.max(), numbers) if self.reweigh else expected
+        if self.cost == "absolute" and self.squash is None:
+            cost = (values - values[spans.target][:, None]).abs()  # no [c, c], which may be large
+            worst = numbers.classes.reach[spans.target]
+        else:
+            matrix = self._matrix(numbers.classes)
+            cost = matrix[spans.target]
+            worst = _largest(matrix, numbers.classes)[spans.target]
+        expected = (numbers.chances * cost).sum(dim=-1)
+        return reweighed(expected, worst, numbers) if self.reweigh else expected
+
+    def _matrix(self, classes: NumberClasses) -> Tensor:
+        """Return what each class costs where another is wanted, [c, c]."""
+        values = classes.values
+        if self.cost == "log":
+            values = values.sign() * values.abs().log1p()
+        if isinstance(self.cost, str):
+            cost = (values[:, None] - values).abs()
+            if self.cost == "modular":
+                cost = torch.minimum(cost, classes.reach + 1 - cost).clamp(min=0)
+        elif len(self.cost) == len(values):
+            cost = torch.tensor([list(row) for row in self.cost]).to(values)
+        else:
+            raise ValueError(
+                f"ntl_was: cost is a matrix of {len(self.cost)} x {len(self.cost)}, but the "
+                f"vocabulary has {len(values)} number tokens."
+            )
+        return cost if self.squash is None else _squashed(cost, classes, self.squash)
 
 
-def _squashed(distance: Tensor, squash: float) -> Tensor:
-    """Map the distances of different values, [c, c], linearly to 1 ... ``squash``."""
-    apart = distance > 0
-    nearest = distance.masked_fill(~apart, torch.inf).min()
+def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
+    """Return the largest cost within the alphabet of each class, [c]."""
+    if classes.same is None:
+        return cost.max().expand(len(cost))
+    of_row = cost.masked_fill(~classes.same, -torch.inf).amax(dim=1)
+    return of_row.expand_as(cost).masked_fill(~classes.same, -torch.inf).amax(dim=1)
+
+
+def _squashed(cost: Tensor, classes: NumberClasses, squash: float) -> Tensor:
+    """Map the costs of different values, [c, c], linearly to 1 ... ``squash``."""
+    apart = cost > 0
+    nearest = -_largest(-cost.masked_fill(~apart, torch.inf), classes)[:, None]
+    farthest = _largest(cost, classes)[:, None]
     # Where all wrong values are equally far (as 0 and 1 alone) there is nothing to map: 1.
-    span = (distance.max() - nearest).clamp(min=torch.finfo(distance.dtype).tiny)
-    return (1 + (distance - nearest) * ((squash - 1) / span)).where(apart, 0)
+    span = (farthest - nearest).clamp(min=torch.finfo(cost.dtype).tiny)
+    return (1 + (cost - nearest) * ((squash - 1) / span)).where(apart, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +145,7 @@ class CumulativeDistance:
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the charge of each number token, [k]."""
         if self.sigma:
-            wanted = spread_target(numbers.values, spans.target, 2 * self.sigma**2)
+            wanted = spread_target(numbers.classes, spans.target, 2 * self.sigma**2)
         else:
             wanted = torch.nn.functional.one_hot(spans.target, len(numbers.values))
         difference, gaps = cumulative_difference(numbers, wanted)
@@ -102,46 +160,63 @@ def cumulative_difference(numbers: NumberLogits, wanted: Tensor) -> tuple[Tensor
         wanted: [k, c] the target distribution.
 
     Returns:
-        [k, c - 1] predicted minus wanted behind each value but the largest, in ascending order, and
-        [c - 1] the gaps to the next value.
+        [k, c - 1] predicted minus wanted behind each class but the last, 0 outside the alphabet of
+        the label, and [c - 1] the gaps to the next value.
     """
-    values, order = numbers.values.sort()
-    difference = numbers.logits.softmax(dim=-1) - wanted
-    return difference[:, order].cumsum(dim=-1)[:, :-1], values.diff()
+    difference = (numbers.chances - wanted).cumsum(dim=-1)[:, :-1]
+    if numbers.present is not None:
+        # What is left of a rounded sum must not be multiplied by the gaps of other alphabets.
+        inside = numbers.present[:, :-1] & numbers.present[:, 1:]
+        difference = difference.where(inside, 0)
+    return difference, numbers.values.diff()
 
 
 def reweighed(charges: Tensor, worst: Tensor, numbers: NumberLogits) -> Tensor:
-    """Mix charges with 1.01 times the worst one, by how much probability is on text, [k]."""
+    """Mix charges [k] with 1.01 times the worst one, by how much probability is on text."""
     mass = (numbers.logits.logsumexp(dim=-1) - numbers.log_normaliser).exp()
     return mass * charges + 1.01 * worst * (1 - mass)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceWeightedDistance:
-    """The expected distance times ``growth ** k`` for the k-th digit from the right end (0, 1 ...).
+    """The expected distance of each digit, times a weight that grows from the number's right end.
+
+    A token of several digits is charged for each of them. A token that is a number on its own
+    counts as one digit, and its distance is that of the values.
 
     Attributes:
+        places: How the weight of a digit grows with the number k of digits to its right.
+            ``exponential``: ``growth ** k``. ``linear``: ``1 + (growth - 1) k``. ``powers``:
+            ``10 ** k``. ``none``: 1, which is EMD.
         growth: 1 + sigma of the paper; 1.2 makes each digit weigh 20 % more than the next.
     """
 
     per: ClassVar[Literal["token"]] = "token"
+    places: str = "exponential"
     growth: float = 1.2
 
     def __post_init__(self) -> None:
         """Refuse a growth that turns weights negative or off."""
-        if self.growth <= 0:
-            raise ValueError(f"emd_exp: growth must be > 0, not {self.growth}.")
+        refuse_places("emd_exp", self.places, self.growth)
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the charge of each number token, [k]."""
-        expected = ExpectedDistance()(numbers, spans)
-        weight = self.growth ** places_from_right(spans).double()
-        return expected * weight.clamp(max=_LARGEST_WEIGHT).to(expected)
+        digits, chances = numbers.classes.digits, numbers.chances
+        from_right = places_from_right(spans)
+        charges = torch.zeros_like(numbers.log_normaliser)
+        for i in range(digits.shape[1]):
+            miss = (digits[:, i] - digits[spans.target, i][:, None]).abs()
+            weights = place_weights(from_right + i, self.places, self.growth)
+            charges = charges + (chances * miss).sum(dim=-1) * weights.to(charges)
+        return charges
 
 
-def places_from_right(spans: NumberSpans) -> Tensor:
-    """Return how many digits of its number stand to the right of each digit's place, [k]."""
-    last = torch.zeros_like(spans.sample).scatter_reduce(
-        0, spans.number, spans.place, "amin", include_self=False
-    )
-    return spans.place - last[spans.number]
+@dataclass(frozen=True, kw_only=True)
+class DigitDistance:
+    """EMD: the expected distance of each digit, ``sum_j p_j |d_j - d_y|``; see the module."""
+
+    per: ClassVar[Literal["token"]] = "token"
+
+    def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
+        """Return the charge of each number token, [k]."""
+        return PlaceWeightedDistance(places="none")(numbers, spans)

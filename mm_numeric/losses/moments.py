@@ -35,10 +35,10 @@ class ExpectedValue:
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the charge of each number token, [k]."""
         values = numbers.values
-        charges = self.charge(numbers.logits.softmax(dim=-1) @ values - values[spans.target])
+        charges = self.charge(numbers.chances @ values - values[spans.target])
         if not self.reweigh:
             return charges
-        return reweighed(charges, self.charge(values.max() - values.min()), numbers)
+        return reweighed(charges, self.charge(numbers.classes.reach[spans.target]), numbers)
 
     def charge(self, miss: Tensor) -> Tensor:
         """Return what an expected value that is off by so much costs."""

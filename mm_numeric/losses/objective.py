@@ -5,36 +5,22 @@ Axes    b samples, t positions, n supervised rows, v vocabulary, k number tokens
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mm_numeric.answers import ROLES
 from mm_numeric.choose import choose, unknown
 from mm_numeric.losses import PRESETS, TERMS, ObjectiveSpec, TermSpec
+from mm_numeric.losses.balance import Balance
+from mm_numeric.losses.counts import COUNT_OF, Counts, mean_by_sample
 from mm_numeric.losses.cross_entropy import cross_entropy_with_numbers
-from mm_numeric.losses.term import LossSum, NumberLogits, Term
+from mm_numeric.losses.lean import linear_cross_entropy_with_numbers
+from mm_numeric.losses.term import LossSum, NumberClasses, NumberLogits, Term
 from mm_numeric.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.strict import read_dataclass
 from mm_numeric.vocabulary import NumberVocabulary
-
-_TINY = 1e-10  # keeps the published ratio from dividing by zero
-
-
-class Counts(NamedTuple):
-    """What the means are over: of one batch, or of all that one optimiser step adds up."""
-
-    rows: Tensor
-    tokens: Tensor
-    numbers: Tensor
-    samples: Tensor
-
-    @classmethod
-    def of(cls, labels: Tensor, spans: NumberSpans) -> "Counts":
-        """Count one batch: supervised rows, number tokens, numbers, samples."""
-        lengths = (len(labels), len(spans.row), len(spans.value))
-        rows, tokens, numbers = (spans.samples.new_tensor(length) for length in lengths)
-        return cls(rows, tokens, numbers, spans.samples)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,18 +42,27 @@ class ObjectiveResult:
 
 
 class Objective:
-    """Cross-entropy on all supervised tokens plus numeric terms on the number tokens."""
+    """Cross-entropy on the supervised tokens plus numeric terms on the number tokens."""
 
     def __init__(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> None:
         """Put the terms of a spec together.
 
         Raises:
-            ValueError: If a term does not exist or refuses its options.
+            ValueError: If a term does not exist, or refuses its options or roles.
         """
         self.spec = spec
         self.vocabulary = vocabulary
         self.terms: dict[str, Term] = {t.name: make_term(t.name, t.options) for t in spec.terms}
-        self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+        self.balance = Balance(spec)
+        self._ids = torch.tensor([token.id for token in vocabulary.tokens])
+        self._largest_id = max(token.id for token in vocabulary.tokens)
+        self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, NumberClasses]] = {}
+        for term in spec.terms:
+            if term.roles and self.terms[term.name].per in ("box", "time"):
+                raise ValueError(
+                    f"objective.terms, {term.name}: a charge is for several numbers of different "
+                    "roles, so that roles cannot weigh it; take roles out."
+                )
 
     def __call__(
         self,
@@ -93,28 +88,132 @@ class Objective:
         Raises:
             ValueError: If the shapes do not belong together.
         """
-        rows = None
-        if logits.dim() == 3 and labels.shape == logits.shape[:2]:
+        logits, labels, spans, rows = self._rows(logits, labels, spans, shift, "logits")
+        self._check(labels, logits.shape[-1])
+        ids, classes = self._table(logits)
+        losses, scores, log_normaliser = cross_entropy_with_numbers(
+            logits, labels, spans.row, ids, rows
+        )
+        numbers = NumberLogits.at(scores, log_normaliser, classes, spans.target)
+        return self._result(losses, numbers, labels, spans, counts)
+
+    def from_hidden(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        labels: Tensor,
+        spans: NumberSpans | None = None,
+        *,
+        bias: Tensor | None = None,
+        shift: bool = False,
+        counts: Counts | None = None,
+    ) -> ObjectiveResult:
+        """Return the same from what goes into the head, without ever holding all logits.
+
+        The head must be linear: ``logits = hidden @ weight.T + bias``, with nothing behind it.
+
+        Args:
+            hidden: [n, d] at the supervised rows, or [b, t, d]: the last hidden states.
+            weight: [v, d] of the head, ``model.get_output_embeddings().weight``.
+            labels: As above.
+            spans: As above.
+            bias: [v] of the head, where it has one.
+            shift: As above.
+            counts: As above.
+
+        Raises:
+            ValueError: If the shapes do not belong together.
+        """
+        if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
+            raise ValueError(
+                f"the weight of the head must be [v, {hidden.shape[-1]}] for hidden states "
+                f"{list(hidden.shape)}, not {list(weight.shape)}; a weight that is split over "
+                "ranks has to be gathered first."
+            )
+        hidden, labels, spans, rows = self._rows(hidden, labels, spans, shift, "hidden states")
+        hidden = hidden if rows is None else hidden[rows]
+        self._check(labels, len(weight))
+        ids, classes = self._table(hidden)
+        losses, scores, log_normaliser = linear_cross_entropy_with_numbers(
+            hidden, weight, bias, labels, spans.row, ids
+        )
+        numbers = NumberLogits.at(scores, log_normaliser, classes, spans.target)
+        return self._result(losses, numbers, labels, spans, counts)
+
+    def spans(self, labels: Tensor) -> NumberSpans:
+        """Find the numbers in labels [b, t] (already shifted), as this objective reads them."""
+        return NumberSpans.from_labels(
+            labels,
+            self.vocabulary,
+            digit_runs=self.spec.digit_runs,
+            thousands=self.spec.thousands,
+        )
+
+    def end_step(self, sums: Mapping[str, LossSum]) -> None:
+        """Say that an optimiser step is over; only ``balance: running`` needs to know.
+
+        Args:
+            sums: ``ObjectiveResult.sums``, added over the step's micro-batches and ranks.
+        """
+        self.balance.end_step(sums)
+
+    def _rows(
+        self, inputs: Tensor, labels: Tensor, spans: NumberSpans | None, shift: bool, what: str
+    ) -> tuple[Tensor, Tensor, NumberSpans, Tensor | None]:
+        """Return inputs [r, :], labels [n], the numbers, and which of the r rows are supervised."""
+        if inputs.dim() == 3 and labels.shape == inputs.shape[:2]:
             if shift:
                 labels = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
             if spans is None:
                 spans = self.spans(labels)
-            rows = (labels != IGNORE_INDEX).flatten().nonzero().squeeze(1)
-            logits, labels = logits.flatten(0, 1), labels.flatten()[rows]
-        elif logits.dim() != 2 or labels.shape != logits.shape[:1] or shift or spans is None:
+            rows = spans.supervised
+            if rows is None:
+                rows = (labels != IGNORE_INDEX).flatten().nonzero().squeeze(1)
+            return inputs.flatten(0, 1), labels.flatten()[rows], spans, rows
+        if inputs.dim() != 2 or labels.shape != inputs.shape[:1] or shift or spans is None:
             raise ValueError(
-                "an objective takes logits [b, t, v] with labels [b, t], or logits [n, v] with "
-                "labels [n], already shifted and with spans; got logits "
-                f"{list(logits.shape)}, labels {list(labels.shape)}, shift={shift}, "
+                f"an objective takes {what} [b, t, :] with labels [b, t], or {what} [n, :] with "
+                f"labels [n], already shifted and with spans; got {what} "
+                f"{list(inputs.shape)}, labels {list(labels.shape)}, shift={shift}, "
                 f"spans={'given' if spans is not None else None}."
             )
-        _check_labels(labels, logits.shape[-1])
-        ids, values = self._table(logits)
-        losses, number_logits, log_normaliser = cross_entropy_with_numbers(
-            logits, labels, spans.row, ids, rows
-        )
+        return inputs, labels, spans, None
+
+    def _check(self, labels: Tensor, tokens: int) -> None:
+        """Refuse a head without number tokens, and labels that are no token.
+
+        Labels are looked at at once on a CPU, and elsewhere without waiting for the device.
+
+        Raises:
+            ValueError: If there is one.
+        """
+        if self._largest_id >= tokens:
+            raise ValueError(
+                f"the number token with id {self._largest_id} is none of the {tokens} tokens of "
+                "the head: the number vocabulary was made from another model's tokenizer."
+            )
+        fine = ((labels >= 0) & (labels < tokens)).all()
+        if labels.device.type != "cpu" or torch.compiler.is_compiling():
+            torch._assert_async(fine, "a label is no token of the head")
+        elif not fine:
+            wrong = labels[(labels < 0) | (labels >= tokens)][0].item()
+            raise ValueError(
+                f"the label {wrong} is none of the {tokens} tokens; rows without a label are "
+                f"{IGNORE_INDEX} in labels [b, t], and are left out of labels [n]."
+            )
+
+    def _result(
+        self,
+        losses: Tensor,
+        numbers: NumberLogits,
+        labels: Tensor,
+        spans: NumberSpans,
+        counts: Counts | None,
+    ) -> ObjectiveResult:
+        """Put the parts together."""
         here = Counts.of(labels, spans)
-        numbers = NumberLogits(number_logits, log_normaliser, values.to(number_logits))
+        if self.spec.ce_on == "text":
+            losses = losses.index_fill(0, spans.row, 0)
         sums = {"ce": LossSum(losses.sum(), here.rows)}
         for term in self.spec.terms:
             sums[term.name] = self._term_sum(term, numbers, spans, here)
@@ -123,13 +222,9 @@ class Objective:
             loss, {name: LossSum(s.total.detach(), s.items) for name, s in sums.items()}
         )
 
-    def spans(self, labels: Tensor) -> NumberSpans:
-        """Find the numbers in labels [b, t] (already shifted), as this objective reads them."""
-        return NumberSpans.from_labels(labels, self.vocabulary, digit_runs=self.spec.digit_runs)
-
-    def _per(self, name: str) -> str:
+    def _count_of(self, name: str) -> str:
         """Return the field of ``Counts`` that a term is averaged over."""
-        return "samples" if self.spec.reduction == "samples" else f"{self.terms[name].per}s"
+        return "samples" if self.spec.reduction == "samples" else COUNT_OF[self.terms[name].per]
 
     def _term_sum(
         self, spec: TermSpec, numbers: NumberLogits, spans: NumberSpans, here: Counts
@@ -139,52 +234,33 @@ class Objective:
         trained = spec.weight * self.spec.weight > 0
         with torch.set_grad_enabled(torch.is_grad_enabled() and trained):
             charges = term(numbers, spans)
+            if spec.roles:
+                weights = charges.new_tensor([spec.roles.get(role, 1.0) for role in ROLES])
+                role = spans.role if term.per == "number" else spans.role[spans.number]
+                charges = charges * weights[role]
             if self.spec.reduction == "samples":
-                sample = spans.sample[spans.number] if term.per == "token" else spans.sample
-                charges = charges / torch.bincount(sample)[sample]
-            return LossSum(charges.sum(), getattr(here, self._per(spec.name)))
+                charges = mean_by_sample(charges, term.per, spans)
+            return LossSum(charges.sum(), getattr(here, self._count_of(spec.name)))
 
     def _add(self, sums: dict[str, LossSum], counts: Counts) -> Tensor:
         """Add the parts, each divided by the count of the whole optimiser step."""
         cross_entropy = self.spec.ce_weight * sums["ce"].total / counts.rows.clamp(min=1)
         if not self.spec.terms:
             return cross_entropy
-        numeric, mean_here = torch.zeros_like(cross_entropy), torch.zeros_like(cross_entropy)
+        numeric = torch.zeros_like(cross_entropy)
         for term in self.spec.terms:
-            part = sums[term.name]
-            items = getattr(counts, self._per(term.name)).clamp(min=1)
-            numeric = numeric + term.weight * part.total / items
-            mean_here = mean_here + term.weight * part.mean.detach()
-        factor: float | Tensor = self.spec.weight
-        if self.spec.balance == "ratio":
-            factor = factor * sums["ce"].mean.detach() / (mean_here + _TINY)
-        return cross_entropy + (factor * numeric).to(cross_entropy)
+            items = getattr(counts, self._count_of(term.name)).clamp(min=1)
+            numeric = numeric + term.weight * sums[term.name].total / items
+        return cross_entropy + (self.balance.factor(sums) * numeric).to(cross_entropy)
 
-    def _table(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ids [c] and values [c] of the number tokens, on the device of the logits."""
-        key = (logits.device, logits.dtype)
+    def _table(self, like: Tensor) -> tuple[Tensor, NumberClasses]:
+        """Return the ids [c] of the number tokens, and their classes, on a device."""
+        dtype = like.dtype if like.dtype == torch.float64 else torch.float32
+        key = (like.device, dtype)
         if key not in self._tables:
-            ids = torch.tensor(self.vocabulary.token_ids, device=logits.device)
-            values = torch.tensor(self.vocabulary.values, device=logits.device)
-            self._tables[key] = (ids, values)
+            classes = NumberClasses.of(self.vocabulary, like.device, dtype)
+            self._tables[key] = (self._ids.to(like.device), classes)
         return self._tables[key]
-
-
-def _check_labels(labels: Tensor, tokens: int) -> None:
-    """Refuse labels that are no token: on a CPU at once, elsewhere without waiting for the device.
-
-    Raises:
-        ValueError: If there is one, on a CPU.
-    """
-    fine = ((labels >= 0) & (labels < tokens)).all()
-    if labels.device.type != "cpu":
-        torch._assert_async(fine)
-    elif not fine:
-        wrong = labels[(labels < 0) | (labels >= tokens)][0].item()
-        raise ValueError(
-            f"the label {wrong} is none of the {tokens} tokens; rows without a label are "
-            f"{IGNORE_INDEX} in labels [b, t], and are left out of labels [n]."
-        )
 
 
 def objective(name: str | ObjectiveSpec, vocabulary: NumberVocabulary, **changes: Any) -> Objective:

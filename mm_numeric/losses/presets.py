@@ -4,12 +4,18 @@ Sources: NTL, arXiv 2411.02083 (weight 0.3); NTIL, arXiv 2505.13077 and its code
 1.0, 0.2 and 0.2, ratio 0.3).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-BALANCES = ("fixed", "ratio")
+from mm_numeric.answers import ROLES
+from mm_numeric.choose import unknown
+
+BALANCES = ("fixed", "ratio", "running")
 REDUCTIONS = ("items", "samples")
+CE_ON = ("all", "text")
+NUMBERS = ("marked", "all")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,18 +28,27 @@ class TermSpec:
     weight: float = 1.0
     """What its mean is multiplied by; 0 logs the term without training on it."""
 
+    roles: Mapping[str, float] = field(default_factory=dict)
+    """What the charges of a role (``x``, ``y``, ``hour``, ``minute``, ``free``) are multiplied by,
+    such as ``hour: 2``; 1 for those that are not named, 0 leaves a role out of the sum."""
+
     options: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the term itself, such as ``growth: 1.5``."""
 
     def __post_init__(self) -> None:
-        """Refuse a weight that would reward mistakes."""
+        """Refuse weights that would reward mistakes."""
         if self.weight < 0:
             raise ValueError(f"weight must be >= 0, not {self.weight}")
+        for role, weight in self.roles.items():
+            if role not in ROLES:
+                raise unknown(role, ROLES, "role", f"roles of the term {self.name}")
+            if type(weight) not in (int, float) or not 0 <= weight < math.inf:
+                raise ValueError(f"roles.{role} must be a number >= 0, not {weight!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSpec:
-    """Cross-entropy on all supervised tokens, plus numeric terms."""
+    """Cross-entropy on the supervised tokens, plus numeric terms."""
 
     terms: tuple[TermSpec, ...] = ()
     """The numeric terms; none leaves cross-entropy alone."""
@@ -43,7 +58,9 @@ class ObjectiveSpec:
 
     balance: str = "fixed"
     """fixed: CE + weight * terms. ratio: CE + weight * stopgrad(CE / terms) * terms, as published
-    for NTIL; it differs between micro-batches and ranks."""
+    for NTIL; it differs between micro-batches and ranks. running: the same with the means of CE and
+    terms over the steps before, which are the same for every micro-batch and rank of a step; the
+    first step is fixed."""
 
     reduction: str = "items"
     """items: a term is the mean over its number tokens (or numbers). samples: the mean over each
@@ -52,17 +69,34 @@ class ObjectiveSpec:
     digit_runs: bool = False
     """Read 3.015 as 3 and 15 and drop signs, as published for NTIL."""
 
+    thousands: bool = False
+    """Read 1,234 as one number, where numbers are read from label ids."""
+
+    numbers: str = "marked"
+    """marked: the numbers that the task marks. all: every number in the answer. Where there is no
+    task (in your own trainer) they are all the numbers in the labels either way."""
+
+    ce_on: str = "all"
+    """all: cross-entropy on every supervised token. text: on those that are no number token, still
+    divided by the number of all supervised tokens, so that text weighs the same."""
+
     ce_weight: float = 1.0
     """What cross-entropy is multiplied by."""
 
     def __post_init__(self) -> None:
         """Refuse names and weights that mean nothing."""
-        if self.balance not in BALANCES:
-            raise ValueError(f"balance is one of {', '.join(BALANCES)}, not {self.balance!r}")
-        if self.reduction not in REDUCTIONS:
-            raise ValueError(f"reduction is one of {', '.join(REDUCTIONS)}, not {self.reduction!r}")
+        for setting, allowed in (
+            ("balance", BALANCES),
+            ("reduction", REDUCTIONS),
+            ("ce_on", CE_ON),
+            ("numbers", NUMBERS),
+        ):
+            if (found := getattr(self, setting)) not in allowed:
+                raise ValueError(f"{setting} is one of {', '.join(allowed)}, not {found!r}")
         if self.weight < 0 or self.ce_weight < 0:
             raise ValueError("weight and ce_weight must be >= 0")
+        if self.digit_runs and self.thousands:
+            raise ValueError("digit_runs reads a comma as a separator; turn it or thousands off")
         names = [term.name for term in self.terms]
         if "ce" in names or len(set(names)) < len(names):
             raise ValueError(f"each term may stand once, and ce is always there; got {names}")
@@ -85,27 +119,49 @@ _NTIL_SOFT = (
     TermSpec(name="magnitude_soft", weight=0.2),
 )
 _EMD = (TermSpec(name="emd"),)
+_EMD_EXP = (TermSpec(name="emd_exp"),)
+
+
+def _ntl(name: str) -> ObjectiveSpec:
+    """Return cross-entropy and 0.3 of one term."""
+    return ObjectiveSpec(terms=(TermSpec(name=name),))
+
+
+def _ratio(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
+    """Return cross-entropy and terms at 0.3 of its size, with sound means."""
+    return ObjectiveSpec(terms=terms, balance="ratio")
+
+
+def _published(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
+    """Return the same, read and averaged as NTIL's code does."""
+    return ObjectiveSpec(terms=terms, balance="ratio", reduction="samples", digit_runs=True)
+
+
+def _in_place_of_ce(name: str) -> ObjectiveSpec:
+    """Return one term at the number tokens, cross-entropy at the others, and one mean over all."""
+    return ObjectiveSpec(terms=(TermSpec(name=name),), weight=1.0, ce_on="text")
+
 
 PRESETS: Mapping[str, ObjectiveSpec] = {
     "ce": ObjectiveSpec(),
     "ce_times_1.3": ObjectiveSpec(ce_weight=1.3),  # the control: what the ratio does to the scale
-    "ntl_was": ObjectiveSpec(terms=(TermSpec(name="ntl_was"),)),
-    "ntl_was_cdf": ObjectiveSpec(terms=(TermSpec(name="ntl_was_cdf"),)),
-    "ntl_mse": ObjectiveSpec(terms=(TermSpec(name="ntl_mse"),)),
-    "ntl_mae": ObjectiveSpec(terms=(TermSpec(name="ntl_mae"),)),
-    "ntl_huber": ObjectiveSpec(terms=(TermSpec(name="ntl_huber"),)),
-    # The weight of NTL, for want of one that was checked: rps has none of its own, and that of the
-    # paper of smmd was not looked up.
-    "rps": ObjectiveSpec(terms=(TermSpec(name="rps"),)),
-    "smmd": ObjectiveSpec(terms=(TermSpec(name="smmd"),)),
+    "digit_ce": _in_place_of_ce("digit_ce"),
+    "gce": _in_place_of_ce("gce"),
+    "ntl_was": _ntl("ntl_was"),
+    "ntl_was_cdf": _ntl("ntl_was_cdf"),
+    "ntl_mse": _ntl("ntl_mse"),
+    "ntl_mae": _ntl("ntl_mae"),
+    "ntl_huber": _ntl("ntl_huber"),
+    "nl_ntl": _ntl("nl_ntl"),
+    "rps": _ntl("rps"),  # a weight for it, and for smmd, was looked for and not found published
+    "smmd": _ntl("smmd"),
     "dist2": ObjectiveSpec(terms=(TermSpec(name="dist2"),), weight=0.1),
-    "emd": ObjectiveSpec(terms=_EMD, balance="ratio"),
-    "emd_published": ObjectiveSpec(
-        terms=_EMD, balance="ratio", reduction="samples", digit_runs=True
-    ),
-    "ntil": ObjectiveSpec(terms=_NTIL, balance="ratio"),
+    "del": ObjectiveSpec(terms=(TermSpec(name="del"),), weight=0.01),
+    "emd": _ratio(_EMD),
+    "emd_published": _published(_EMD),
+    "emd_exp": _ratio(_EMD_EXP),
+    "emd_exp_published": _published(_EMD_EXP),
+    "ntil": _ratio(_NTIL),
     "ntil_soft": ObjectiveSpec(terms=_NTIL_SOFT),
-    "ntil_published": ObjectiveSpec(
-        terms=_NTIL_PUBLISHED, balance="ratio", reduction="samples", digit_runs=True
-    ),
+    "ntil_published": _published(_NTIL_PUBLISHED),
 }

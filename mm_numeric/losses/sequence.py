@@ -1,4 +1,4 @@
-"""How far a whole number is off: the two sequence terms of NTIL (arXiv 2505.13077).
+"""How far a whole number is off: the sequence terms of NTIL (arXiv 2505.13077), and NL-NTL.
 
 Axes    k number tokens, m numbers, c classes
 
@@ -17,6 +17,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from mm_numeric.losses.places import sum_by_number
 from mm_numeric.losses.term import NumberLogits
 from mm_numeric.spans import NumberSpans
 
@@ -69,30 +70,32 @@ class ExpectedDigits:
 
     def values(self, numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor]:
         """Return the absolute value of each number as predicted and as wanted, [m] and [m]."""
-        digit = numbers.logits.softmax(dim=-1).double() @ numbers.values.double()
+        digit = numbers.chances.double() @ numbers.values.double()
         return _put_together(digit, numbers, spans)
 
 
 def _put_together(
     digit: Tensor, numbers: NumberLogits, spans: NumberSpans
 ) -> tuple[Tensor, Tensor]:
-    """Sum digits [k] by number, and those of the label: [m] and [m]."""
+    """Sum number tokens [k] by number, and those of the label: [m] and [m]."""
     wanted = numbers.values.double()[spans.target]
     worth = 10.0 ** spans.place.double().clamp(-_LARGEST_PLACE, _LARGEST_PLACE)
-    zeros = torch.zeros_like(spans.value)
-    return (
-        zeros.index_add(0, spans.number, digit * worth),
-        zeros.index_add(0, spans.number, wanted * worth),
-    )
+    return sum_by_number(digit * worth, spans), sum_by_number(wanted * worth, spans)
+
+
+def _size(value: Tensor) -> Tensor:
+    """Return ``|X|``, with a gradient of 1 at 0: a number of digits can only grow from there."""
+    return torch.where(value < 0, -value, value)
 
 
 def _relative(predicted: Tensor, wanted: Tensor) -> Tensor:
-    """Return ``|X - Y| / (max(X, Y) + 1)``."""
-    return (predicted - wanted).abs() / (torch.maximum(predicted, wanted) + 1)
+    """Return ``|X - Y| / (max(|X|, |Y|) + 1)``."""
+    return (predicted - wanted).abs() / (torch.maximum(_size(predicted), _size(wanted)) + 1)
 
 
 def _magnitude(predicted: Tensor, wanted: Tensor) -> Tensor:
-    """Return ``log((max(X, Y) + 1) / (min(X, Y) + 1))``."""
+    """Return ``log((max(|X|, |Y|) + 1) / (min(|X|, |Y|) + 1))``."""
+    predicted, wanted = _size(predicted), _size(wanted)
     larger, smaller = torch.maximum(predicted, wanted), torch.minimum(predicted, wanted)
     return (larger + 1).log() - (smaller + 1).log()
 
@@ -135,3 +138,36 @@ class SoftMagnitudeError(ExpectedDigits):
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the charge of each number, [m]."""
         return _magnitude(*self.values(numbers, spans))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SymmetricPercentage(ExpectedDigits):
+    """``|X - Y| / (|X| + |Y|)`` of the expected number: NL-NTL, between 0 and 1.
+
+    Source: class NumberLevelLoss of the ntloss package, to 1e-6.
+
+    Attributes:
+        epsilon: Is added to the denominator; that of float32 in the package. With so little a label
+            of 0 costs 1 whatever the model says and gives no gradient; 1 mends that.
+        reweigh: Charge ``m d + 1.01 (1 - m)``, where m is the probability of all number tokens at
+            the first digit of the number. Off in the paper, on by default in the ntloss package.
+    """
+
+    epsilon: float = torch.finfo(torch.float32).eps
+    reweigh: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse an epsilon that divides by zero."""
+        if self.epsilon <= 0:
+            raise ValueError(f"nl_ntl: epsilon must be > 0, not {self.epsilon}.")
+
+    def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
+        """Return the charge of each number, [m]."""
+        predicted, wanted = self.values(numbers, spans)
+        charges = (predicted - wanted).abs() / (_size(predicted) + _size(wanted) + self.epsilon)
+        if not self.reweigh:
+            return charges
+        mass = (numbers.logits.logsumexp(dim=-1) - numbers.log_normaliser).exp()
+        goes_on = torch.nn.functional.pad(spans.number[1:] == spans.number[:-1], (1, 0))
+        first = sum_by_number(mass.masked_fill(goes_on, 0), spans)
+        return first * charges + 1.01 * (1 - first)

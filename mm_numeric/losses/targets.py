@@ -9,20 +9,29 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mm_numeric.losses.term import NumberLogits
+from mm_numeric.losses.term import NumberClasses, NumberLogits
 from mm_numeric.spans import NumberSpans
 
 
-def spread_target(values: Tensor, target: Tensor, tau: float) -> Tensor:
-    """Return ``q_j ~ exp(-(v_j - v_y) ** 2 / tau)`` over the number tokens, [k, c].
+def spread_target(classes: NumberClasses, target: Tensor, tau: float) -> Tensor:
+    """Return ``q_j ~ exp(-(v_j - v_y) ** 2 / tau)`` over the label's alphabet, [k, c].
 
     Args:
-        values: [c] what each class is worth.
+        classes: What each class is worth.
         target: [k] the class of each label.
         tau: Squared token value; near 0 it leaves the label alone. Twice the square of a standard
             deviation.
     """
-    return ((values[target][:, None] - values).square() / -tau).softmax(dim=-1)
+    values = classes.values
+    heights = (values[target][:, None] - values).square() / -tau
+    if classes.same is not None:
+        heights = heights.masked_fill(~classes.same[target], -torch.inf)
+    return heights.softmax(dim=-1)
+
+
+def log_chances(numbers: NumberLogits) -> Tensor:
+    """Return the log-probability of each class among all tokens, [k, c]."""
+    return numbers.logits - numbers.log_normaliser[:, None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +57,32 @@ class SpreadTarget:
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the charge of each number token, [k]."""
-        target = spread_target(numbers.values, spans.target, self.tau)
-        log_chances = numbers.logits - numbers.log_normaliser[:, None]
+        target = spread_target(numbers.classes, spans.target, self.tau)
         # xlogy: far from the label q underflows to 0, and 0 log 0 is 0.
-        return (torch.special.xlogy(target, target) - target * log_chances).sum(dim=-1)
+        entropy = torch.special.xlogy(target, target)
+        return (entropy - target * log_chances(numbers)).sum(dim=-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianCrossEntropy:
+    """``-sum_j g_j log P_j`` with ``g_j ~ exp(-((v_j - v_y) / sigma) ** 2 / 2)``.
+
+    Gaussian cross-entropy (the baseline GCE of arXiv 2411.02083): it stands in for cross-entropy at
+    the number tokens, so use it with ``ce_on: text``. P is over the whole vocabulary. In nats.
+
+    Attributes:
+        sigma: Standard deviation of the target, in token value.
+    """
+
+    per: ClassVar[Literal["row"]] = "row"
+    sigma: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a spread that divides by zero."""
+        if self.sigma <= 0:
+            raise ValueError(f"gce: sigma must be > 0, not {self.sigma}.")
+
+    def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
+        """Return the charge of each number token, [k]."""
+        target = spread_target(numbers.classes, spans.target, 2 * self.sigma**2)
+        return -(target * log_chances(numbers)).sum(dim=-1)

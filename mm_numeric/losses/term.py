@@ -1,17 +1,72 @@
 """What a numeric term is: number logits and spans in, a charge for each token or number out.
 
-Axes    k number tokens, m numbers, c classes of the vocabulary
+Axes    k number tokens, m numbers, c classes of the vocabulary, w digits of the longest token
 
 A term gives charges, not a mean: the objective sums them and divides once per optimiser step, by a
 count that is global. That keeps the choice of mean in one place, and the charges fit for a plot.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from mm_numeric.spans import NumberSpans
+from mm_numeric.vocabulary import NumberVocabulary
+
+_OUT = -1e30  # the logit of a class that could not stand in the place of the label; exp makes it 0
+
+
+@dataclass(frozen=True, eq=False)
+class NumberClasses:
+    """The number tokens of a vocabulary, as tensors.
+
+    Attributes:
+        values: [c] what each is worth; ascending within an alphabet.
+        digits: [c, w] its digits from the last to the first, 0 where it has fewer; the value itself
+            where it is a number on its own.
+        alphabet: [c] which alphabet it is of; None where there is only one.
+    """
+
+    values: Tensor
+    digits: Tensor
+    alphabet: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls, vocabulary: NumberVocabulary, device: torch.device, dtype: torch.dtype
+    ) -> "NumberClasses":
+        """Read a vocabulary."""
+        width = max(1, *(len(token.digits) for token in vocabulary.tokens))
+        digits = [
+            [float(digit) for digit in reversed(token.digits)] or [token.value]
+            for token in vocabulary.tokens
+        ]
+        names = sorted({token.alphabet for token in vocabulary.tokens})
+        alphabet = [names.index(token.alphabet) for token in vocabulary.tokens]
+        return cls(
+            values=torch.tensor([t.value for t in vocabulary.tokens], device=device, dtype=dtype),
+            digits=torch.tensor(
+                [row + [0.0] * (width - len(row)) for row in digits], device=device, dtype=dtype
+            ),
+            alphabet=torch.tensor(alphabet, device=device) if len(names) > 1 else None,
+        )
+
+    @cached_property
+    def same(self) -> Tensor | None:
+        """[c, c] which classes share an alphabet; None where all do."""
+        return None if self.alphabet is None else self.alphabet[:, None] == self.alphabet
+
+    @cached_property
+    def reach(self) -> Tensor:
+        """[c] how far apart the values of its alphabet are at most."""
+        if self.same is None:
+            return (self.values.max() - self.values.min()).expand(len(self.values))
+        values = self.values.expand_as(self.same)
+        largest = values.masked_fill(~self.same, -torch.inf).amax(dim=1)
+        return largest - values.masked_fill(~self.same, torch.inf).amin(dim=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,26 +74,56 @@ class NumberLogits:
     """What the model says at the number tokens, in float32 (float64 for float64 logits).
 
     Attributes:
-        logits: [k, c] the raw score of each class.
+        logits: [k, c] the raw score of each class; -1e30 where it is of another alphabet than the
+            label, so that every softmax leaves it out.
         log_normaliser: [k] logsumexp over the whole vocabulary, so that ``logits - log_normaliser``
             is the log-probability of each class among all tokens.
-        values: [c] what each class is worth.
+        classes: What the classes are.
+        present: [k, c] which classes are of the alphabet of the label; None where all are.
     """
 
     logits: Tensor
     log_normaliser: Tensor
-    values: Tensor
+    classes: NumberClasses
+    present: Tensor | None = None
+
+    @classmethod
+    def at(
+        cls, scores: Tensor, log_normaliser: Tensor, classes: NumberClasses, target: Tensor
+    ) -> "NumberLogits":
+        """Take scores [k, c] as the model gives them, and labels [k]."""
+        if classes.same is None:
+            return cls(scores, log_normaliser, classes)
+        present = classes.same[target]
+        return cls(scores.masked_fill(~present, _OUT), log_normaliser, classes, present)
+
+    @property
+    def values(self) -> Tensor:
+        """[c] what each class is worth."""
+        return self.classes.values
+
+    @property
+    def chances(self) -> Tensor:
+        """[k, c] the softmax over the classes, differentiable."""
+        return self.logits.softmax(dim=-1)
 
 
 class Term(Protocol):
     """A numeric loss. It knows nothing of models, trainers or tasks."""
 
     @property
-    def per(self) -> Literal["token", "number"]:
-        """What there is one charge for."""
+    def per(self) -> Literal["row", "token", "number", "box", "time"]:
+        """What its mean is over.
+
+        ``row`` charges number tokens and takes the mean over all supervised rows, as cross-entropy
+        does.
+        """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the charges, [k] per token or [m] per number, differentiable in ``logits``."""
+        """Return the charges, differentiable in ``logits``.
+
+        They are [k] per token or row, [m] per number, [q] per box, [r] per time.
+        """
 
 
 class LossSum(NamedTuple):

@@ -3,7 +3,7 @@
 import torch
 from tokens import VOCABULARY, labels_of
 
-from mm_numeric.losses.term import NumberLogits
+from mm_numeric.losses.term import NumberClasses, NumberLogits
 from mm_numeric.spans import NumberSpans
 
 VALUES = torch.arange(10.0, dtype=torch.float64)
@@ -17,8 +17,14 @@ def number_spans(text, *, digit_runs=False):
 def charge(term, scores, text, *, log_normaliser=None, digit_runs=False):
     """Return what a term charges for digit scores [k, 10], where the label is a text."""
     normaliser = scores.logsumexp(-1) if log_normaliser is None else log_normaliser
-    numbers = NumberLogits(scores, normaliser, VALUES.to(scores))
+    numbers = digit_logits(scores, normaliser)
     return term(numbers, number_spans(text, digit_runs=digit_runs))
+
+
+def digit_logits(scores, log_normaliser, values=VALUES):
+    """Return the scores of classes that are one digit each, or worth something else."""
+    values = values.to(scores)
+    return NumberLogits(scores, log_normaliser, NumberClasses(values, values[:, None]))
 
 
 def certain(text, height=80.0):

@@ -121,6 +121,27 @@ def divergence(row: Tensor, scores: Tensor, wanted: int, tau: float) -> Tensor:
     return total
 
 
+def blurred_entropy(row: Tensor, scores: Tensor, wanted: int, sigma: float) -> Tensor:
+    """Return the cross-entropy of a Gaussian target, over the whole vocabulary; row [v]."""
+    total = scores.new_zeros(())
+    for digit, chance in enumerate(spread(wanted, 2 * sigma**2)):
+        total = total + chance * (row.exp().sum().log() - scores[digit])
+    return total
+
+
+def yes_or_no(scores: Tensor, digit: Digit, places: bool) -> Tensor:
+    """Return the mean over ten digits of p BCE, times the published weight of the place."""
+    chances = scores.softmax(dim=0)
+    total = scores.new_zeros(())
+    for j in range(10):
+        yes = scores[j].sigmoid()
+        total = total - chances[j] * (yes if j == digit.value else 1 - yes).log() / 10
+    if not places:
+        return total
+    # Units 2, tens 4, hundreds 6; tenths 1.02 ** -2, hundredths 1.02 ** -3.
+    return total * (2 * (digit.place + 1) if digit.place >= 0 else 1.02 ** (digit.place - 1))
+
+
 def ranked_probability(scores: Tensor, wanted: int) -> Tensor:
     """Return the squared distance of the cumulative distributions; scores [10]."""
     chances = scores.softmax(dim=0)
@@ -157,7 +178,7 @@ def digit_charge(
 ) -> Tensor:
     """Return what a term charges for one digit; row [v], scores [10]."""
     if term == "emd_exp":
-        return distance(scores, digit.value) * options.get("growth", 1.2) ** digit.from_right
+        return distance(scores, digit.value) * place_weight(digit.from_right, options)
     if term == "ntl_was" and "squash" in options:
         charge, worst = squashed(scores, digit.value, options["squash"]), options["squash"]
     elif term in ("emd", "ntl_was"):
@@ -171,6 +192,10 @@ def digit_charge(
         charge, worst = huber(miss(scores, digit.value), delta), delta * (9 - delta / 2)
     elif term == "ntl_was_cdf":
         return area(scores, digit.value, options.get("sigma", 0.0))
+    elif term == "gce":
+        return blurred_entropy(row, scores, digit.value, options.get("sigma", 1.0))
+    elif term == "del":
+        return yes_or_no(scores, digit, options.get("place_weights", True))
     elif term == "dist2":
         return divergence(row, scores, digit.value, options.get("tau", 1.0))
     elif term == "rps":
@@ -180,6 +205,30 @@ def digit_charge(
     else:
         raise KeyError(term)
     return reweighed(row, scores, charge, worst) if options.get("reweigh") else charge
+
+
+def place_weight(from_right: int, options: Mapping[str, float]) -> float:
+    """Return the weight of a digit with so many digits to its right."""
+    growth = options.get("growth", 1.2)
+    weights = {
+        "exponential": growth**from_right,
+        "linear": 1 + (growth - 1) * from_right,
+        "powers": 10.0**from_right,
+        "none": 1.0,
+    }
+    return weights[options.get("places", "exponential")]
+
+
+def weighted_entropies(
+    rows: Tensor, scores: Sequence[Tensor], number: Sequence[Digit], options: Mapping[str, float]
+) -> list[Tensor]:
+    """Return cross-entropy of each digit, weighted by place, the mean weight 1; rows [t, v]."""
+    weights = [place_weight(digit.from_right, options) for digit in number]
+    mean = sum(weights) / len(weights)
+    return [
+        weight / mean * (rows[digit.position].exp().sum().log() - s[digit.value])
+        for weight, s, digit in zip(weights, scores, number, strict=True)
+    ]
 
 
 def straight_through(scores: Tensor, temperature: float = 0.1) -> Tensor:
@@ -222,10 +271,17 @@ def charges(
     found = []
     for number in numbers:
         scores = [torch.stack([rows[d.position, i] for i in ids]) for d in number]
-        if term.startswith(("relative", "magnitude")):
-            digit = expected_digit if term.endswith("soft") else straight_through
+        if term == "digit_ce":
+            found += weighted_entropies(rows, scores, number, options)
+            continue
+        if term.startswith(("relative", "magnitude", "nl_ntl")):
+            digit = expected_digit if term.endswith(("soft", "ntl")) else straight_through
             predicted = size(number, [digit(s) for s in scores])
             wanted = size(number, [rows.new_tensor(float(digit.value)) for digit in number])
+            if term == "nl_ntl":
+                epsilon = options.get("epsilon", 2.0**-23)
+                found.append((predicted - wanted).abs() / (predicted + wanted + epsilon))
+                continue
             found.append(
                 (relative if term.startswith("relative") else magnitude)(predicted, wanted)
             )
@@ -253,6 +309,7 @@ def objective(
     ratio: bool = False,
     published: bool = False,
     ce_weight: float = 1.0,
+    text_only: bool = False,
 ) -> Reference:
     """Return the loss of a batch, differentiable, and its raw parts.
 
@@ -265,13 +322,16 @@ def objective(
         ratio: Scale the terms to the size of cross-entropy.
         published: Runs of digits; mean per sample, then over samples.
         ce_weight: Of cross-entropy.
+        text_only: Cross-entropy leaves number tokens out of its sum, and the terms ``digit_ce`` and
+            ``gce`` are divided as it is: by the number of all supervised tokens.
     """
     ids = [spelled.index(str(digit)) for digit in range(10)]
     losses = []
     for rows, sample in zip(logits, labels.tolist(), strict=True):
         for row, label in zip(rows, sample, strict=True):
             if label >= 0:
-                losses.append(row.exp().sum().log() - row[label])
+                charged = not (text_only and label in ids)
+                losses.append((row.exp().sum().log() - row[label]) * charged)
     nothing = 0 * logits.sum()
     ce_total = sum(losses, nothing)
     ce = ce_total / max(1, len(losses))
@@ -287,7 +347,7 @@ def objective(
             total, count = sum(means, nothing), len(per_sample)
         else:
             total = sum((charge for found in per_sample for charge in found), nothing)
-            count = sum(map(len, per_sample))
+            count = len(losses) if term in ("digit_ce", "gce") else sum(map(len, per_sample))
         totals[term], items[term] = total.item(), count
         numeric = numeric + share * total / max(1, count)
     factor = weight * (ce / (numeric + TINY)).detach() if ratio else weight

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from losses.charging import certain, charge, number_spans, random_scores
+from losses.charging import certain, charge, digit_logits, number_spans, random_scores
 
 from mm_numeric.losses.objective import make_term
 from mm_numeric.losses.proper import RankedProbability, SmoothedDiscrepancy
-from mm_numeric.losses.term import NumberLogits
 
 NOISE = torch.tensor([0, 0.1, 0.2, 0.4, 0.2, 0.1, 0, 0, 0, 0], dtype=torch.float64)
 SKEWED = torch.tensor([0, 0, 0, 0, 0.4, 0.2, 0.05, 0.05, 0.3, 0], dtype=torch.float64)  # median 5
@@ -54,12 +53,12 @@ def test_rps_of_a_certain_model_is_the_distance():
         assert found == pytest.approx(abs(int(digit) - 3), abs=1e-30)
 
 
-def test_rps_counts_gaps_in_any_order():
-    values = torch.tensor([100.0, 5.0, 0.0]).double()
-    numbers = NumberLogits(torch.zeros(3, 3).double(), torch.zeros(3), values)
+def test_rps_counts_gaps():
+    values = torch.tensor([0.0, 5.0, 100.0]).double()
+    numbers = digit_logits(torch.zeros(3, 3).double(), torch.zeros(3), values)
     charges = RankedProbability()(numbers, number_spans("0,1,2"))
     # The cumulative chances are 1/3 over the gap of 5, and 2/3 over that of 95.
-    expected = [5 / 9 + 95 * 4 / 9, 5 / 9 + 95 / 9, 5 * 4 / 9 + 95 / 9]
+    expected = [5 * 4 / 9 + 95 / 9, 5 / 9 + 95 / 9, 5 / 9 + 95 * 4 / 9]
     torch.testing.assert_close(charges, torch.tensor(expected).double())
 
 
@@ -71,7 +70,7 @@ def test_smmd_of_certain_models():
 
     def found(predicted, wanted):
         scores = 80 * torch.eye(3).double()[predicted : predicted + 1]
-        numbers = NumberLogits(scores, torch.zeros(1), values)
+        numbers = digit_logits(scores, torch.zeros(1), values)
         return SmoothedDiscrepancy()(numbers, number_spans(str(wanted))).item()
 
     assert found(0, 1) == pytest.approx(2 * (1 - near) + a * 4 * near)

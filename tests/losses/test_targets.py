@@ -2,15 +2,15 @@
 
 import pytest
 import torch
-from losses.charging import VALUES, charge, number_spans, random_scores
+from losses.charging import VALUES, charge, digit_logits, number_spans, random_scores
 
 from mm_numeric.losses.distance import CumulativeDistance
 from mm_numeric.losses.targets import SpreadTarget, spread_target
-from mm_numeric.losses.term import NumberLogits
+from mm_numeric.losses.term import NumberClasses
 
 
 def test_the_target_of_dist2():
-    target = spread_target(VALUES, torch.tensor([4]), 1.0)[0]
+    target = spread_target(NumberClasses(VALUES, VALUES[:, None]), torch.tensor([4]), 1.0)[0]
     assert target[4].item() == pytest.approx(0.564, abs=5e-4)
     assert target[[3, 5]].tolist() == pytest.approx([0.208] * 2, abs=5e-4)
     assert target[[2, 6]].tolist() == pytest.approx([0.0103] * 2, abs=5e-5)
@@ -46,7 +46,7 @@ def test_values_that_are_far_apart_are_finite(term, dtype):
     """The target underflows, and the squared distance overflows float32."""
     values = torch.tensor([0.0, 1.0, 1e4, 1e30]).to(dtype)
     scores = torch.tensor([[3.0, 1.0, -9.0, 0.0]] * 2).to(dtype).requires_grad_()
-    numbers = NumberLogits(scores, scores.logsumexp(-1), values)
+    numbers = digit_logits(scores, scores.logsumexp(-1), values)
     charges = term(numbers, number_spans("1,2"))
     charges.sum().backward()
     assert charges.isfinite().all()

@@ -1,0 +1,60 @@
+"""How large the numeric terms are beside cross-entropy: fixed, by ratio, or by a running ratio."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from mm_numeric.losses.presets import ObjectiveSpec
+from mm_numeric.losses.term import LossSum
+
+_TINY = 1e-10  # keeps the published ratio from dividing by zero
+_KEPT = 0.9  # of the running means at each step
+
+
+def numeric_mean(spec: ObjectiveSpec, sums: Mapping[str, LossSum]) -> Tensor:
+    """Return the weighted sum of the means of the numeric terms, []."""
+    return torch.stack([t.weight * sums[t.name].mean.detach().double() for t in spec.terms]).sum()
+
+
+class Balance:
+    """What the numeric terms are multiplied by."""
+
+    def __init__(self, spec: ObjectiveSpec) -> None:
+        """Start without history."""
+        self.spec = spec
+        self._means: Tensor | None = None
+
+    def factor(self, sums: Mapping[str, LossSum]) -> float | Tensor:
+        """Return the factor for one batch, without gradient.
+
+        Args:
+            sums: The parts of this batch, without weights.
+        """
+        if self.spec.balance == "ratio":
+            cross_entropy, numeric = sums["ce"].mean.detach(), numeric_mean(self.spec, sums)
+            return self.spec.weight * cross_entropy / (numeric + _TINY)
+        if self.spec.balance == "running" and self._means is not None:
+            cross_entropy, numeric = self._means.unbind()
+            return self.spec.weight * cross_entropy / (numeric + _TINY)
+        return self.spec.weight
+
+    def end_step(self, sums: Mapping[str, LossSum]) -> None:
+        """Take a finished optimiser step into the running means, without waiting for the device.
+
+        Args:
+            sums: The parts of the whole step, added over its micro-batches and ranks.
+        """
+        if self.spec.balance != "running" or not self.spec.terms:
+            return
+        now = torch.stack([sums["ce"].mean.detach().double(), numeric_mean(self.spec, sums)])
+        self._means = now if self._means is None else _KEPT * self._means + (1 - _KEPT) * now
+
+    def state_dict(self) -> dict[str, list[float] | None]:
+        """Return what a run that goes on has to know; plain numbers."""
+        return {"means": None if self._means is None else self._means.tolist()}
+
+    def load_state_dict(self, state: Mapping[str, list[float] | None]) -> None:
+        """Go on from where ``state_dict`` was taken."""
+        means = state["means"]
+        self._means = None if means is None else torch.tensor(means, dtype=torch.float64)

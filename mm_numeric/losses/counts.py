@@ -1,0 +1,57 @@
+"""What the means of an objective are over.
+
+Axes    n supervised rows, k number tokens, m numbers, q boxes, r times
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mm_numeric.spans import NumberSpans
+
+
+class Counts(NamedTuple):
+    """How many there are in one batch, or in all that one optimiser step adds up."""
+
+    rows: Tensor
+    tokens: Tensor
+    numbers: Tensor
+    samples: Tensor
+    boxes: Tensor
+    times: Tensor
+
+    @classmethod
+    def of(cls, labels: Tensor, spans: NumberSpans) -> "Counts":
+        """Count one batch: supervised rows [n], number tokens, numbers, samples, boxes, times."""
+        rows, tokens, numbers, boxes, times = (
+            spans.samples.new_full((), len(of))
+            for of in (labels, spans.row, spans.value, spans.boxes, spans.times)
+        )
+        return cls(rows, tokens, numbers, spans.samples, boxes, times)
+
+
+COUNT_OF = {
+    "row": "rows",
+    "token": "tokens",
+    "number": "numbers",
+    "box": "boxes",
+    "time": "times",
+}
+"""What a term is ``per``, and the count that its mean is over."""
+
+
+def samples_of(per: str, spans: NumberSpans) -> Tensor:
+    """Return which sample each charge of a term belongs to; ascending."""
+    if per in ("row", "token"):
+        return spans.sample[spans.number]
+    if per == "number":
+        return spans.sample
+    return spans.sample[(spans.boxes if per == "box" else spans.times)[:, 0]]
+
+
+def mean_by_sample(charges: Tensor, per: str, spans: NumberSpans) -> Tensor:
+    """Divide each charge by how many its sample has, so that their sum is one of sample means."""
+    sample = samples_of(per, spans)
+    first, last = (torch.searchsorted(sample, sample, right=right) for right in (False, True))
+    return charges / (last - first)
