@@ -95,7 +95,12 @@ def cross_entropy_with_numbers(
 
 def chunks(rows: int, tokens: int, device: torch.device) -> list[slice]:
     """Cut rows of logits into pieces: for a CPU what fits its cache, for a GPU what fills it."""
-    elements = _CPU_CHUNK * torch.get_num_threads() if device.type == "cpu" else _GPU_CHUNK
+    if device.type != "cpu":
+        elements = _GPU_CHUNK
+    elif torch.compiler.is_compiling():  # which cannot ask for the number of threads
+        elements = _CPU_CHUNK
+    else:
+        elements = _CPU_CHUNK * torch.get_num_threads()
     size = max(1, elements // tokens)
     return [slice(start, start + size) for start in range(0, rows, size)] or [slice(0, 0)]
 

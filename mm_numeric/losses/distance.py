@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mm_numeric.losses.places import place_weights, places_from_right, refuse_places
 from mm_numeric.losses.targets import spread_target
-from mm_numeric.losses.term import NumberClasses, NumberLogits
+from mm_numeric.losses.term import NumberClasses, NumberLogits, one_hot
 from mm_numeric.spans import NumberSpans
 
 COSTS = ("absolute", "modular", "log")
@@ -147,7 +147,7 @@ class CumulativeDistance:
         if self.sigma:
             wanted = spread_target(numbers.classes, spans.target, 2 * self.sigma**2)
         else:
-            wanted = torch.nn.functional.one_hot(spans.target, len(numbers.values))
+            wanted = one_hot(spans.target, len(numbers.values))
         difference, gaps = cumulative_difference(numbers, wanted)
         return difference.abs() @ gaps
 

@@ -15,7 +15,7 @@ from mm_numeric.losses.places import (
     refuse_places,
     sum_by_number,
 )
-from mm_numeric.losses.term import NumberLogits
+from mm_numeric.losses.term import NumberLogits, one_hot
 from mm_numeric.spans import NumberSpans
 
 
@@ -68,7 +68,7 @@ class DigitEntropy:
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the charge of each number token, [k]."""
         logits, count = numbers.logits, len(numbers.values)
-        wanted = torch.nn.functional.one_hot(spans.target, count).to(logits)
+        wanted = one_hot(spans.target, count).to(logits)
         asked = torch.nn.functional.binary_cross_entropy_with_logits(
             logits, wanted, reduction="none"
         )

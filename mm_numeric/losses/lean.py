@@ -115,11 +115,10 @@ def linear_cross_entropy_with_numbers(
         [n] the losses, [k, c] the logits of the number tokens, [k] the logsumexp over all tokens.
     """
     device = hidden.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
+    arguments = (labels, number_rows, number_ids)
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return _LinearCrossEntropyWithNumbers.apply(hidden, weight, bias, *arguments)
+    dtype = torch.get_autocast_dtype(device)
+    head = (tensor if tensor is None else tensor.to(dtype) for tensor in (hidden, weight, bias))
     with torch.autocast(device, enabled=False):
-        return _LinearCrossEntropyWithNumbers.apply(
-            hidden, weight, bias, labels, number_rows, number_ids
-        )
+        return _LinearCrossEntropyWithNumbers.apply(*head, *arguments)

@@ -53,6 +53,7 @@ class Objective:
         self.spec = spec
         self.vocabulary = vocabulary
         self.terms: dict[str, Term] = {t.name: make_term(t.name, t.options) for t in spec.terms}
+        self._trained = {t.name for t in spec.terms if t.weight * spec.weight > 0}
         self.balance = Balance(spec)
         self._ids = torch.tensor([token.id for token in vocabulary.tokens])
         self._largest_id = max(token.id for token in vocabulary.tokens)
@@ -231,8 +232,7 @@ class Objective:
     ) -> LossSum:
         """Sum the charges of one term; without a graph if it has no weight."""
         term = self.terms[spec.name]
-        trained = spec.weight * self.spec.weight > 0
-        with torch.set_grad_enabled(torch.is_grad_enabled() and trained):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and spec.name in self._trained):
             charges = term(numbers, spans)
             if spec.roles:
                 weights = charges.new_tensor([spec.roles.get(role, 1.0) for role in ROLES])

@@ -9,11 +9,10 @@ distribution of the label itself, as that of cross-entropy is.
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from mm_numeric.losses.distance import cumulative_difference
-from mm_numeric.losses.term import NumberLogits
+from mm_numeric.losses.term import NumberLogits, one_hot
 from mm_numeric.spans import NumberSpans
 
 
@@ -30,7 +29,7 @@ class RankedProbability:
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the charge of each number token, [k]."""
-        wanted = torch.nn.functional.one_hot(spans.target, len(numbers.values))
+        wanted = one_hot(spans.target, len(numbers.values))
         difference, gaps = cumulative_difference(numbers, wanted)
         return difference.square() @ gaps
 
@@ -66,6 +65,6 @@ class SmoothedDiscrepancy:
         # The mean is over the alphabet; the form is symmetric, for alphabets do not meet in it.
         mean = degree.mean() if same is None else (same * degree).sum(-1) / same.sum(-1)
         form = kernel + (degree.diag() - kernel) / (2 * mean)
-        wanted = torch.nn.functional.one_hot(spans.target, len(values))
+        wanted = one_hot(spans.target, len(values))
         residual = numbers.chances - wanted
         return (residual @ form * residual).sum(dim=-1)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mm_numeric.losses.places import sum_by_number
-from mm_numeric.losses.term import NumberLogits
+from mm_numeric.losses.term import NumberLogits, one_hot
 from mm_numeric.spans import NumberSpans
 
 _LARGEST_PLACE = 300  # of float64, with room for a sum
@@ -53,7 +53,7 @@ class StraightThroughDigits:
             gumbel = -torch.empty_like(scores).exponential_().log()
             scores = scores + self.noise_scale * gumbel
         soft = (scores / self.temperature).softmax(dim=-1)
-        hard = torch.nn.functional.one_hot(soft.argmax(dim=-1), soft.shape[-1])
+        hard = one_hot(soft.argmax(dim=-1), soft.shape[-1])
         # The digits are summed before the detour through (hard - soft).detach(), so that a digit
         # that is right is worth exactly what the label is worth.
         soft_digit = soft.double() @ numbers.values.double()

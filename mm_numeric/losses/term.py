@@ -6,8 +6,7 @@ A term gives charges, not a mean: the objective sums them and divides once per o
 count that is global. That keeps the choice of mean in one place, and the charges fit for a plot.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -28,11 +27,27 @@ class NumberClasses:
         digits: [c, w] its digits from the last to the first, 0 where it has fewer; the value itself
             where it is a number on its own.
         alphabet: [c] which alphabet it is of; None where there is only one.
+        same: [c, c] which classes share an alphabet; None where all do.
+        reach: [c] how far apart the values of its alphabet are at most.
     """
 
     values: Tensor
     digits: Tensor
     alphabet: Tensor | None = None
+    same: Tensor | None = field(init=False, default=None)
+    reach: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Calculate once what follows."""
+        if self.alphabet is None:
+            reach = (self.values.max() - self.values.min()).expand(len(self.values))
+        else:
+            same = self.alphabet[:, None] == self.alphabet
+            values = self.values.expand_as(same)
+            largest = values.masked_fill(~same, -torch.inf).amax(dim=1)
+            reach = largest - values.masked_fill(~same, torch.inf).amin(dim=1)
+            object.__setattr__(self, "same", same)
+        object.__setattr__(self, "reach", reach)
 
     @classmethod
     def of(
@@ -53,20 +68,6 @@ class NumberClasses:
             ),
             alphabet=torch.tensor(alphabet, device=device) if len(names) > 1 else None,
         )
-
-    @cached_property
-    def same(self) -> Tensor | None:
-        """[c, c] which classes share an alphabet; None where all do."""
-        return None if self.alphabet is None else self.alphabet[:, None] == self.alphabet
-
-    @cached_property
-    def reach(self) -> Tensor:
-        """[c] how far apart the values of its alphabet are at most."""
-        if self.same is None:
-            return (self.values.max() - self.values.min()).expand(len(self.values))
-        values = self.values.expand_as(self.same)
-        largest = values.masked_fill(~self.same, -torch.inf).amax(dim=1)
-        return largest - values.masked_fill(~self.same, torch.inf).amin(dim=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +107,11 @@ class NumberLogits:
     def chances(self) -> Tensor:
         """[k, c] the softmax over the classes, differentiable."""
         return self.logits.softmax(dim=-1)
+
+
+def one_hot(target: Tensor, classes: int) -> Tensor:
+    """Return [k, c] 1 at the class of each label; torch's own looks at the labels and waits."""
+    return (target[:, None] == torch.arange(classes, device=target.device)).long()
 
 
 class Term(Protocol):

@@ -1,0 +1,142 @@
+"""A step never waits for the device, and compiles to one graph."""
+
+import shutil
+
+import pytest
+import torch
+from tokens import SIZE, VOCABULARY, batch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mm_numeric.losses import PRESETS, TermSpec
+from mm_numeric.losses.objective import objective
+from mm_numeric.spans import IGNORE_INDEX
+
+aten = torch.ops.aten
+WAITS = {  # on a GPU the host has to wait for these, to know a value or the size of the result
+    aten._local_scalar_dense,
+    aten.is_nonzero,
+    aten.equal,
+    aten.nonzero,
+    aten.masked_select,
+    aten.bincount,
+    aten._unique2,
+    aten.unique_consecutive,
+    aten.repeat_interleave,
+}
+
+
+class Waits(TorchDispatchMode):
+    """Counts what would make the host wait for a GPU."""
+
+    def __init__(self):
+        """Start at none."""
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        """Note the operator, and run it."""
+        indices = args[1] if op.overloadpacket in (aten.index, aten.index_put_) else ()
+        by_mask = any(i is not None and i.dtype == torch.bool for i in indices)
+        if op.overloadpacket in WAITS or by_mask:
+            self.found.append(str(op))
+        return op(*args, **(kwargs or {}))
+
+
+def prepared(name, seed=1):
+    """Return an objective and its inputs as a collator makes them: [n, v], [n] and spans."""
+    logits, labels = batch(seed, torch.float32)
+    made = objective(name, VOCABULARY)
+    supervised = labels != IGNORE_INDEX
+    return made, logits[supervised], labels[supervised], made.spans(labels)
+
+
+def test_the_count_counts():
+    with Waits() as waits:
+        values = torch.tensor([1.0, 0.0])
+        values.nonzero()
+        values[values > 0].sum().item()
+    assert len(waits.found) == 3
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_step_reads_nothing_back(name):
+    """But for one look at the labels, which on a CPU costs nothing and names what is wrong."""
+    made, logits, labels, spans = prepared(name)
+    leaf = logits.requires_grad_()
+    made(leaf, labels, spans)  # the tables are made once
+    with Waits() as waits:
+        made(leaf, labels, spans).loss.backward()
+    assert waits.found == ["aten._local_scalar_dense.default"]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_head_without_logits_reads_nothing_back(name):
+    made, hidden, labels, spans = prepared(name)
+    weight = torch.randn(SIZE, SIZE).requires_grad_()
+    made.from_hidden(hidden, weight, labels, spans)
+    with Waits() as waits:
+        made.from_hidden(hidden, weight, labels, spans).loss.backward()
+    assert waits.found == ["aten._local_scalar_dense.default"]
+
+
+@pytest.mark.parametrize("form", ["rows", "full", "hidden"])
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_step_elsewhere_needs_no_value(name, form):
+    """On the device "meta" tensors have shapes and no values: what asks for one fails."""
+    logits, labels = batch(1, torch.float32)
+    made = objective(name, VOCABULARY)
+    spans = made.spans(labels).to("meta")
+    if form != "full":
+        logits, labels = logits[labels != IGNORE_INDEX], labels[labels != IGNORE_INDEX]
+    leaf, labels = logits.to("meta").requires_grad_(), labels.to("meta")
+    if form == "hidden":
+        weight = torch.empty(SIZE, SIZE, device="meta", requires_grad=True)
+        result = made.from_hidden(leaf, weight, labels, spans)
+    else:
+        result = made(leaf, labels, spans)
+    result.loss.backward()
+    assert leaf.grad.shape == leaf.shape
+
+
+def compared(made, backend, hidden=False):
+    """Compile an objective as one graph, and hold it to itself on two batches of two sizes."""
+    torch._dynamo.reset()
+    weight = torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(0))
+
+    def step(inputs, labels, spans):
+        result = (
+            made.from_hidden(inputs, weight, labels, spans)
+            if hidden
+            else made(inputs, labels, spans)
+        )
+        return result.loss, result.parts
+
+    compiled = torch.compile(step, fullgraph=True, backend=backend)
+    for seed in (1, 2):
+        _, logits, labels, spans = prepared("ce", seed)
+        spans = made.spans(batch(seed)[1])
+        found = []
+        for run in (compiled, step):
+            leaf = logits.clone().requires_grad_()
+            loss, parts = run(leaf, labels, spans)
+            loss.backward()
+            found.append((loss, parts, leaf.grad))
+        torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_an_objective_is_one_graph(name):
+    terms = tuple(TermSpec(name=term.name) for term in PRESETS[name].terms)  # noise is drawn anew
+    compared(objective(name, VOCABULARY, terms=terms), "aot_eager")
+
+
+@pytest.mark.parametrize("name", ["ce", "ntl_was", "ntil_soft"])
+def test_a_head_without_logits_is_one_graph(name):
+    compared(objective(name, VOCABULARY), "aot_eager", hidden=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a compiler on a CPU")
+@pytest.mark.parametrize("name", ["ntl_was", "ntil_soft"])
+def test_inductor_agrees(name):
+    compared(objective(name, VOCABULARY), "inductor")
