@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from mm_numeric.answers import ClockTime
     from mm_numeric.config import Config, read_config
+    from mm_numeric.doors import NumericLossMixin, loss_func, step_counts
     from mm_numeric.losses.counts import Counts
     from mm_numeric.losses.objective import Objective, ObjectiveResult, objective
     from mm_numeric.losses.presets import ObjectiveSpec, TermSpec
@@ -24,13 +25,16 @@ _HOMES = {
     "Counts": "mm_numeric.losses.counts",
     "NumberSpans": "mm_numeric.spans",
     "NumberVocabulary": "mm_numeric.vocabulary",
+    "NumericLossMixin": "mm_numeric.doors",
     "NumericTrainer": "mm_numeric.trainer",
     "Objective": "mm_numeric.losses.objective",
     "ObjectiveResult": "mm_numeric.losses.objective",
     "ObjectiveSpec": "mm_numeric.losses.presets",
     "TermSpec": "mm_numeric.losses.presets",
+    "loss_func": "mm_numeric.doors",
     "objective": "mm_numeric.losses.objective",
     "read_config": "mm_numeric.config",
+    "step_counts": "mm_numeric.doors",
 }
 
 __all__ = [
@@ -39,13 +43,16 @@ __all__ = [
     "Counts",
     "NumberSpans",
     "NumberVocabulary",
+    "NumericLossMixin",
     "NumericTrainer",
     "Objective",
     "ObjectiveResult",
     "ObjectiveSpec",
     "TermSpec",
+    "loss_func",
     "objective",
     "read_config",
+    "step_counts",
 ]
 
 

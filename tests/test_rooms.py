@@ -10,15 +10,15 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 HEAVY = "torch :transformers"
-MODEL = "spans vocabulary losses families collate generate trainer train"
+MODEL = "spans vocabulary losses families collate generate doors trainer train"
 RULES = [  # modules at or below the names on the left may not import what is on the right
     ("mm_numeric", "cli :tasks :evaluation :configs"),
     ("choose answers frames numerals", f":{HEAVY} {MODEL} data config tasks evaluation"),
-    ("vocabulary spans losses", ":transformers tasks evaluation config trainer train"),
+    ("vocabulary spans losses", ":transformers tasks evaluation config doors trainer train"),
     ("tasks", f":{HEAVY} {MODEL} evaluation"),
     ("evaluation.scorer evaluation.times evaluation.bootstrap", f":{HEAVY} {MODEL} tasks"),
     ("config strict trainer_settings data run_folder", f":{HEAVY} evaluation"),
-    ("families collate generate trainer train", "evaluation"),
+    ("families collate generate doors trainer train", "evaluation"),
 ]
 
 

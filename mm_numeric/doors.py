@@ -1,0 +1,294 @@
+"""Doors: how an objective gets into a trainer or a loop that is not ours.
+
+Axes    b samples, t positions, n supervised rows, v vocabulary
+
+======================================  ============================  ===========================
+door                                    cross-entropy is over         numeric means are over
+======================================  ============================  ===========================
+``Trainer(compute_loss_func=loss_func)``  the whole optimiser step      each micro-batch
+``NumericLossMixin``                    the whole optimiser step      the whole optimiser step
+a loop, with ``step_counts``            the whole optimiser step      the whole optimiser step
+======================================  ============================  ===========================
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mm_numeric.losses.counts import Counts
+from mm_numeric.losses.objective import Objective
+from mm_numeric.losses.term import LossSum
+from mm_numeric.spans import IGNORE_INDEX, NumberSpans
+
+if TYPE_CHECKING:  # what the mixin stands in front of; a loop needs no transformers
+    from transformers import Trainer as _Trainer
+else:
+    _Trainer = object
+
+
+def loss_func(objective: Objective, *, shift: bool = True) -> Callable[..., Tensor]:
+    """Return a ``compute_loss_func`` for transformers.Trainer.
+
+    The loss of a micro-batch, weighed by its share of the step's supervised tokens
+    (``num_items_in_batch``). Cross-entropy is therefore exact under gradient accumulation and on
+    several ranks. A numeric term is not told how many numbers the other micro-batches hold: it is
+    the mean over each micro-batch, then the mean of those, weighed by supervised tokens. That is
+    the mean over the step where there is one micro-batch on one rank; elsewhere a number counts for
+    more in a micro-batch that has few of them. ``NumericLossMixin`` is exact. Like any
+    ``compute_loss_func``, this leaves out the router loss of a mixture of experts.
+
+    Args:
+        objective: What to train on.
+        shift: Each label is predicted by the row before it, as in a decoder-only model. False for
+            an encoder-decoder, whose labels stand at the row that predicts them.
+    """
+
+    def compute_loss(
+        outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        labels = _aligned(labels, shift)
+        loss = objective(outputs.logits, labels).loss
+        if num_items_in_batch is None:
+            return loss
+        return loss * (labels != IGNORE_INDEX).sum() / num_items_in_batch
+
+    return compute_loss
+
+
+def step_counts(
+    objective: Objective,
+    labels: Iterable[Tensor],
+    *,
+    shift: bool = True,
+    accelerator: Any = None,
+) -> Counts:
+    """Count what the micro-batches of one optimiser step add up to.
+
+    Give the result to the objective with each of them (``counts=``): their losses then sum to that
+    of one big batch, whatever each of them holds.
+
+    Args:
+        objective: What is trained on: it says what a number is.
+        labels: [b, t] of each micro-batch, with ``IGNORE_INDEX`` where nothing is trained.
+        shift: As in the call of the objective.
+        accelerator: An ``accelerate.Accelerator``: count over all its ranks. It averages gradients
+            over them, so multiply the loss by its ``num_processes``.
+
+    Raises:
+        ValueError: If there is no micro-batch.
+    """
+    counted = [_count(objective, _aligned(each, shift))[1] for each in labels]
+    if not counted:
+        raise ValueError("step_counts: an optimiser step has at least one micro-batch; got none.")
+    return _total(counted, accelerator)
+
+
+class NumericLossMixin(_Trainer):
+    """Stands in front of a Trainer and trains it with an objective.
+
+    ``class NumericSFTTrainer(NumericLossMixin, SFTTrainer)`` takes all that SFTTrainer takes, and
+    ``objective=``. Every mean is over the whole optimiser step, all ranks and micro-batches. A
+    batch holds ``labels`` [b, t], with -100 where nothing is trained: padded, packed, padding-free
+    and completion-only ones are the same to it. Labels are shifted unless the model is an
+    encoder-decoder. The head runs at the supervised rows alone, where the model knows how
+    (``logits_to_keep``) and nobody asked for its outputs.
+
+    The numbers are found in the labels when the step's batches are read. A collator may find them
+    earlier and add them as ``spans`` (``objective.spans`` of shifted labels); ``TrainingCollator``
+    does, and gives ``labels`` [n] with the mask ``supervised`` [b, t].
+
+    Each raw part is logged as ``parts/NAME``: its mean over all that was trained on since the last
+    log. What ``SFTTrainer.compute_loss`` logs beside its loss (``entropy``,
+    ``mean_token_accuracy``, ``num_tokens``) is not: it comes out of the forward pass that ours
+    takes the place of. ``include_num_input_tokens_seen`` counts tokens. Outside of a training step
+    (``evaluate``) the loss is the mean over one batch of one rank.
+    """
+
+    # An objective divides by the counts of the whole step.
+    loss_is_scaled_for_ga = True
+
+    def __init__(self, *args: Any, objective: Objective, **kwargs: Any) -> None:
+        """Take what the trainer behind takes, and the objective.
+
+        Raises:
+            ValueError: If a setting asks for another loss, or cannot be combined with this one.
+        """
+        super().__init__(*args, **kwargs)
+        self.objective = objective
+        self._refuse_other_losses()
+        self._is_encoder_decoder = getattr(self.model.config, "is_encoder_decoder", False)
+        base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        self._head_takes_rows = "logits_to_keep" in inspect.signature(base.forward).parameters
+        self._counts: Counts | None = None
+        self._step_sums: dict[str, LossSum] = {}
+        self._seen: dict[str, LossSum] = {}
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
+        """Read the micro-batches of one optimiser step, find their numbers and count them."""
+        batches, num_items = super().get_batch_samples(*args, **kwargs)
+        counted = []
+        for batch in batches:
+            labels = self._aligned(batch)
+            batch["spans"], counts = _count(self.objective, labels, batch.get("spans"))
+            counted.append(counts)
+        self._counts = _total(counted, self.accelerator) if counted else None
+        self._step_sums = {}
+        return batches, num_items
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: Mapping[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Return the loss of one micro-batch: its share of the optimiser step."""
+        batch = dict(inputs)
+        labels, spans = self._aligned(batch), batch.pop("spans", None)
+        del batch["labels"]
+        supervised = batch.pop("supervised", None)
+        if labels.dim() == 2 and self._head_takes_rows and not return_outputs:
+            spans = self.objective.spans(labels) if spans is None else spans
+            supervised = labels != IGNORE_INDEX
+            labels = labels[supervised]
+        if supervised is not None:
+            batch["logits_to_keep"] = supervised
+        if self._is_encoder_decoder and "decoder_input_ids" not in batch:
+            prepare = self.accelerator.unwrap_model(model).prepare_decoder_input_ids_from_labels
+            batch["decoder_input_ids"] = prepare(labels)
+        router = self.model.config.get_text_config()
+        has_router_loss = getattr(router, "output_router_logits", False)
+        if has_router_loss:
+            batch["output_router_logits"] = True  # wrappers with pictures do not read it themselves
+        outputs = model(**batch)
+        counts = self._counts if model.training else None
+        result = self.objective(outputs.logits, labels, spans, counts=counts)
+        loss = result.loss
+        if counts is not None:
+            self._step_sums = _added(self._step_sums, result.sums)
+            # Data parallelism averages gradients over ranks; the counts are over all of them.
+            loss = loss * self.accelerator.num_processes
+        if has_router_loss:  # a mean over one micro-batch, in transformers and TRL too
+            steps = 1 if counts is None else self.current_gradient_accumulation_steps
+            loss = loss + router.router_aux_loss_coef * outputs.aux_loss / steps
+        return (loss, outputs) if return_outputs else loss
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Train on one micro-batch; behind the last of an optimiser step, close the step."""
+        loss: Tensor = super().training_step(*args, **kwargs)
+        if self.accelerator.sync_gradients and self._counts is not None:
+            self._end_step()
+        return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add the raw parts to what is logged."""
+        if "loss" in logs and self._seen:
+            means = torch.stack([part.mean for part in self._seen.values()]).tolist()
+            logs.update({f"parts/{n}": m for n, m in zip(self._seen, means, strict=True)})
+            self._seen = {}
+        super().log(logs, start_time)
+
+    def _end_step(self) -> None:
+        """Close an optimiser step: once, with the same sums over all micro-batches on all ranks."""
+        sums = _over_ranks(self._step_sums, self.accelerator)
+        self._seen = _added(self._seen, sums)
+        self._counts = None
+
+    def _aligned(self, batch: Mapping[str, Any]) -> Tensor:
+        """Return the label of each row; [n] labels, which come with ``supervised``, are so."""
+        shift = not self._is_encoder_decoder and "supervised" not in batch
+        return _aligned(batch.get("labels"), shift)
+
+    def _refuse_other_losses(self) -> None:
+        """Refuse settings that ask for another loss, or cannot be combined with this one."""
+        args, loss_type = self.args, getattr(self.args, "loss_type", None)
+        packed = getattr(args, "packing", False) or getattr(self, "padding_free", False)
+        others = {
+            "compute_loss_func": self.compute_loss_func is not None,
+            f"label_smoothing_factor={args.label_smoothing_factor}": args.label_smoothing_factor,
+            "use_liger_kernel=True": args.use_liger_kernel,
+            f"loss_type={loss_type!r}": loss_type not in (None, "nll"),
+        }
+        for setting, found in others.items():
+            if found:
+                raise ValueError(f"{setting} asks for a loss beside the objective: leave it out.")
+        if not args.average_tokens_across_devices:
+            raise ValueError(
+                "average_tokens_across_devices=False cannot be used: an objective counts over all "
+                "ranks; leave it out."
+            )
+        if args.n_gpu > 1:
+            raise ValueError(
+                f"one process sees {args.n_gpu} GPUs, and an objective needs a process for each: "
+                "start it with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES."
+            )
+        if self.get_cp_size() * self.get_sp_size() > 1:
+            raise ValueError(
+                "context and sequence parallelism cut a sequence, and the numbers in it, into "
+                "pieces for several ranks: set cp_size and sp_size to 1."
+            )
+        if packed and self.objective.spec.reduction == "samples":
+            raise ValueError(
+                "the objective averages over samples (reduction: samples), and packing puts "
+                "several into one row: take reduction='items', or leave packing and padding_free "
+                "out."
+            )
+
+
+def _aligned(labels: Tensor | None, shift: bool) -> Tensor:
+    """Return labels that stand at the row that predicts them.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    if labels is None:
+        raise ValueError(
+            "a batch has no labels: the data collator must return `labels` [b, t], with -100 where "
+            "nothing is trained."
+        )
+    if not shift:
+        return labels
+    return torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
+
+
+def _count(
+    objective: Objective, labels: Tensor, spans: NumberSpans | None = None
+) -> tuple[NumberSpans, Tensor]:
+    """Return the numbers of a micro-batch, and the fields of its ``Counts`` as one tensor."""
+    device = labels.device
+    if labels.dim() == 2:
+        labels = labels.cpu()  # waits for the device once, not at every look
+        found = objective.spans(labels) if spans is None else spans
+        spans = found.to(device)
+        labels = labels[labels != IGNORE_INDEX]
+    assert spans is not None  # [n] labels are TrainingCollator's
+    return spans, torch.stack(Counts.of(labels, spans))
+
+
+def _total(counted: list[Tensor], accelerator: Any) -> Counts:
+    """Add the counts of micro-batches up, over all ranks if there are several."""
+    total = torch.stack(counted).sum(dim=0)
+    if accelerator is not None and accelerator.num_processes > 1:
+        total = accelerator.reduce(total.to(accelerator.device), reduction="sum")
+    return Counts(*total.unbind())
+
+
+def _added(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict[str, LossSum]:
+    """Add sums of the same parts; either may be empty. Nothing waits for the device."""
+    if not one or not other:
+        return dict(one or other)
+    return {
+        name: LossSum(part.total + other[name].total, part.items + other[name].items)
+        for name, part in one.items()
+    }
+
+
+def _over_ranks(sums: Mapping[str, LossSum], accelerator: Any) -> dict[str, LossSum]:
+    """Add each part's sum up over all ranks, in float64."""
+    pairs = torch.stack([torch.stack([s.total.double(), s.items.double()]) for s in sums.values()])
+    if accelerator.num_processes > 1:
+        pairs = accelerator.reduce(pairs, reduction="sum")
+    return {name: LossSum(*pair.unbind()) for name, pair in zip(sums, pairs, strict=True)}
