@@ -3,9 +3,15 @@
 import re
 from pathlib import Path
 
+import tiny_doors
 import torch
-from tiny_models import tiny_checkpoint
+from datasets import Dataset
+from tiny_models import tiny_byt5, tiny_causal_lm, tiny_checkpoint
+from torch.utils.data import DataLoader
+from transformers import ByT5Tokenizer, Seq2SeqTrainingArguments, TrainingArguments
+from trl import SFTConfig
 
+BYT5 = ByT5Tokenizer()
 README = Path(__file__).parents[1] / "README.md"
 
 
@@ -13,20 +19,56 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_the_python_example_runs(capsys):
-    (example,) = blocks("python")
-    example = example.replace("Qwen/Qwen2-VL-2B-Instruct", tiny_checkpoint())
-    torch.manual_seed(0)
-    labels = torch.tensor([[-100, -100, 22, 24, 15, 20, 100]])  # 7 9 0 5, then text
-    logits = torch.randn(1, 7, 284, requires_grad=True)
-    exec(compile(example, "README.md", "exec"), {"logits": logits, "labels": labels})
-    assert logits.grad.abs().sum() > 0
-    assert set(re.findall(r"'(\w+)'", capsys.readouterr().out)) == {
-        "ce",
-        "emd_exp",
-        "relative",
-        "magnitude",
+def stand_ins(folder):
+    """Return what the examples take as given: small, and all of it real."""
+    settings = tiny_doors.settings(folder, max_steps=2)
+    rows, model = tiny_doors.rows(), tiny_causal_lm().float()
+    batches = [tiny_doors.COLLATE(list(rows)[i : i + 2]) for i in range(0, 8, 2)]
+    pairs = [
+        {**BYT5(text["prompt"]), "labels": BYT5(text["completion"]).input_ids}
+        for text in tiny_doors.TEXTS
+    ]
+    return {
+        "logits": torch.randn(1, 7, 284, requires_grad=True),
+        "labels": torch.tensor([[-100, -100, 22, 24, 15, 20, 100]]),  # 7 9 0 5, then text
+        "model": model,
+        "args": TrainingArguments(**settings),
+        "rows": rows,
+        "collate": tiny_doors.COLLATE,
+        "sft_args": SFTConfig(**settings, bf16=False),
+        "texts": Dataset.from_list(tiny_doors.TEXTS),
+        "steps": [batches[:2], batches[2:]],
+        "loader": DataLoader(batches, batch_size=None),
+        "optimizer": torch.optim.AdamW(model.parameters()),
+        "seq2seq_args": Seq2SeqTrainingArguments(**settings),
+        "pairs": Dataset.from_list(pairs),
     }
+
+
+def test_every_python_example_trains(tmp_path, capsys):
+    """One after the other, as a reader would paste them; hub names are folders here."""
+    BYT5.save_pretrained(tmp_path / "byt5")
+    tiny_byt5().float().save_pretrained(tmp_path / "byt5")
+    folders = {"Qwen/Qwen2-VL-2B-Instruct": tiny_checkpoint(),
+               "google/byt5-small": str(tmp_path / "byt5")}  # fmt: skip
+    torch.manual_seed(0)
+    names = stand_ins(tmp_path)
+    first, *others = blocks("python")
+    for name, folder in folders.items():
+        first = first.replace(name, folder)
+        others = [example.replace(name, folder) for example in others]
+    exec(compile(first, "README.md", "exec"), names)
+    assert names["logits"].grad.abs().sum() > 0
+    printed = set(re.findall(r"'(\w+)'", capsys.readouterr().out))
+    assert printed == {"ce", "emd_exp", "relative", "magnitude"}
+    for example in others:
+        before, trainer = names["model"].model.norm.weight.clone(), names.get("trainer")
+        exec(compile(example, "README.md", "exec"), names)
+        if names.get("trainer") is not trainer:
+            assert names["trainer"].state.global_step == 2
+        else:
+            assert (names["model"].model.norm.weight != before).all()
+    assert len(others) == 5
 
 
 def test_every_command_of_the_table_exists(capsys):
