@@ -2,13 +2,10 @@
 
 Axes    b samples, t positions, n supervised rows, v vocabulary
 
-======================================  ============================  ===========================
-door                                    cross-entropy is over         numeric means are over
-======================================  ============================  ===========================
-``Trainer(compute_loss_func=loss_func)``  the whole optimiser step      each micro-batch
-``NumericLossMixin``                    the whole optimiser step      the whole optimiser step
-a loop, with ``step_counts``            the whole optimiser step      the whole optimiser step
-======================================  ============================  ===========================
+``loss_func``           for transformers.Trainer: cross-entropy is over the whole optimiser step, a
+                        numeric mean over one micro-batch
+``NumericLossMixin``    for any subclass of Trainer: every mean is over the whole optimiser step
+``step_counts``         the same in a loop, with accelerate or without
 """
 
 import inspect
@@ -75,7 +72,8 @@ def step_counts(
         labels: [b, t] of each micro-batch, with ``IGNORE_INDEX`` where nothing is trained.
         shift: As in the call of the objective.
         accelerator: An ``accelerate.Accelerator``: count over all its ranks. It averages gradients
-            over them, so multiply the loss by its ``num_processes``.
+            over them, so multiply the loss by its ``num_processes`` (and, if it was given them, by
+            its ``gradient_accumulation_steps``, which its ``backward`` divides by).
 
     Raises:
         ValueError: If there is no micro-batch.
@@ -192,7 +190,10 @@ class NumericLossMixin(_Trainer):
         super().log(logs, start_time)
 
     def _end_step(self) -> None:
-        """Close an optimiser step: once, with the same sums over all micro-batches on all ranks."""
+        """Close an optimiser step, once: ``sums`` is over its micro-batches, alike on all ranks.
+
+        An objective that goes by what earlier steps saw is told here.
+        """
         sums = _over_ranks(self._step_sums, self.accelerator)
         self._seen = _added(self._seen, sums)
         self._counts = None
@@ -258,11 +259,9 @@ def _count(
     objective: Objective, labels: Tensor, spans: NumberSpans | None = None
 ) -> tuple[NumberSpans, Tensor]:
     """Return the numbers of a micro-batch, and the fields of its ``Counts`` as one tensor."""
-    device = labels.device
     if labels.dim() == 2:
-        labels = labels.cpu()  # waits for the device once, not at every look
-        found = objective.spans(labels) if spans is None else spans
-        spans = found.to(device)
+        if spans is None:  # read on the CPU: on the device each look at a label would be a wait
+            spans = objective.spans(labels.cpu()).to(labels.device)
         labels = labels[labels != IGNORE_INDEX]
     assert spans is not None  # [n] labels are TrainingCollator's
     return spans, torch.stack(Counts.of(labels, spans))

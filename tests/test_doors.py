@@ -33,6 +33,7 @@ from transformers import (
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     Trainer,
+    TrainingArguments,
 )
 from trl import SFTTrainer
 
@@ -93,6 +94,20 @@ def test_a_short_last_accumulation_is_a_step_of_its_own(tmp_path):
         optimizer.step()
         optimizer.zero_grad()
     assert_same(cut.model, model)
+
+
+def test_a_micro_batch_without_labels_adds_nothing(tmp_path):
+    loss_of = objective("ntil_soft", NUMBERS)
+    changes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+
+    def silence(example, i):
+        return {"labels": [-100] * len(example["labels"])} if i % 8 in (2, 3) else {}
+
+    data = rows().map(silence, with_indices=True)
+    assert (COLLATE([data[2], data[3]])["labels"] == -100).all()
+    some = by_trainer(tmp_path, NumericTrainerForTests, data, objective=loss_of, changes=changes)
+    whole = by_trainer(tmp_path, NumericTrainerForTests, data, objective=loss_of)
+    assert_same(some.model, whole.model)
 
 
 def test_loss_func_weighs_micro_batches_by_their_supervised_tokens():
@@ -304,6 +319,12 @@ def test_what_an_objective_cannot_be_combined_with_is_refused(tmp_path):
     with pytest.raises(ValueError, match="compute_loss_func asks for a loss beside the objective"):
         by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of,
                    compute_loss_func=loss_func(loss_of))  # fmt: skip
+
+    args = TrainingArguments(**tiny_doors.settings(tmp_path))
+    assert args.n_gpu <= 1  # asking settles on a number
+    args._n_gpu = 2
+    with pytest.raises(ValueError, match="one process sees 2 GPUs, and an objective needs a proc"):
+        NumericTrainerForTests(tiny_causal_lm(), args, objective=loss_of)
 
     class Cut(NumericTrainerForTests):
         def get_cp_size(self):
