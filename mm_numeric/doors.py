@@ -9,7 +9,9 @@ Axes    b samples, t positions, n supervised rows, v vocabulary
 """
 
 import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +21,8 @@ from mm_numeric.losses.counts import Counts
 from mm_numeric.losses.objective import Objective
 from mm_numeric.losses.term import LossSum
 from mm_numeric.spans import IGNORE_INDEX, NumberSpans
+
+BALANCE_FILE = "objective_balance.json"  # in a checkpoint
 
 if TYPE_CHECKING:  # what the mixin stands in front of; a loop needs no transformers
     from transformers import Trainer as _Trainer
@@ -190,13 +194,35 @@ class NumericLossMixin(_Trainer):
         super().log(logs, start_time)
 
     def _end_step(self) -> None:
-        """Close an optimiser step, once: ``sums`` is over its micro-batches, alike on all ranks.
-
-        An objective that goes by what earlier steps saw is told here.
-        """
+        """Close an optimiser step, once: ``sums`` is over its micro-batches, alike on all ranks."""
         sums = _over_ranks(self._step_sums, self.accelerator)
+        self.objective.end_step(sums)
         self._seen = _added(self._seen, sums)
         self._counts = None
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Save, with all else that a run goes on from, what the objective knows of earlier steps."""
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self.args.should_save and self.objective.spec.balance == "running":
+            state = json.dumps(self.objective.balance.state_dict())
+            Path(output_dir, BALANCE_FILE).write_text(state + "\n", encoding="utf-8")
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load it again.
+
+        Raises:
+            ValueError: If the checkpoint is of a run without it.
+        """
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None or self.objective.spec.balance != "running":
+            return
+        file = Path(checkpoint, BALANCE_FILE)
+        if not file.is_file():
+            raise ValueError(
+                f"{file}: not found, so the checkpoint was not written under balance: running, "
+                "which goes by earlier steps; resume with the balance that it was written under."
+            )
+        self.objective.balance.load_state_dict(json.loads(file.read_text(encoding="utf-8")))
 
     def _aligned(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the label of each row; [n] labels, which come with ``supervised``, are so."""

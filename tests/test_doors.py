@@ -22,6 +22,7 @@ from tiny_doors import (
     by_sft_trainer,
     by_trainer,
     rows,
+    settings,
     weights,
 )
 from tiny_models import tiny_byt5, tiny_causal_lm
@@ -76,6 +77,46 @@ def test_unequal_micro_batches_train_as_one_batch_does(tmp_path, preset):
         trainer = by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of, changes=changes)
         assert_same(trainer.model, whole)
     assert_same(by_sft_trainer(tmp_path, objective=loss_of, changes=changes).model, whole)
+
+
+@pytest.mark.parametrize("preset", ["ntil", "ntl_was"])
+def test_a_running_balance_is_the_same_however_a_step_is_cut(tmp_path, preset):
+    def trained(parts):
+        changes = {"per_device_train_batch_size": 8 // parts, "gradient_accumulation_steps": parts}
+        loss_of = objective(preset, NUMBERS, balance="running")
+        made = by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of, changes=changes)
+        return made.model, loss_of.balance.state_dict()["means"]
+
+    (whole, means), (cut, same) = trained(1), trained(4)
+    assert_same(cut, whole)
+    assert same == pytest.approx(means)
+    fixed = objective(preset, NUMBERS, balance="fixed")
+    other = by_trainer(tmp_path, NumericTrainerForTests, objective=fixed).model
+    with pytest.raises(AssertionError):
+        assert_same(other, whole, tolerance=1e-3)
+
+
+def test_a_running_balance_goes_on_from_a_checkpoint(tmp_path):
+    def trainer(steps):
+        return NumericTrainerForTests(
+            tiny_causal_lm(),
+            TrainingArguments(
+                **settings(tmp_path, max_steps=steps, save_strategy="steps", save_steps=3)
+            ),
+            train_dataset=rows(),
+            data_collator=COLLATE,
+            objective=objective("ntil", NUMBERS, balance="running"),
+        )
+
+    whole = trainer(STEPS)
+    whole.train()
+    rest = trainer(STEPS)
+    rest.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert_same(rest.model, whole.model, tolerance=0)
+    assert rest.objective.balance.state_dict() == whole.objective.balance.state_dict()
+    (tmp_path / "checkpoint-3" / "objective_balance.json").unlink()
+    with pytest.raises(ValueError, match="checkpoint-3/objective_balance.json: not found"):
+        trainer(STEPS).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
 
 
 def test_a_short_last_accumulation_is_a_step_of_its_own(tmp_path):

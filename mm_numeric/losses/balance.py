@@ -48,7 +48,8 @@ class Balance:
         if self.spec.balance != "running" or not self.spec.terms:
             return
         now = torch.stack([sums["ce"].mean.detach().double(), numeric_mean(self.spec, sums)])
-        self._means = now if self._means is None else _KEPT * self._means + (1 - _KEPT) * now
+        means = now if self._means is None else self._means.to(now)
+        self._means = _KEPT * means + (1 - _KEPT) * now
 
     def state_dict(self) -> dict[str, list[float] | None]:
         """Return what a run that goes on has to know; plain numbers."""
