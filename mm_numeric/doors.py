@@ -201,7 +201,7 @@ class NumericLossMixin(_Trainer):
         self._counts = None
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Save, with all else that a run goes on from, what the objective knows of earlier steps."""
+        """Save, with what a run goes on from, what the objective knows of earlier steps."""
         super()._save_optimizer_and_scheduler(output_dir)
         if self.args.should_save and self.objective.spec.balance == "running":
             state = json.dumps(self.objective.balance.state_dict())

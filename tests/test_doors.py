@@ -115,7 +115,7 @@ def test_a_running_balance_goes_on_from_a_checkpoint(tmp_path):
     assert_same(rest.model, whole.model, tolerance=0)
     assert rest.objective.balance.state_dict() == whole.objective.balance.state_dict()
     (tmp_path / "checkpoint-3" / "objective_balance.json").unlink()
-    with pytest.raises(ValueError, match="checkpoint-3/objective_balance.json: not found"):
+    with pytest.raises(ValueError, match=r"checkpoint-3/objective_balance\.json: not found"):
         trainer(STEPS).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
 
 

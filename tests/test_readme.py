@@ -11,6 +11,8 @@ from torch.utils.data import DataLoader
 from transformers import ByT5Tokenizer, Seq2SeqTrainingArguments, TrainingArguments
 from trl import SFTConfig
 
+from mm_numeric.families.tiny import tiny_qwen2_tokenizer
+
 BYT5 = ByT5Tokenizer()
 README = Path(__file__).parents[1] / "README.md"
 
@@ -49,7 +51,11 @@ def test_every_python_example_trains(tmp_path, capsys):
     """One after the other, as a reader would paste them; hub names are folders here."""
     BYT5.save_pretrained(tmp_path / "byt5")
     tiny_byt5().float().save_pretrained(tmp_path / "byt5")
+    located = tiny_qwen2_tokenizer()
+    located.add_tokens([*(f"<loc{i:04d}>" for i in range(1024)), "none", "half", "one"])
+    located.save_pretrained(tmp_path / "located")
     folders = {"Qwen/Qwen2-VL-2B-Instruct": tiny_checkpoint(),
+               "google/paligemma-3b-pt-224": str(tmp_path / "located"),
                "google/byt5-small": str(tmp_path / "byt5")}  # fmt: skip
     torch.manual_seed(0)
     names = stand_ins(tmp_path)
@@ -66,9 +72,15 @@ def test_every_python_example_trains(tmp_path, capsys):
         exec(compile(example, "README.md", "exec"), names)
         if names.get("trainer") is not trainer:
             assert names["trainer"].state.global_step == 2
-        else:
+        elif "optimizer" in example:
             assert (names["model"].model.norm.weight != before).all()
-    assert len(others) == 5
+        elif "from_hidden" in example:
+            assert names["model"].model.norm.weight.grad.abs().min() > 0
+            names["model"].zero_grad()
+        else:
+            assert (len(names["places"]), len(names["words"])) == (1024, 3)
+            assert len(names["both"]) == 1034
+    assert len(others) == 7
 
 
 def test_every_command_of_the_table_exists(capsys):
