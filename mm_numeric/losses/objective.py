@@ -235,7 +235,8 @@ class Objective:
         with torch.set_grad_enabled(torch.is_grad_enabled() and spec.name in self._trained):
             charges = term(numbers, spans)
             if spec.roles:
-                weights = charges.new_tensor([spec.roles.get(role, 1.0) for role in ROLES])
+                weights = torch.tensor([spec.roles.get(role, 1.0) for role in ROLES])
+                weights = weights.to(charges, non_blocking=True)
                 role = spans.role if term.per == "number" else spans.role[spans.number]
                 charges = charges * weights[role]
             if self.spec.reduction == "samples":
