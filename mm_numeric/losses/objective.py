@@ -219,6 +219,12 @@ class Objective:
         for term in self.spec.terms:
             sums[term.name] = self._term_sum(term, numbers, spans, here)
         loss = self._add(sums, counts if counts is not None else here)
+        if self.spec.on_nan == "error" and not loss.isfinite():
+            bad = [name for name, part in sums.items() if not part.total.isfinite()]
+            raise ValueError(
+                f"the loss is {loss.item()} in {', '.join(bad) or 'the sum of its parts'}: the "
+                "logits hold NaN or infinity; lower the learning rate or train in bf16."
+            )
         return ObjectiveResult(
             loss, {name: LossSum(s.total.detach(), s.items) for name, s in sums.items()}
         )

@@ -16,6 +16,7 @@ BALANCES = ("fixed", "ratio", "running")
 REDUCTIONS = ("items", "samples")
 CE_ON = ("all", "text")
 NUMBERS = ("marked", "all")
+ON_NAN = ("keep", "error")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +84,10 @@ class ObjectiveSpec:
     ce_weight: float = 1.0
     """What cross-entropy is multiplied by."""
 
+    on_nan: str = "keep"
+    """keep: a part that is NaN or infinite makes the loss so; nothing is hidden. error: it is named
+    in an error at once, for which every step waits for the device."""
+
     def __post_init__(self) -> None:
         """Refuse names and weights that mean nothing."""
         for setting, allowed in (
@@ -90,6 +95,7 @@ class ObjectiveSpec:
             ("reduction", REDUCTIONS),
             ("ce_on", CE_ON),
             ("numbers", NUMBERS),
+            ("on_nan", ON_NAN),
         ):
             if (found := getattr(self, setting)) not in allowed:
                 raise ValueError(f"{setting} is one of {', '.join(allowed)}, not {found!r}")

@@ -300,6 +300,15 @@ def test_nan_is_never_hidden(name):
     assert {part for part, mean in result.parts.items() if not mean.isnan()} == hidden
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_nan_is_an_error_where_it_is_asked_for(value):
+    logits, labels = batch(0)
+    made("ntil", on_nan="error")(logits, labels)
+    logits[labels != IGNORE_INDEX] = value
+    with pytest.raises(ValueError, match=r"the loss is nan in ce, emd_exp, relative, magnitude: "):
+        made("ntil", on_nan="error")(logits, labels)
+
+
 # Ways to call
 
 
