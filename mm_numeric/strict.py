@@ -3,7 +3,7 @@
 import math
 import types
 import typing
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,7 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
             except ValueError:
                 continue
         return read_value(chosen[-1], value, where)
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         if not isinstance(value, list | tuple):
             raise ValueError(f"{where}: {value!r:.60} is not a list; write [a, b].")
         return tuple(read_value(arguments[0], v, f"{where}.{i}") for i, v in enumerate(value))
