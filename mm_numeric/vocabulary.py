@@ -26,7 +26,8 @@ class NumberToken(NamedTuple):
     alphabet: str
     """Which tokens could stand in its place: a softmax runs over one alphabet. Pieces of numbers
     are in one alphabet when they differ in their digits alone: it is their text with every digit as
-    0 and a space mark as a space (``0``, `` 000``, ``0.0``)."""
+    0 and a space mark as a space (``0``, `` 000``, ``0.0``). A list or a mapping of your own is an
+    alphabet by itself."""
 
     digits: str = ""
     """The digits of a piece of a number; empty for a token that is a number on its own."""
@@ -121,7 +122,7 @@ class NumberVocabulary:
                 f"tokenizer {_name(tokenizer)}: no token {missing[0]!r}{more}. Add the tokens to "
                 "the tokenizer and the model first, or leave them out."
             )
-        alphabet = next(iter(tokens), "")
+        alphabet = f"{next(iter(tokens), '')} ..."  # no piece has a space behind a digit
         found = [
             NumberToken(vocabulary[token], float(value), alphabet)
             for token, value in tokens.items()

@@ -1,8 +1,5 @@
 """Which tokens are numbers."""
 
-import os
-from pathlib import Path
-
 import pytest
 from tokens import SPELLED, VOCABULARY, ToyTokenizer
 
@@ -10,7 +7,6 @@ from mm_numeric.answers import Mark
 from mm_numeric.spans import numbers_in_answer, numbers_in_labels
 from mm_numeric.vocabulary import NumberToken, NumberVocabulary
 
-REAL = Path(__file__).parents[2] / "shared" / "data" / "tokenizers"
 DIGITS = {str(digit): 40 - 3 * digit for digit in range(10)}
 
 
@@ -163,6 +159,20 @@ def test_digits_and_location_tokens_together():
     assert len({token.alphabet for token in both.tokens}) == 2
 
 
+def test_tokens_of_your_own_share_no_alphabet_with_pieces_of_numbers():
+    """Hours 00 to 23, beside the pieces 24 and 60 of a longer number."""
+    hours = {f"{hour:02d}": 100 + hour for hour in range(24)}
+    tokenizer = ToyTokenizer({**DIGITS, **hours, "24": 124, "60": 160})
+    of_hours = NumberVocabulary.from_tokens(tokenizer, list(hours))
+    for both in (
+        NumberVocabulary.from_tokenizer(tokenizer) | of_hours,
+        of_hours | NumberVocabulary.from_tokenizer(tokenizer),
+    ):
+        assert [t.id for t in both.tokens if t.alphabet == "00"] == [124, 160]
+        (alphabet,) = {t.alphabet for t in both.tokens if not t.digits}
+        assert [t.id for t in both.tokens if t.alphabet == alphabet] == list(hours.values())
+
+
 def test_a_token_of_your_own_is_no_longer_read_as_text():
     tokenizer = ToyTokenizer({**DIGITS, "50": 90, "60": 91})
     words = NumberVocabulary.from_tokens(tokenizer, {"50": 0.5, "60": 0.6})
@@ -170,44 +180,3 @@ def test_a_token_of_your_own_is_no_longer_read_as_text():
     found = numbers_in_labels([DIGITS["1"], 90, DIGITS["2"]], both)
     assert [number.value for number in found] == [1, 0.5, 2]
     assert found == numbers_in_labels([DIGITS["1"], 90, DIGITS["2"]], words | both)
-
-
-def load(name):
-    """Load one of the real tokenizers, or skip where it or what reads it is missing."""
-    if not (REAL / name).is_dir():
-        pytest.skip("the real tokenizers are not here")
-    if name in ("llama2", "llama3"):
-        pytest.importorskip("tiktoken" if name == "llama3" else "sentencepiece")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    transformers = pytest.importorskip("transformers")
-    if name == "llama3":
-        from transformers.convert_slow_tokenizer import TikTokenConverter
-
-        file = str(REAL / name / "tokenizer.model")
-        return transformers.PreTrainedTokenizerFast(
-            tokenizer_object=TikTokenConverter(vocab_file=file).converted()
-        )
-    kinds = {"llama2": "Llama", "qwen2": "Qwen2", "gpt2": "GPT2", "t5-small": "T5"}
-    return getattr(transformers, f"{kinds[name]}Tokenizer").from_pretrained(REAL / name)
-
-
-@pytest.mark.parametrize("name", ["qwen2", "llama2"])
-def test_real_tokenizers_that_write_digit_by_digit(name):
-    tokenizer = load(name)
-    before = (len(tokenizer), tokenizer.get_vocab())
-    vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
-    assert before == (len(tokenizer), tokenizer.get_vocab())
-    ids = [token.id for token in vocabulary.tokens]
-    assert tokenizer.convert_ids_to_tokens(ids) == list("0123456789")
-
-    text = "At 12:34 it was -3.25, then 007"
-    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
-    marks = [Mark(3, 5), Mark(6, 8), Mark(16, 21), Mark(28, 31)]
-    marked = numbers_in_answer(text, marks, ids, offsets, vocabulary)
-    assert [number.value for number in marked] == [12, 34, -3.25, 7]
-    assert [number.places for number in marked] == [(1, 0), (1, 0), (0, -1, -2), (2, 1, 0)]
-    assert marked == numbers_in_labels(ids, vocabulary)
-    for number in marked:
-        digits = [tokenizer.decode([ids[position]]) for position in number.positions]
-        assert [int(digit) for digit in digits] == list(number.targets)
