@@ -115,11 +115,13 @@ def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
 def _squashed(cost: Tensor, classes: NumberClasses, squash: float) -> Tensor:
     """Map the costs of different values, [c, c], linearly to 1 ... ``squash``."""
     apart = cost > 0
+    if classes.same is not None:
+        apart = apart & classes.same
     nearest = -_largest(-cost.masked_fill(~apart, torch.inf), classes)[:, None]
-    farthest = _largest(cost, classes)[:, None]
+    span = _largest(cost, classes)[:, None] - nearest
     # Where all wrong values are equally far (as 0 and 1 alone) there is nothing to map: 1.
-    span = (farthest - nearest).clamp(min=torch.finfo(cost.dtype).tiny)
-    return (1 + (cost - nearest) * ((squash - 1) / span)).where(apart, 0)
+    slope = (squash - 1) / span.where(span > 0, 1)
+    return (1 + (cost - nearest) * slope).where(apart, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
