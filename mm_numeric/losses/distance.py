@@ -36,9 +36,9 @@ class ExpectedDistance:
             tokens are hours). ``log``: ``|log(1 + |v_j|) - log(1 + |v_y|)|``, values of one sign.
             Or a matrix [c, c] of your own: a row for each label, a column for each prediction, in
             the order of the vocabulary; 0 on the diagonal.
-        reweigh: Charge ``m d + 1.01 d_max (1 - m)``, where m is the probability of all number
-            tokens together: text in place of a digit then costs more than the worst digit. Off in
-            the paper, on by default in the ntloss package.
+        reweigh: Charge ``m d + 1.01 d_max (1 - m)``, where m is the probability of the tokens of
+            the label's alphabet together: text in place of a digit then costs more than the worst
+            digit. Off in the paper, on by default in the ntloss package.
         squash: How much more the farthest wrong token costs than the nearest one; at least 1. None
             charges the distance itself, which on digits is 9. With s the cost of a wrong token is
             ``1 + (d - d_min) (s - 1) / (d_max - d_min)``; 1 charges ``1 - p_y``. For vocabularies

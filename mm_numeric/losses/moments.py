@@ -24,9 +24,9 @@ class ExpectedValue:
     """What the three terms share: ``sum_j p_j v_j - v_y``, with p over the number tokens.
 
     Attributes:
-        reweigh: Charge ``m d + 1.01 d_max (1 - m)``, where m is the probability of all number
-            tokens together and d_max the largest charge between two of them. Off in the paper, on
-            by default in the ntloss package.
+        reweigh: Charge ``m d + 1.01 d_max (1 - m)``, where m is the probability of the tokens of
+            the label's alphabet together and d_max the largest charge between two of them. Off in
+            the paper, on by default in the ntloss package.
     """
 
     per: ClassVar[Literal["token"]] = "token"

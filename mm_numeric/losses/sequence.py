@@ -149,8 +149,8 @@ class SymmetricPercentage(ExpectedDigits):
     Attributes:
         epsilon: Is added to the denominator; that of float32 in the package. With so little a label
             of 0 costs 1 whatever the model says and gives no gradient; 1 mends that.
-        reweigh: Charge ``m d + 1.01 (1 - m)``, where m is the probability of all number tokens at
-            the first digit of the number. Off in the paper, on by default in the ntloss package.
+        reweigh: Charge ``m d + 1.01 (1 - m)``, where m is the probability of the label's alphabet
+            at the first token of the number. Off in the paper, on by default in the ntloss package.
     """
 
     epsilon: float = torch.finfo(torch.float32).eps
