@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 _CPU_CHUNK = 1 << 22  # logits that a CPU thread works on at a time: about what its cache holds
 _GPU_CHUNK = 1 << 27  # half a GiB of float32
@@ -42,6 +43,7 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
         return losses, number_logits, normaliser[number_rows]
 
     @staticmethod
+    @once_differentiable
     def backward(  # type: ignore[override]
         ctx: Any, grad_losses: Tensor, grad_number_logits: Tensor, grad_normaliser: Tensor
     ) -> tuple[Tensor | None, ...]:

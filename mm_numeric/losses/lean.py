@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from mm_numeric.losses.cross_entropy import calculated, chunks
@@ -44,6 +45,7 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
         return normaliser - torch.cat(wanted), number_logits, normaliser[number_rows]
 
     @staticmethod
+    @once_differentiable
     def backward(  # type: ignore[override]
         ctx: Any, grad_losses: Tensor, grad_number_logits: Tensor, grad_normaliser: Tensor
     ) -> tuple[Tensor | None, ...]:
