@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from losses import reference
+from losses.stepping import made, stepped
 from tokens import SIZE, SPELLED, VOCABULARY, batch, labels_of, random_logits, random_text
 from tokens import sure_logits as sure
 from torch.nn import functional
@@ -49,20 +50,6 @@ ADDED = [name for name in NUMERIC if PRESETS[name].ce_on == "all"]  # to all of 
 SOUND = [name for name in ADDED if PRESETS[name].reduction == "items"]
 property_test = settings(max_examples=25, deadline=None, derandomize=True)
 seeds = st.integers(0, 10_000)
-
-
-def made(name, **changes):
-    """Make a preset without its noise, so that it can be held to a number."""
-    terms = tuple(TermSpec(name=term.name, weight=term.weight) for term in PRESETS[name].terms)
-    return objective(name, VOCABULARY, **{"terms": terms, **changes})
-
-
-def stepped(objective, logits, labels, **arguments):
-    """Return the result of an objective and the gradient of its loss."""
-    leaf = logits.clone().requires_grad_()
-    result = objective(leaf, labels, **arguments)
-    result.loss.backward()
-    return result, leaf.grad
 
 
 def cross_entropy(logits, labels):
