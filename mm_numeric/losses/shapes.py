@@ -21,7 +21,8 @@ from mm_numeric.spans import NumberSpans
 
 def _of_boxes(numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor]:
     """Return boxes as predicted and as wanted, each [q, 4] as x1, y1, x2, y2, with x1 <= x2."""
-    both = (values[spans.boxes] for values in ExpectedDigits().values(numbers, spans))
+    sign = spans.sign  # digits do not say it; a corner at -5 is not one at 5
+    both = ((sign * v)[spans.boxes] for v in ExpectedDigits().values(numbers, spans))
     predicted, wanted = (
         torch.cat([torch.minimum(b[:, :2], b[:, 2:]), torch.maximum(b[:, :2], b[:, 2:])], dim=1)
         for b in both
@@ -66,18 +67,20 @@ class BoxOverlap:
         """Return the charge of each box, [q]."""
         predicted, wanted = _of_boxes(numbers, spans)
         low, high = (pick(predicted, wanted) for pick in (torch.maximum, torch.minimum))
-        shared = (high[:, 2:] - low[:, :2]).clamp(min=0).prod(dim=1)
-        covered = _area(predicted) + _area(wanted) - shared
-        around = (low[:, 2:] - high[:, :2]).prod(dim=1)
-        # A point for the same point: nothing is off; a grid has no area smaller than this.
-        tiny = torch.finfo(covered.dtype).eps
-        overlap = (shared + tiny) / (covered + tiny)
-        return 1 - overlap + (around - covered).clamp(min=0) / (around + tiny)
+        shared = _area(low[:, :2], high[:, 2:])
+        covered = _area(*predicted.split(2, dim=1)) + _area(*wanted.split(2, dim=1)) - shared
+        around = _area(high[:, :2], low[:, 2:])
+        return 1 - shared / covered + (around - covered).clamp(min=0) / around
 
 
-def _area(boxes: Tensor) -> Tensor:
-    """Return the area of boxes [q, 4]."""
-    return (boxes[:, 2:] - boxes[:, :2]).prod(dim=1)
+def _area(corner: Tensor, opposite: Tensor) -> Tensor:
+    """Return the area between corners [q, 2], 0 where they are in the wrong order.
+
+    A hair is added to each side, so that boxes that are points or lines can be told apart: theirs
+    would be 0 / 0.
+    """
+    sides = opposite - corner
+    return (sides + torch.finfo(sides.dtype).eps ** 0.5).clamp(min=0).prod(dim=1)
 
 
 @dataclass(frozen=True, kw_only=True)

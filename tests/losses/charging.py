@@ -1,10 +1,12 @@
 """What a term charges for digit scores, without an objective around it."""
 
 import torch
-from tokens import VOCABULARY, labels_of
+from tokens import TOKENIZER, VOCABULARY, labels_of
 
+from mm_numeric.answers import Mark
 from mm_numeric.losses.term import NumberClasses, NumberLogits
-from mm_numeric.spans import NumberSpans
+from mm_numeric.numerals import find_numerals
+from mm_numeric.spans import NumberSpans, numbers_in_answer
 
 VALUES = torch.arange(10.0, dtype=torch.float64)
 
@@ -37,3 +39,24 @@ def random_scores(count, seed=0):
     """Return digit scores [k, 10]."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(count, 10, generator=generator, dtype=torch.float64)
+
+
+def marked_spans(*answers):
+    """Return the spans of answers, each a text and the roles of its numbers: ``x y x y | hour``.
+
+    Roles behind another bar are of another group, and every character is a supervised row.
+    """
+    numbers, rows, row = [], [], 0
+    for text, roles in answers:
+        of_number = [
+            (role, group) for group, part in enumerate(roles.split("|")) for role in part.split()
+        ]
+        marks = [
+            Mark(numeral.start, numeral.end, role, -1 if role == "free" else group)
+            for numeral, (role, group) in zip(find_numerals(text), of_number, strict=True)
+        ]
+        offsets = [(i, i + 1) for i in range(len(text))]
+        numbers.append(numbers_in_answer(text, marks, TOKENIZER.ids(text), offsets, VOCABULARY))
+        rows.append({position: row + position for position in range(len(text))})
+        row += len(text)
+    return NumberSpans.build(numbers, rows)
