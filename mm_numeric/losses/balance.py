@@ -36,11 +36,14 @@ class Balance:
             return self.spec.weight * cross_entropy / (numeric + _TINY)
         if self.spec.balance == "running" and self._means is not None:
             cross_entropy, numeric = self._means.unbind()
-            return self.spec.weight * cross_entropy / (numeric + _TINY)
+            factor = self.spec.weight * cross_entropy / (numeric + _TINY)
+            return torch.where(numeric != 0, factor, self.spec.weight)
         return self.spec.weight
 
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
         """Take a finished optimiser step into the running means, without waiting for the device.
+
+        A step without numbers says nothing about the size of the terms and is passed over.
 
         Args:
             sums: The parts of the whole step, added over its micro-batches and ranks.
@@ -48,8 +51,9 @@ class Balance:
         if self.spec.balance != "running" or not self.spec.terms:
             return
         now = torch.stack([sums["ce"].mean.detach().double(), numeric_mean(self.spec, sums)])
-        means = now if self._means is None else self._means.to(now)
-        self._means = _KEPT * means + (1 - _KEPT) * now
+        before = torch.zeros_like(now) if self._means is None else self._means.to(now.device)
+        mixed = torch.where(before[1] != 0, _KEPT * before + (1 - _KEPT) * now, now)
+        self._means = torch.where(now[1] != 0, mixed, before)
 
     def state_dict(self) -> dict[str, list[float] | None]:
         """Return what a run that goes on has to know; plain numbers."""

@@ -60,8 +60,8 @@ class ObjectiveSpec:
     balance: str = "fixed"
     """fixed: CE + weight * terms. ratio: CE + weight * stopgrad(CE / terms) * terms, as published
     for NTIL; it differs between micro-batches and ranks. running: the same with the means of CE and
-    terms over the steps before, which are the same for every micro-batch and rank of a step; the
-    first step is fixed."""
+    terms over the steps before that had numbers, which are the same for every micro-batch and rank
+    of a step; the first such step is fixed."""
 
     reduction: str = "items"
     """items: a term is the mean over its number tokens (or numbers). samples: the mean over each

@@ -69,7 +69,8 @@ def test_boxes_equal_the_loop(text, sharpness):
     for seed in range(3):
         scores = sharpness * random_scores(len(text.replace(" ", "")), seed)
         predicted = expected_values(scores, text)
-        l1 = sum(map(abs, (a - b for a, b in zip(in_order(predicted), in_order(wanted))))) / 4
+        sides = zip(in_order(predicted), in_order(wanted), strict=True)
+        l1 = sum(abs(one - other) for one, other in sides) / 4
         assert charged(BoxDistance(), scores, text, BOX).item() == pytest.approx(l1 / 1000)
         assert charged(BoxDistance(scale=7), scores, text, BOX).item() == pytest.approx(l1 / 7)
         found = charged(BoxOverlap(), scores, text, BOX).item()
