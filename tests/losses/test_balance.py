@@ -1,5 +1,6 @@
 """How large numeric terms are beside cross-entropy, over the steps of a run."""
 
+import itertools
 import json
 import math
 
@@ -93,7 +94,7 @@ def test_a_step_is_the_same_however_it_is_split(name, reduction):
             counts = Counts.of(labels[labels != IGNORE_INDEX], whole.spans(labels))
             pieces = [
                 stepped(whole, logits[a:b], labels[a:b], counts=counts)
-                for a, b in zip(cuts, cuts[1:], strict=False)
+                for a, b in itertools.pairwise(cuts)
             ]
             sums = {
                 part: LossSum(
@@ -130,9 +131,7 @@ def test_a_run_that_goes_on_is_the_one_that_was_never_stopped(steps):
 
 def test_a_state_is_taken_to_where_the_sums_are():
     """A run on a GPU goes on from numbers in a file; the device "meta" stands for it."""
-    balance = Balance(
-        PRESETS["ntl_was"].__class__(terms=(TermSpec(name="emd"),), balance="running")
-    )
+    balance = Balance(ObjectiveSpec(terms=(TermSpec(name="emd"),), balance="running"))
     balance.load_state_dict({"means": [2.0, 3.0]})
     there = LossSum(torch.ones((), device="meta"), torch.ones((), device="meta").long())
     sums = {"ce": there, "emd": there}
