@@ -1,6 +1,6 @@
 """YAML without surprises: every wrong value is answered with place, value and what to write."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,28 @@ class Car:
     wheels: tuple[Wheel, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     anything: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    cost: str | Sequence[Sequence[float]] = "absolute"
+
+
+def test_a_name_or_a_list_of_lists():
+    def read(text):
+        return read_dataclass(Costs, parse_yaml(text, "x"), "x").cost
+
+    assert read("{cost: log}") == "log"
+    assert read("{cost: [[0, 1], [2.5, 0]]}") == ((0.0, 1.0), (2.5, 0.0))
+    for text, message in [
+        ("{cost: 3}", r"^x\.cost: 3 is not a list; write \[a, b\]\.$"),
+        ("{cost: [0, 1]}", r"^x\.cost\.0: 0 is not a list; write \[a, b\]\.$"),
+        ("{cost: [[0, a], [1, 0]]}", r"^x\.cost\.0\.1: 'a' is not a number\.$"),
+        ("{cost: [[0, 1], [1e-1, 0]]}", r"^x\.cost\.1\.0: '1e-1' .* write 0\.1\.$"),
+        ("{cost: [[0, .nan], [1, 0]]}", r"^x\.cost\.0\.1: nan is not a number\.$"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            read(text)
 
 
 def car(text):

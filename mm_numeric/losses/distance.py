@@ -61,7 +61,8 @@ class ExpectedDistance:
                 )
             return
         for i, row in enumerate(self.cost):
-            if len(row) != len(self.cost) or row[i] != 0 or not 0 <= min(row) <= max(row) < 1e30:
+            fine = all(0 <= cost < 1e30 for cost in row)  # nan is not
+            if len(row) != len(self.cost) or row[i] != 0 or not fine:
                 raise ValueError(
                     "ntl_was: cost must be a square matrix of finite numbers >= 0 with 0 on the "
                     f"diagonal; its row {i} has {len(row)} of {len(self.cost)} numbers: "
