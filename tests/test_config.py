@@ -97,6 +97,17 @@ def test_every_term_reads_back(term):
     assert again(config) == config
 
 
+def test_roles_and_a_matrix_read_back():
+    config = small(
+        "objective={terms: [{name: ntl_was, roles: {x: 2, y: 0.5}, options: {cost: [[0, 1.5], "
+        "[2, 0]]}}], numbers: all, ce_on: text, thousands: true, balance: running}"
+    )
+    term = config.objective.spec.terms[0]
+    assert term.roles == {"x": 2, "y": 0.5}
+    assert term.options == {"cost": [[0, 1.5], [2, 0]]}
+    assert again(config) == config
+
+
 def test_overrides_reach_every_part():
     config = read_config(
         "clock_tiny",
@@ -190,7 +201,7 @@ def yaml_number(number):
         ("objective=null", r"objective: name a preset \(ce, .*\) or give a mapping\."),
         ("objective=os:path", r"objective: 'os:path' is not an ObjectiveSpec\."),
         ("objective.weigth=1", r"objective: there is no setting 'weigth'\. Did you mean 'weight'"),
-        ("objective.weight=-1", r"objective: weight and ce_weight must be >= 0\."),
+        ("objective.weight=-1", r"objective: weight and ce_weight must be >= 0 and finite\."),
         ("objective.weight=.nan", r"objective\.weight: nan is not a number\."),
         ("objective.weight=1e-1", r"objective\.weight: '1e-1' is not a number\. .* write 0\.1\."),
         ("objective.balance=x", r"objective: balance is one of fixed, ratio, running, not 'x'\."),
@@ -200,7 +211,30 @@ def yaml_number(number):
             r"objective\.terms\.1\.name: there is no loss term 'edm'\. Did you mean 'emd'\?",
         ),
         ("objective.terms=[{name: emd}, {name: emd}]", r"each term may stand once"),
-        ("objective.terms=[{name: emd, weight: -1}]", r"terms\.0: weight must be >= 0, not -1\.0"),
+        (
+            "objective.terms=[{name: emd, weight: -1}]",
+            r"terms\.0: weight must be >= 0 and finite, not -1\.0",
+        ),
+        ("objective.weight=.inf", r"objective: weight and ce_weight must be >= 0 and finite\."),
+        ("objective.terms=[{name: emd, weight: .inf}]", r"terms\.0: weight .* finite, not inf\."),
+        (
+            "objective.terms=[{name: emd, roles: {hours: 2}}]",
+            r"terms\.0: roles of the term emd: there is no role 'hours'\. Did you mean 'hour'\?",
+        ),
+        ("objective.terms=[{name: emd, roles: {on: 2}}]", r"there is no role True\. Known: free,"),
+        ("objective.terms=[{name: emd, roles: {x: -1}}]", r"roles\.x must be .* finite, not -1\."),
+        ("objective.terms=[{name: emd, roles: {x: .nan}}]", r"roles\.x must be .*, not nan\."),
+        ("objective.terms=[{name: emd, roles: {x: .inf}}]", r"roles\.x must be .*, not inf\."),
+        ("objective.terms=[{name: emd, roles: {x: on}}]", r"roles\.x must be .*, not True\."),
+        ("objective.terms=[{name: emd, roles: {x: 1e-1}}]", r"roles\.x must be .*, not '1e-1'\."),
+        ("objective.terms=[{name: emd, roles: [x]}]", r"terms\.0\.roles: expected settings as"),
+        (
+            "objective={digit_runs: true, terms: [{name: emd, roles: {x: 2}}]}",
+            r"objective: digit_runs reads numbers from label ids, which know no roles\.",
+        ),
+        ("objective={digit_runs: true, thousands: true}", r"turn it or thousands off\."),
+        ("objective.numbers=some", r"objective: numbers is one of marked, all, not 'some'\."),
+        ("objective.ce_on=none", r"objective: ce_on is one of all, text, not 'none'\."),
         (
             "objective.terms=[emd]",
             r"terms\.0: expected settings \(name, weight, roles, options\), fou",

@@ -59,10 +59,17 @@ class Objective:
         self._largest_id = max(token.id for token in vocabulary.tokens)
         self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, NumberClasses]] = {}
         for term in spec.terms:
-            if term.roles and self.terms[term.name].per in ("box", "time"):
+            if self.terms[term.name].per not in ("box", "time"):
+                continue
+            if term.roles:
                 raise ValueError(
                     f"objective.terms, {term.name}: a charge is for several numbers of different "
                     "roles, so that roles cannot weigh it; take roles out."
+                )
+            if spec.digit_runs:
+                raise ValueError(
+                    f"objective.terms, {term.name}: digit_runs reads numbers from label ids, which "
+                    "know no boxes and times; turn it off."
                 )
 
     def __call__(

@@ -38,13 +38,13 @@ class TermSpec:
 
     def __post_init__(self) -> None:
         """Refuse weights that would reward mistakes."""
-        if self.weight < 0:
-            raise ValueError(f"weight must be >= 0, not {self.weight}")
+        if not 0 <= self.weight < math.inf:
+            raise ValueError(f"weight must be >= 0 and finite, not {self.weight}")
         for role, weight in self.roles.items():
             if role not in ROLES:
                 raise unknown(role, ROLES, "role", f"roles of the term {self.name}")
             if type(weight) not in (int, float) or not 0 <= weight < math.inf:
-                raise ValueError(f"roles.{role} must be a number >= 0, not {weight!r}")
+                raise ValueError(f"roles.{role} must be >= 0 and finite, not {weight!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +99,12 @@ class ObjectiveSpec:
         ):
             if (found := getattr(self, setting)) not in allowed:
                 raise ValueError(f"{setting} is one of {', '.join(allowed)}, not {found!r}")
-        if self.weight < 0 or self.ce_weight < 0:
-            raise ValueError("weight and ce_weight must be >= 0")
+        if not (0 <= self.weight < math.inf and 0 <= self.ce_weight < math.inf):
+            raise ValueError("weight and ce_weight must be >= 0 and finite")
         if self.digit_runs and self.thousands:
             raise ValueError("digit_runs reads a comma as a separator; turn it or thousands off")
+        if self.digit_runs and any(term.roles for term in self.terms):
+            raise ValueError("digit_runs reads numbers from label ids, which know no roles")
         names = [term.name for term in self.terms]
         if "ce" in names or len(set(names)) < len(names):
             raise ValueError(f"each term may stand once, and ce is always there; got {names}")

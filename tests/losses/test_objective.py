@@ -399,7 +399,7 @@ def test_changes_that_mean_nothing_are_refused(changes, message):
 
 
 def test_a_negative_weight_of_a_term_is_refused():
-    with pytest.raises(ValueError, match="weight must be >= 0, not -1"):
+    with pytest.raises(ValueError, match="weight must be >= 0 and finite, not -1"):
         TermSpec(name="emd", weight=-1)
 
 
