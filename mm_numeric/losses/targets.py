@@ -23,7 +23,8 @@ def spread_target(classes: NumberClasses, target: Tensor, tau: float) -> Tensor:
             deviation.
     """
     values = classes.values
-    heights = (values[target][:, None] - values).square() / -tau
+    # Divided before it is squared: the square of a small tau's root is no float32.
+    heights = -((values[target][:, None] - values) / tau**0.5).square()
     if classes.same is not None:
         heights = heights.masked_fill(~classes.same[target], -torch.inf)
     return heights.softmax(dim=-1)
