@@ -1,4 +1,4 @@
-"""Each numeric term: against formulas that anyone can check, and against ntloss."""
+"""Each numeric term, against formulas that anyone can check."""
 
 import math
 
@@ -353,60 +353,3 @@ def test_long_numbers_are_finite(name, digits, fraction):
 def test_terms_that_mean_nothing_are_refused(name, options, message):
     with pytest.raises(ValueError, match=message):
         make_term(name, options)
-
-
-# ntloss
-
-
-@pytest.fixture(scope="module")
-def byte_tokenizer():
-    """Return a byte-level tokenizer of transformers, made here: 256 bytes, no merges."""
-    transformers = pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet(), reverse=True)
-    model = tokenizers.Tokenizer(
-        tokenizers.models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[])
-    )
-    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=model)
-
-
-@pytest.mark.parametrize("reweigh", [False, True])
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize(
-    ("name", "options", "their_class", "their_options"),
-    [
-        ("ntl_was", {}, "NTLoss", {}),
-        ("ntl_was", {"squash": 3.0}, "NTLoss", {"squash_factor": 3.0}),
-        ("ntl_was", {"squash": 20.0}, "NTLoss", {"squash_factor": 20.0}),
-        ("ntl_mse", {}, "NTLossDotProduct", {"loss_function": functional.mse_loss}),
-        ("ntl_mae", {}, "NTLossDotProduct", {"loss_function": functional.l1_loss}),
-        ("ntl_huber", {}, "NTLossDotProduct", {"loss_function": functional.huber_loss}),
-    ],
-)
-def test_equals_ntloss(byte_tokenizer, name, options, their_class, their_options, reweigh, seed):
-    ntloss = pytest.importorskip("ntloss")
-    from mm_numeric.vocabulary import NumberVocabulary
-
-    vocabulary = NumberVocabulary.from_tokenizer(byte_tokenizer)
-    rows = [byte_tokenizer.encode(text) for text in ("at 3.25 or", "no digits!", "1:07, -12")]
-    labels = torch.tensor([row + [-100] * (12 - len(row)) for row in rows])
-    labels[0, :3] = -100
-    generator = torch.Generator().manual_seed(seed)
-    logits = 3 * torch.randn(3, 12, len(byte_tokenizer), generator=generator)
-    logits[..., [token.id for token in vocabulary.tokens]] += 4 * torch.rand(
-        3, 12, 1, generator=generator
-    )
-
-    term = TermSpec(name=name, options={**options, "reweigh": reweigh})
-    theirs = getattr(ntloss, their_class)(byte_tokenizer, reweigh=reweigh, **their_options)
-    a, b = logits.clone().requires_grad_(), logits.clone().requires_grad_()
-    result = objective(name, vocabulary, terms=(term,))(a, labels)
-    other = theirs(b, labels)
-    torch.testing.assert_close(result.parts[name], other, rtol=1e-6, atol=1e-6)
-    # NTL adds 0.3 of it to cross-entropy.
-    total = functional.cross_entropy(b.flatten(0, 1), labels.flatten()) + 0.3 * other
-    result.loss.backward()
-    total.backward()
-    torch.testing.assert_close(result.loss, total, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(a.grad, b.grad, rtol=1e-5, atol=1e-7)
