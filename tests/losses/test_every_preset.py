@@ -1,0 +1,275 @@
+"""What holds for every preset and every term: the edges that published code trips over."""
+
+import pytest
+import torch
+from losses import reference
+from losses.charging import certain, charge, marked_spans
+from losses.stepping import made, stepped
+from tokens import SIZE, SPELLED, VOCABULARY, ToyTokenizer, labels_of, random_logits
+
+from mm_numeric.losses import PRESETS, TERMS, ObjectiveSpec, TermSpec
+from mm_numeric.losses.objective import make_term, objective
+from mm_numeric.spans import IGNORE_INDEX, NumberSpans
+from mm_numeric.vocabulary import NumberVocabulary
+
+NUMERIC = [name for name, spec in PRESETS.items() if spec.terms]
+SHAPES = ("box_l1", "box_giou", "time")
+OF_TOKENS_AND_NUMBERS = [name for name in TERMS if name not in SHAPES]
+STEPS = ("relative", "magnitude")
+"""Their value jumps from one digit to the next. Their gradient is, as published, not its derivative
+but that of a sharp softmax, so that no difference quotient can confirm it; a formula does, in
+``test_the_straight_through_gradient``."""
+
+
+# Vocabularies and batches that are as small as can be
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("text", ["7", "0", "a"])
+def test_one_token(name, text):
+    labels = labels_of(text)
+    logits = random_logits(labels, 0)
+    definition = {"terms": [(t.name, t.weight, {}) for t in PRESETS[name].terms]}
+    spec = PRESETS[name]
+    theirs = logits.clone().requires_grad_()
+    expected = reference.objective(
+        theirs, labels, SPELLED, **definition, weight=spec.weight, ratio=spec.balance == "ratio",
+        published=spec.reduction == "samples", ce_weight=spec.ce_weight,
+        text_only=spec.ce_on == "text",
+    )  # fmt: skip
+    expected.loss.backward()
+    result, gradient = stepped(made(name), logits, labels)
+    torch.testing.assert_close(result.loss, expected.loss, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(gradient, theirs.grad, rtol=1e-6, atol=1e-12)
+
+
+DIGITS_ONLY = "7302945861"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_vocabulary_of_ten_digits(name, dtype):
+    """There is no text at all: no other token, and none in the batch."""
+    tokenizer = ToyTokenizer({digit: i for i, digit in enumerate(DIGITS_ONLY)})
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
+    labels = torch.tensor([tokenizer.ids("1205"), [*tokenizer.ids("99"), -100, -100]])
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 4, 10, generator=generator, dtype=torch.float64).to(dtype)
+    spec = PRESETS[name]
+    theirs = logits.clone().double().requires_grad_()
+    expected = reference.objective(
+        theirs, labels, DIGITS_ONLY, [(t.name, t.weight, {}) for t in spec.terms],
+        weight=spec.weight, ratio=spec.balance == "ratio",
+        published=spec.reduction == "samples", ce_weight=spec.ce_weight,
+        text_only=spec.ce_on == "text",
+    )  # fmt: skip
+    expected.loss.backward()
+    result, gradient = stepped(made(name, vocabulary), logits, labels)
+    torch.testing.assert_close(result.loss.double(), expected.loss, rtol=1e-5, atol=1e-6)
+    eps = max(torch.finfo(dtype).eps, 1e-5)
+    torch.testing.assert_close(gradient.double(), theirs.grad, rtol=eps, atol=1e-5)
+
+
+WITH_E = NumberVocabulary.from_tokenizer(
+    ToyTokenizer({token: i for i, token in enumerate(SPELLED + "e")})
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("199, 200", [199, 200]),
+        ("0, 1", [0, 1]),
+        ("-5, 5", [-5, 5]),
+        ("12:59, 1:00", [12, 59, 1, 0]),
+        ("0.05, 0.5", [0.05, 0.5]),
+        ("007", [7]),
+        ("1e-3", [1, -3]),
+        ("1,234", [1, 234]),
+        ("6" * 60, [float("6" * 60)]),
+        ("0" * 60, [0]),
+        ("ab", []),
+        ("___", []),
+        ("7", [7]),
+    ],
+)
+@pytest.mark.parametrize("name", PRESETS)
+def test_numbers_to_try(name, text, values):
+    """Each is read, costs something finite, and has a gradient at each of its digits."""
+    spelled = (SPELLED + "e").index
+    labels = torch.tensor([[IGNORE_INDEX if c == "_" else spelled(c) for c in text]])
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(*labels.shape, SIZE + 1, generator=generator)
+    whole = made(name, WITH_E)
+    if not whole.spec.digit_runs:
+        assert whole.spans(labels).value.tolist() == values
+    result, gradient = stepped(whole, logits, labels)
+    assert result.loss.isfinite()
+    assert gradient.isfinite().all()
+    assert result.loss >= 0
+    trained = (labels != IGNORE_INDEX)[0]
+    assert torch.equal(gradient[0].any(dim=-1), trained)
+
+
+# Derivatives
+
+
+def on_logits(name):
+    """Return a term as a function of logits [n, v], cross-entropy left out, and logits."""
+    text, roles = {
+        "time": ("7:05", "hour minute"),
+        "box_l1": ("1 2 50 37", "x y x y"),
+        "box_giou": ("1 2 50 37", "x y x y"),
+    }.get(name, ("-40.7, 05", "free free"))
+    spec = ObjectiveSpec(terms=(TermSpec(name=name),), weight=1.0, ce_weight=0.0)
+    whole, labels = objective(spec, VOCABULARY), labels_of(text)[0]
+    spans = marked_spans((text, roles))
+    # Not more than one spread of digits: off the kinks of an absolute value.
+    logits = random_logits(labels[None], 3)[0] / 3
+    return lambda z: whole(z, labels, spans).loss, logits
+
+
+@pytest.mark.parametrize("name", [name for name in TERMS if name not in STEPS])
+def test_gradcheck(name):
+    term, logits = on_logits(name)
+    assert torch.autograd.gradcheck(term, logits.requires_grad_())
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_is_no_derivative(name):
+    """Why the two are left out above: a small step changes nothing, and the gradient is not 0."""
+    term, logits = on_logits(name)
+    logits.requires_grad_()
+    (gradient,) = torch.autograd.grad(term(logits), logits)
+    assert gradient.any()
+    assert torch.equal(term(logits), term(logits - 1e-6 * gradient / gradient.norm()))
+
+
+# A label of 0
+
+
+@pytest.mark.parametrize("name", OF_TOKENS_AND_NUMBERS)
+@pytest.mark.parametrize("lead", [0.5, 3.0])
+def test_a_label_of_0_is_learnt(name, lead):
+    """More of 0 costs less, however the model prefers 6; but for terms as they were published."""
+    scores = certain("6", height=lead).requires_grad_()
+    charge(make_term(name, {}), scores, "0").sum().backward()
+    assert scores.grad.isfinite().all()
+    if name == "nl_ntl":  # |X - 0| / (X + 0) is 1
+        assert scores.grad.abs().max() < 1e-7
+    elif name in STEPS and lead > 1:
+        assert 0 < -scores.grad[0, 0] < 1e-9
+    else:
+        assert scores.grad[0, 0] < -1e-3
+
+
+def test_nl_ntl_learns_a_label_of_0_with_a_larger_epsilon():
+    scores = certain("6", height=3.0).requires_grad_()
+    charge(make_term("nl_ntl", {"epsilon": 1.0}), scores, "0").sum().backward()
+    assert scores.grad[0, 0] < -1e-3
+
+
+@pytest.mark.parametrize("reweigh", [False, True])
+def test_nl_ntl_without_numbers(reweigh):
+    terms = (TermSpec(name="nl_ntl", options={"reweigh": reweigh}),)
+    logits = torch.randn(2, 3, SIZE)
+    for labels in (labels_of("ab", "c", width=3), torch.full((2, 3), IGNORE_INDEX)):
+        result, gradient = stepped(objective("nl_ntl", VOCABULARY, terms=terms), logits, labels)
+        assert result.parts["nl_ntl"] == 0
+        assert gradient.isfinite().all()
+
+
+# How steep
+
+
+@pytest.mark.parametrize("wrong", range(1, 9))
+@pytest.mark.parametrize(
+    ("lead", "least", "most"), [(0.5, 0.05, 1), (1, 1e-4, 1e-2), (2, 1e-8, 1e-6), (5, 1e-22, 1e-19)]
+)
+def test_the_published_relative_term_has_no_gradient_where_a_wrong_digit_leads(
+    wrong, lead, least, most
+):
+    """Label 923, first digit wrong: kept, for it is what is compared with; EMD has its own."""
+    scores = certain("923", height=lead)
+    scores[0] = 0
+    scores[0, wrong] = lead
+    scores.requires_grad_()
+    (found,) = torch.autograd.grad(charge(make_term("relative", {}), scores, "923").sum(), scores)
+    assert least < found.norm() < most
+    for name, needed in (("emd", 0.1), ("relative_soft", 1e-3), ("magnitude_soft", 1e-3)):
+        (found,) = torch.autograd.grad(charge(make_term(name, {}), scores, "923").sum(), scores)
+        assert found.norm() > needed
+
+
+@pytest.mark.parametrize("lead", [0.5, 1.0, 2.0, 5.0])
+def test_ntil_soft_has_a_gradient_in_its_sequence_terms_alone(lead):
+    """What it has beside EMD and cross-entropy: above 1e-3 at a lead of 5."""
+    labels = labels_of("923")
+    logits = torch.full((1, 3, SIZE), -30.0).double()
+    for t, digit in enumerate("023"):
+        logits[0, t, [SPELLED.index(d) for d in "0123456789"]] = 0
+        logits[0, t, SPELLED.index(digit)] = lead
+    terms = PRESETS["ntil_soft"].terms[1:]
+    assert [term.name for term in terms] == ["relative_soft", "magnitude_soft"]
+    whole = objective("ntil_soft", VOCABULARY, terms=terms, weight=1.0, ce_weight=0.0)
+    _, gradient = stepped(whole, logits, labels)
+    assert gradient.norm() > 1e-3
+
+
+# What is wrong is seen
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_nan_in_one_digit_is_nan(name):
+    term, logits = on_logits(name)
+    rows = [1, 2, 3] if name not in SHAPES else [0, 2]
+    for row in rows:
+        if labels_of("-40.7, 05")[0][row] == SPELLED.index("."):
+            continue
+        spoilt = logits.clone()
+        spoilt[row, SPELLED.index("6")] = torch.nan
+        assert term(spoilt).isnan()
+
+
+@pytest.mark.parametrize("name", NUMERIC)
+def test_text_that_is_ruled_out_is_fine(name):
+    """Some models mask tokens with -inf."""
+    labels = labels_of("a12.5", "-7")
+    logits = random_logits(labels, 0, torch.float32)
+    logits[..., SPELLED.index("(")] = -torch.inf
+    result, gradient = stepped(made(name), logits, labels)
+    assert result.loss.isfinite()
+    assert gradient.isfinite().all()
+
+
+def test_cross_entropy_gives_a_noisy_label_its_distribution():
+    """As rps and smmd do, and expected distances do not: see ``test_proper``."""
+    chances = torch.tensor([0.1, 0.2, 0.4, 0.2, 0.1]).double()
+    labels = labels_of(*"2334444556")
+    scores = torch.zeros(SIZE).double().requires_grad_()
+    optimiser = torch.optim.LBFGS([scores], max_iter=200, line_search_fn="strong_wolfe")
+    for name in ("ce", "digit_ce"):
+
+        def loss(name=name):
+            optimiser.zero_grad()
+            value = made(name)(scores.expand(10, 1, SIZE), labels).loss
+            value.backward()
+            return value
+
+        with torch.no_grad():
+            scores.zero_()
+        optimiser.step(loss)
+        found = scores.detach().softmax(-1)[[SPELLED.index(d) for d in "23456"]]
+        torch.testing.assert_close(found, chances, rtol=0, atol=1e-3)
+
+
+def test_spans_of_a_batch_are_borrowed():
+    """An objective changes neither its inputs nor the spans."""
+    labels = labels_of("a12.5", "-7")
+    logits = random_logits(labels, 0)
+    spans = NumberSpans.from_labels(labels, VOCABULARY)
+    before = [labels.clone(), logits.clone(), *(t.clone() for t in vars(spans).values())]
+    for name in PRESETS:
+        stepped(made(name), logits, labels, spans=spans)
+    after = [labels, logits, *vars(spans).values()]
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
