@@ -124,13 +124,19 @@ def compared(made, backend, hidden=False):
         torch.testing.assert_close(*found)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+QUICK = ("ce", "ntil_soft")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PRESETS],
+)
 def test_an_objective_is_one_graph(name):
     terms = tuple(TermSpec(name=term.name) for term in PRESETS[name].terms)  # noise is drawn anew
     compared(objective(name, VOCABULARY, terms=terms), "aot_eager")
 
 
-@pytest.mark.parametrize("name", ["ce", "ntl_was", "ntil_soft"])
+@pytest.mark.parametrize("name", QUICK)
 def test_a_head_without_logits_is_one_graph(name):
     compared(objective(name, VOCABULARY), "aot_eager", hidden=True)
 
