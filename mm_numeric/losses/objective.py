@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from mm_numeric.answers import ROLES
 from mm_numeric.choose import choose, unknown
 from mm_numeric.losses import PRESETS, TERMS, ObjectiveSpec, TermSpec
 from mm_numeric.losses.balance import Balance
 from mm_numeric.losses.counts import COUNT_OF, Counts, mean_by_sample
-from mm_numeric.losses.cross_entropy import cross_entropy_with_numbers
+from mm_numeric.losses.cross_entropy import calculated, cross_entropy_with_numbers
 from mm_numeric.losses.lean import linear_cross_entropy_with_numbers
 from mm_numeric.losses.term import LossSum, NumberClasses, NumberLogits, Term
 from mm_numeric.spans import IGNORE_INDEX, NumberSpans
@@ -148,6 +149,48 @@ class Objective:
         numbers = NumberLogits.at(scores, log_normaliser, classes, spans.target)
         return self._result(losses, numbers, labels, spans, counts)
 
+    def from_losses(
+        self,
+        losses: Tensor,
+        hidden: Tensor,
+        weight: Tensor,
+        spans: NumberSpans,
+        *,
+        bias: Tensor | None = None,
+        counts: Counts | None = None,
+    ) -> ObjectiveResult:
+        """Return the same beside a cross-entropy that another library calculated.
+
+        For fused kernels that never give logits: only the head's rows of the number tokens are
+        multiplied, [k, d] by [d, c].
+
+        Args:
+            losses: [n] cross-entropy of each supervised row (``reduction="none"``), with its graph.
+            hidden: [n, d] at the supervised rows.
+            weight: [v, d] of the head.
+            spans: The numbers of the batch.
+            bias: [v] of the head, where it has one.
+            counts: As above.
+
+        Raises:
+            ValueError: If the shapes do not belong together.
+        """
+        if losses.dim() != 1 or hidden.shape != (len(losses), weight.shape[-1]):
+            raise ValueError(
+                "from_losses takes losses [n] and hidden states [n, d] of the supervised rows, and "
+                f"the weight [v, d] of the head; got {list(losses.shape)}, {list(hidden.shape)} "
+                f"and {list(weight.shape)}."
+            )
+        self._check_head(len(weight))
+        ids, classes = self._table(hidden)
+        scores = linear(hidden[spans.row], weight[ids], None if bias is None else bias[ids])
+        scores = calculated(scores)
+        losses = losses.to(scores)
+        # -log P_y = log_normaliser - z_y, and the label's score is among the number tokens'.
+        wanted = scores.gather(1, spans.target[:, None]).squeeze(1)
+        numbers = NumberLogits.at(scores, losses[spans.row] + wanted, classes, spans.target)
+        return self._result(losses, numbers, losses, spans, counts)
+
     def spans(self, labels: Tensor) -> NumberSpans:
         """Find the numbers in labels [b, t] (already shifted), as this objective reads them."""
         return NumberSpans.from_labels(
@@ -195,11 +238,7 @@ class Objective:
         Raises:
             ValueError: If there is one.
         """
-        if self._largest_id >= tokens:
-            raise ValueError(
-                f"the number token with id {self._largest_id} is none of the {tokens} tokens of "
-                "the head: the number vocabulary was made from another model's tokenizer."
-            )
+        self._check_head(tokens)
         fine = ((labels >= 0) & (labels < tokens)).all()
         if labels.device.type != "cpu" or torch.compiler.is_compiling():
             torch._assert_async(fine, "a label is no token of the head")
@@ -208,6 +247,18 @@ class Objective:
             raise ValueError(
                 f"the label {wrong} is none of the {tokens} tokens; rows without a label are "
                 f"{IGNORE_INDEX} in labels [b, t], and are left out of labels [n]."
+            )
+
+    def _check_head(self, tokens: int) -> None:
+        """Refuse a head that lacks a number token.
+
+        Raises:
+            ValueError: If it does.
+        """
+        if self._largest_id >= tokens:
+            raise ValueError(
+                f"the number token with id {self._largest_id} is none of the {tokens} tokens of "
+                "the head: the number vocabulary was made from another model's tokenizer."
             )
 
     def _result(
