@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from mm_numeric.answers import ClockTime
     from mm_numeric.config import Config, read_config
-    from mm_numeric.doors import NumericLossMixin, loss_func, step_counts
+    from mm_numeric.doors import NumericLossMixin, end_step, loss_func, step_counts
     from mm_numeric.losses.counts import Counts
     from mm_numeric.losses.objective import Objective, ObjectiveResult, objective
     from mm_numeric.losses.presets import ObjectiveSpec, TermSpec
@@ -31,6 +31,7 @@ _HOMES = {
     "ObjectiveResult": "mm_numeric.losses.objective",
     "ObjectiveSpec": "mm_numeric.losses.presets",
     "TermSpec": "mm_numeric.losses.presets",
+    "end_step": "mm_numeric.doors",
     "loss_func": "mm_numeric.doors",
     "objective": "mm_numeric.losses.objective",
     "read_config": "mm_numeric.config",
@@ -49,6 +50,7 @@ __all__ = [
     "ObjectiveResult",
     "ObjectiveSpec",
     "TermSpec",
+    "end_step",
     "loss_func",
     "objective",
     "read_config",

@@ -5,7 +5,7 @@ Axes    b samples, t positions, n supervised rows, v vocabulary
 ``loss_func``           for transformers.Trainer: cross-entropy is over the whole optimiser step, a
                         numeric mean over one micro-batch
 ``NumericLossMixin``    for any subclass of Trainer: every mean is over the whole optimiser step
-``step_counts``         the same in a loop, with accelerate or without
+``step_counts``, ``end_step``   the same in a loop, with accelerate or without
 """
 
 import inspect
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mm_numeric.losses.counts import Counts
-from mm_numeric.losses.objective import Objective
+from mm_numeric.losses.objective import Objective, ObjectiveResult
 from mm_numeric.losses.term import LossSum
 from mm_numeric.spans import IGNORE_INDEX, NumberSpans
 
@@ -45,7 +45,15 @@ def loss_func(objective: Objective, *, shift: bool = True) -> Callable[..., Tens
         objective: What to train on.
         shift: Each label is predicted by the row before it, as in a decoder-only model. False for
             an encoder-decoder, whose labels stand at the row that predicts them.
+
+    Raises:
+        ValueError: If the objective has to be told where a step ends, which this door cannot see.
     """
+    if objective.spec.balance == "running":
+        raise ValueError(
+            "balance: running goes by whole steps, and a compute_loss_func does not see where one "
+            "ends: use NumericLossMixin, or another balance."
+        )
 
     def compute_loss(
         outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None
@@ -82,10 +90,38 @@ def step_counts(
     Raises:
         ValueError: If there is no micro-batch.
     """
+    if isinstance(labels, Tensor):
+        raise ValueError("step_counts takes a list with the labels of each micro-batch: [labels].")
     counted = [_count(objective, _aligned(each, shift))[1] for each in labels]
     if not counted:
         raise ValueError("step_counts: an optimiser step has at least one micro-batch; got none.")
     return _total(counted, accelerator)
+
+
+def end_step(
+    objective: Objective, results: Iterable[ObjectiveResult], accelerator: Any = None
+) -> dict[str, LossSum]:
+    """Close an optimiser step in a loop of your own; ``balance: running`` goes by it.
+
+    Args:
+        objective: What is trained on.
+        results: What it said of each micro-batch.
+        accelerator: An ``accelerate.Accelerator``: add up over all its ranks.
+
+    Returns:
+        The sum of each part over the step, to log: ``sums["ce"].mean``.
+
+    Raises:
+        ValueError: If there is no result.
+    """
+    sums: dict[str, LossSum] = {}
+    for result in results:
+        sums = _added(sums, result.sums)
+    if not sums:
+        raise ValueError("end_step: an optimiser step has at least one micro-batch; got none.")
+    sums = _over_ranks(sums, accelerator)
+    objective.end_step(sums)
+    return sums
 
 
 class NumericLossMixin(_Trainer):
@@ -106,7 +142,8 @@ class NumericLossMixin(_Trainer):
     log. What ``SFTTrainer.compute_loss`` logs beside its loss (``entropy``,
     ``mean_token_accuracy``, ``num_tokens``) is not: it comes out of the forward pass that ours
     takes the place of. ``include_num_input_tokens_seen`` counts tokens. Outside of a training step
-    (``evaluate``) the loss is the mean over one batch of one rank.
+    (``evaluate``) the loss is the mean over one batch of one rank; ``Seq2SeqTrainer`` with
+    ``predict_with_generate`` reports the model's own.
     """
 
     # An objective divides by the counts of the whole step.
@@ -118,6 +155,11 @@ class NumericLossMixin(_Trainer):
         Raises:
             ValueError: If a setting asks for another loss, or cannot be combined with this one.
         """
+        if not isinstance(objective, Objective):
+            raise ValueError(
+                f"objective must be an Objective, not {objective!r:.60}: "
+                "mm_numeric.objective(name, vocabulary) makes one."
+            )
         super().__init__(*args, **kwargs)
         self.objective = objective
         self._refuse_other_losses()
@@ -127,6 +169,11 @@ class NumericLossMixin(_Trainer):
         self._counts: Counts | None = None
         self._step_sums: dict[str, LossSum] = {}
         self._seen: dict[str, LossSum] = {}
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train; what the objective saw in another training is forgotten."""
+        self.objective.balance.reset()
+        return super().train(*args, **kwargs)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
         """Read the micro-batches of one optimiser step, find their numbers and count them."""
@@ -155,7 +202,9 @@ class NumericLossMixin(_Trainer):
         if labels.dim() == 2 and self._head_takes_rows and not return_outputs:
             spans = self.objective.spans(labels) if spans is None else spans
             supervised = labels != IGNORE_INDEX
-            labels = labels[supervised]
+            # An index and not the mask: a mask makes the host wait for its sum.
+            rows = supervised if spans.supervised is None else spans.supervised
+            labels = labels.flatten()[rows.flatten()]
         if supervised is not None:
             batch["logits_to_keep"] = supervised
         if self._is_encoder_decoder and "decoder_input_ids" not in batch:
@@ -285,11 +334,10 @@ def _count(
     objective: Objective, labels: Tensor, spans: NumberSpans | None = None
 ) -> tuple[NumberSpans, Tensor]:
     """Return the numbers of a micro-batch, and the fields of its ``Counts`` as one tensor."""
+    if spans is None:  # read on the CPU: on the device each look at a label would be a wait
+        spans = objective.spans(labels.cpu()).to(labels.device)
     if labels.dim() == 2:
-        if spans is None:  # read on the CPU: on the device each look at a label would be a wait
-            spans = objective.spans(labels.cpu()).to(labels.device)
-        labels = labels[labels != IGNORE_INDEX]
-    assert spans is not None  # [n] labels are TrainingCollator's
+        labels = labels[labels != IGNORE_INDEX] if spans.supervised is None else spans.supervised
     return spans, torch.stack(Counts.of(labels, spans))
 
 
@@ -314,6 +362,6 @@ def _added(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict[str
 def _over_ranks(sums: Mapping[str, LossSum], accelerator: Any) -> dict[str, LossSum]:
     """Add each part's sum up over all ranks, in float64."""
     pairs = torch.stack([torch.stack([s.total.double(), s.items.double()]) for s in sums.values()])
-    if accelerator.num_processes > 1:
+    if accelerator is not None and accelerator.num_processes > 1:
         pairs = accelerator.reduce(pairs, reduction="sum")
     return {name: LossSum(*pair.unbind()) for name, pair in zip(sums, pairs, strict=True)}

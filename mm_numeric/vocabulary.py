@@ -85,6 +85,12 @@ class NumberVocabulary:
                 "numbers from tokens of digits: use a tokenizer that has them, or say with "
                 "NumberVocabulary.from_tokens which tokens are numbers."
             )
+        joined = [token for token in vocabulary if token.startswith("##") and token[2:].isdigit()]
+        if joined:
+            raise ValueError(
+                f"tokenizer {_name(tokenizer)}: tokens like {joined[0]!r} (WordPiece) go on with "
+                "the word before them, which is not read: use the tokenizer of a generative model."
+            )
         special = set(getattr(tokenizer, "all_special_ids", ()))
         tokens, spelling = [], {}
         for token, index in vocabulary.items():
@@ -114,6 +120,10 @@ class NumberVocabulary:
         """
         vocabulary: dict[str, int] = tokenizer.get_vocab()
         if not isinstance(tokens, Mapping):
+            tokens = list(tokens)
+            twice = [token for token in dict.fromkeys(tokens) if tokens.count(token) > 1]
+            if twice:
+                raise ValueError(f"from_tokens: the token {twice[0]!r} stands in the list twice.")
             tokens = {token: float(i) for i, token in enumerate(tokens)}
         missing = [token for token in tokens if token not in vocabulary]
         if missing:

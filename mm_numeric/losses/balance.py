@@ -43,7 +43,8 @@ class Balance:
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
         """Take a finished optimiser step into the running means, without waiting for the device.
 
-        A step without numbers says nothing about the size of the terms and is passed over.
+        A step without numbers says nothing about the size of the terms and is passed over; so
+        is one that is not finite.
 
         Args:
             sums: The parts of the whole step, added over its micro-batches and ranks.
@@ -53,7 +54,12 @@ class Balance:
         now = torch.stack([sums["ce"].mean.detach().double(), numeric_mean(self.spec, sums)])
         before = torch.zeros_like(now) if self._means is None else self._means.to(now.device)
         mixed = torch.where(before[1] != 0, _KEPT * before + (1 - _KEPT) * now, now)
-        self._means = torch.where(now[1] != 0, mixed, before)
+        usable = (now[1] != 0) & now.isfinite().all()  # a step of fp16 may overflow and be skipped
+        self._means = torch.where(usable, mixed, before)
+
+    def reset(self) -> None:
+        """Forget what was seen: another training begins."""
+        self._means = None
 
     def state_dict(self) -> dict[str, list[float] | None]:
         """Return what a run that goes on has to know; plain numbers."""

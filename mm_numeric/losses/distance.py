@@ -6,7 +6,8 @@ Units   distances are in token value: 0 to 9 when the number tokens are digits
 EMD (arXiv 2505.13077, digit index) and NTL-WAS (arXiv 2411.02083, equation 4, token value) are the
 same quantity on digits; their presets differ in how it is added to cross-entropy. On tokens of
 several digits NTL-WAS is by value (015 for 115 is off by 100), EMD by digit (off by 1 in the first
-of three digits): the EMD of a number does not depend on how its digits are grouped into tokens.
+of three digits): its sum over a number does not depend on how the digits are grouped into tokens.
+The mean is over tokens in both.
 """
 
 from collections.abc import Sequence
@@ -32,8 +33,9 @@ class ExpectedDistance:
 
     Attributes:
         cost: What a wrong token costs in place of ``|v_j - v_y|``. ``modular``: the way round a
-            circle on which the largest value is next to the smallest one (23 is next to 0 when the
-            tokens are hours). ``log``: ``|log(1 + |v_j|) - log(1 + |v_y|)|``, values of one sign.
+            circle on which the largest value is as far from the smallest one as the nearest two
+            values are apart (23 is next to 0 when the tokens are hours, 270 next to 0 when they are
+            0, 90, 180, 270). ``log``: ``|s(v_j) - s(v_y)|``, ``s(v) = sign(v) log(1 + |v|)``.
             Or a matrix [c, c] of your own: a row for each label, a column for each prediction, in
             the order of the vocabulary; 0 on the diagonal.
         reweigh: Charge ``m d + 1.01 d_max (1 - m)``, where m is the probability of the tokens of
@@ -46,6 +48,7 @@ class ExpectedDistance:
     """
 
     per: ClassVar[Literal["token"]] = "token"
+    _table: ClassVar[Tensor]
     cost: str | Sequence[Sequence[float]] = "absolute"
     reweigh: bool = False
     squash: float | None = None
@@ -68,6 +71,8 @@ class ExpectedDistance:
                     f"diagonal; its row {i} has {len(row)} of {len(self.cost)} numbers: "
                     f"{list(row)!r:.60}."
                 )
+        # Made once: a thousand rows of Python numbers take a tenth of a second.
+        object.__setattr__(self, "_table", torch.tensor([list(row) for row in self.cost]))
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the charge of each number token, [k].
@@ -94,9 +99,10 @@ class ExpectedDistance:
         if isinstance(self.cost, str):
             cost = (values[:, None] - values).abs()
             if self.cost == "modular":
-                cost = torch.minimum(cost, classes.reach + 1 - cost).clamp(min=0)
+                round_trip = classes.reach + _nearest(cost, classes)
+                cost = torch.minimum(cost, (round_trip - cost).clamp(min=0))
         elif len(self.cost) == len(values):
-            cost = torch.tensor([list(row) for row in self.cost]).to(values)
+            cost = self._table.to(values, non_blocking=True)
         else:
             raise ValueError(
                 f"ntl_was: cost is a matrix of {len(self.cost)} x {len(self.cost)}, but the "
@@ -113,12 +119,20 @@ def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
     return of_row.expand_as(cost).masked_fill(~classes.same, -torch.inf).amax(dim=1)
 
 
+def _nearest(cost: Tensor, classes: NumberClasses) -> Tensor:
+    """Return the smallest cost of another value within the alphabet of each class, [c]."""
+    apart = cost > 0
+    if classes.same is not None:
+        apart = apart & classes.same
+    return -_largest(-cost.masked_fill(~apart, torch.inf), classes)
+
+
 def _squashed(cost: Tensor, classes: NumberClasses, squash: float) -> Tensor:
     """Map the costs of different values, [c, c], linearly to 1 ... ``squash``."""
     apart = cost > 0
     if classes.same is not None:
         apart = apart & classes.same
-    nearest = -_largest(-cost.masked_fill(~apart, torch.inf), classes)[:, None]
+    nearest = _nearest(cost, classes)[:, None]
     span = _largest(cost, classes)[:, None] - nearest
     # Where all wrong values are equally far (as 0 and 1 alone) there is nothing to map: 1.
     slope = (squash - 1) / span.where(span > 0, 1)
@@ -206,7 +220,7 @@ class PlaceWeightedDistance:
         """Return the charge of each number token, [k]."""
         digits, chances = numbers.classes.digits, numbers.chances
         from_right = places_from_right(spans)
-        charges = torch.zeros_like(numbers.log_normaliser)
+        charges = numbers.logits.new_zeros(len(numbers.logits))
         for i in range(digits.shape[1]):
             miss = (digits[:, i] - digits[spans.target, i][:, None]).abs()
             weights = place_weights(from_right + i, self.places, self.growth)

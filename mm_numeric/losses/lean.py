@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from mm_numeric.losses.cross_entropy import calculated, chunks
+from mm_numeric.losses.cross_entropy import calculated, chunks, full_precision
 
 
 class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
@@ -49,39 +49,45 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
     def backward(  # type: ignore[override]
         ctx: Any, grad_losses: Tensor, grad_number_logits: Tensor, grad_normaliser: Tensor
     ) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, labels, normaliser, number_rows, number_ids = ctx.saved_tensors
-        scale = grad_losses.index_add(0, number_rows, grad_normaliser)
-        grad_hidden = torch.empty_like(hidden)
-        # Sums over chunks are kept in the dtype that is calculated in.
-        grad_weight = (
-            torch.zeros_like(weight, dtype=scale.dtype) if ctx.needs_input_grad[1] else None
-        )
-        with_bias = bias is not None and ctx.needs_input_grad[2]
-        grad_bias = torch.zeros_like(bias, dtype=scale.dtype) if with_bias else None
-        for chunk in chunks(len(labels), len(weight), hidden.device):
-            grad = calculated(linear(hidden[chunk], weight, bias))
-            grad.sub_(normaliser[chunk, None]).exp_().mul_(scale[chunk, None])
-            grad.scatter_add_(1, labels[chunk, None], -grad_losses[chunk, None])
-            if grad_bias is not None:
-                grad_bias += grad.sum(dim=0)
-            grad = grad.to(hidden)
-            grad_hidden[chunk] = grad @ weight
-            if grad_weight is not None:
-                _add_product(grad_weight, grad, hidden[chunk])
-        grad = grad_number_logits.to(hidden)
-        grad_hidden.index_add_(0, number_rows, grad @ weight[number_ids])
-        if grad_weight is not None:
-            grad_weight.index_add_(0, number_ids, (grad.T @ hidden[number_rows]).to(grad_weight))
+        with full_precision(grad_losses.device):
+            return _gradients(ctx, grad_losses, grad_number_logits, grad_normaliser)
+
+
+def _gradients(
+    ctx: Any, grad_losses: Tensor, grad_number_logits: Tensor, grad_normaliser: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Calculate the chunks again, and what each adds to the gradients."""
+    hidden, weight, bias, labels, normaliser, number_rows, number_ids = ctx.saved_tensors
+    scale = grad_losses.index_add(0, number_rows, grad_normaliser)
+    grad_hidden = torch.empty_like(hidden)
+    # Sums over chunks are kept in the dtype that is calculated in.
+    grad_weight = torch.zeros_like(weight, dtype=scale.dtype) if ctx.needs_input_grad[1] else None
+    with_bias = bias is not None and ctx.needs_input_grad[2]
+    grad_bias = torch.zeros_like(bias, dtype=scale.dtype) if with_bias else None
+    for chunk in chunks(len(labels), len(weight), hidden.device):
+        grad = calculated(linear(hidden[chunk], weight, bias))
+        grad.sub_(normaliser[chunk, None]).exp_().mul_(scale[chunk, None])
+        grad.scatter_add_(1, labels[chunk, None], -grad_losses[chunk, None])
         if grad_bias is not None:
-            grad_bias.index_add_(0, number_ids, grad_number_logits.sum(dim=0))
-        return (
-            grad_hidden,
-            None if grad_weight is None else grad_weight.to(weight),
-            None if grad_bias is None else grad_bias.to(bias),
-            None,
-            None,
-            None,
-        )
+            grad_bias += grad.sum(dim=0)
+        grad = grad.to(hidden)
+        grad_hidden[chunk] = grad @ weight
+        if grad_weight is not None:
+            _add_product(grad_weight, grad, hidden[chunk])
+    grad = grad_number_logits.to(hidden)
+    grad_hidden.index_add_(0, number_rows, grad @ weight[number_ids])
+    if grad_weight is not None:
+        grad_weight.index_add_(0, number_ids, (grad.T @ hidden[number_rows]).to(grad_weight))
+    if grad_bias is not None:
+        grad_bias.index_add_(0, number_ids, grad_number_logits.sum(dim=0))
+    return (
+        grad_hidden,
+        None if grad_weight is None else grad_weight.to(weight),
+        None if grad_bias is None else grad_bias.to(bias),
+        None,
+        None,
+        None,
+    )
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

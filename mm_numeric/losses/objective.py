@@ -3,7 +3,7 @@
 Axes    b samples, t positions, n supervised rows, v vocabulary, k number tokens, m numbers
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -16,7 +16,12 @@ from mm_numeric.choose import choose, unknown
 from mm_numeric.losses import PRESETS, TERMS, ObjectiveSpec, TermSpec
 from mm_numeric.losses.balance import Balance
 from mm_numeric.losses.counts import COUNT_OF, Counts, mean_by_sample
-from mm_numeric.losses.cross_entropy import calculated, cross_entropy_with_numbers
+from mm_numeric.losses.cross_entropy import (
+    calculated,
+    cross_entropy_with_numbers,
+    full_precision,
+    number_scores,
+)
 from mm_numeric.losses.lean import linear_cross_entropy_with_numbers
 from mm_numeric.losses.term import LossSum, NumberClasses, NumberLogits, Term
 from mm_numeric.spans import IGNORE_INDEX, NumberSpans
@@ -51,6 +56,11 @@ class Objective:
         Raises:
             ValueError: If a term does not exist, or refuses its options or roles.
         """
+        if not isinstance(vocabulary, NumberVocabulary):
+            raise ValueError(
+                f"an objective takes a NumberVocabulary, not a {type(vocabulary).__name__}: "
+                "NumberVocabulary.from_tokenizer(tokenizer) makes one."
+            )
         self.spec = spec
         self.vocabulary = vocabulary
         self.terms: dict[str, Term] = {t.name: make_term(t.name, t.options) for t in spec.terms}
@@ -58,6 +68,8 @@ class Objective:
         self.balance = Balance(spec)
         self._ids = torch.tensor([token.id for token in vocabulary.tokens])
         self._largest_id = max(token.id for token in vocabulary.tokens)
+        # With no weight cross-entropy is not calculated either, unless a balance goes by it.
+        self._terms_alone = bool(spec.terms) and spec.ce_weight == 0 and spec.balance == "fixed"
         self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, NumberClasses]] = {}
         for term in spec.terms:
             if self.terms[term.name].per not in ("box", "time"):
@@ -98,12 +110,19 @@ class Objective:
             ValueError: If the shapes do not belong together.
         """
         logits, labels, spans, rows = self._rows(logits, labels, spans, shift, "logits")
-        self._check(labels, logits.shape[-1])
+        self._check(labels, logits.shape[-1], spans)
         ids, classes = self._table(logits)
-        losses, scores, log_normaliser = cross_entropy_with_numbers(
-            logits, labels, spans.row, ids, rows
-        )
-        numbers = NumberLogits.at(scores, log_normaliser, classes, spans.target)
+        losses: Tensor | None = None
+        normaliser: Tensor | Callable[[], Tensor]
+        if self._terms_alone:
+            at = spans.row if rows is None else rows[spans.row]
+            scores = number_scores(logits, at, ids)
+            normaliser = lambda: calculated(logits[at]).logsumexp(dim=-1)  # noqa: E731
+        else:
+            losses, scores, normaliser = cross_entropy_with_numbers(
+                logits, labels, spans.row, ids, rows
+            )
+        numbers = NumberLogits.at(scores, normaliser, classes, spans.target)
         return self._result(losses, numbers, labels, spans, counts)
 
     def from_hidden(
@@ -141,12 +160,12 @@ class Objective:
             )
         hidden, labels, spans, rows = self._rows(hidden, labels, spans, shift, "hidden states")
         hidden = hidden if rows is None else hidden[rows]
-        self._check(labels, len(weight))
+        self._check(labels, len(weight), spans)
         ids, classes = self._table(hidden)
-        losses, scores, log_normaliser = linear_cross_entropy_with_numbers(
+        losses, scores, normaliser = linear_cross_entropy_with_numbers(
             hidden, weight, bias, labels, spans.row, ids
         )
-        numbers = NumberLogits.at(scores, log_normaliser, classes, spans.target)
+        numbers = NumberLogits.at(scores, normaliser, classes, spans.target)
         return self._result(losses, numbers, labels, spans, counts)
 
     def from_losses(
@@ -192,7 +211,19 @@ class Objective:
         return self._result(losses, numbers, losses, spans, counts)
 
     def spans(self, labels: Tensor) -> NumberSpans:
-        """Find the numbers in labels [b, t] (already shifted), as this objective reads them."""
+        """Find the numbers in labels [b, t] (already shifted), as this objective reads them.
+
+        Raises:
+            ValueError: If a term asks for more than label ids tell, or the labels are not [b, t].
+        """
+        for term in self.spec.terms:
+            if term.roles or self.terms[term.name].per in ("box", "time"):
+                raise ValueError(
+                    f"the term {term.name} asks what each number stands for, and label ids do not "
+                    "tell: hand in spans with roles and groups (NumberSpans.build), as a task does."
+                )
+        if labels.dim() != 2:
+            raise ValueError(f"labels must be [b, t], not {list(labels.shape)}.")
         return NumberSpans.from_labels(
             labels,
             self.vocabulary,
@@ -230,8 +261,8 @@ class Objective:
             )
         return inputs, labels, spans, None
 
-    def _check(self, labels: Tensor, tokens: int) -> None:
-        """Refuse a head without number tokens, and labels that are no token.
+    def _check(self, labels: Tensor, tokens: int, spans: NumberSpans) -> None:
+        """Refuse a head without number tokens, labels that are no token, and others' spans.
 
         Labels are looked at at once on a CPU, and elsewhere without waiting for the device.
 
@@ -239,14 +270,24 @@ class Objective:
             ValueError: If there is one.
         """
         self._check_head(tokens)
-        fine = ((labels >= 0) & (labels < tokens)).all()
+        known = (labels >= 0) & (labels < tokens)
+        ids, _ = self._table(labels)
+        found = labels[spans.row.clamp(max=len(labels) - 1)]
+        fine = known.all() & ((found == ids[spans.target]) & (spans.row < len(labels))).all()
         if labels.device.type != "cpu" or torch.compiler.is_compiling():
-            torch._assert_async(fine, "a label is no token of the head")
+            torch._assert_async(
+                fine, "labels are tokens of the head, and spans are of these labels"
+            )
         elif not fine:
-            wrong = labels[(labels < 0) | (labels >= tokens)][0].item()
+            if not known.all():
+                raise ValueError(
+                    f"the label {labels[~known][0].item()} is none of the {tokens} tokens; rows "
+                    f"without a label are {IGNORE_INDEX} in labels [b, t], and are left out of "
+                    "labels [n]."
+                )
             raise ValueError(
-                f"the label {wrong} is none of the {tokens} tokens; rows without a label are "
-                f"{IGNORE_INDEX} in labels [b, t], and are left out of labels [n]."
+                "the spans are not those of these labels: make them from the labels as the rows "
+                "predict them (already shifted), with this objective's vocabulary."
             )
 
     def _check_head(self, tokens: int) -> None:
@@ -263,20 +304,22 @@ class Objective:
 
     def _result(
         self,
-        losses: Tensor,
+        losses: Tensor | None,
         numbers: NumberLogits,
         labels: Tensor,
         spans: NumberSpans,
         counts: Counts | None,
     ) -> ObjectiveResult:
-        """Put the parts together."""
-        here = Counts.of(labels, spans)
-        if self.spec.ce_on == "text":
-            losses = losses.index_fill(0, spans.row, 0)
-        sums = {"ce": LossSum(losses.sum(), here.rows)}
-        for term in self.spec.terms:
-            sums[term.name] = self._term_sum(term, numbers, spans, here)
-        loss = self._add(sums, counts if counts is not None else here)
+        """Put the parts together; without losses the terms stand alone."""
+        here, sums = Counts.of(labels, spans), {}
+        if losses is not None:
+            if self.spec.ce_on == "text":
+                losses = losses.index_fill(0, spans.row, 0)
+            sums["ce"] = LossSum(losses.sum(), here.rows)
+        with full_precision(labels.device):
+            for term in self.spec.terms:
+                sums[term.name] = self._term_sum(term, numbers, spans, here)
+            loss = self._add(sums, counts if counts is not None else here)
         if self.spec.on_nan == "error" and not loss.isfinite():
             bad = [name for name, part in sums.items() if not part.total.isfinite()]
             raise ValueError(
@@ -309,22 +352,25 @@ class Objective:
 
     def _add(self, sums: dict[str, LossSum], counts: Counts) -> Tensor:
         """Add the parts, each divided by the count of the whole optimiser step."""
-        cross_entropy = self.spec.ce_weight * sums["ce"].total / counts.rows.clamp(min=1)
-        if not self.spec.terms:
-            return cross_entropy
-        numeric = torch.zeros_like(cross_entropy)
+        parts = []
         for term in self.spec.terms:
             items = getattr(counts, self._count_of(term.name)).clamp(min=1)
-            numeric = numeric + term.weight * sums[term.name].total / items
-        return cross_entropy + (self.balance.factor(sums) * numeric).to(cross_entropy)
+            parts.append(term.weight * sums[term.name].total / items)
+        numeric = self.balance.factor(sums) * sum(parts) if parts else None
+        if "ce" not in sums:
+            assert numeric is not None  # only terms can stand alone
+            return numeric.to(parts[0])
+        cross_entropy = self.spec.ce_weight * sums["ce"].total / counts.rows.clamp(min=1)
+        return cross_entropy if numeric is None else cross_entropy + numeric.to(cross_entropy)
 
     def _table(self, like: Tensor) -> tuple[Tensor, NumberClasses]:
         """Return the ids [c] of the number tokens, and their classes, on a device."""
         dtype = like.dtype if like.dtype == torch.float64 else torch.float32
         key = (like.device, dtype)
         if key not in self._tables:
-            classes = NumberClasses.of(self.vocabulary, like.device, dtype)
-            self._tables[key] = (self._ids.to(like.device), classes)
+            with torch.inference_mode(False):  # a table of an evaluation is trained with later
+                classes = NumberClasses.of(self.vocabulary, like.device, dtype)
+                self._tables[key] = (self._ids.to(like.device), classes)
         return self._tables[key]
 
 
@@ -343,7 +389,11 @@ def objective(name: str | ObjectiveSpec, vocabulary: NumberVocabulary, **changes
     known = [field.name for field in fields(ObjectiveSpec)]
     for change in changes:
         if change not in known:
-            raise unknown(change, known, "setting", "objective")
+            error = unknown(change, known, "setting", "objective")
+            raise ValueError(
+                f"{error} A setting of a term is one of its options: "
+                f'terms=(TermSpec(name=..., options={{"{change}": ...}}),).'
+            )
     return Objective(replace(spec, **changes), vocabulary)
 
 

@@ -79,10 +79,13 @@ class ObjectiveSpec:
 
     ce_on: str = "all"
     """all: cross-entropy on every supervised token. text: on those that are no number token, still
-    divided by the number of all supervised tokens, so that text weighs the same."""
+    divided by the number of all supervised tokens, so that text weighs the same. A term that looks
+    at number tokens alone (emd, ntl_was without reweigh) then leaves open whether a number is due
+    at all: use gce, digit_ce or dist2 with it, or reweigh."""
 
     ce_weight: float = 1.0
-    """What cross-entropy is multiplied by."""
+    """What cross-entropy is multiplied by. With 0 and a fixed balance it is not calculated: the
+    terms stand alone, to be added to a loss of your own."""
 
     on_nan: str = "keep"
     """keep: a part that is NaN or infinite makes the loss so; nothing is hidden. error: it is named
@@ -101,6 +104,12 @@ class ObjectiveSpec:
                 raise ValueError(f"{setting} is one of {', '.join(allowed)}, not {found!r}")
         if not (0 <= self.weight < math.inf and 0 <= self.ce_weight < math.inf):
             raise ValueError("weight and ce_weight must be >= 0 and finite")
+        if not all(isinstance(term, TermSpec) for term in self.terms):
+            raise ValueError(
+                f"terms must be TermSpecs, such as (TermSpec(name='emd'),), not {self.terms!r:.60}"
+            )
+        if self.ce_on == "text" and not self.terms:
+            raise ValueError("ce_on: text without terms leaves the numbers untrained")
         if self.digit_runs and self.thousands:
             raise ValueError("digit_runs reads a comma as a separator; turn it or thousands off")
         if self.digit_runs and any(term.roles for term in self.terms):

@@ -6,6 +6,7 @@ A term gives charges, not a mean: the objective sums them and divides once per o
 count that is global. That keeps the choice of mean in one place, and the charges fit for a plot.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -77,26 +78,34 @@ class NumberLogits:
     Attributes:
         logits: [k, c] the raw score of each class; -1e30 where it is of another alphabet than the
             label, so that every softmax leaves it out.
-        log_normaliser: [k] logsumexp over the whole vocabulary, so that ``logits - log_normaliser``
-            is the log-probability of each class among all tokens.
+        normaliser: [k] logsumexp over the whole vocabulary, or what calculates it when a term asks.
         classes: What the classes are.
         present: [k, c] which classes are of the alphabet of the label; None where all are.
     """
 
     logits: Tensor
-    log_normaliser: Tensor
+    normaliser: Tensor | Callable[[], Tensor]
     classes: NumberClasses
     present: Tensor | None = None
 
     @classmethod
     def at(
-        cls, scores: Tensor, log_normaliser: Tensor, classes: NumberClasses, target: Tensor
+        cls,
+        scores: Tensor,
+        normaliser: Tensor | Callable[[], Tensor],
+        classes: NumberClasses,
+        target: Tensor,
     ) -> "NumberLogits":
         """Take scores [k, c] as the model gives them, and labels [k]."""
         if classes.same is None:
-            return cls(scores, log_normaliser, classes)
+            return cls(scores, normaliser, classes)
         present = classes.same[target]
-        return cls(scores.masked_fill(~present, _OUT), log_normaliser, classes, present)
+        return cls(scores.masked_fill(~present, _OUT), normaliser, classes, present)
+
+    @property
+    def log_normaliser(self) -> Tensor:
+        """[k] so that ``logits - log_normaliser`` is each class's log-probability of all tokens."""
+        return self.normaliser() if callable(self.normaliser) else self.normaliser
 
     @property
     def values(self) -> Tensor:

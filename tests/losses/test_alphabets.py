@@ -175,8 +175,10 @@ def costs(members, options):
         for b in members:
             apart = abs(a.value - b.value)
             if cost == "modular":
-                reach = max(m.value for m in members) - min(m.value for m in members)
-                apart = max(0.0, min(apart, reach + 1 - apart))
+                values = sorted({m.value for m in members})
+                steps = [b - a for a, b in zip(values, values[1:], strict=False)]
+                apart = min(apart, values[-1] - values[0] + min(steps, default=0) - apart)
+                apart = max(0.0, apart)
             elif cost == "log":
                 logs = [math.copysign(math.log1p(abs(v)), v) for v in (a.value, b.value)]
                 apart = abs(logs[0] - logs[1])

@@ -1,0 +1,149 @@
+"""Terms without cross-entropy, under autocast, and on spans that are not theirs."""
+
+import pytest
+import torch
+from losses.stepping import made, stepped
+from losses.test_lean import head
+from tokens import SIZE, TOKENIZER, VOCABULARY, ToyTokenizer, batch, labels_of
+
+from mm_numeric.losses import PRESETS, ObjectiveSpec, TermSpec
+from mm_numeric.losses.objective import objective
+from mm_numeric.spans import IGNORE_INDEX, NumberSpans
+from mm_numeric.vocabulary import NumberVocabulary
+
+ADDED = [name for name, spec in PRESETS.items() if spec.terms and spec.ce_on == "all"]
+WHOLE = [("ntl_was", {"reweigh": True}), ("nl_ntl", {"reweigh": True}), ("dist2", {})]
+
+
+def alone_and_together(name, options):
+    """Return an objective of one term alone, and cross-entropy with it."""
+    terms = (TermSpec(name=name, options=options),)
+    return [
+        objective(ObjectiveSpec(terms=terms, weight=0.7, ce_weight=weight), VOCABULARY)
+        for weight in (0.0, 1.0)
+    ]
+
+
+@pytest.mark.parametrize("form", ["full", "rows"])
+@pytest.mark.parametrize(
+    ("name", "options"), [*((name, {}) for name in ("emd", "ntl_mse", "relative_soft")), *WHOLE]
+)
+def test_a_term_alone_is_what_it_adds_to_cross_entropy(name, options, form):
+    logits, labels = batch(0)
+    alone, together = alone_and_together(name, options)
+    arguments = {"spans": alone.spans(labels)}
+    if form == "rows":
+        logits, labels = logits[labels != IGNORE_INDEX], labels[labels != IGNORE_INDEX]
+    result, gradient = stepped(alone, logits, labels, **arguments)
+    plain, without = stepped(made("ce"), logits, labels, **arguments)
+    both, expected = stepped(together, logits, labels, **arguments)
+    torch.testing.assert_close(plain.loss + result.loss, both.loss)
+    torch.testing.assert_close(without + gradient, expected)
+    assert list(result.sums) == [name]
+
+
+def test_a_ratio_still_goes_by_cross_entropy():
+    logits, labels = batch(0)
+    result = made("emd", ce_weight=0.0)(logits, labels)
+    torch.testing.assert_close(result.loss, 0.3 * result.parts["ce"])
+
+
+def test_a_term_alone_without_numbers_is_0_with_a_gradient():
+    logits = torch.randn(2, 3, 40)
+    result, gradient = stepped(made("ntl_was", ce_weight=0.0), logits, torch.full((2, 3), -100))
+    assert result.loss == 0
+    assert gradient.shape == logits.shape
+    assert not gradient.any()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_autocast_changes_nothing(name):
+    """Terms are calculated in float32, and not as products of matrices in bf16."""
+    logits, labels = batch(0, torch.float32)
+    expected, wanted = stepped(made(name), logits, labels)
+    leaf = logits.clone().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = made(name)(leaf, labels)
+    result.loss.backward()
+    assert torch.equal(result.loss, expected.loss)
+    torch.testing.assert_close(leaf.grad, wanted, rtol=1e-6, atol=1e-9)
+
+
+def test_the_backward_of_a_head_may_be_inside_of_autocast():
+    _, labels = batch(0)
+    inputs = [t.float().requires_grad_() for t in head(labels)]
+    result = made("ntil_soft").from_hidden(*inputs[:2], labels, bias=inputs[2])
+    expected = torch.autograd.grad(result.loss, inputs, retain_graph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(torch.autograd.grad(result.loss, inputs), expected)
+
+
+def test_a_first_call_without_gradients_does_no_harm():
+    logits, labels = batch(0, torch.float32)
+    whole = made("ntl_mse")
+    with torch.inference_mode():
+        whole(logits, labels)
+    _, gradient = stepped(whole, logits, labels)
+    assert gradient.any()
+
+
+def test_spans_of_other_labels_are_refused():
+    logits, labels = batch(0)
+    whole = made("ntil")
+    rows = labels[labels != IGNORE_INDEX]
+    chosen = logits[labels != IGNORE_INDEX]
+    with pytest.raises(ValueError, match="the spans are not those of these labels"):
+        whole(chosen, rows, whole.spans(labels.flip(0)))
+    unshifted = labels_of("1234")
+    with pytest.raises(ValueError, match="the spans are not those of these labels"):
+        whole(
+            torch.randn(1, 4, SIZE),
+            unshifted,
+            NumberSpans.from_labels(unshifted.roll(1), VOCABULARY),
+        )
+    with pytest.raises(ValueError, match="the spans are not those of these labels"):
+        whole(chosen[:3], rows[:3], whole.spans(labels))
+
+
+@pytest.mark.parametrize(
+    "term", [TermSpec(name="time"), TermSpec(name="box_l1"), TermSpec(name="emd", roles={"x": 2})]
+)
+def test_label_ids_know_no_roles(term):
+    whole = objective(ObjectiveSpec(terms=(term,)), VOCABULARY)
+    with pytest.raises(ValueError, match=f"the term {term.name} asks what each number stands for"):
+        whole(*batch(0))
+    logits, labels = batch(0)
+    whole(logits, labels, NumberSpans.from_labels(labels, VOCABULARY))  # the caller's own choice
+
+
+def test_mistakes_are_one_sentence():
+    with pytest.raises(ValueError, match=r"takes a NumberVocabulary, not a ToyTokenizer: Number"):
+        objective("ce", TOKENIZER)
+    with pytest.raises(ValueError, match=r"terms must be TermSpecs, such as .* not \('emd',\)"):
+        objective("ce", VOCABULARY, terms=("emd",))
+    with pytest.raises(ValueError, match=r"no setting 'squash'.*one of its options: terms=\(TermS"):
+        objective("ntl_was", VOCABULARY, squash=3.0)
+    with pytest.raises(ValueError, match=r"labels must be \[b, t\], not \[3\]"):
+        made("ce").spans(torch.zeros(3, dtype=torch.long))
+    with pytest.raises(ValueError, match="without terms leaves the numbers untrained"):
+        objective("ce", VOCABULARY, ce_on="text")
+    with pytest.raises(ValueError, match="the token 'a' stands in the list twice"):
+        NumberVocabulary.from_tokens(TOKENIZER, ["a", "b", "a"])
+    pieces = {str(digit): digit for digit in range(10)} | {"##34": 10}
+    with pytest.raises(ValueError, match=r"tokens like '##34' \(WordPiece\) go on with the word"):
+        NumberVocabulary.from_tokenizer(ToyTokenizer(pieces))
+
+
+def test_a_circle_closes_with_its_smallest_step():
+    """West is as far from north as east is."""
+    compass = {"N": 0, "E": 90, "S": 180, "W": 270}
+    vocabulary = NumberVocabulary.from_tokens(
+        ToyTokenizer({k: i for i, k in enumerate(compass)}), compass
+    )
+    terms = (TermSpec(name="ntl_was", options={"cost": "modular"}),)
+    whole = objective(ObjectiveSpec(terms=terms), vocabulary)
+    costs = [
+        whole(80 * torch.eye(4)[None, None, i], torch.zeros(1, 1).long()).parts["ntl_was"].item()
+        for i in range(4)
+    ]
+    assert costs == pytest.approx([0, 90, 180, 90])
