@@ -1,199 +1,275 @@
-"""How long one step of each objective takes, forward and backward, next to torch's cross-entropy.
+"""How long a step of each objective takes and how much memory, next to torch's cross-entropy.
 
-    python scripts/bench_losses.py
-    python scripts/bench_losses.py --vocabulary 32000 --rows 2048 --dtype bfloat16 --json bench.json
+    python scripts/bench_losses.py                         the targets, in about three minutes
+    python scripts/bench_losses.py --preset ntl_was ntil --forward
+    python scripts/bench_losses.py --rows 512 --dtype bfloat16 --device cuda --compile
+    python scripts/bench_losses.py --sweep --json sweep.json
+    python scripts/bench_losses.py --sweep --rows 128 1024 --vocabulary 32000 151936
 
-The contenders take turns within each round, and a ratio is that of two neighbours in one round:
-machines drift, and a minute later the same work can take half as long again.
+Who is compared stands in one table with what it is compared to: every preset with torch's CE (and,
+where the ntloss package has the term, with torch's CE and ntloss), each of these terms alone with
+ntloss alone, and Objective.from_hidden with torch's CE on all logits. Box and time terms are left
+out: they need roles, which made-up labels do not have.
+
+x CE, x ntloss   ratio of times, of neighbours in one round; the median over the rounds
+peak             bytes of tensors held at once above those there were before the step; exact
+waits            how often the host waits for the GPU in a step
 """
 
 import argparse
 import json
-import platform
-import statistics
+import os
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import torch
-from torch.nn import functional
-
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler prints two lines a time
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
 
-from mm_numeric.losses.objective import objective
-from mm_numeric.spans import NumberSpans
-from mm_numeric.vocabulary import NumberVocabulary
+import torch
+from _bench import ALONE, FULL, LEAN_FROZEN, LEAN_TRAINED, Setting, blocks, known_names
+from _measure import Result, compile_fails, compiled, machine, measure, table
+from _targets import at_target_size, targets
 
-TORCH = "torch cross_entropy"
-PRESETS = ("ce", "emd", "ntl_was", "ntil", "ntil_published")
-DIGITS = {str(digit): 15 + digit for digit in range(10)}  # the ids of Qwen2
+from mm_numeric.choose import unknown
 
-Step = Callable[[torch.Tensor], torch.Tensor]
+DEFAULTS = {"vocabulary": [151936], "rows": [1024], "digits": [0.3]}
+SWEEP = {  # the first of each stays where another one is varied
+    "vocabulary": [151936, 32000, 65024, 262144],
+    "rows": [512, 128, 1024, 2048],
+    "digits": [0.3, 0.0, 0.1, 0.6],
+}
+SWEPT = ["ce", "ntl_was", "ntil", "ntil_soft"]
+MIB = 1 << 20
 
 
 def main() -> None:
-    """Time every contender and print the table."""
+    """Measure and print."""
     options = arguments()
     if options.threads:
         torch.set_num_threads(options.threads)
-    device = torch.device(options.device)
-    torch.manual_seed(0)
-    dtype = getattr(torch, options.dtype)
-    logits = torch.randn(options.rows, options.vocabulary, device=device, dtype=dtype)
-    logits.requires_grad_()
-    contenders = steps(labels(options), options.vocabulary, device)
-    clock = milliseconds_cuda if device.type == "cuda" else milliseconds_cpu
-    rounds: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(options.repeats + 1):
-        for name, step in contenders.items():
-            elapsed = clock(step, logits)
-            if turn:  # the first round warms up
-                rounds[name].append(elapsed)
-        if sys.stderr.isatty():
-            print(f"\rround {turn} of {options.repeats}", end="", file=sys.stderr, flush=True)
-    if sys.stderr.isatty():
-        print("\r" + " " * 30 + "\r", end="", file=sys.stderr)
-    show(rounds, options, device)
+    setting = Setting(
+        vocabulary=options.vocabulary[0],
+        rows=options.rows[0],
+        digits=options.digits[0],
+        width=options.width,
+        dtype=getattr(torch, options.dtype),
+        device=torch.device(options.device),
+    )
+    head = machine(setting.device)
+    print("{machine}, {threads} threads, torch {torch}, {platform}".format(**head))
+    passes = "forward" if options.forward else "forward and backward"
+    print(f"{options.dtype}; {passes}, median of {options.repeats} rounds\n")
+    if options.sweep:
+        points = sweep(setting, options)
+        found = []
+    else:
+        points = [point(setting, options)]
+        show(points[0]["results"], options)
+        meant = at_target_size(setting) and not options.forward
+        found = targets(points[0]["results"]) if meant else []
+        if found:
+            show_targets(found)
+    if options.json:
+        settings = {k: v for k, v in vars(options).items() if k != "json"}
+        for each in points:
+            each["results"] = [result.summary() for result in each["results"]]
+        whole = {**head, "settings": settings, "points": points, "targets": found}
+        options.json.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 
 def arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--vocabulary", type=int, default=151936, help="tokens (Qwen2: 151936)")
-    parser.add_argument("--rows", type=int, default=512, help="supervised tokens in the step")
-    parser.add_argument("--digits", type=float, default=0.3, help="share of them that are digits")
-    parser.add_argument("--repeats", type=int, default=7, help="rounds after one to warm up")
-    parser.add_argument("--threads", type=int, help="threads on the CPU (default: torch's own)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, kind, what in (
+        ("vocabulary", int, "tokens of the head"),
+        ("rows", int, "supervised tokens in the step"),
+        ("digits", float, "share of them that are digits, 0 to 0.75"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=kind,
+            nargs="+",
+            help=f"{what} (default: {DEFAULTS[name][0]}); several with --sweep",
+        )
+    parser.add_argument("--sweep", action="store_true", help="vary each of these three in turn")
+    parser.add_argument("--preset", nargs="+", metavar="NAME", help="these (default: all)")
+    parser.add_argument("--forward", action="store_true", help="without the backward pass")
+    parser.add_argument("--compile", action="store_true", help="under torch.compile as well")
+    parser.add_argument(
+        "--lean",
+        action="store_true",
+        help="time from_hidden too, with every term that it is offered for: slow on a CPU",
+    )
+    parser.add_argument("--width", type=int, default=896, help="of the hidden states")
+    parser.add_argument("--repeats", type=int, default=5, help="timed rounds (default: 5)")
+    parser.add_argument("--threads", type=int, help="on the CPU (default: torch's own)")
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
         default="float32",
-        help="of the logits",
+        help="of logits and hidden states (default: float32)",
     )
     parser.add_argument(
         "--device",
         default="cuda" if torch.cuda.is_available() else "cpu",
         help="cpu or cuda (default: cuda where there is one)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round here as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here as well")
     options = parser.parse_args()
-    if options.vocabulary < 100 or options.rows < 1 or options.repeats < 1:
-        parser.error("--vocabulary must be >= 100, --rows and --repeats >= 1")
-    if not 0 <= options.digits <= 1:
-        parser.error("--digits is a share, from 0 to 1")
+    check(parser, options)
     return options
 
 
-def labels(options: argparse.Namespace) -> torch.Tensor:
-    """Return labels [1, n]: numbers of three digits between text."""
-    wanted = torch.randint(30, options.vocabulary, (options.rows,))
-    numbers = round(options.rows * options.digits / 3)
-    spaced = torch.linspace(0, max(0, options.rows - 4), numbers).long()
-    for start in spaced.tolist():
-        stop = min(start + 3, options.rows)
-        wanted[start:stop] = 15 + torch.randint(10, (stop - start,))
-    return wanted[None]
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Fill in what was left open, and end with one sentence where something cannot be."""
+    for name, values in (SWEEP if options.sweep else DEFAULTS).items():
+        setattr(options, name, getattr(options, name) or values)
+        if len(getattr(options, name)) > 1 and not options.sweep:
+            parser.error(f"--{name} takes one value without --sweep")
+    options.preset = options.preset or (SWEPT if options.sweep else known_names())
+    for name in options.preset:
+        if name not in known_names():
+            parser.error(str(unknown(name, known_names(), "preset", "--preset")))
+    if min(options.vocabulary) < 100 or min(options.rows) < 4:
+        parser.error("--vocabulary must be >= 100 and --rows >= 4")
+    if min(options.repeats, options.width) < 1 or (options.threads or 1) < 1:
+        parser.error("--repeats, --width and --threads must be >= 1")
+    if not 0 <= min(options.digits) <= max(options.digits) <= 0.75:
+        parser.error("--digits is from 0 to 0.75: text stands between numbers of three digits")
+    if options.device.split(":")[0] not in ("cpu", "cuda"):
+        parser.error(f"--device is cpu or cuda, not {options.device!r}")
+    if options.device != "cpu" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch sees no GPU here")
+    if options.compile and (reason := compile_fails()):
+        parser.error(f"--compile: torch.compile does not work here: {reason}")
+    if options.json and not options.json.absolute().parent.is_dir():
+        parser.error(f"--json: there is no folder {options.json.absolute().parent}")
 
 
-def steps(batch: torch.Tensor, vocabulary: int, device: torch.device) -> dict[str, Step]:
-    """Return what to time: each takes logits [n, v] to a loss. Spans are made with the batch."""
-    numbers = NumberVocabulary(tuple(DIGITS.values()), tuple(float(digit) for digit in range(10)))
-    wanted = batch[0].to(device)
-    contenders: dict[str, Step] = {TORCH: lambda z: functional.cross_entropy(z.float(), wanted)}
-    for name in PRESETS:
-        made = objective(name, numbers)
-        spans = NumberSpans.from_labels(batch, numbers, digit_runs=made.spec.digit_runs).to(device)
-        contenders[name] = lambda z, made=made, spans=spans: made(z, wanted, spans).loss
-    try:
-        from ntloss import NTLoss
-    except ImportError:
-        return contenders
-    ntl = NTLoss(Stand(vocabulary), vocab_size=vocabulary, reweigh=False)
-    contenders["torch + ntloss"] = lambda z: (
-        functional.cross_entropy(z.float(), wanted) + 0.3 * ntl(z.float()[None], wanted[None])
-    )
-    return contenders
+def point(setting: Setting, options: argparse.Namespace) -> dict[str, object]:
+    """Measure everyone at one size."""
+    made = blocks(setting, options.preset, options.repeats, time_lean=options.lean)
+    if options.sweep:
+        made = [block for block in made if block.title == FULL]
+    if options.compile:
+        made += [compiled(block) for block in made]
+    results = measure(made, setting.device, backward=not options.forward, told=tell)
+    return {
+        "vocabulary": setting.vocabulary,
+        "rows": setting.rows,
+        "digits": setting.digits,
+        "results": results,
+    }
 
 
-class Stand:
-    """Stands in for a tokenizer: ten digits, and a vocabulary of the size asked for."""
-
-    def __init__(self, size: int) -> None:
-        """Take the size of the vocabulary."""
-        self.size = size
-
-    def __len__(self) -> int:
-        """Return the size of the vocabulary."""
-        return self.size
-
-    def add_tokens(self, _: list[str]) -> int:
-        """Say that nothing had to be added."""
-        return 0
-
-    def get_vocab(self) -> dict[str, int]:
-        """Return the tokens that matter."""
-        return {**DIGITS, "a": 0}
+def sweep(setting: Setting, options: argparse.Namespace) -> list[dict[str, object]]:
+    """Vary one size at a time, and print what it does to the time per row."""
+    points: dict[Setting, dict[str, object]] = {}
+    for axis in SWEEP:
+        settings = [replace(setting, **{axis: v}) for v in sorted(getattr(options, axis))]
+        for each in settings:
+            if each not in points:
+                points[each] = point(each, options)
+        fixed = [f"{name} {getattr(setting, name):,}" for name in SWEEP if name != axis]
+        print(f"{axis}, at {' and '.join(fixed)}: microseconds a row, x CE, peak x logits\n")
+        print_sweep(axis, [points[each] for each in settings], setting.dtype.itemsize)
+    return list(points.values())
 
 
-def milliseconds_cpu(step: Step, logits: torch.Tensor) -> float:
-    """Time one step forward and backward."""
-    logits.grad = None
-    start = time.perf_counter()
-    step(logits).backward()
-    return 1000 * (time.perf_counter() - start)
+def print_sweep(axis: str, points: Sequence[dict[str, object]], itemsize: int) -> None:
+    """Print a line for each contender and three columns for each size."""
+    header = [axis]
+    lines: dict[tuple[str, bool], list[str]] = {}
+    for each in points:
+        header += [f"{each[axis]:,}", "x CE", "peak"]
+        for result in each["results"]:
+            logits = each["rows"] * each["vocabulary"] * itemsize
+            lines.setdefault((result.name, result.compiled), []).extend(
+                [
+                    f"{1000 * result.median_milliseconds / each['rows']:.0f}",
+                    f"{result.ratio:.2f}",
+                    f"{result.peak_bytes / logits:.2f}",
+                ]
+            )
+    named = [
+        [name + (", compiled" if is_compiled else ""), *cells]
+        for (name, is_compiled), cells in lines.items()
+    ]
+    print("\n".join(table(header, named)), end="\n\n")
 
 
-def milliseconds_cuda(step: Step, logits: torch.Tensor) -> float:
-    """Time one step forward and backward on the GPU's own clock."""
-    logits.grad = None
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    step(logits).backward()
-    end.record()
-    torch.cuda.synchronize()
-    return float(start.elapsed_time(end))
+def show(results: Sequence[Result], options: argparse.Namespace) -> None:
+    """Print a table for each thing that is compared."""
+    size = f"{options.rows[0]:,} rows, vocabulary {options.vocabulary[0]:,}"
+    size += f", {options.digits[0]:.0%} digits"
+    for title in dict.fromkeys(result.block for result in results):
+        mine = [result for result in results if result.block == title and not result.compiled]
+        fast = [result for result in results if result.block == title and result.compiled]
+        first = {FULL: "CE", ALONE: "ntloss"}.get(title, "full")
+        header = ["", "ms", f"x {first}", "range"]
+        header += ["x ntloss"] * (title == FULL) + ["peak MiB", f"peak x {first}"]
+        header += ["of it head"] * (title == LEAN_TRAINED) + ["waits"]
+        header += ["compiled ms", "x compiled", "peak MiB", "waits"] * bool(fast)
+        rows = []
+        for index, result in enumerate(mine):
+            row = [result.name, *times(result), spread(result)]
+            row += [ratio(result.rival_ratio)] * (title == FULL)
+            row += [f"{result.peak_bytes / MIB:,.1f}", f"{result.peak_ratio:.3f}"]
+            row += [f"{result.head_gradient_bytes / MIB:,.1f}"] * (title == LEAN_TRAINED)
+            row.append(waits(result))
+            if fast:
+                row += [*times(fast[index]), f"{fast[index].peak_bytes / MIB:,.1f}"]
+                row.append(waits(fast[index]))
+            rows.append(row)
+        width = f", width {options.width}" if title in (LEAN_FROZEN, LEAN_TRAINED) else ""
+        print(f"{title}; {size}{width}\n")
+        print("\n".join(table(header, rows)), end="\n\n")
 
 
-def processor() -> str:
-    """Return the name of the CPU."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+def times(result: Result) -> list[str]:
+    """Write the median time and the median ratio."""
+    median = result.median_milliseconds
+    return ["-" if median is None else f"{median:,.1f}", ratio(result.ratio)]
 
 
-def show(rounds: dict[str, list[float]], options: argparse.Namespace, device: torch.device) -> None:
-    """Print medians, and the median and range of the ratios to torch in the same round."""
-    machine = torch.cuda.get_device_name() if device.type == "cuda" else processor()
-    threads = torch.get_num_threads()
-    print(f"{machine}, {threads} threads, torch {torch.__version__}, {platform.platform()}")
-    print(
-        f"{options.rows} rows, {options.digits:.0%} digits, vocabulary {options.vocabulary}, "
-        f"{options.dtype}; forward and backward, median of {options.repeats} rounds\n"
-    )
-    print(f"{'':<22}{'ms':>9}{'x torch':>10}   range")
-    table = {}
-    for name, times in rounds.items():
-        ratios = sorted(mine / base for mine, base in zip(times, rounds[TORCH], strict=True))
-        table[name] = {
-            "median_milliseconds": statistics.median(times),
-            "median_ratio": statistics.median(ratios),
-            "milliseconds": times,
-        }
-        print(
-            f"{name:<22}{statistics.median(times):>9.1f}{statistics.median(ratios):>10.2f}"
-            f"   {ratios[0]:.2f} to {ratios[-1]:.2f}"
-        )
-    if options.json:
-        settings = {key: value for key, value in vars(options).items() if key != "json"}
-        head = {
-            "machine": machine,
-            "threads": threads,
-            "torch": torch.__version__,
-            "settings": settings,
-        }
-        options.json.write_text(json.dumps({**head, "results": table}, indent=2) + "\n")
+def ratio(value: float | None) -> str:
+    """Write a ratio."""
+    return "-" if value is None else f"{value:.2f}"
+
+
+def spread(result: Result) -> str:
+    """Write the smallest and the largest ratio."""
+    return f"{min(result.ratios):.2f} to {max(result.ratios):.2f}" if result.ratios else "-"
+
+
+def waits(result: Result) -> str:
+    """Write how often the host waits."""
+    return "-" if result.waits is None else str(result.waits)
+
+
+def show_targets(found: Iterable[dict[str, object]]) -> None:
+    """Print what was wanted beside what was measured."""
+    print("Targets\n")
+    rows = [
+        [
+            each["what"],
+            f"{each['measured']:.3f}",
+            f"{each['bound']} {each['limit']}",
+            "met" if each["met"] else "MISSED",
+        ]
+        for each in found
+    ]
+    print("\n".join(table(["", "measured", "target", ""], rows)))
+
+
+def tell(line: str) -> None:
+    """Say how far it is, to who watches."""
+    if sys.stderr.isatty():
+        print(f"\r{line[:78]:<78}\r", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,277 @@
+"""What the benchmarks of the losses compare: made-up batches, and who calculates a loss of them.
+
+Axes    n supervised rows, v vocabulary, k number tokens, d width of the model
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from _measure import Block, Contender
+from torch import Tensor
+from torch.nn import functional
+
+from mm_numeric.losses import PRESETS, TERMS, ObjectiveSpec, TermSpec
+from mm_numeric.losses.objective import Objective, make_term, objective
+from mm_numeric.losses.term import NumberClasses, NumberLogits
+from mm_numeric.spans import NumberSpans
+from mm_numeric.vocabulary import NumberVocabulary
+
+CE = "torch CE"
+FULL = "CE, from logits"
+ALONE = "A term alone, from logits"
+LEAN_TRAINED = "From hidden states, head trained"
+LEAN_FROZEN = "From hidden states, head frozen"
+LEAN = ("ce", "ntl_was", "ntil_soft")
+DIGITS = {str(digit): 15 + digit for digit in range(10)}  # the ids of Qwen2
+
+Step = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """The size of a step."""
+
+    vocabulary: int = 151936
+    rows: int = 1024
+    digits: float = 0.3
+    """The share of the rows whose label is a digit; above 0.75 no text is left between numbers."""
+
+    width: int = 896
+    """Of the hidden states, as in Qwen2-0.5B."""
+
+    dtype: torch.dtype = torch.float32
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def labels(self) -> Tensor:
+        """Return labels [n] on the CPU: numbers of three digits between text."""
+        wanted = torch.randint(30, self.vocabulary, (self.rows,))
+        starts = torch.linspace(0, self.rows - 3, round(self.rows * self.digits / 3)).long()
+        at = (starts[:, None] + torch.arange(3)).flatten()
+        wanted[at] = 15 + torch.randint(10, (len(at),))
+        return wanted
+
+    def random(self, *shape: int, scale: float = 1.0) -> Tensor:
+        """Return normal noise, which wants a gradient."""
+        noise = torch.randn(*shape, device=self.device, dtype=self.dtype)
+        return noise.mul_(scale).requires_grad_()
+
+
+class Stand:
+    """Stands in for a tokenizer: ten digits, and a vocabulary of the size asked for."""
+
+    name_or_path = "made up"
+
+    def __init__(self, size: int) -> None:
+        """Take the size of the vocabulary."""
+        self.size = size
+
+    def __len__(self) -> int:
+        """Return the size of the vocabulary."""
+        return self.size
+
+    def add_tokens(self, _: list[str]) -> int:
+        """Say that nothing had to be added."""
+        return 0
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return the tokens that matter."""
+        return {**DIGITS, "a": 0, ".": 13}
+
+    def convert_tokens_to_ids(self, token: str) -> int:
+        """Return the id of a token that matters."""
+        return self.get_vocab()[token]
+
+
+def known_names() -> list[str]:
+    """Return the presets, and the terms that are in none of them and fit these batches.
+
+    Box and time terms do not fit: a label id alone has no role, and nothing would be charged.
+    """
+    used = {term.name for spec in PRESETS.values() for term in spec.terms}
+    lone = [name for name in TERMS if name not in used]
+    return [*PRESETS, *(n for n in lone if make_term(n, {}).per not in ("box", "time"))]
+
+
+def objective_of(name: str, setting: Setting) -> Objective:
+    """Return a preset, or CE + 0.3 of one term."""
+    spec = PRESETS[name] if name in PRESETS else ObjectiveSpec(terms=(TermSpec(name=name),))
+    return objective(spec, NumberVocabulary.from_tokenizer(Stand(setting.vocabulary)))
+
+
+def ntloss_forms(vocabulary: int) -> dict[str, tuple[str, Step]]:
+    """Return the forms of the ntloss package, by the preset that each is the same as.
+
+    They are as the paper has them, without ``reweigh``.
+
+    Raises:
+        ImportError: If the package is missing.
+    """
+    from ntloss import NTLoss
+    from ntloss.core import NTLossDotProduct, NumberLevelLoss
+
+    common = {"tokenizer": Stand(vocabulary), "vocab_size": vocabulary, "reweigh": False}
+    return {
+        "ntl_was": ("WAS", NTLoss(**common)),
+        "ntl_mse": ("MSE", NTLossDotProduct(**common, loss_function=functional.mse_loss)),
+        "ntl_mae": ("MAE", NTLossDotProduct(**common, loss_function=functional.l1_loss)),
+        "ntl_huber": ("Huber", NTLossDotProduct(**common, loss_function=functional.huber_loss)),
+        "nl_ntl": ("number level", NumberLevelLoss(**common)),
+    }
+
+
+def blocks(
+    setting: Setting, names: Sequence[str], repeats: int, *, time_lean: bool = False
+) -> list[Block]:
+    """Return all that is compared at one size.
+
+    Args:
+        setting: The size.
+        names: Presets.
+        repeats: Timed rounds.
+        time_lean: Time ``Objective.from_hidden`` too, not only measure its memory with the last
+            of ``LEAN``: the terms do not matter to it, and the head's products take their time.
+    """
+    torch.manual_seed(0)
+    wanted = setting.labels()
+    try:
+        ntloss = ntloss_forms(setting.vocabulary)
+    except ImportError:
+        ntloss = {}
+    made = [full_block(setting, wanted, names, ntloss, repeats)]
+    made += alone_blocks(setting, wanted, names, ntloss, repeats, made[0].contenders[0].inputs)
+    lean = [name for name in LEAN if name in names]
+    if not time_lean:
+        lean, repeats = lean[-1:], 0
+    return [*made, *lean_blocks(setting, wanted, lean, repeats)]
+
+
+def full_block(
+    setting: Setting,
+    wanted: Tensor,
+    names: Sequence[str],
+    ntloss: dict[str, tuple[str, Step]],
+    repeats: int,
+) -> Block:
+    """Compare CE with numeric terms to torch's CE alone, all from logits [n, v]."""
+    logits = (setting.random(setting.rows, setting.vocabulary),)
+    labels = wanted.to(setting.device)
+    contenders = [
+        Contender(
+            name=CE, step=lambda z: functional.cross_entropy(z.float(), labels), inputs=logits
+        )
+    ]
+    for name in names:
+        made = objective_of(name, setting)
+        spans = made.spans(wanted[None]).to(setting.device)
+        form, published = ntloss.get(name, ("", None))
+        rival = f"{CE} + ntloss {form}" if published else ""
+        contenders.append(
+            Contender(
+                name=name, step=_objective_step(made, labels, spans), inputs=logits, rival=rival
+            )
+        )
+        if published:
+            step = _beside_cross_entropy(published, labels)
+            contenders.append(Contender(name=rival, step=step, inputs=logits))
+    return Block(title=FULL, contenders=contenders, repeats=repeats)
+
+
+def _objective_step(made: Objective, labels: Tensor, spans: NumberSpans) -> Step:
+    """Return logits to loss."""
+    return lambda z: made(z, labels, spans).loss
+
+
+def _beside_cross_entropy(published: Step, labels: Tensor) -> Step:
+    """Return torch's CE plus 0.3 of a loss of the ntloss package, as its paper adds them."""
+    return lambda z: (
+        functional.cross_entropy(z.float(), labels) + 0.3 * published(z.float()[None], labels[None])
+    )
+
+
+def alone_blocks(
+    setting: Setting,
+    wanted: Tensor,
+    names: Sequence[str],
+    ntloss: dict[str, tuple[str, Step]],
+    repeats: int,
+    logits: tuple[Tensor, ...],
+) -> list[Block]:
+    """Compare our terms without cross-entropy to the same of ntloss, from the same logits [n, v].
+
+    Ours gathers the scores of the number tokens and leaves the rest to autograd, as anyone would
+    who calls a term without an objective. Either backward fills a gradient of the size of the
+    logits, nearly all of it zeros.
+    """
+    labels = wanted[None].to(setting.device)
+    made = []
+    for name in names:
+        if name not in ntloss:
+            continue
+        form, published = ntloss[name]
+        ours = _term_alone(name, wanted, setting)
+        theirs = partial(_ntloss_alone, published, labels)
+        pair = [
+            Contender(name=f"ntloss {form} alone", step=theirs, inputs=logits),
+            Contender(name=f"{name} alone", step=ours, inputs=logits),
+        ]
+        made.append(Block(title=ALONE, contenders=pair, repeats=repeats))
+    return made
+
+
+def _ntloss_alone(published: Step, labels: Tensor, logits: Tensor) -> Tensor:
+    """Return what the ntloss package makes of logits."""
+    return published(logits.float()[None], labels)
+
+
+def _term_alone(name: str, wanted: Tensor, setting: Setting) -> Step:
+    """Return logits to the mean of one term over its charges."""
+    made = objective_of(name, setting)
+    spans = made.spans(wanted[None]).to(setting.device)
+    ids = torch.tensor([token.id for token in made.vocabulary.tokens], device=setting.device)
+    classes = NumberClasses.of(made.vocabulary, setting.device, torch.float32)
+    term = made.terms[name]
+
+    def step(logits: Tensor) -> Tensor:
+        scores = logits[spans.row[:, None], ids].float()
+        # The terms that ntloss has do not ask how likely all number tokens are together.
+        unasked = scores.new_zeros(len(scores))
+        return term(NumberLogits.at(scores, unasked, classes, spans.target), spans).mean()
+
+    return step
+
+
+def lean_blocks(
+    setting: Setting, wanted: Tensor, names: Sequence[str], repeats: int
+) -> list[Block]:
+    """Compare ``Objective.from_hidden`` to torch's CE on ``hidden @ head.T``."""
+    if not names:
+        return []
+    hidden = setting.random(setting.rows, setting.width)
+    # Logits of variance 1: far larger ones make denormal chances, whose products are very slow.
+    trained = setting.random(setting.vocabulary, setting.width, scale=setting.width**-0.5)
+    labels = wanted.to(setting.device)
+
+    def full(h: Tensor, head: Tensor) -> Tensor:
+        return functional.cross_entropy((h @ head.T).float(), labels)
+
+    def lean(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+        made = objective_of(name, setting)
+        spans = made.spans(wanted[None]).to(setting.device)
+        return lambda h, head: made.from_hidden(h, head, labels, spans).loss
+
+    found = []
+    for title, head in ((LEAN_FROZEN, trained.detach()), (LEAN_TRAINED, trained)):
+        steps = {f"{CE} on all logits": full, **{f"from_hidden {n}": lean(n) for n in names}}
+        contenders = [
+            Contender(
+                name=name,
+                step=step,
+                inputs=(hidden, head),
+                head_gradient_bytes=head.nbytes if head.requires_grad else 0,
+            )
+            for name, step in steps.items()
+        ]
+        found.append(Block(title=title, contenders=contenders, repeats=repeats))
+    return found

@@ -1,0 +1,63 @@
+"""SVG pictures that stand on their own, with the charts of the report in them."""
+
+from collections.abc import Sequence
+
+from mm_numeric.evaluation.page import html_text
+
+COLOURS = {  # by the names that the charts of the report use, and two more
+    "--ink": "#171b22",
+    "--soft": "#59626f",
+    "--grid": "#e8ebef",
+    "--base": "#8a93a0",
+    "--ours": "#0a62a9",
+    "--other": "#b4500f",
+}
+HEAT = ((255, 252, 238), (253, 204, 120), (232, 110, 60), (150, 28, 60), (52, 8, 46))
+
+
+def words(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
+    """Write a line of text."""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{html_text(text)}'
+        "</text>"
+    )
+
+
+def placed(chart: str, x: float, y: float, width: float, height: float) -> str:
+    """Put a chart of the report at a place in a picture."""
+    at = f'<svg x="{x}" y="{y}" width="{width}" height="{height}" '
+    return chart.replace("<svg ", at, 1)
+
+
+def picture(width: float, height: float, spoken: str, parts: Sequence[str]) -> str:
+    """Put parts together to a file that stands on its own."""
+    body = "\n".join(parts)
+    for name, colour in COLOURS.items():  # viewers of single files often know no CSS variables
+        body = body.replace(f"var({name})", colour)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" role="img" aria-label="{html_text(spoken)}">\n'
+        f"<title>{html_text(spoken)}</title>\n"
+        "<style>text { font: 12px sans-serif; fill: #59626f; }\n"
+        ".title { font: bold 16px sans-serif; fill: #171b22; }\n"
+        ".name { font: bold 12px sans-serif; fill: #171b22; }</style>\n"
+        f'<rect width="100%" height="100%" fill="#fff"/>\n{body}\n</svg>\n'
+    )
+
+
+def colour_bar(x: float, y: float, largest: float) -> str:
+    """Draw the scale of a panel, from 0 to its largest loss."""
+    cells = "".join(
+        f'<rect x="{x + 4 * i}" y="{y}" width="4.4" height="9" fill="{heat(i / 19)}"/>'
+        for i in range(20)
+    )
+    ends = words(x, y + 23, "0", anchor="middle")
+    return cells + ends + words(x + 80, y + 23, f"{largest:.3g}", anchor="middle")
+
+
+def heat(share: float) -> str:
+    """Return the colour of a loss, as a share of the largest one."""
+    place = max(0.0, min(1.0, share)) * (len(HEAT) - 1)
+    low = min(int(place), len(HEAT) - 2)
+    pairs = zip(HEAT[low], HEAT[low + 1], strict=True)
+    return "#" + "".join(f"{round(a + (b - a) * (place - low)):02x}" for a, b in pairs)

@@ -1,0 +1,59 @@
+"""What the losses are held to, on a CPU at the size of Qwen2's vocabulary."""
+
+from collections.abc import Sequence
+
+import torch
+from _bench import ALONE, CE, FULL, LEAN_FROZEN, LEAN_TRAINED, Setting
+from _measure import Result
+
+from mm_numeric.losses import PRESETS
+from mm_numeric.losses.objective import make_term
+
+MOST_TIMES_CE = {"ntil": 1.03, "ntil_soft": 1.03}
+MOST_TIMES_CE_OF_TOKENS = 1.02
+LEAST_TIMES_FASTER = 3.0
+MOST_OF_FULL_MEMORY = 0.2
+
+
+def at_target_size(setting: Setting) -> bool:
+    """Say whether the targets are meant for this size."""
+    size = (setting.vocabulary, setting.rows, setting.digits, setting.dtype)
+    return setting.device.type == "cpu" and size == (151936, 1024, 0.3, torch.float32)
+
+
+def targets(results: Sequence[Result]) -> list[dict[str, object]]:
+    """Hold what was measured to the targets; each says what, bound, limit, measured and met."""
+    found = []
+    eager = [result for result in results if not result.compiled]
+    for result in eager:
+        name = result.name
+        if result.block == FULL and name in PRESETS and result.ratio is not None:
+            limit = MOST_TIMES_CE.get(name, MOST_TIMES_CE_OF_TOKENS if of_tokens(name) else None)
+            if limit is not None:
+                found.append(_target(f"{name}, time x {CE}", "<=", limit, result.ratio))
+        elif result.block == ALONE and name == "ntl_was alone" and result.ratio:
+            what = f"{name}, times as fast as ntloss alone"
+            found.append(_target(what, ">=", LEAST_TIMES_FASTER, 1 / result.ratio))
+        elif result.block in (LEAN_FROZEN, LEAN_TRAINED) and name.startswith("from_hidden"):
+            what = f"{name}, {result.block.split(', ')[1]}, peak x {CE} on all logits"
+            found.append(_target(what, "<=", MOST_OF_FULL_MEMORY, result.peak_ratio))
+            if result.head_gradient_bytes:
+                # It is of use to the caller, not working memory; that of torch's CE comes after
+                # the logits are dropped, and is not in its peak.
+                rest = 1 - result.head_gradient_bytes / result.peak_bytes
+                what += ", less the gradient of the head"
+                measured = rest * result.peak_ratio
+                found.append(_target(what, "<=", MOST_OF_FULL_MEMORY, measured))
+    return found
+
+
+def of_tokens(name: str) -> bool:
+    """Say whether every term of a preset charges tokens, not numbers."""
+    terms = PRESETS[name].terms
+    return all(make_term(term.name, term.options).per in ("row", "token") for term in terms)
+
+
+def _target(what: str, bound: str, limit: float, measured: float) -> dict[str, object]:
+    """Write one down."""
+    met = measured <= limit if bound == "<=" else measured >= limit
+    return {"what": what, "bound": bound, "limit": limit, "measured": measured, "met": met}

@@ -1,0 +1,314 @@
+"""The figures of the NTL paper (arXiv 2411.02083), of every loss term of this library.
+
+    python scripts/figures_losses.py --out figures
+    python scripts/bench_losses.py --json bench.json
+    python scripts/figures_losses.py --out figures --bench bench.json
+
+predicted_digit     what each term charges a model that is all but certain of one digit (figure 1)
+two_probabilities   what a term charges where the chance is split between digits (figure 2)
+overhead            how long a step of each objective takes (figure 3): of bench.json, or of a run
+                    of a few seconds at a small size
+
+Each is an SVG picture, with its numbers in a JSON file of the same name.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler prints two lines a time
+sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
+
+import torch
+from _bench import CE, DIGITS, FULL, Setting, Stand, blocks, known_names
+from _measure import machine, measure
+from _svg import colour_bar, heat, picture, placed, words
+from torch import Tensor
+
+from mm_numeric.evaluation.charts import Axis, Line, line_chart, nice_ticks, tick_text
+from mm_numeric.losses import TERMS
+from mm_numeric.losses.objective import make_term
+from mm_numeric.losses.term import NumberClasses, NumberLogits
+from mm_numeric.spans import NumberSpans
+from mm_numeric.vocabulary import NumberVocabulary
+
+LABEL = 5  # of the first figure
+CERTAINTY = 0.99
+SPLIT = (0, 4, 8)  # of the second: the label is the one in the middle
+STEPS = 30  # even, so that one half is one of them
+LEAST = 1e-4  # the chance that stands for 0 there, so that cross-entropy stays finite
+HEAT_TERMS = {  # what each comes to for these digits, with a and b the chances of 0 and 8
+    "ce": "−log(1 − a − b)",
+    "ntl_was": "4 (a + b)",
+    "ntl_mse": "16 (b − a)²",
+    "rps": "4 (a² + b²)",
+}
+SMALL = Setting(vocabulary=32000, rows=256)
+
+
+def main() -> None:
+    """Draw all of them."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="is made if missing")
+    parser.add_argument("--bench", type=Path, metavar="FILE", help="from bench_losses.py --json")
+    options = parser.parse_args()
+    try:
+        bench = read_bench(options.bench) if options.bench else small_bench()
+        options.out.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    for name, numbers, draw in (
+        ("predicted_digit", predicted_digit(), draw_predicted_digit),
+        ("two_probabilities", two_probabilities(), draw_two_probabilities),
+        ("overhead", bench, draw_overhead),
+    ):
+        path = options.out / f"{name}.svg"
+        path.write_text(draw(numbers), encoding="utf-8")
+        path.with_suffix(".json").write_text(json.dumps(numbers) + "\n", encoding="utf-8")
+        print(path)
+
+
+def charges(name: str, chances: Tensor, label: int) -> list[float]:
+    """Return what a term charges for chances [k, 10] of the digits, where each label is one digit.
+
+    Args:
+        name: A key of ``TERMS``, or ``ce``.
+        chances: Each row sums to 1; text has no chance.
+        label: The digit that is right.
+    """
+    if name == "ce":
+        return (-chances[:, label].log()).tolist()
+    vocabulary = NumberVocabulary.from_tokenizer(Stand(100))
+    labels = torch.full((len(chances), 1), DIGITS[str(label)])
+    spans = NumberSpans.from_labels(labels, vocabulary)
+    classes = NumberClasses.of(vocabulary, torch.device("cpu"), torch.float64)
+    # One term (del) asks each logit on its own, so it matters where they are: around 0.
+    logits = chances.log() - chances.log().mean(dim=1, keepdim=True)
+    numbers = NumberLogits.at(logits, logits.logsumexp(dim=-1), classes, spans.target)
+    return make_term(name, {})(numbers, spans).tolist()
+
+
+def predicted_digit() -> dict[str, Any]:
+    """Return what each term charges by the digit that the model is all but certain of."""
+    rest = (1 - CERTAINTY) / 9
+    chances = torch.full((10, 10), rest, dtype=torch.float64).fill_diagonal_(CERTAINTY)
+    names = ["ce", *(n for n in TERMS if make_term(n, {}).per not in ("box", "time"))]
+    return {
+        "label": LABEL,
+        "certainty": CERTAINTY,
+        "digits": list(range(10)),
+        "losses": {name: charges(name, chances, LABEL) for name in names},
+    }
+
+
+def two_probabilities() -> dict[str, Any]:
+    """Return what some terms charge by the chances of two wrong digits; the label has the rest."""
+    low, label, high = SPLIT
+    pairs = [(i / STEPS, j / STEPS) for i in range(STEPS + 1) for j in range(STEPS + 1 - i)]
+    chances = torch.full((len(pairs), 10), LEAST, dtype=torch.float64)
+    for row, (of_low, of_high) in zip(chances, pairs, strict=True):
+        row[[low, label, high]] += torch.tensor([of_low, 1 - of_low - of_high, of_high]).to(row)
+    chances /= chances.sum(dim=1, keepdim=True)
+    return {
+        "label": label,
+        "digits": [low, high],
+        "chances": pairs,
+        "losses": {name: charges(name, chances, label) for name in HEAT_TERMS},
+    }
+
+
+def small_bench() -> dict[str, Any]:
+    """Measure at a small size."""
+    made = [each for each in blocks(SMALL, known_names(), repeats=3) if each.title == FULL]
+    results = measure(made, SMALL.device, backward=True, told=lambda line: None)
+    size = {"vocabulary": SMALL.vocabulary, "rows": SMALL.rows, "digits": SMALL.digits}
+    return overhead(machine(SMALL.device), size, False, [result.summary() for result in results])
+
+
+def read_bench(path: Path) -> dict[str, Any]:
+    """Read what bench_losses.py has written; of a sweep the first size.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    try:
+        bench = json.loads(path.read_text(encoding="utf-8"))
+        first = bench["points"][0]
+        return overhead(bench, first, bench["settings"]["forward"], first["results"])
+    except (json.JSONDecodeError, KeyError, IndexError, TypeError) as error:
+        raise ValueError(f"--bench: {path} is not from bench_losses.py --json") from error
+
+
+def overhead(
+    machine: Mapping[str, Any], size: Mapping[str, Any], forward: bool, results: Sequence[Any]
+) -> dict[str, Any]:
+    """Return the times of those that start from logits, and what they were measured on."""
+    return {
+        **{key: machine[key] for key in ("machine", "threads", "torch")},
+        **{key: size[key] for key in ("vocabulary", "rows", "digits")},
+        "forward": forward,
+        "milliseconds": {
+            each["name"]: each["milliseconds"]
+            for each in results
+            if each["block"] == FULL and not each["compiled"]
+        },
+    }
+
+
+def draw_predicted_digit(numbers: Mapping[str, Any]) -> str:
+    """Draw a panel for each term, cross-entropy dashed in each; all between 0 and their largest."""
+    losses = numbers["losses"]
+    names = [name for name in losses if name != "ce"]
+    across, wide, tall, top = 6, 190, 170, 74
+    down = -(-len(names) // across)
+    ticks = [(digit, str(digit)) for digit in numbers["digits"]]
+    y = Axis(low=0, high=1.06, ticks=[(0, "0"), (0.5, "0.5"), (1, "1")])
+    parts = [
+        words(
+            20,
+            28,
+            f"The loss of a model that gives {numbers['certainty']:.0%} to one digit, "
+            f"where {numbers['label']} is right",
+            "title",
+        ),
+        words(
+            20,
+            48,
+            "Solid: the term, as a share of its largest value, which stands above it. "
+            "Dashed: cross-entropy likewise. Each label is a number of one digit.",
+        ),
+    ]
+    for i, name in enumerate(names):
+        at = (20 + wide * (i % across), top + tall * (i // across))
+        lines = [
+            Line(points=scaled(losses["ce"]), colour="var(--base)", width=1.6, dash="4 3"),
+            Line(points=scaled(losses[name]), colour="var(--ours)", width=2.4),
+        ]
+        spoken = f"{name} by predicted digit"
+        is_last = i + across >= len(names)
+        x = Axis(low=0, high=9, ticks=ticks, label="predicted digit" if is_last else "")
+        parts.append(words(at[0] + 12, at[1] + 12, name, "name"))
+        parts.append(
+            words(at[0] + wide - 10, at[1] + 12, f"max {max(losses[name]):.3g}", anchor="end")
+        )
+        chart = line_chart(lines, x, y, spoken=spoken, width=wide, height=tall - 20)
+        parts.append(placed(chart, at[0], at[1] + 16, wide, tall - 20))
+    return picture(40 + across * wide, top + down * tall + 4, "Loss by predicted digit", parts)
+
+
+def scaled(values: Sequence[float]) -> list[tuple[float, float]]:
+    """Return the points of a curve whose largest value is 1."""
+    return [(float(digit), value / max(values)) for digit, value in enumerate(values)]
+
+
+def draw_two_probabilities(numbers: Mapping[str, Any]) -> str:
+    """Draw a triangle for each term, with what it charges where the two digits have all chance."""
+    low, high = numbers["digits"]
+    side, gap, left, top = 240, 70, 66, 92
+    parts = [
+        words(
+            20,
+            28,
+            f"The loss where {numbers['label']} is right and the chance is split between "
+            f"{low}, {numbers['label']} and {high}",
+            "title",
+        ),
+        words(
+            20,
+            48,
+            "Light is low, dark is high, each to its own scale. The corner at 0, 0 is the perfect "
+            f"answer; the ring is half on {low} and half on {high}. A chance of 0 counts as "
+            f"{LEAST:g}.",
+        ),
+    ]
+    cell = side / (STEPS + 1)
+    for panel, (name, losses) in enumerate(numbers["losses"].items()):
+        x0, y0 = left + panel * (side + gap), top + side
+        largest = max(losses)
+        parts.append(words(x0, top - 12, name, "name"))
+        parts.append(words(x0 + side, top - 12, HEAT_TERMS[name], anchor="end"))
+        for (of_low, of_high), loss in zip(numbers["chances"], losses, strict=True):
+            x, y = x0 + of_low * STEPS * cell, y0 - (of_high * STEPS + 1) * cell
+            parts.append(
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{cell + 0.4:.1f}" height="{cell + 0.4:.1f}" '
+                f'fill="{heat(loss / largest)}" shape-rendering="crispEdges"/>'
+            )
+        edge = f"M{x0},{top}V{y0}H{x0 + side}V{y0 - cell:.1f}L{x0 + cell:.1f},{top}Z"
+        parts.append(f'<path d="{edge}" fill="none" stroke="var(--base)" stroke-width="0.8"/>')
+        half = losses[numbers["chances"].index((0.5, 0.5))]
+        ring = (x0 + (STEPS / 2 + 0.5) * cell, y0 - (STEPS / 2 + 0.5) * cell)
+        circle = f'<circle cx="{ring[0]:.1f}" cy="{ring[1]:.1f}" r="6" fill="none" '
+        parts += [
+            circle + 'stroke="#fff" stroke-width="5"/>',
+            circle + 'stroke="var(--ink)" stroke-width="2"/>',
+            words(ring[0] + 10, ring[1] - 8, f"{abs(half):.2f}", "name"),
+            words(x0 + side / 2, y0 + 38, f"a, chance of {low}", anchor="middle"),
+            colour_bar(x0 + side - 92, top + 8, largest),
+        ]
+        for value in (0, 0.5, 1):
+            at = (value * STEPS + 0.5) * cell
+            parts.append(words(x0 + at, y0 + 18, tick_text(value), anchor="middle"))
+            parts.append(words(x0 - 6, y0 - at + 4, tick_text(value), anchor="end"))
+        x, y = x0 - 34, y0 - side / 2
+        parts.append(
+            f'<text x="{x}" y="{y}" text-anchor="middle" transform="rotate(-90 {x} {y})">'
+            f"b, chance of {high}</text>"
+        )
+    width = left + len(numbers["losses"]) * (side + gap)
+    return picture(width, top + side + 54, "Loss by the chances of two wrong digits", parts)
+
+
+def draw_overhead(numbers: Mapping[str, Any]) -> str:
+    """Draw a bar for each contender, median and range, with torch's cross-entropy as a line."""
+    times = numbers["milliseconds"]
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    left, wide, row, top = 230, 560, 20, 84
+    end = 1.04 * max(max(values) for values in times.values())
+    passes = "forward" if numbers["forward"] else "forward and backward"
+    size = f"{numbers['rows']:,} rows, vocabulary {numbers['vocabulary']:,}"
+    parts = [
+        words(20, 28, f"Time of a step of the loss, {passes}, in milliseconds", "title"),
+        words(
+            20,
+            48,
+            f"{size}, {numbers['digits']:.0%} digits; {numbers['machine']}, "
+            f"{numbers['threads']} threads, torch {numbers['torch']}.",
+        ),
+        words(
+            20,
+            66,
+            f"Median and range of {min(map(len, times.values()))} rounds or more; dashed: "
+            "torch's cross-entropy alone.",
+        ),
+    ]
+    bottom = top + row * len(times)
+    for tick in nice_ticks(0, end, 6):
+        x = left + wide * tick / end
+        parts.append(f'<path d="M{x:.1f},{top}V{bottom}" stroke="var(--grid)"/>')
+        parts.append(words(x, bottom + 18, tick_text(tick), anchor="middle"))
+    for i, (name, values) in enumerate(times.items()):
+        y = top + row * i
+        colour = "--base" if name == CE else "--other" if name.startswith(CE) else "--ours"
+        low, high = (left + wide * value / end for value in (min(values), max(values)))
+        parts += [
+            words(left - 8, y + 15, name, "name", anchor="end"),
+            f'<rect x="{left}" y="{y + 3}" width="{wide * medians[name] / end:.1f}" '
+            f'height="{row - 6}" fill="var({colour})"/>',
+            f'<path d="M{low:.1f},{y + row / 2}H{high:.1f}" stroke="var(--ink)" '
+            'stroke-width="1.5"/>',
+            words(left + wide + 8, y + 15, f"{medians[name]:,.1f}"),
+        ]
+    x = left + wide * medians[CE] / end
+    parts.append(f'<path d="M{x:.1f},{top}V{bottom}" stroke="var(--ink)" stroke-dasharray="4 3"/>')
+    return picture(left + wide + 80, bottom + 34, "Time of a step of each objective", parts)
+
+
+if __name__ == "__main__":
+    main()
