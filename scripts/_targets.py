@@ -31,8 +31,8 @@ def targets(results: Sequence[Result]) -> list[dict[str, object]]:
             limit = MOST_TIMES_CE.get(name, MOST_TIMES_CE_OF_TOKENS if of_tokens(name) else None)
             if limit is not None:
                 found.append(_target(f"{name}, time x {CE}", "<=", limit, result.ratio))
-        elif result.block == ALONE and name == "ntl_was alone" and result.ratio:
-            what = f"{name}, times as fast as ntloss alone"
+        elif result.block == ALONE and name.startswith("ntl_was alone") and result.ratio:
+            what = f"{name}, times as fast as ntloss"
             found.append(_target(what, ">=", LEAST_TIMES_FASTER, 1 / result.ratio))
         elif result.block in (LEAN_FROZEN, LEAN_TRAINED) and name.startswith("from_hidden"):
             what = f"{name}, {result.block.split(', ')[1]}, peak x {CE} on all logits"

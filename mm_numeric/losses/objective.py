@@ -70,6 +70,7 @@ class Objective:
         self._largest_id = max(token.id for token in vocabulary.tokens)
         # With no weight cross-entropy is not calculated either, unless a balance goes by it.
         self._terms_alone = bool(spec.terms) and spec.ce_weight == 0 and spec.balance == "fixed"
+        self._reweighs = any(getattr(term, "reweigh", False) for term in self.terms.values())
         self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, NumberClasses]] = {}
         for term in spec.terms:
             if self.terms[term.name].per not in ("box", "time"):
@@ -116,8 +117,14 @@ class Objective:
         normaliser: Tensor | Callable[[], Tensor]
         if self._terms_alone:
             at = spans.row if rows is None else rows[spans.row]
-            scores = number_scores(logits, at, ids)
-            normaliser = lambda: calculated(logits[at]).logsumexp(dim=-1)  # noqa: E731
+            if self._reweighs:  # the normaliser is asked for, and its gradient fits in one buffer
+                each = torch.arange(len(at), device=at.device)
+                _, scores, normaliser = cross_entropy_with_numbers(
+                    logits, labels[spans.row], each, ids, at
+                )
+            else:
+                scores = number_scores(logits, at, ids)
+                normaliser = lambda: calculated(logits[at]).logsumexp(dim=-1)  # noqa: E731
         else:
             losses, scores, normaliser = cross_entropy_with_numbers(
                 logits, labels, spans.row, ids, rows

@@ -176,7 +176,7 @@ def costs(members, options):
             apart = abs(a.value - b.value)
             if cost == "modular":
                 values = sorted({m.value for m in members})
-                steps = [b - a for a, b in zip(values, values[1:], strict=False)]
+                steps = [b - a for a, b in itertools.pairwise(values)]
                 apart = min(apart, values[-1] - values[0] + min(steps, default=0) - apart)
                 apart = max(0.0, apart)
             elif cost == "log":
