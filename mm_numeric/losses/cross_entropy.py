@@ -51,14 +51,19 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         logits, rows, labels, normaliser, number_rows, number_at, number_ids = ctx.saved_tensors
         scale = grad_losses.index_add(0, number_rows, grad_normaliser)
-        grad = torch.empty_like(logits) if rows is None else _zeros_like(logits)
-        for chunk in chunks(len(labels), logits.shape[-1], logits.device):
-            softmax = (_take(logits, rows, chunk) - normaliser[chunk, None]).exp_()
-            softmax.mul_(scale[chunk, None])
-            if rows is None:
-                grad[chunk] = softmax
-            else:
-                grad[rows[chunk]] = softmax.to(grad)
+        if rows is None and logits.dtype == normaliser.dtype:
+            # The softmax is the buffer itself. In pieces there would be a second one, and all
+            # threads would wait for each other behind each piece.
+            grad = (logits - normaliser[:, None]).exp_().mul_(scale[:, None])
+        else:
+            grad = torch.empty_like(logits) if rows is None else _zeros_like(logits)
+            for chunk in chunks(len(labels), logits.shape[-1], logits.device):
+                softmax = (_take(logits, rows, chunk) - normaliser[chunk, None]).exp_()
+                softmax.mul_(scale[chunk, None])
+                if rows is None:
+                    grad[chunk] = softmax
+                else:
+                    grad[rows[chunk]] = softmax.to(grad)
         at = rows if rows is not None else torch.arange(len(labels), device=labels.device)
         # Where more than the softmax comes in, the sum is taken before it is rounded to the dtype
         # of the logits: a bf16 softmax of 0.999 is 1, and the push towards its label would be 0.
