@@ -6,6 +6,7 @@ compared stand in one block with what they are compared to.
 
 import json
 import logging
+import os
 import platform
 import statistics
 import tempfile
@@ -278,6 +279,8 @@ def machine(device: torch.device) -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "platform": platform.platform(),
+        # Of the last minute: others that use the machine turn times into noise.
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
 
 

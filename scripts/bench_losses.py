@@ -58,7 +58,7 @@ def main() -> None:
         device=torch.device(options.device),
     )
     head = machine(setting.device)
-    print("{machine}, {threads} threads, torch {torch}, {platform}".format(**head))
+    print("{machine}, {threads} threads, torch {torch}, {platform}, load {load}".format(**head))
     passes = "forward" if options.forward else "forward and backward"
     print(f"{options.dtype}; {passes}, median of {options.repeats} rounds\n")
     if options.sweep:
