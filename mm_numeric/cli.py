@@ -135,11 +135,12 @@ def _ls(_: argparse.Namespace) -> None:
     for name, spec in PRESETS.items():
         terms = " + ".join(f"{t.weight:g} {t.name}" for t in spec.terms)
         how = f"{spec.weight:g} x ({terms}), {spec.balance}" if terms else "no numeric term"
-        print(f"  {name:<16} {spec.ce_weight:g} CE, {how}")
+        where = "" if spec.ce_on == "all" else " on text"
+        print(f"  {name:<17} {spec.ce_weight:g} CE{where}, {how}")
     print("configs:")
     for path in sorted(CONFIGS.glob("*.yaml")):
         first = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
-        print(f"  {path.stem:<16} {first}")
+        print(f"  {path.stem:<17} {first}")
 
 
 def _cp(arguments: argparse.Namespace) -> None:

@@ -66,9 +66,9 @@ def test_ls_lists_everything(capsys):
     names = [line.split()[0] for line in lines if line.startswith("  ")]
     assert names == [*PRESETS, *sorted(path.stem for path in CONFIGS.glob("*.yaml"))]
     assert (
-        "  ntil             1 CE, 0.3 x (1 emd_exp + 0.2 relative + 0.2 magnitude), ratio" in lines
+        "  ntil              1 CE, 0.3 x (1 emd_exp + 0.2 relative + 0.2 magnitude), ratio" in lines
     )
-    assert "  ce_times_1.3     1.3 CE, no numeric term" in lines
+    assert "  ce_times_1.3      1.3 CE, no numeric term" in lines
 
 
 def test_help_has_lines_to_paste(capsys):
