@@ -20,7 +20,7 @@ from torch import Tensor
 from mm_numeric.losses.counts import Counts
 from mm_numeric.losses.objective import Objective, ObjectiveResult
 from mm_numeric.losses.term import LossSum
-from mm_numeric.spans import IGNORE_INDEX, NumberSpans
+from mm_numeric.spans import IGNORE_INDEX, NumberSpans, shifted
 
 BALANCE_FILE = "objective_balance.json"  # in a checkpoint
 
@@ -325,9 +325,7 @@ def _aligned(labels: Tensor | None, shift: bool) -> Tensor:
             "a batch has no labels: the data collator must return `labels` [b, t], with -100 where "
             "nothing is trained."
         )
-    if not shift:
-        return labels
-    return torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
+    return shifted(labels) if shift else labels
 
 
 def _count(

@@ -21,6 +21,11 @@ IGNORE_INDEX = -100
 """The label of a token that is not trained on, as everywhere in transformers."""
 
 
+def shifted(labels: Tensor) -> Tensor:
+    """Move labels [b, t] from their own positions to those that predict them (causal models)."""
+    return torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
+
+
 class TokenNumber(NamedTuple):
     """One number in one sequence of tokens."""
 

@@ -12,11 +12,6 @@ _TINY = 1e-10  # keeps the published ratio from dividing by zero
 _KEPT = 0.9  # of the running means at each step
 
 
-def numeric_mean(spec: ObjectiveSpec, sums: Mapping[str, LossSum]) -> Tensor:
-    """Return the weighted sum of the means of the numeric terms, []."""
-    return torch.stack([t.weight * sums[t.name].mean.detach().double() for t in spec.terms]).sum()
-
-
 class Balance:
     """What the numeric terms are multiplied by."""
 
@@ -32,12 +27,9 @@ class Balance:
             sums: The parts of this batch, without weights.
         """
         if self.spec.balance == "ratio":
-            cross_entropy, numeric = sums["ce"].mean.detach(), numeric_mean(self.spec, sums)
-            return self.spec.weight * cross_entropy / (numeric + _TINY)
+            return self._ratio(self._means_of(sums))
         if self.spec.balance == "running" and self._means is not None:
-            cross_entropy, numeric = self._means.unbind()
-            factor = self.spec.weight * cross_entropy / (numeric + _TINY)
-            return torch.where(numeric != 0, factor, self.spec.weight)
+            return torch.where(self._means[1] != 0, self._ratio(self._means), self.spec.weight)
         return self.spec.weight
 
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
@@ -51,11 +43,21 @@ class Balance:
         """
         if self.spec.balance != "running" or not self.spec.terms:
             return
-        now = torch.stack([sums["ce"].mean.detach().double(), numeric_mean(self.spec, sums)])
+        now = self._means_of(sums)
         before = torch.zeros_like(now) if self._means is None else self._means.to(now.device)
         mixed = torch.where(before[1] != 0, _KEPT * before + (1 - _KEPT) * now, now)
         usable = (now[1] != 0) & now.isfinite().all()  # a step of fp16 may overflow and be skipped
         self._means = torch.where(usable, mixed, before)
+
+    def _means_of(self, sums: Mapping[str, LossSum]) -> Tensor:
+        """Return the means of cross-entropy and of the weighted terms together, [2], float64."""
+        terms = [t.weight * sums[t.name].mean.detach().double() for t in self.spec.terms]
+        return torch.stack([sums["ce"].mean.detach().double(), torch.stack(terms).sum()])
+
+    def _ratio(self, means: Tensor) -> Tensor:
+        """Return what brings the terms to the size of cross-entropy, times their weight."""
+        cross_entropy, numeric = means.unbind()
+        return self.spec.weight * cross_entropy / (numeric + _TINY)
 
     def reset(self) -> None:
         """Forget what was seen: another training begins."""

@@ -41,17 +41,13 @@ COUNT_OF = {
 """What a term is ``per``, and the count that its mean is over."""
 
 
-def samples_of(per: str, spans: NumberSpans) -> Tensor:
-    """Return which sample each charge of a term belongs to; ascending."""
-    if per in ("row", "token"):
-        return spans.sample[spans.number]
-    if per == "number":
-        return spans.sample
-    return spans.sample[(spans.boxes if per == "box" else spans.times)[:, 0]]
-
-
 def mean_by_sample(charges: Tensor, per: str, spans: NumberSpans) -> Tensor:
     """Divide each charge by how many its sample has, so that their sum is one of sample means."""
-    sample = samples_of(per, spans)
+    if per == "number":
+        sample = spans.sample
+    elif per in ("row", "token"):
+        sample = spans.sample[spans.number]
+    else:
+        sample = spans.sample[(spans.boxes if per == "box" else spans.times)[:, 0]]
     first, last = (torch.searchsorted(sample, sample, right=right) for right in (False, True))
     return charges / (last - first)

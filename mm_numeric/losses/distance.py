@@ -119,24 +119,23 @@ def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
     return of_row.expand_as(cost).masked_fill(~classes.same, -torch.inf).amax(dim=1)
 
 
+def _apart(cost: Tensor, classes: NumberClasses) -> Tensor:
+    """Return which classes of one alphabet are of different values, [c, c]."""
+    return cost > 0 if classes.same is None else (cost > 0) & classes.same
+
+
 def _nearest(cost: Tensor, classes: NumberClasses) -> Tensor:
     """Return the smallest cost of another value within the alphabet of each class, [c]."""
-    apart = cost > 0
-    if classes.same is not None:
-        apart = apart & classes.same
-    return -_largest(-cost.masked_fill(~apart, torch.inf), classes)
+    return -_largest(-cost.masked_fill(~_apart(cost, classes), torch.inf), classes)
 
 
 def _squashed(cost: Tensor, classes: NumberClasses, squash: float) -> Tensor:
     """Map the costs of different values, [c, c], linearly to 1 ... ``squash``."""
-    apart = cost > 0
-    if classes.same is not None:
-        apart = apart & classes.same
     nearest = _nearest(cost, classes)[:, None]
     span = _largest(cost, classes)[:, None] - nearest
     # Where all wrong values are equally far (as 0 and 1 alone) there is nothing to map: 1.
     slope = (squash - 1) / span.where(span > 0, 1)
-    return (1 + (cost - nearest) * slope).where(apart, 0)
+    return (1 + (cost - nearest) * slope).where(_apart(cost, classes), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +161,7 @@ class CumulativeDistance:
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the charge of each number token, [k]."""
         if self.sigma:
-            wanted = spread_target(numbers.classes, spans.target, 2 * self.sigma**2)
+            wanted = spread_target(numbers, spans.target, 2 * self.sigma**2)
         else:
             wanted = one_hot(spans.target, len(numbers.values))
         difference, gaps = cumulative_difference(numbers, wanted)

@@ -20,6 +20,14 @@ from torch.nn.functional import linear
 from mm_numeric.losses.cross_entropy import calculated, chunks, full_precision
 
 
+def head_scores(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, number_rows: Tensor, number_ids: Tensor
+) -> Tensor:
+    """Return the scores of the number tokens alone, [k, c], from the head's rows of them."""
+    number_bias = None if bias is None else bias[number_ids]
+    return calculated(linear(hidden[number_rows], weight[number_ids], number_bias))
+
+
 class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
     """See ``linear_cross_entropy_with_numbers``."""
 
@@ -39,8 +47,7 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
             normalisers.append(logits.logsumexp(dim=-1))
             wanted.append(logits.gather(1, labels[chunk, None]).squeeze(1))
         normaliser = torch.cat(normalisers)
-        number_bias = None if bias is None else bias[number_ids]
-        number_logits = calculated(linear(hidden[number_rows], weight[number_ids], number_bias))
+        number_logits = head_scores(hidden, weight, bias, number_rows, number_ids)
         ctx.save_for_backward(hidden, weight, bias, labels, normaliser, number_rows, number_ids)
         return normaliser - torch.cat(wanted), number_logits, normaliser[number_rows]
 

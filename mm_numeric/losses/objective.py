@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from mm_numeric.answers import ROLES
 from mm_numeric.choose import choose, unknown
@@ -22,9 +21,9 @@ from mm_numeric.losses.cross_entropy import (
     full_precision,
     number_scores,
 )
-from mm_numeric.losses.lean import linear_cross_entropy_with_numbers
+from mm_numeric.losses.lean import head_scores, linear_cross_entropy_with_numbers
 from mm_numeric.losses.term import LossSum, NumberClasses, NumberLogits, Term
-from mm_numeric.spans import IGNORE_INDEX, NumberSpans
+from mm_numeric.spans import IGNORE_INDEX, NumberSpans, shifted
 from mm_numeric.strict import read_dataclass
 from mm_numeric.vocabulary import NumberVocabulary
 
@@ -111,8 +110,8 @@ class Objective:
             ValueError: If the shapes do not belong together.
         """
         logits, labels, spans, rows = self._rows(logits, labels, spans, shift, "logits")
-        self._check(labels, logits.shape[-1], spans)
         ids, classes = self._table(logits)
+        self._check(labels, logits.shape[-1], spans, ids)
         losses: Tensor | None = None
         normaliser: Tensor | Callable[[], Tensor]
         if self._terms_alone:
@@ -167,8 +166,8 @@ class Objective:
             )
         hidden, labels, spans, rows = self._rows(hidden, labels, spans, shift, "hidden states")
         hidden = hidden if rows is None else hidden[rows]
-        self._check(labels, len(weight), spans)
         ids, classes = self._table(hidden)
+        self._check(labels, len(weight), spans, ids)
         losses, scores, normaliser = linear_cross_entropy_with_numbers(
             hidden, weight, bias, labels, spans.row, ids
         )
@@ -209,8 +208,7 @@ class Objective:
             )
         self._check_head(len(weight))
         ids, classes = self._table(hidden)
-        scores = linear(hidden[spans.row], weight[ids], None if bias is None else bias[ids])
-        scores = calculated(scores)
+        scores = head_scores(hidden, weight, bias, spans.row, ids)
         losses = losses.to(scores)
         # -log P_y = log_normaliser - z_y, and the label's score is among the number tokens'.
         wanted = scores.gather(1, spans.target[:, None]).squeeze(1)
@@ -252,7 +250,7 @@ class Objective:
         """Return inputs [r, :], labels [n], the numbers, and which of the r rows are supervised."""
         if inputs.dim() == 3 and labels.shape == inputs.shape[:2]:
             if shift:
-                labels = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
+                labels = shifted(labels)
             if spans is None:
                 spans = self.spans(labels)
             rows = spans.supervised
@@ -268,7 +266,7 @@ class Objective:
             )
         return inputs, labels, spans, None
 
-    def _check(self, labels: Tensor, tokens: int, spans: NumberSpans) -> None:
+    def _check(self, labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -> None:
         """Refuse a head without number tokens, labels that are no token, and others' spans.
 
         Labels are looked at at once on a CPU, and elsewhere without waiting for the device.
@@ -278,7 +276,6 @@ class Objective:
         """
         self._check_head(tokens)
         known = (labels >= 0) & (labels < tokens)
-        ids, _ = self._table(labels)
         found = labels[spans.row.clamp(max=len(labels) - 1)]
         fine = known.all() & ((found == ids[spans.target]) & (spans.row < len(labels))).all()
         if labels.device.type != "cpu" or torch.compiler.is_compiling():

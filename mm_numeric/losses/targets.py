@@ -9,24 +9,24 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mm_numeric.losses.term import NumberClasses, NumberLogits
+from mm_numeric.losses.term import NumberLogits
 from mm_numeric.spans import NumberSpans
 
 
-def spread_target(classes: NumberClasses, target: Tensor, tau: float) -> Tensor:
+def spread_target(numbers: NumberLogits, target: Tensor, tau: float) -> Tensor:
     """Return ``q_j ~ exp(-(v_j - v_y) ** 2 / tau)`` over the label's alphabet, [k, c].
 
     Args:
-        classes: What each class is worth.
+        numbers: What each class is worth, and which are of the label's alphabet.
         target: [k] the class of each label.
         tau: Squared token value; near 0 it leaves the label alone. Twice the square of a standard
             deviation.
     """
-    values = classes.values
+    values = numbers.values
     # Divided before it is squared: the square of a small tau's root is no float32.
     heights = -((values[target][:, None] - values) / tau**0.5).square()
-    if classes.same is not None:
-        heights = heights.masked_fill(~classes.same[target], -torch.inf)
+    if numbers.present is not None:
+        heights = heights.masked_fill(~numbers.present, -torch.inf)
     return heights.softmax(dim=-1)
 
 
@@ -58,7 +58,7 @@ class SpreadTarget:
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the charge of each number token, [k]."""
-        target = spread_target(numbers.classes, spans.target, self.tau)
+        target = spread_target(numbers, spans.target, self.tau)
         # xlogy: far from the label q underflows to 0, and 0 log 0 is 0.
         entropy = torch.special.xlogy(target, target)
         return (entropy - target * log_chances(numbers)).sum(dim=-1)
@@ -85,5 +85,5 @@ class GaussianCrossEntropy:
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the charge of each number token, [k]."""
-        target = spread_target(numbers.classes, spans.target, 2 * self.sigma**2)
+        target = spread_target(numbers, spans.target, 2 * self.sigma**2)
         return -(target * log_chances(numbers)).sum(dim=-1)

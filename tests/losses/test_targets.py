@@ -6,11 +6,10 @@ from losses.charging import VALUES, charge, digit_logits, number_spans, random_s
 
 from mm_numeric.losses.distance import CumulativeDistance
 from mm_numeric.losses.targets import SpreadTarget, spread_target
-from mm_numeric.losses.term import NumberClasses
 
 
 def test_the_target_of_dist2():
-    target = spread_target(NumberClasses(VALUES, VALUES[:, None]), torch.tensor([4]), 1.0)[0]
+    target = spread_target(digit_logits(VALUES[None], None), torch.tensor([4]), 1.0)[0]
     assert target[4].item() == pytest.approx(0.564, abs=5e-4)
     assert target[[3, 5]].tolist() == pytest.approx([0.208] * 2, abs=5e-4)
     assert target[[2, 6]].tolist() == pytest.approx([0.0103] * 2, abs=5e-5)
