@@ -20,6 +20,7 @@ from mm_numeric.choose import choose, load
 from mm_numeric.data import read_rows
 from mm_numeric.evaluation.bootstrap import interval
 from mm_numeric.evaluation.scorer import Scorer
+from mm_numeric.frames import Frame
 from mm_numeric.run_folder import RESULTS, SCORES, write_text
 from mm_numeric.tasks import TASKS
 
@@ -113,11 +114,13 @@ def read_scores(predictions: Path, *, task_name: str | None = None) -> Scores:
     task: Any = None
     name = task_name
     for where, row in read_rows(predictions):
-        for key in ("id", "text", "target"):
+        for key in ("id", "text"):
             if not isinstance(row.get(key), str):
                 raise ValueError(
                     f'{where}: no "{key}" (a text); a prediction needs id, text, target.'
                 )
+        if row.get("target") is None:
+            raise ValueError(f'{where}: no "target"; a prediction needs id, text, target.')
         if row["id"] in seen:
             raise ValueError(f"{where}: the id {row['id']!r} stands twice; score each row once.")
         seen.add(row["id"])
@@ -130,11 +133,11 @@ def read_scores(predictions: Path, *, task_name: str | None = None) -> Scores:
             raise ValueError(
                 f"{where}: the task {row['task']!r} among rows of {name!r}; score each by itself."
             )
-        answer, target = task.parse(row["text"]), task.parse(row["target"])
-        if isinstance(target, Unreadable):
-            raise ValueError(
-                f"{where}: the target {row['target']!r} cannot be read: {target.reason}."
-            )
+        try:
+            frame = None if row.get("frame") is None else Frame.from_dict(row["frame"])
+            answer, target = task.parse(row["text"], frame), task.recorded(row["target"])
+        except ValueError as error:
+            raise ValueError(f"{where}: {str(error).rstrip('.')}.") from error
         unreadable = isinstance(answer, Unreadable)
         answers.append(None if unreadable else answer)
         targets.append(target)
@@ -142,9 +145,9 @@ def read_scores(predictions: Path, *, task_name: str | None = None) -> Scores:
             {
                 "id": row["id"],
                 "image": row.get("image"),
-                "target": task.format(target).text,
+                "target": task.record(target),
                 "text": row["text"],
-                "parsed": None if unreadable else task.format(answer).text,
+                "parsed": None if unreadable else task.record(answer),
                 "reason": answer.reason if unreadable else None,
             }
         )

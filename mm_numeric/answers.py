@@ -40,6 +40,55 @@ class ClockTime:
         return f"{self.hour}:{self.minute:02d}"
 
 
+Point = tuple[float, float]
+"""x and y in pixels of the original picture: (0, 0) is the outer corner of its first pixel."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """An upright box, in pixels of the original picture."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """The corner nearest to the origin and the one farthest from it."""
+        return (self.x1, self.y1), (self.x2, self.y2)
+
+
+@dataclass(frozen=True)
+class Polygon:
+    """The corners of a shape in their order, in pixels of the original picture.
+
+    With one corner it is a point.
+    """
+
+    points: tuple[Point, ...]
+
+
+Shape = Box | Polygon
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One thing in a picture."""
+
+    shape: Shape
+    label: str = ""
+    ignore: bool = False
+    """It need not be found, and finding it is no mistake: ``###`` in text detection."""
+
+
+@dataclass(frozen=True)
+class Instances:
+    """What there is in a picture, in an order that the task has declared."""
+
+    items: tuple[Instance, ...]
+
+
 @dataclass(frozen=True)
 class Unreadable:
     """An answer that a parser could not read: it is counted under its reason, never dropped."""
@@ -86,3 +135,6 @@ class Example:
 
     where: str
     """File and line of the row, for errors."""
+
+    size_px: tuple[int, int] | None = None
+    """Width and height of the upright picture, where the row says them."""

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from mm_numeric.answers import Example
 from mm_numeric.data import open_picture
-from mm_numeric.families.family import Family, Prompts
+from mm_numeric.families.family import Family, Prompts, Tokens
+from mm_numeric.frames import Frame
 from mm_numeric.spans import (
     IGNORE_INDEX,
     NumberSpans,
@@ -26,16 +28,15 @@ BATCH_KEYS = ("labels", "supervised", "spans")
 """What a training batch holds beside the inputs of the model."""
 
 
-@dataclass(frozen=True)
-class PromptCollator:
-    """Batches of prompts, padded on the left, for generation."""
+def prompt_batch(
+    family: Family, examples: Sequence[Example]
+) -> tuple[dict[str, Any], list[Frame | None]]:
+    """Return prompts as the inputs of a model that answers them, and the frame of each.
 
-    family: Family
-
-    def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
-        """Return the inputs of the model."""
-        prompts = _prompts(self.family, examples)
-        return _inputs(self.family, prompts, prompts.ids, left=True)
+    They are padded on the left where the answer goes on behind them.
+    """
+    prompts, frames = _asked(family, examples)
+    return _inputs(family, prompts, prompts.ids, left=not family.encoder_decoder), frames
 
 
 @dataclass(frozen=True)
@@ -60,29 +61,41 @@ class TrainingCollator:
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return the inputs of the model, and ``BATCH_KEYS``."""
-        prompts = _prompts(self.family, examples)
-        answers, numbers = zip(*(self._answer(e) for e in examples), strict=True)
-        ids = [prompt + answer for prompt, answer in zip(prompts.ids, answers, strict=True)]
-        inputs = _inputs(self.family, prompts, ids, left=False)
-        supervised = torch.zeros(inputs["input_ids"].shape, dtype=torch.bool)
-        rows, row = [], 0
-        for i, (prompt, answer) in enumerate(zip(prompts.ids, answers, strict=True)):
+        prompts, frames = _asked(self.family, examples)
+        pairs = zip(examples, frames, strict=True)
+        answers, numbers = zip(*(self.answer(*pair) for pair in pairs), strict=True)
+        ids = [answer.ids for answer in answers]
+        if self.family.encoder_decoder:
+            inputs = _inputs(self.family, prompts, prompts.ids, left=False)
+            inputs["decoder_input_ids"] = self._decoder_inputs(ids)
+            starts, width = [0] * len(ids), inputs["decoder_input_ids"].shape[1]
+        else:
+            whole = [prompt + answer for prompt, answer in zip(prompts.ids, ids, strict=True)]
+            inputs = _inputs(self.family, prompts, whole, left=False)
             # The row before a token predicts it.
-            supervised[i, len(prompt) - 1 : len(prompt) + len(answer) - 1] = True
+            starts, width = [len(p) - 1 for p in prompts.ids], inputs["input_ids"].shape[1]
+        supervised = torch.zeros((len(ids), width), dtype=torch.bool)
+        rows, row = [], 0
+        for i, (start, answer) in enumerate(zip(starts, ids, strict=True)):
+            supervised[i, start : start + len(answer)] = True
             rows.append({position: row + position for position in range(len(answer))})
             row += len(answer)
-        labels = torch.tensor([token for answer in answers for token in answer])
+        labels = torch.tensor([token for answer in ids for token in answer])
         if self.digit_runs:
-            spans = NumberSpans.from_labels(_rectangle(answers), self.vocabulary, digit_runs=True)
+            spans = NumberSpans.from_labels(_rectangle(ids), self.vocabulary, digit_runs=True)
         else:
             spans = NumberSpans.build(numbers, rows)
         return {**inputs, "labels": labels, "supervised": supervised, "spans": spans}
 
-    def _answer(self, example: Example) -> tuple[list[int], list[TokenNumber]]:
-        """Return the tokens of an answer, its end included, and the numbers in it."""
-        written = self.task.format(example.answer)
-        answer = self.family.answer(written.text)
+    def answer(self, example: Example, frame: Frame | None) -> tuple[Tokens, list[TokenNumber]]:
+        """Return the tokens of an answer, its end included, and the numbers in it.
+
+        Raises:
+            ValueError: If it cannot be written in the frame, or a numeric loss would miss a number.
+        """
         try:
+            written = self.task.format(example.answer, frame)
+            answer = self.family.answer(written.text)
             numbers = numbers_in_answer(
                 written.text, written.marks, answer.ids, answer.offsets, self.vocabulary
             )
@@ -92,31 +105,74 @@ class TrainingCollator:
             marked = {position for number in numbers for position in number.positions}
             found = numbers_in_labels(answer.ids, self.vocabulary, thousands=self.thousands)
             numbers += [number for number in found if marked.isdisjoint(number.positions)]
-        return answer.ids, sorted(numbers, key=lambda number: number.positions)
+        return answer, sorted(numbers, key=lambda number: number.positions)
+
+    def _decoder_inputs(self, ids: Sequence[list[int]]) -> Tensor:
+        """Return what a decoder is given to write these answers, [b, t]."""
+        start = self.family.decoder_start_id
+        return _rectangle([[start, *answer[:-1]] for answer in ids], fill=self.family.pad_id)
 
 
-def _prompts(family: Family, examples: Sequence[Example]) -> Prompts:
-    """Write the questions of examples, their pictures loaded.
+def framed(family: Family, example: Example) -> tuple[Image.Image | None, Frame | None]:
+    """Load the picture of an example, and say how it is seen; None for one without a picture.
 
     Raises:
-        ValueError: If a picture cannot be read, or has no place in the family's frame.
+        ValueError: If it cannot be read, is of another size than its row says, or has no place in
+            the family's frame.
     """
-    pictures = [open_picture(example) for example in examples]
-    for example, picture in zip(examples, pictures, strict=True):
-        try:
-            family.frame(*picture.size)
-        except ValueError as error:
-            raise ValueError(f"{example.where}: {error}; crop it or take its row out.") from error
-    return family.prompts([example.prompt for example in examples], pictures)
+    if example.image is None:
+        return None, None
+    picture = open_picture(example)
+    if example.size_px not in (None, picture.size):
+        raise ValueError(
+            f"{example.where}: the row says width and height {example.size_px}, and the upright "
+            f"picture {example.image} has {picture.size}; coordinates are those of the upright "
+            "picture (as its EXIF says): correct the row."
+        )
+    return picture, frame_of(family, example, picture.size)
+
+
+def frame_of(family: Family, example: Example, size: tuple[int, int]) -> Frame:
+    """Return how a picture of so many pixels is seen.
+
+    Raises:
+        ValueError: If it has no place in the family's frame.
+    """
+    try:
+        return family.frame(*size)
+    except ValueError as error:
+        raise ValueError(f"{example.where}: {error}; crop it or take its row out.") from error
+
+
+def _asked(family: Family, examples: Sequence[Example]) -> tuple[Prompts, list[Frame | None]]:
+    """Write the questions of examples, their pictures loaded."""
+    pictures, frames = zip(*(framed(family, example) for example in examples), strict=True)
+    return family.prompts([example.prompt for example in examples], pictures), list(frames)
 
 
 def _inputs(
-    family: Family, prompts: Prompts, ids: Sequence[list[int]], *, left: bool
+    family: Family,
+    prompts: Prompts,
+    ids: Sequence[list[int]],
+    *,
+    left: bool,
 ) -> dict[str, Any]:
-    """Pad ids to a rectangle and add what the family's model takes beside them."""
+    """Pad ids to a rectangle and add what the family's model takes beside them.
+
+    Args:
+        family: Whose model it is.
+        prompts: The questions.
+        ids: For each the same tokens, or with those of an answer behind them.
+        left: Whether padding stands before them.
+    """
     input_ids = _rectangle(ids, fill=family.pad_id, left=left)
     mask = _rectangle([[1] * len(i) for i in ids], fill=0, left=left)
-    return family.model_inputs(input_ids, mask, prompts.pictures)
+    answered = _rectangle(
+        [[0] * len(p) + [1] * (len(i) - len(p)) for p, i in zip(prompts.ids, ids, strict=True)],
+        fill=0,
+        left=left,
+    ).bool()
+    return family.model_inputs(input_ids, mask, answered, prompts.pictures)
 
 
 def _rectangle(ids: Sequence[list[int]], fill: int = IGNORE_INDEX, left: bool = False) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from mm_numeric.choose import choose, unknown
+from mm_numeric.coordinates import COORDINATES, Coordinates
 from mm_numeric.losses.presets import PRESETS, ObjectiveSpec
 from mm_numeric.strict import read_dataclass, read_yaml, with_override
 from mm_numeric.trainer_settings import OURS, check_trainer_settings
@@ -78,11 +79,30 @@ class ModelConfig:
     attention: str = "sdpa"
     """sdpa, eager or flash_attention_2."""
 
+    coordinates: Any = None
+    """How places are written: a key of ``mm_numeric.coordinates.COORDINATES``, or a mapping with
+    ``preset`` and what changes; by default as the family was trained to."""
+
+    picture: Mapping[str, int] = field(default_factory=dict)
+    """How large pictures are seen: ``min_pixels`` and ``max_pixels`` of Qwen, ``side`` where the
+    family lets it be chosen. What is not set is as the checkpoint says."""
+
+    quantize: str | None = None
+    """nf4 or int8, through bitsandbytes; null for the weights as they are."""
+
+    trust_remote_code: bool = False
+    """Whether code that a checkpoint brings along may run."""
+
     def __post_init__(self) -> None:
         """Refuse what no checkpoint can be loaded with."""
         dtypes = ("auto", "float32", "bfloat16", "float16")
         if self.dtype not in dtypes:
             raise ValueError(f"dtype is one of {', '.join(dtypes)}, not {self.dtype!r}")
+        if self.quantize not in (None, "nf4", "int8"):
+            raise ValueError(f"quantize is nf4, int8 or null, not {self.quantize!r}")
+        for name, value in self.picture.items():
+            if type(value) is not int or value < 1:
+                raise ValueError(f"picture.{name} is a whole number of at least 1, not {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,6 +263,8 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
     )
     if config.model.family not in FAMILIES and ":" not in config.model.family:
         raise unknown(config.model.family, FAMILIES, "family", f"{where}, model.family")
+    if config.model.coordinates is not None:
+        read_coordinates(config.model.coordinates, f"{where}, model.coordinates")
     if not config.trainer.get("output_dir"):
         raise ValueError(f"{where}, trainer.output_dir: name the folder that the run is kept in.")
     if config.compare:
@@ -281,6 +303,28 @@ def read_objective(value: Any, where: str) -> NamedObjective:
         if term.name not in TERMS and ":" not in term.name:
             raise unknown(term.name, TERMS, "loss term", f"{where}.terms.{i}.name")
     return NamedObjective(name=name, spec=spec)
+
+
+def read_coordinates(value: Any, where: str) -> Coordinates:
+    """Read how places are written: a name, or a mapping with ``preset`` and what changes.
+
+    Raises:
+        ValueError: If there is no such name or field, or a value is refused.
+    """
+    if isinstance(value, Coordinates):
+        return value
+    options = {"preset": value} if isinstance(value, str) else value
+    if not isinstance(options, Mapping):
+        raise ValueError(f"{where}: name one of {', '.join(COORDINATES)}, or give a mapping.")
+    options = dict(options)
+    base = asdict(Coordinates())
+    if "preset" in options:
+        preset = str(options.pop("preset"))
+        if preset not in COORDINATES:
+            raise unknown(preset, COORDINATES, "way to write coordinates", where)
+        base = asdict(COORDINATES[preset])
+    found: Coordinates = read_dataclass(Coordinates, {**base, **options}, where)
+    return found
 
 
 def compared_objectives(config: Config, where: str = "config") -> list[NamedObjective]:

@@ -1,17 +1,25 @@
-"""Where the model sees a picture: original pixels to the pixels it is shown, and back.
+"""Where the model sees a picture and how it writes a place in it: original pixels to text and back.
 
-A frame belongs to one picture and one family. It is declared by the family, never guessed from
-coordinates. Pixels are continuous: (0, 0) is the outer corner of the first pixel, (width, height)
-that of the last.
+    original pixels --View--> pixels as seen --Coordinates--> levels --Layout--> text
+
+A frame belongs to one picture and one family. It is declared, never guessed from coordinates, and
+it is plain data: what a prediction was read with is written beside it. Pixels are continuous:
+(0, 0) is the outer corner of the first pixel, (width, height) that of the last.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from mm_numeric.answers import Box, Instance, Mark, Point, Polygon, Shape, Unreadable, Written
+from mm_numeric.coordinates import Coordinates
+
+_SLACK_PX = 1.0  # a rounded annotation may reach so far beyond the picture; it is clamped
 
 
 @dataclass(frozen=True)
-class Frame:
+class View:
     """How one picture was resized: ``seen = original * scale + offset``, in each direction."""
 
     width_px: int
@@ -25,45 +33,196 @@ class Frame:
 
     offset_y_px: float = 0.0
 
-    def to_seen(self, x: float, y: float) -> tuple[float, float]:
+    def to_seen(self, x: float, y: float) -> Point:
         """Return where a point of the original picture is seen."""
         return x * self.scale_x + self.offset_x_px, y * self.scale_y + self.offset_y_px
 
-    def to_original(self, x: float, y: float) -> tuple[float, float]:
+    def to_original(self, x: float, y: float) -> Point:
         """Return which point of the original picture is seen here: undoes ``to_seen``."""
         return (x - self.offset_x_px) / self.scale_x, (y - self.offset_y_px) / self.scale_y
 
-    @classmethod
-    def squash(cls, width: int, height: int, seen_width: int, seen_height: int) -> Self:
-        """Resize to a fixed size, whatever becomes of the aspect ratio."""
-        return cls(seen_width, seen_height, seen_width / width, seen_height / height)
 
-    @classmethod
-    def letterbox(cls, width: int, height: int, side: int) -> Self:
-        """Pad to a square with the picture in its middle, then resize the square (LLaVA)."""
-        scale = side / max(width, height)
-        left, top = ((max(width, height) - edge) // 2 * scale for edge in (width, height))
-        return cls(side, side, scale, scale, left, top)
+@dataclass(frozen=True, kw_only=True)
+class Resize:
+    """What a family does to every picture, as data."""
 
-    @classmethod
-    def smart_resize(
-        cls, width: int, height: int, *, factor: int, min_pixels: int, max_pixels: int
-    ) -> Self:
-        """Resize to multiples of a factor, between two numbers of pixels (Qwen2-VL and later).
+    kind: str
+    """squash: to a square, whatever becomes of the aspect ratio; letterbox: padded to a square with
+    the picture in its middle, then resized; smart: to multiples of ``factor`` between two numbers
+    of pixels; none: as it is."""
 
-        The rule is that of ``smart_resize`` in transformers' Qwen2-VL image processor.
+    side: int = 0
+    """Of the square, in pixels."""
+
+    factor: int = 0
+    min_pixels: int = 0
+    max_pixels: int = 0
+
+    def view(self, width: int, height: int) -> View:
+        """Return how a picture of so many pixels is seen.
 
         Raises:
-            ValueError: If the picture is more than 200 times as long as it is wide.
+            ValueError: If it is more than 200 times as long as it is wide, and the kind is smart.
         """
+        if self.kind == "squash":
+            return _squashed(width, height, self.side, self.side)
+        if self.kind == "letterbox":
+            scale = self.side / max(width, height)
+            left, top = ((max(width, height) - edge) // 2 * scale for edge in (width, height))
+            return View(self.side, self.side, scale, scale, left, top)
+        if self.kind == "smart":
+            return _squashed(width, height, *self._smart_size(width, height))
+        return _squashed(width, height, width, height)
+
+    def _smart_size(self, width: int, height: int) -> tuple[int, int]:
+        """Return the size as ``smart_resize`` of transformers' Qwen2-VL image processor does."""
         if max(width, height) > 200 * min(width, height):
             raise ValueError(f"a picture of {width} x {height} pixels is too long to be resized")
-        edges = (width, height)
-        seen = [round(edge / factor) * factor for edge in edges]
-        if seen[0] * seen[1] > max_pixels:
-            shrink = math.sqrt(width * height / max_pixels)
-            seen = [max(factor, math.floor(edge / shrink / factor) * factor) for edge in edges]
-        elif seen[0] * seen[1] < min_pixels:
-            grow = math.sqrt(min_pixels / (width * height))
-            seen = [math.ceil(edge * grow / factor) * factor for edge in edges]
-        return cls.squash(width, height, *seen)
+        factor = self.factor
+        seen = [round(edge / factor) * factor for edge in (width, height)]
+        if seen[0] * seen[1] > self.max_pixels:
+            shrink = math.sqrt(width * height / self.max_pixels)
+            seen = [
+                max(factor, math.floor(edge / shrink / factor) * factor) for edge in (width, height)
+            ]
+        elif seen[0] * seen[1] < self.min_pixels:
+            grow = math.sqrt(self.min_pixels / (width * height))
+            seen = [math.ceil(edge * grow / factor) * factor for edge in (width, height)]
+        return seen[0], seen[1]
+
+
+def _squashed(width: int, height: int, seen_width: int, seen_height: int) -> View:
+    return View(seen_width, seen_height, seen_width / width, seen_height / height)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One picture, as a model sees it and writes places in it."""
+
+    width_px: int
+    """Of the original picture, upright."""
+
+    height_px: int
+    view: View
+    coordinates: Coordinates
+
+    # -- points -------------------------------------------------------------------------------
+
+    @property
+    def edges(self) -> tuple[float, float]:
+        """Width and height that coordinates are relative to, in pixels of their space."""
+        if self.coordinates.space == "original":
+            return self.width_px, self.height_px
+        return self.view.width_px, self.view.height_px
+
+    @property
+    def step_px(self) -> tuple[float, float]:
+        """How far two neighbouring levels are apart, in original pixels, across and down."""
+        steps = tuple(self.coordinates.step(edge) for edge in self.edges)
+        if self.coordinates.space == "original":
+            return steps[0], steps[1]
+        return steps[0] / self.view.scale_x, steps[1] / self.view.scale_y
+
+    def encode(self, point: Point) -> tuple[int, int]:
+        """Return the levels of a point of the original picture, x first.
+
+        Raises:
+            ValueError: If it is more than a pixel outside the picture.
+        """
+        x, y = point
+        inside_x = -_SLACK_PX <= x <= self.width_px + _SLACK_PX
+        if not (inside_x and -_SLACK_PX <= y <= self.height_px + _SLACK_PX):
+            raise ValueError(
+                f"the point ({x:g}, {y:g}) is outside the picture of {self.width_px} x "
+                f"{self.height_px} pixels"
+            )
+        x, y = min(max(x, 0.0), self.width_px), min(max(y, 0.0), self.height_px)
+        if self.coordinates.space == "seen":
+            x, y = self.view.to_seen(x, y)
+        width, height = self.edges
+        return self.coordinates.level(x, width), self.coordinates.level(y, height)
+
+    def decode(self, level_x: float, level_y: float) -> Point:
+        """Return which point of the original picture has these levels: undoes ``encode``."""
+        width, height = self.edges
+        x = self.coordinates.position(level_x, width)
+        y = self.coordinates.position(level_y, height)
+        return (x, y) if self.coordinates.space == "original" else self.view.to_original(x, y)
+
+    def quantised(self, shape: Shape) -> Shape:
+        """Return a shape as it comes back from the grid: the best that an answer can say."""
+        points = tuple(self.decode(*self.encode(point)) for point in shape.points)
+        return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)
+
+    # -- text ---------------------------------------------------------------------------------
+
+    def write(self, instances: Iterable[Instance]) -> Written:
+        """Write shapes and labels, every coordinate marked; the group is the place in the list.
+
+        Raises:
+            ValueError: If a point is outside the picture, or a label cannot be written.
+        """
+        first, second = (0, 1) if self.coordinates.order == "xy" else (1, 0)
+        roles = ("x", "y")[first], ("x", "y")[second]
+        shapes = []
+        for instance in instances:
+            levels = [self.encode(point) for point in instance.shape.points]
+            numerals = [
+                self.coordinates.numeral(p[axis]) for p in levels for axis in (first, second)
+            ]
+            shapes.append((numerals, instance.label, isinstance(instance.shape, Box)))
+        text, marks, group = "", [], -1
+        for piece in self.coordinates.text.write(shapes):
+            if piece.number is not None:
+                group += piece.number == 0
+                end = len(text) + len(piece.text)
+                marks.append(Mark(len(text), end, roles[piece.number % 2], group))
+            text += piece.text
+        return Written(text, tuple(marks))
+
+    def read(self, text: str) -> tuple[Instance, ...] | Unreadable:
+        """Read the shapes of a text; two points are a box, one or more than two a polygon.
+
+        Returns:
+            The shapes in their order, in original pixels, as they stand: a box may be reversed and
+            a point outside the picture. Or why there is none.
+        """
+        if not text.strip():
+            return Unreadable("empty answer")
+        reading = self.coordinates.text.read(text)
+        instances = []
+        for numerals, label in reading.shapes:
+            if not numerals or len(numerals) % 2:
+                continue
+            levels = [self.coordinates.read_numeral(numeral) for numeral in numerals]
+            pairs = zip(levels[::2], levels[1::2], strict=True)
+            points = tuple(
+                self.decode(a, b) if self.coordinates.order == "xy" else self.decode(b, a)
+                for a, b in pairs
+            )
+            shape = Box(*points[0], *points[1]) if len(points) == 2 else Polygon(points)
+            instances.append(Instance(shape, label))
+        if instances or text.strip() == self.coordinates.text.nothing:
+            return tuple(instances)
+        if reading.shapes:
+            return Unreadable("an odd number of coordinates")
+        return Unreadable("cut off within a shape" if reading.cut else "no coordinates")
+
+    # -- as data ------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the frame as JSON can hold it."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """Make the frame that ``to_dict`` wrote.
+
+        Raises:
+            ValueError: If it is none.
+        """
+        try:
+            view, coordinates = View(**raw["view"]), Coordinates(**raw["coordinates"])
+            return cls(raw["width_px"], raw["height_px"], view, coordinates)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a frame ({error}): {raw!r:.60}") from error

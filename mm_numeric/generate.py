@@ -5,9 +5,10 @@ predictions.jsonl, one object a row:
     image    its picture
     task     name of the task, so that `score` knows how to read the text
     text     what the model wrote, word for word
-    parsed   the answer read from it, or null
+    parsed   the answer read from it, or null; places in pixels of the original picture
     reason   why it could not be read, or null
     target   the right answer, or null where the data has none
+    frame    how the picture was seen and places in it were written; null without a picture
 """
 
 import hashlib
@@ -20,10 +21,11 @@ import torch
 from tqdm import tqdm
 
 from mm_numeric.answers import Example, Unreadable
-from mm_numeric.collate import PromptCollator
+from mm_numeric.collate import prompt_batch
 from mm_numeric.config import Config, DataSource
 from mm_numeric.data import load_examples
 from mm_numeric.families.family import Family
+from mm_numeric.frames import Frame
 from mm_numeric.run_folder import FINISHED, MODEL, read_run, write_text
 from mm_numeric.train import device_type, load_family, load_model, quiet_unless_terminal
 
@@ -71,8 +73,9 @@ def predict(
     bar = tqdm(total=len(examples), initial=len(done), unit="row", desc="answering", disable=None)
     with out.open("a", encoding="utf-8") as file, bar:
         for batch in batches:
-            for example, text in zip(batch, generate(model, family, batch, length), strict=True):
-                line = prediction(config, example, text)
+            answers = generate(model, family, batch, length)
+            for example, (text, frame) in zip(batch, answers, strict=True):
+                line = prediction(config, example, text, frame)
                 file.write(json.dumps(line) + "\n")  # all ASCII, whatever was written
             file.flush()
             bar.update(len(batch))
@@ -82,13 +85,13 @@ def predict(
 @torch.inference_mode()
 def generate(
     model: Any, family: Family, examples: Sequence[Example], max_new_tokens: int
-) -> Iterator[str]:
-    """Yield what a model writes for each example, greedily.
+) -> Iterator[tuple[str, Frame | None]]:
+    """Yield what a model writes for each example, greedily, and the frame it wrote in.
 
     What a checkpoint's generation_config asks for is set aside: a penalty on repetition, which
     Qwen's have, would keep a model from writing 11:11.
     """
-    inputs = PromptCollator(family)(examples)
+    inputs, frames = prompt_batch(family, examples)
     inputs = {key: value.to(model.device) for key, value in inputs.items()}
     written = model.generate(
         **inputs,
@@ -99,25 +102,25 @@ def generate(
         no_repeat_ngram_size=0,
         eos_token_id=family.stop_ids,
         pad_token_id=family.pad_id,
-    )[:, inputs["input_ids"].shape[1] :]
-    ends = {*family.stop_ids, family.pad_id}
-    for ids in written.tolist():
-        length = next((i for i, token in enumerate(ids) if token in ends), len(ids))
-        yield family.tokenizer.decode(ids[:length], skip_special_tokens=False)
+    )
+    asked = 1 if family.encoder_decoder else inputs["input_ids"].shape[1]
+    for ids, frame in zip(written[:, asked:].tolist(), frames, strict=True):
+        yield family.text(ids), frame
 
 
-def prediction(config: Config, example: Example, text: str) -> dict[str, Any]:
+def prediction(config: Config, example: Example, text: str, frame: Frame | None) -> dict[str, Any]:
     """Return one line of predictions.jsonl."""
-    answer = config.task.parse(text)
+    answer = config.task.parse(text, frame)
     unreadable = isinstance(answer, Unreadable)
     return {
         "id": example.id,
         "image": None if example.image is None else str(example.image.resolve()),
         "task": config.task_name,
         "text": text,
-        "parsed": None if unreadable else config.task.format(answer).text,
+        "parsed": None if unreadable else config.task.record(answer),
         "reason": answer.reason if unreadable else None,
-        "target": None if example.answer is None else config.task.format(example.answer).text,
+        "target": None if example.answer is None else config.task.record(example.answer),
+        "frame": None if frame is None else frame.to_dict(),
     }
 
 

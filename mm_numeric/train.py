@@ -32,7 +32,6 @@ from mm_numeric.run_folder import (
     write_text,
 )
 from mm_numeric.trainer import NumericTrainer
-from mm_numeric.vocabulary import NumberVocabulary
 
 TINY = "tiny"
 
@@ -101,7 +100,7 @@ def make_trainer(
     config: Config, args: TrainingArguments, examples: list[Example], family: Family, source: str
 ) -> NumericTrainer:
     """Put model, data and objective together."""
-    vocabulary = NumberVocabulary.from_tokenizer(family.tokenizer)
+    vocabulary = family.vocabulary()
     objective = Objective(config.objective.spec, vocabulary)
     transformers.set_seed(args.seed)
     trainer = NumericTrainer(
@@ -206,14 +205,14 @@ def load_family(config: Config, source: str) -> Family:
     """Load the tokenizer and the image processor of a checkpoint."""
     cls = choose(config.model.family, FAMILIES, "family", f"{config.title}, model.family")
     with _one_sentence(config, source):
-        return cls.load(source, config.model.revision)
+        family: Family = cls.load(source, config.model)
+        return family
 
 
 def load_model(config: Config, family: Family, source: str) -> Any:
     """Load the weights of a config's model."""
     with _one_sentence(config, source):
-        model = config.model
-        return family.load_model(source, model.revision, model.dtype, model.attention)
+        return family.load_model(source, config.model)
 
 
 def quiet_unless_terminal() -> None:

@@ -10,4 +10,6 @@ if __name__ != "mm_numeric.tasks":
 
 TASKS: Mapping[str, str] = {
     "clock": "mm_numeric.tasks.clock:Clock",
+    "grounding": "mm_numeric.tasks.grounding:Grounding",
+    "text_detection": "mm_numeric.tasks.text_detection:TextDetection",
 }

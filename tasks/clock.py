@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.answers import ClockTime, Example, Mark, Unreadable, Written
+from mm_numeric.frames import Frame
 from mm_numeric.tasks.clock_faces import FaceStyle, render_faces
 
 _WRITTEN = re.compile(r"[ \t]*([0-9]{1,2}):([0-9]{2})[ \t]*")
@@ -70,14 +71,14 @@ class Clock:
                 id=identity, image=Path(image), prompt=self.prompt, answer=time, where=where
             )
 
-    def format(self, answer: ClockTime) -> Written:
+    def format(self, answer: ClockTime, frame: Frame | None = None) -> Written:
         """Write ``ClockTime(7, 5)`` as ``7:05``, its two numbers marked."""
         text = str(answer)
         colon = text.index(":")
         hour, minute = Mark(0, colon, "hour", 0), Mark(colon + 1, len(text), "minute", 0)
         return Written(text, (hour, minute))
 
-    def parse(self, text: str) -> ClockTime | Unreadable:
+    def parse(self, text: str, frame: Frame | None = None) -> ClockTime | Unreadable:
         """Read the last time in a text; chatty models restate the question first."""
         times = _TIME.findall(text)
         if not text.strip():
@@ -90,6 +91,21 @@ class Clock:
         if minute > 59:
             return Unreadable("minute not 0 to 59")
         return ClockTime(hour, minute)
+
+    def record(self, answer: ClockTime) -> str:
+        """Return a time as predictions.jsonl holds it: ``7:05``."""
+        return str(answer)
+
+    def recorded(self, value: Any) -> ClockTime:
+        """Read a time that ``record`` wrote.
+
+        Raises:
+            ValueError: If it is none.
+        """
+        answer = self.parse(value) if isinstance(value, str) else Unreadable("not a text")
+        if isinstance(answer, Unreadable):
+            raise ValueError(f"the target {value!r:.60} cannot be read: {answer.reason}")
+        return answer
 
     @property
     def render_settings(self) -> dict[str, Any]:

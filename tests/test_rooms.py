@@ -11,9 +11,13 @@ import pytest
 ROOT = Path(__file__).parent.parent
 HEAVY = "torch :transformers"
 MODEL = "spans vocabulary losses families collate generate doors trainer train"
+PLAIN = "choose answers coordinates frames layouts numerals"
 RULES = [  # modules at or below the names on the left may not import what is on the right
     ("mm_numeric", "cli :tasks :evaluation :configs"),
-    ("choose answers frames numerals", f":{HEAVY} {MODEL} data config tasks evaluation"),
+    (
+        "choose answers coordinates frames layouts numerals",
+        f":{HEAVY} {MODEL} data config tasks evaluation",
+    ),
     ("vocabulary spans losses", ":transformers tasks evaluation config doors trainer train"),
     ("tasks", f":{HEAVY} {MODEL} evaluation"),
     ("evaluation.scorer evaluation.times evaluation.bootstrap", f":{HEAVY} {MODEL} tasks"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, T5Config, T5ForConditionalGeneration
 
-from mm_numeric.config import Config, DataSource, read_config
+from mm_numeric.config import Config, DataSource, ModelConfig, read_config
 from mm_numeric.data import load_examples
 from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
@@ -15,6 +15,7 @@ from mm_numeric.families.tiny import tiny_qwen2_tokenizer
 _KEPT = tempfile.TemporaryDirectory(prefix="mm-numeric-tests-")
 ROOT = Path(_KEPT.name)
 CACHE = ROOT / "cache"
+TINY = ModelConfig(name="tiny", dtype="float32")
 
 
 @functools.cache
@@ -28,12 +29,12 @@ def tiny_checkpoint(seed: int = 0) -> str:
 @functools.cache
 def tiny_family() -> Qwen2VL:
     """Return its tokenizer and image processor."""
-    return Qwen2VL.load(tiny_checkpoint())
+    return Qwen2VL.load(tiny_checkpoint(), TINY)
 
 
 def tiny_model(seed: int = 0):
     """Return a fresh copy of its weights."""
-    return tiny_family().load_model(tiny_checkpoint(seed), "main", "float32", "sdpa")
+    return tiny_family().load_model(tiny_checkpoint(seed), TINY)
 
 
 def small_config(folder: Path, *overrides: str) -> Config:

@@ -1,19 +1,24 @@
 """What a family of models has to say about itself.
 
 A family owns everything that differs between model classes: how a prompt is written, how a picture
-becomes numbers, what ends an answer, and which class is loaded. Training, prediction and the tests
-go through this protocol alone.
+becomes numbers, where the model sees a place of it, what ends an answer, which parameters are which
+part, and which class is loaded. Training, prediction and the tests go through this class alone.
 """
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Self
 
 from PIL import Image
 from torch import Tensor
+from transformers import AutoTokenizer
 
-from mm_numeric.frames import Frame
+from mm_numeric.config import ModelConfig, read_coordinates
+from mm_numeric.families.loading import check_saved_frame, load_weights, save_frame
+from mm_numeric.frames import Frame, Resize
+from mm_numeric.vocabulary import NumberVocabulary
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,7 @@ class Prompts:
     """The tokens of each, one placeholder for each image feature included."""
 
     pictures: dict[str, Tensor]
-    """What the image processor makes of their pictures, all together."""
+    """What the image processor makes of their pictures, all together; empty without pictures."""
 
 
 @dataclass(frozen=True)
@@ -38,37 +43,170 @@ class Tokens:
     """First and last-plus-one character of each; (0, 0) for the end."""
 
 
-class Family(Protocol):
+class Family(ABC):
     """One family of models, with the tokenizer and the image processor of one checkpoint."""
 
-    tokenizer: Any
-    pad_id: int
+    name: ClassVar[str]
+    """As its authors write it, for errors: ``Qwen2-VL``."""
+
+    model_class: ClassVar[Any]
+    """The class of transformers that is trained."""
+
+    habit: ClassVar[str] = "pixels_original"
+    """How the family writes coordinates unless told otherwise: a key of ``COORDINATES``."""
+
+    encoder_decoder: ClassVar[bool] = False
+    """Whether the answer goes to a decoder of its own (T5)."""
+
+    parts: ClassVar[Mapping[str, str]]
+    """A regular expression for each part (vision, projector, language, embeddings, head), matched
+    from the beginning of a parameter's name; every parameter is in exactly one."""
+
+    lora_targets: ClassVar[str]
+    """A regular expression for the full names of the linear layers of the language model, as PEFT's
+    ``target_modules`` takes it."""
+
+    picture_settings: ClassVar[tuple[str, ...]] = ()
+    """What ``model.picture`` may change: names among the fields of ``Resize``."""
+
     stop_ids: list[int]
+    """The tokens that end generation; the first ends a trained answer."""
+
+    pad_id: int
+
+    decoder_start_id: int
+    """What a decoder of its own begins with."""
+
+    resize: Resize
+    """What is done to every picture."""
+
+    def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
+        """Wrap the tokenizer and the image processor of a checkpoint; neither is changed."""
+        self.tokenizer = tokenizer
+        self.image_processor = image_processor
+        choice = self.habit if model.coordinates is None else model.coordinates
+        self.coordinates = read_coordinates(choice, "model.coordinates")
+        for setting in model.picture:
+            if setting not in self.picture_settings:
+                known = ", ".join(self.picture_settings) or "none"
+                raise ValueError(
+                    f"model.picture.{setting}: {self.name} has no such setting. Known: {known}."
+                )
+
+    # -- loading and saving -------------------------------------------------------------------
 
     @classmethod
-    def load(cls, source: str, revision: str) -> Self:
-        """Load tokenizer and image processor of a checkpoint."""
+    def load(cls, source: str, model: ModelConfig) -> Self:
+        """Load tokenizer and image processor of a checkpoint.
+
+        Args:
+            source: A hub name or a folder.
+            model: The settings; its ``name`` is not looked at.
+
+        Raises:
+            ValueError: If the checkpoint is of another family, or was trained in another frame.
+        """
+        tokenizer = AutoTokenizer.from_pretrained(
+            source, revision=model.revision, trust_remote_code=model.trust_remote_code
+        )
+        family = cls(tokenizer, cls._load_image_processor(source, model), model)
+        check_saved_frame(source, family.resize, family.coordinates)
+        return family
 
     @classmethod
+    @abstractmethod
+    def _load_image_processor(cls, source: str, model: ModelConfig) -> Any:
+        """Load the image processor, set as ``model.picture`` says; None for text alone."""
+
+    @classmethod
+    @abstractmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
         """Make a small model of the family's real class from code, and save it with the rest."""
 
-    def load_model(self, source: str, revision: str, dtype: str, attention: str) -> Any:
-        """Load the weights of a checkpoint."""
+    def load_model(self, source: str, model: ModelConfig) -> Any:
+        """Load the weights of a checkpoint, every one, from safetensors."""
+        return load_weights(self.model_class, self.name, source, model)
 
-    def prompts(self, texts: Sequence[str], pictures: Sequence[Image.Image]) -> Prompts:
-        """Write questions, each about a picture."""
+    def save(self, folder: Path) -> None:
+        """Save tokenizer, image processor and frame beside the weights."""
+        self.tokenizer.save_pretrained(folder)
+        if self.image_processor is not None:
+            self.image_processor.save_pretrained(folder)
+        save_frame(folder, self.resize, self.coordinates)
+
+    # -- pictures and places ------------------------------------------------------------------
 
     def frame(self, width: int, height: int) -> Frame:
-        """Return how a picture of so many pixels is seen."""
+        """Return how an upright picture of so many pixels is seen, and places in it are written.
+
+        Raises:
+            ValueError: If such a picture cannot be resized as the family does.
+        """
+        return Frame(width, height, self.resize.view(width, height), self.coordinates)
+
+    @abstractmethod
+    def image_tokens(self, width: int, height: int) -> int:
+        """Return how many placeholders a picture of so many pixels takes in the prompt."""
+
+    # -- text ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def prompts(self, texts: Sequence[str], pictures: Sequence[Image.Image | None]) -> Prompts:
+        """Write questions, each about a picture or, where it is None, about none."""
 
     def answer(self, text: str) -> Tokens:
         """Write an answer and its end."""
+        tokens = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        offsets = [(start, end) for start, end in tokens["offset_mapping"]]
+        return Tokens(ids=[*tokens["input_ids"], self.stop_ids[0]], offsets=[*offsets, (0, 0)])
 
+    def text(self, ids: Sequence[int]) -> str:
+        """Return what was generated up to its end; the special tokens of coordinates survive."""
+        ends = {*self.stop_ids, self.pad_id}
+        length = next((i for i, token in enumerate(ids) if token in ends), len(ids))
+        return self.tokenizer.decode(ids[:length], skip_special_tokens=False)
+
+    def vocabulary(self) -> NumberVocabulary:
+        """Return the number tokens: digits, and the location tokens if coordinates are written so.
+
+        Raises:
+            ValueError: If the tokenizer has no location tokens and they are asked for.
+        """
+        digits = NumberVocabulary.from_tokenizer(self.tokenizer)
+        bins = self.coordinates.bins
+        if bins is None:
+            return digits
+        tokens = [self.coordinates.text.bin(level) for level in range(bins)]
+        return NumberVocabulary.from_tokens(self.tokenizer, tokens) | digits
+
+    @abstractmethod
     def model_inputs(
-        self, input_ids: Tensor, attention_mask: Tensor, pictures: dict[str, Tensor]
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        answered: Tensor,
+        pictures: dict[str, Tensor],
     ) -> dict[str, Any]:
-        """Return what the model's forward takes for a padded batch."""
+        """Return what the model's forward takes for a padded batch.
 
-    def save(self, folder: Path) -> None:
-        """Save tokenizer and image processor beside the weights."""
+        Args:
+            input_ids: [b, t] prompts, in training with their answers behind them.
+            attention_mask: [b, t] 0 at padding.
+            answered: [b, t] bool, the tokens of the answer and its end; all False in generation.
+            pictures: ``Prompts.pictures``.
+        """
+
+    def token_id(self, token: str) -> int:
+        """Return the id of a token that every checkpoint of this family has.
+
+        Raises:
+            ValueError: If the tokenizer lacks it.
+        """
+        vocabulary = self.tokenizer.get_vocab()
+        if token not in vocabulary:
+            raise ValueError(
+                f"model.family: the tokenizer of {self.tokenizer.name_or_path} has no {token}, so "
+                f"it is not a {self.name} checkpoint; set model.family to the family that it "
+                "belongs to."
+            )
+        return vocabulary[token]

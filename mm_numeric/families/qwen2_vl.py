@@ -1,9 +1,10 @@
 """Qwen2-VL.
 
 Picture   smart-resize to multiples of patch size x merge size, between the pixel limits that the
-          checkpoint's image processor holds; one token for each merged patch
+          checkpoint's image processor holds or ``model.picture`` sets; one token a merged patch
 Prompt    the checkpoint's own chat template
 Answer    the text, then ``<|im_end|>``
+Places    0 to 1000 of the picture, ``<|box_start|>(x1,y1),(x2,y2)<|box_end|>``
 
 The tokenizer and the image processor are loaded one by one, and the image processor on its PIL
 backend: Qwen2VLProcessor cannot be made without torchvision, which its video processor needs.
@@ -11,39 +12,59 @@ backend: Qwen2VLProcessor cannot be made without torchvision, which its video pr
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar
 
 from PIL import Image
 from torch import Tensor
-from transformers import AutoTokenizer, Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil
+from transformers import Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil
 
-from mm_numeric.families.family import Prompts, Tokens
-from mm_numeric.frames import Frame
+from mm_numeric.config import ModelConfig
+from mm_numeric.families.family import Family, Prompts
+from mm_numeric.frames import Resize
 
 IMAGE_TOKEN = "<|image_pad|>"
 END_TOKEN = "<|im_end|>"
 
 
-class Qwen2VL:
+class Qwen2VL(Family):
     """The family of Qwen/Qwen2-VL-2B-Instruct and its sizes."""
 
-    def __init__(self, tokenizer: Any, image_processor: Any) -> None:
+    name = "Qwen2-VL"
+    model_class: ClassVar[Any] = Qwen2VLForConditionalGeneration
+    habit = "qwen2_vl"
+    picture_settings = ("min_pixels", "max_pixels")
+    parts: ClassVar = {
+        "vision": r"model\.visual\.(?!merger\.)",
+        "projector": r"model\.visual\.merger\.",
+        "embeddings": r"model\.language_model\.embed_tokens\.",
+        "language": r"model\.language_model\.(?!embed_tokens\.)",
+        "head": r"lm_head\.",
+    }
+    lora_targets = r"model\.language_model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj"
+
+    def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
         """Wrap the tokenizer and the image processor of a checkpoint; neither is changed."""
-        self.tokenizer = tokenizer
-        self.image_processor = image_processor
-        self.image_id = self._id(IMAGE_TOKEN)
-        end_id = self._id(END_TOKEN)
-        self.pad_id: int = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else end_id
+        super().__init__(tokenizer, image_processor, model)
+        self.image_id = self.token_id(IMAGE_TOKEN)
+        end_id = self.token_id(END_TOKEN)
+        self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else end_id
         self.stop_ids = [end_id]
-        self._prompt_ids: dict[str, list[int]] = {}
+        self.resize = Resize(
+            kind="smart",
+            factor=image_processor.patch_size * image_processor.merge_size,
+            min_pixels=image_processor.size["shortest_edge"],
+            max_pixels=image_processor.size["longest_edge"],
+        )
+        self._prompt_ids: dict[tuple[str, bool], list[int]] = {}
 
     @classmethod
-    def load(cls, source: str, revision: str = "main") -> Self:
-        """Load tokenizer and image processor of a checkpoint."""
-        return cls(
-            AutoTokenizer.from_pretrained(source, revision=revision),
-            Qwen2VLImageProcessorPil.from_pretrained(source, revision=revision),
-        )
+    def _load_image_processor(cls, source: str, model: ModelConfig) -> Any:
+        processor = Qwen2VLImageProcessorPil.from_pretrained(source, revision=model.revision)
+        size = {
+            "shortest_edge": model.picture.get("min_pixels", processor.size["shortest_edge"]),
+            "longest_edge": model.picture.get("max_pixels", processor.size["longest_edge"]),
+        }
+        return Qwen2VLImageProcessorPil.from_dict({**processor.to_dict(), "size": size})
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
@@ -52,48 +73,30 @@ class Qwen2VL:
 
         make_tiny_qwen2_vl(folder, seed)
 
-    def load_model(self, source: str, revision: str, dtype: str, attention: str) -> Any:
-        """Load the weights of a checkpoint, from safetensors."""
-        return Qwen2VLForConditionalGeneration.from_pretrained(
-            source,
-            revision=revision,
-            dtype=dtype,
-            attn_implementation=attention,
-            use_safetensors=True,
-        )
+    def image_tokens(self, width: int, height: int) -> int:
+        """Return the number of merged patches."""
+        view = self.resize.view(width, height)
+        return view.width_px * view.height_px // self.resize.factor**2
 
-    def prompts(self, texts: Sequence[str], pictures: Sequence[Image.Image]) -> Prompts:
-        """Write questions, each about a picture."""
-        features = self.image_processor(images=list(pictures), return_tensors="pt")
-        grids = features["image_grid_thw"]
-        ids = []
-        for text, patches in zip(texts, grids.prod(dim=1).tolist(), strict=True):
-            written = self._written(text)
-            at = written.index(self.image_id)
-            placeholders = [self.image_id] * (patches // self.image_processor.merge_size**2)
-            ids.append([*written[:at], *placeholders, *written[at + 1 :]])
-        pixels = {"pixel_values": features["pixel_values"], "image_grid_thw": grids}
-        return Prompts(ids=ids, pictures=pixels)
-
-    def frame(self, width: int, height: int) -> Frame:
-        """Return how a picture of so many pixels is seen."""
-        size = self.image_processor.size
-        return Frame.smart_resize(
-            width,
-            height,
-            factor=self.image_processor.patch_size * self.image_processor.merge_size,
-            min_pixels=size["shortest_edge"],
-            max_pixels=size["longest_edge"],
-        )
-
-    def answer(self, text: str) -> Tokens:
-        """Write an answer and its end."""
-        tokens = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        offsets = [(start, end) for start, end in tokens["offset_mapping"]]
-        return Tokens(ids=[*tokens["input_ids"], self.stop_ids[0]], offsets=[*offsets, (0, 0)])
+    def prompts(self, texts: Sequence[str], pictures: Sequence[Image.Image | None]) -> Prompts:
+        """Write questions, each about a picture or about none."""
+        ids = [
+            self._written(text, 0 if picture is None else self.image_tokens(*picture.size))
+            for text, picture in zip(texts, pictures, strict=True)
+        ]
+        shown = [picture for picture in pictures if picture is not None]
+        if not shown:
+            return Prompts(ids=ids, pictures={})
+        features = self.image_processor(images=shown, return_tensors="pt")
+        names = ("pixel_values", "image_grid_thw")
+        return Prompts(ids=ids, pictures={name: features[name] for name in names})
 
     def model_inputs(
-        self, input_ids: Tensor, attention_mask: Tensor, pictures: dict[str, Tensor]
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        answered: Tensor,
+        pictures: dict[str, Tensor],
     ) -> dict[str, Any]:
         """Return what ``Qwen2VLForConditionalGeneration.forward`` takes for a padded batch."""
         return {
@@ -103,31 +106,23 @@ class Qwen2VL:
             **pictures,
         }
 
-    def save(self, folder: Path) -> None:
-        """Save tokenizer and image processor beside the weights."""
-        self.tokenizer.save_pretrained(folder)
-        self.image_processor.save_pretrained(folder)
+    def _written(self, text: str, image_tokens: int) -> list[int]:
+        """Return the tokens of a question."""
+        key = text, image_tokens > 0
+        if key not in self._prompt_ids:
+            self._prompt_ids[key] = self._tokenised(*key)
+        written = self._prompt_ids[key]
+        if not image_tokens:
+            return list(written)
+        at = written.index(self.image_id)
+        return [*written[:at], *[self.image_id] * image_tokens, *written[at + 1 :]]
 
-    def _written(self, text: str) -> list[int]:
+    def _tokenised(self, text: str, with_picture: bool) -> list[int]:
         """Return the tokens of a question, one placeholder standing for the picture."""
-        if text not in self._prompt_ids:
-            self._prompt_ids[text] = self._tokenised(text)
-        return self._prompt_ids[text]
-
-    def _tokenised(self, text: str) -> list[int]:
-        content = [{"type": "image"}, {"type": "text", "text": text}]
+        content = [{"type": "image"}] if with_picture else []
         written = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
+            [{"role": "user", "content": [*content, {"type": "text", "text": text}]}],
+            add_generation_prompt=True,
+            tokenize=False,
         )
         return self.tokenizer(written, add_special_tokens=False)["input_ids"]
-
-    def _id(self, token: str) -> int:
-        """Return the id of a token that every checkpoint of this family has."""
-        vocabulary = self.tokenizer.get_vocab()
-        if token not in vocabulary:
-            name = self.tokenizer.name_or_path
-            raise ValueError(
-                f"model.family: the tokenizer of {name} has no {token}, so it is not a Qwen2-VL "
-                "checkpoint; set model.family to the family that it belongs to."
-            )
-        return vocabulary[token]

@@ -88,7 +88,7 @@ def test_the_text_is_read_anew(tmp_path):
         ([ROWS[0], ROWS[0]], r"line 2: the id 'a' stands twice; score each row once\."),
         ([{"text": "", "target": "7:05"}], r'line 1: no "id" \(a text\); a prediction needs id, t'),
         ([{"id": "a", "target": "7:05"}], r'line 1: no "text" \(a text\)'),
-        ([{"id": "a", "text": "7:05"}], r'line 1: no "target" \(a text\)'),
+        ([{"id": "a", "text": "7:05"}], r'line 1: no "target"; a prediction needs'),
         ([{"id": "a", "text": "7:05", "target": None}], r'line 1: no "target"'),
         ([{"id": 1, "text": "7:05", "target": "7:05"}], r'line 1: no "id"'),
         (

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from PIL import Image
-from tiny_models import tiny_family, tiny_model
+from tiny_models import TINY, tiny_family, tiny_model
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
-from mm_numeric.collate import PromptCollator, TrainingCollator
+from mm_numeric.collate import TrainingCollator, prompt_batch
 from mm_numeric.data import open_picture
 from mm_numeric.generate import generate
 from mm_numeric.vocabulary import NumberVocabulary
@@ -92,7 +92,7 @@ def test_training_and_generation_write_the_same_prompt(clock_examples):
     family = tiny_family()
     vocabulary = NumberVocabulary.from_tokenizer(family.tokenizer)
     trained = TrainingCollator(family, task, vocabulary)(examples[:1])
-    asked = PromptCollator(family)(examples[:1])
+    asked, _ = prompt_batch(family, examples[:1])
     length = asked["input_ids"].shape[1]
     assert torch.equal(trained["input_ids"][:, :length], asked["input_ids"])
     assert torch.equal(trained["pixel_values"], asked["pixel_values"])
@@ -108,7 +108,7 @@ def test_another_family_s_tokenizer_is_refused(clock_examples):
             return {"a": 0}
 
     with pytest.raises(ValueError, match=r"other/model has no <\|image_pad\|>.*model\.family"):
-        Qwen2VL(OtherTokenizer(), None)
+        Qwen2VL(OtherTokenizer(), None, TINY)
 
 
 def test_pictures_are_seen_in_colour_and_upright(clock_examples):

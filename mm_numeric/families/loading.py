@@ -1,0 +1,123 @@
+"""Checkpoints: weights from a hub name or a folder, and the frame that a folder was trained in."""
+
+import json
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, BitsAndBytesConfig
+
+from mm_numeric.config import ModelConfig
+from mm_numeric.coordinates import Coordinates
+from mm_numeric.frames import Resize
+
+FRAME = "frame.json"
+"""Beside the weights of a trained model: how it saw pictures and wrote places."""
+
+
+def load_weights(model_class: Any, family: str, source: str, model: ModelConfig) -> Any:
+    """Load every weight of a checkpoint into a class, from safetensors.
+
+    Args:
+        model_class: A class of transformers.
+        family: What it is called, for errors.
+        source: A hub name or a folder.
+        model: The settings; its ``name`` is not looked at.
+
+    Raises:
+        ValueError: If the checkpoint is of another class, lacks weights or holds some of another
+            shape, or is to be quantised without bitsandbytes.
+    """
+    config = AutoConfig.from_pretrained(
+        source, revision=model.revision, trust_remote_code=model.trust_remote_code
+    )
+    wanted = getattr(model_class, "config_class", None)
+    if wanted is not None and config.model_type != wanted.model_type:
+        raise ValueError(
+            f"model.name: {source!r} is a checkpoint of type {config.model_type!r}, and "
+            f"model.family says {family}, which is {wanted.model_type!r}; set model.family to the "
+            "family that it belongs to."
+        )
+    loaded, info = model_class.from_pretrained(
+        source,
+        revision=model.revision,
+        dtype=model.dtype,
+        attn_implementation=model.attention,
+        use_safetensors=True,
+        trust_remote_code=model.trust_remote_code,
+        quantization_config=quantization(model),
+        output_loading_info=True,
+    )
+    refuse_gaps(info, source)
+    return loaded
+
+
+def refuse_gaps(info: dict[str, Any], source: str) -> None:
+    """Refuse a checkpoint that did not fill the model: what it lacks would be random numbers.
+
+    Raises:
+        ValueError: If a weight is missing or of another shape.
+    """
+    for what, why in (("missing_keys", "lacks"), ("mismatched_keys", "has in another shape")):
+        names = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info[what])
+        if names:
+            raise ValueError(
+                f"model.name: {source!r} {why} {len(names)} weights of the model "
+                f"({', '.join(names[:3])}{' ...' if len(names) > 3 else ''}); give the folder of a "
+                "complete checkpoint."
+            )
+
+
+def quantization(model: ModelConfig) -> BitsAndBytesConfig | None:
+    """Return how weights are quantised while they are loaded.
+
+    Raises:
+        ValueError: If bitsandbytes is not installed.
+    """
+    if model.quantize is None:
+        return None
+    if find_spec("bitsandbytes") is None:
+        raise ValueError(
+            f"model.quantize: {model.quantize} needs bitsandbytes, which is not installed; run "
+            "`pip install bitsandbytes`, or take model.quantize out."
+        )
+    if model.quantize == "int8":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+
+
+def save_frame(folder: Path, resize: Resize, coordinates: Coordinates) -> None:
+    """Write how a model saw pictures and wrote places beside its weights."""
+    frame = {"resize": asdict(resize), "coordinates": asdict(coordinates)}
+    (folder / FRAME).write_text(json.dumps(frame, indent=1) + "\n", encoding="utf-8")
+
+
+def check_saved_frame(source: str, resize: Resize, coordinates: Coordinates) -> None:
+    """Refuse a folder whose model was trained in another frame: its boxes would be read wrongly.
+
+    Raises:
+        ValueError: If the frame beside the weights is another.
+    """
+    file = Path(source, FRAME)
+    if not file.is_file():
+        return
+    try:
+        saved = json.loads(file.read_text(encoding="utf-8"))
+        theirs = {**saved["resize"], **saved["coordinates"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file}: not a frame ({error}); delete it or restore it.") from error
+    for name, ours in {**asdict(resize), **asdict(coordinates)}.items():
+        if theirs.get(name) != ours:
+            setting = "model.picture" if name in asdict(resize) else "model.coordinates"
+            raise ValueError(
+                f"{setting}: the model in {source} was trained with {name} {theirs.get(name)!r}, "
+                f"and here it is {ours!r}: its coordinates would be read in another frame. Set it "
+                f"as it was, or delete {file} to train the model for the new frame."
+            )

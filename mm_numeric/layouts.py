@@ -1,0 +1,279 @@
+"""The text around coordinates: brackets, JSON, special tokens, location tokens.
+
+A layout is data. It writes shapes from numerals, and reads any text back: shapes that are whole,
+each with what stands beside it as its label, and how the text ended. Reading takes time linear in
+the text and never fails; what was not found is said by ``Reading``.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+_FIELD = re.compile(
+    r'"(?:label|text_content)"\s*:\s*("(?:[^"\\]|\\.)*")|"(?:[^"\\]|\\.)*"|\{', re.DOTALL
+)
+"""A label in JSON, any other string, or the beginning of an object."""
+
+
+class Piece(NamedTuple):
+    """A part of a written shape."""
+
+    text: str
+    number: int | None = None
+    """Which of the shape's numerals it is; None for the text around them."""
+
+
+class ShapeText(NamedTuple):
+    """One shape as it was read."""
+
+    numerals: tuple[str, ...]
+    label: str
+
+
+class Reading(NamedTuple):
+    """What a text holds."""
+
+    shapes: tuple[ShapeText, ...]
+    """Every shape that is whole: opened, closed, with numerals between."""
+
+    cut: bool
+    """Whether the text ends within a shape."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How shapes are written: box, polygon or point, alone or in a list."""
+
+    open: str = ""
+    close: str = ""
+    """Around the numerals of a box."""
+
+    polygon_open: str | None = None
+    polygon_close: str | None = None
+    """Around those of a polygon or a point; as for a box when None."""
+
+    point_open: str = ""
+    point_close: str = ""
+    between_numerals: str = ", "
+    between_points: str = ", "
+    label_open: str = ""
+    label_close: str = ""
+    label_first: bool = True
+    """Whether a label stands before its shape."""
+
+    before: str = ""
+    after: str = ""
+    """Around a shape together with its label."""
+
+    between: str = "; "
+    """Between two shapes of a list."""
+
+    list_open: str = ""
+    list_close: str = ""
+    """Around a list, that of one shape included."""
+
+    quoted: bool = False
+    """Whether labels are JSON strings."""
+
+    bins: int | None = None
+    """How many location tokens there are; None where numerals are digits."""
+
+    nothing: str = "none"
+    """What is written where there is no shape."""
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def write(self, shapes: Sequence[tuple[Sequence[str], str, bool]]) -> Iterator[Piece]:
+        """Write shapes, piece by piece.
+
+        Args:
+            shapes: The numerals of each in the order they are written, its label (empty for none),
+                and whether it is a box (two points) or another shape.
+
+        Raises:
+            ValueError: If a label could not be told from the text around it.
+        """
+        if not shapes:
+            yield Piece(self.nothing)
+            return
+        yield Piece(self.list_open)
+        for i, (numerals, label, is_box) in enumerate(shapes):
+            yield Piece((self.between if i else "") + self.before)
+            if label and self.label_first:
+                yield Piece(self._label(label))
+            yield Piece(self.open if is_box or self.polygon_open is None else self.polygon_open)
+            for number, numeral in enumerate(numerals):
+                if number % 2:
+                    yield Piece(self.between_numerals)
+                else:
+                    yield Piece((self.between_points if number else "") + self.point_open)
+                yield Piece(numeral, number)
+                yield Piece(self.point_close if number % 2 else "")
+            yield Piece(self.close if is_box or self.polygon_close is None else self.polygon_close)
+            if label and not self.label_first:
+                yield Piece(self._label(label))
+            yield Piece(self.after)
+        yield Piece(self.list_close)
+
+    def bin(self, level: int) -> str:
+        """Return the location token of a level."""
+        return f"<loc{level:04d}>"
+
+    def bin_level(self, token: str) -> int:
+        """Return the level of a location token."""
+        return int(token[4:-1])
+
+    def _label(self, label: str) -> str:
+        if self.quoted:
+            return self.label_open + json.dumps(label, ensure_ascii=False)[1:-1] + self.label_close
+        written = self.label_open + label + self.label_close
+        if label != self._cleaned(label) or self._shape.search(label):
+            raise ValueError(
+                f"the label {label!r} holds text that stands around coordinates; change it or take "
+                "another layout"
+            )
+        return written
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def read(self, text: str) -> Reading:
+        """Find the shapes of a text."""
+        found = list(self._shape.finditer(text))
+        starts = [*(match.start() for match in found), len(text)]
+        ends = [0, *(match.end() for match in found)]
+        shapes = []
+        for i, match in enumerate(found):
+            numerals = tuple(self._numeral.findall(match.group()[len(match.group("open")) :]))
+            before, after = text[ends[i] : starts[i]], text[ends[i + 1] : starts[i + 1]]
+            shapes.append(ShapeText(numerals, self._read_label(before, after)))
+        return Reading(tuple(shapes), bool(self._begun.search(text, ends[-1])))
+
+    @cached_property
+    def _numeral(self) -> re.Pattern[str]:
+        return re.compile(r"<loc[0-9]{4}>" if self.bins else r"-?[0-9]+(?:\.[0-9]+)?")
+
+    @cached_property
+    def _body(self) -> str:
+        """What may stand within a shape; none of it can begin one, so that reading is linear."""
+        return r"(?:<loc[0-9]{4}>\s*)+" if self.bins else r"[-0-9.,()\s]*?"
+
+    @cached_property
+    def _shape(self) -> re.Pattern[str]:
+        """A whole shape."""
+        opens = self._either(self.open, self.polygon_open)
+        closes = self._either(self.close, self.polygon_close)
+        if self.bins:
+            return re.compile(f"(?P<open>){self._body}")
+        if not self.open:  # (x,y),(x,y): points that a comma joins, and nothing around them
+            point = r"\(\s*-?[0-9.]+\s*,\s*-?[0-9.]+\s*\)"
+            return re.compile(rf"(?P<open>){point}(?:\s*,\s*{point})*")
+        return re.compile(f"(?P<open>{opens}){self._body}(?:{closes})")
+
+    @cached_property
+    def _begun(self) -> re.Pattern[str]:
+        """A shape that the text ends in."""
+        if self.bins:
+            return re.compile(r"<loc[0-9]{0,4}$|<lo?$")
+        opens = self._either(self.open or "(", self.polygon_open)
+        return re.compile(rf"(?:{opens})[-0-9.,()\s]*$")
+
+    @staticmethod
+    def _either(*literals: str | None) -> str:
+        """Return a pattern of any of these texts, spaces in them optional."""
+        patterns = {
+            r"\s*".join(map(re.escape, re.findall(r"\S", text))) for text in literals if text
+        }
+        return "|".join(sorted(patterns, key=len, reverse=True))
+
+    def _read_label(self, before: str, after: str) -> str:
+        """Return the label in what stands around a shape."""
+        if not self.quoted:
+            return self._cleaned(before if self.label_first else after)
+        label = ""
+        for field in _FIELD.finditer(before):  # "label" may stand first in the shape's own object
+            label = "" if field.group() == "{" else field.group(1) or label
+        for field in _FIELD.finditer(after):
+            if field.group() == "{":
+                break
+            label = field.group(1) or label
+        try:
+            return str(json.loads(label)) if label else ""
+        except ValueError:  # a character that JSON does not allow
+            return ""
+
+    def _cleaned(self, text: str) -> str:
+        """Take the text around a label away."""
+        for literal in (self.label_open, self.label_close, self.list_open, self.list_close):
+            if literal.strip():
+                text = text.replace(literal.strip(), "")
+        text = text.strip()
+        for literal in (self.between.strip(), self.before.strip(), self.after.strip()):
+            text = text.removeprefix(literal).removesuffix(literal).strip()
+        return text
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "brackets": Layout(open="[", close="]", label_close=" "),
+    "parentheses": Layout(
+        point_open="(",
+        point_close=")",
+        between_numerals=",",
+        between_points=",",
+        label_close=" ",
+    ),
+    "qwen_vl": Layout(
+        open="<|box_start|>",
+        close="<|box_end|>",
+        polygon_open="<|quad_start|>",
+        polygon_close="<|quad_end|>",
+        point_open="(",
+        point_close=")",
+        between_numerals=",",
+        between_points=",",
+        label_open="<|object_ref_start|>",
+        label_close="<|object_ref_end|>",
+        between="",
+    ),
+    "json": Layout(
+        open='"bbox_2d": [',
+        close="]",
+        polygon_open='"poly_2d": [',
+        label_open=', "label": "',
+        label_close='"',
+        label_first=False,
+        before="{",
+        after="}",
+        between=", ",
+        list_open="[",
+        list_close="]",
+        quoted=True,
+        nothing="[]",
+    ),
+    "json_box_2d": Layout(
+        open='"box_2d": [',
+        close="]",
+        polygon_open='"poly_2d": [',
+        label_open=', "label": "',
+        label_close='"',
+        label_first=False,
+        before="{",
+        after="}",
+        between=", ",
+        list_open="[",
+        list_close="]",
+        quoted=True,
+        nothing="[]",
+    ),
+    "loc": Layout(
+        between_numerals="",
+        between_points="",
+        label_open=" ",
+        label_first=False,
+        between=" ; ",
+        bins=1024,
+    ),
+}
+"""The text that each way to write coordinates puts around them."""

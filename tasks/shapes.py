@@ -1,0 +1,125 @@
+"""Rows of grounding and text detection: shapes in pixels of the original, upright picture."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mm_numeric.answers import Box, Instance, Point, Polygon, Shape
+
+OUTSIDE = ("refuse", "clip")
+"""What to do with a shape that reaches out of its picture."""
+
+
+def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int] | None]:
+    """Read which picture a row is about, and its size where the row says it.
+
+    Raises:
+        ValueError: If there is no picture, or the size is none.
+    """
+    image = next((row[name] for name in ("image", "file", "img_path") if row.get(name)), None)
+    if not isinstance(image, str):
+        raise ValueError(f'{where}: no picture; each row needs "image" (a path).')
+    width, height = row.get("width"), row.get("height")
+    if width is None and height is None:
+        return Path(image), None
+    if not (type(width) is int and type(height) is int and min(width, height) >= 1):
+        raise ValueError(
+            f"{where}: width {width!r} and height {height!r} are not the pixels of a picture; "
+            "give both as whole numbers, or neither."
+        )
+    return Path(image), (width, height)
+
+
+def read_box(value: Any, where: str, *, xywh: bool = False) -> Box:
+    """Read ``[x1, y1, x2, y2]``, or ``[x, y, width, height]``.
+
+    Raises:
+        ValueError: If it is not four numbers, or the corners are not in this order.
+    """
+    numbers = _numbers(value, where)
+    if len(numbers) != 4:
+        form = "x, y, width, height" if xywh else "x1, y1, x2, y2"
+        raise ValueError(f"{where}: a box is [{form}], not {len(numbers)} numbers.")
+    x1, y1, x2, y2 = numbers
+    if xywh:
+        x2, y2 = x1 + x2, y1 + y2
+    if x2 < x1 or y2 < y1:
+        raise ValueError(
+            f"{where}: the box [{x1:g}, {y1:g}, {x2:g}, {y2:g}] is reversed; "
+            + ("width and height are at least 0." if xywh else "write the smaller x and y first.")
+        )
+    if x1 == x2 or y1 == y2:
+        raise ValueError(f"{where}: the box [{x1:g}, {y1:g}, {x2:g}, {y2:g}] has no area.")
+    return Box(x1, y1, x2, y2)
+
+
+def read_polygon(value: Any, where: str) -> Polygon:
+    """Read ``[x1, y1, x2, y2, x3, y3, ...]`` or ``[[x1, y1], [x2, y2], ...]``.
+
+    Raises:
+        ValueError: If it is not at least three points.
+    """
+    if isinstance(value, list) and all(isinstance(p, list) and len(p) == 2 for p in value):
+        value = [number for point in value for number in point]
+    numbers = _numbers(value, where)
+    if len(numbers) < 6 or len(numbers) % 2:
+        raise ValueError(
+            f"{where}: a polygon is [x1, y1, x2, y2, x3, y3, ...] with at least three points, not "
+            f"{len(numbers)} numbers."
+        )
+    return Polygon(tuple(zip(numbers[::2], numbers[1::2], strict=True)))
+
+
+def read_instance(row: Any, where: str) -> Instance:
+    """Read one of several things in a picture.
+
+    Raises:
+        ValueError: If it has no shape.
+    """
+    if not isinstance(row, Mapping):
+        raise ValueError(f'{where}: expected an object {{"polygon": [...]}}, found {row!r:.40}.')
+    shape: Shape
+    if row.get("polygon") is not None:
+        shape = read_polygon(row["polygon"], f"{where}, polygon")
+    elif row.get("box") is not None:
+        shape = read_box(row["box"], f"{where}, box")
+    else:
+        raise ValueError(f'{where}: no shape; each instance needs "polygon" or "box".')
+    ignore = row.get("ignore", False)
+    if not isinstance(ignore, bool):
+        raise ValueError(f"{where}: ignore is true or false, not {ignore!r:.20}.")
+    return Instance(shape, str(row.get("label") or ""), ignore)
+
+
+def instance_row(instance: Instance) -> dict[str, Any]:
+    """Return an instance as ``read_instance`` reads it."""
+    row: dict[str, Any] = shape_row(instance.shape)
+    if instance.label:
+        row["label"] = instance.label
+    if instance.ignore:
+        row["ignore"] = True
+    return row
+
+
+def shape_row(shape: Shape) -> dict[str, list[float]]:
+    """Return a shape as JSON: ``{"box": [...]}`` or ``{"polygon": [...]}``."""
+    name = "box" if isinstance(shape, Box) else "polygon"
+    return {name: [coordinate for point in shape.points for coordinate in point]}
+
+
+def clipped(shape: Shape, width: float, height: float) -> Shape:
+    """Return a shape with every point moved into the picture."""
+    points: tuple[Point, ...] = tuple(
+        (min(max(x, 0.0), width), min(max(y, 0.0), height)) for x, y in shape.points
+    )
+    return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)
+
+
+def _numbers(value: Any, where: str) -> list[float]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ValueError(f"{where}: expected a list of numbers, found {value!r:.40}.")
+    for number in value:
+        if type(number) not in (int, float) or not math.isfinite(number):
+            raise ValueError(f"{where}: {number!r:.40} is not a number.")
+    return [float(number) for number in value]
