@@ -218,7 +218,7 @@ class Told:
     """A task whose answer is a text, with the time in it marked."""
 
     @staticmethod
-    def format(text):
+    def format(text, frame=None):
         """Return the text and its marks: hour and minute around the first colon."""
         colon = text.index(":")
         start = text.rfind(" ", 0, colon) + 1
