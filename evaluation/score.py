@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mm_numeric.answers import ClockTime, Unreadable
+from mm_numeric.answers import Box, ClockTime, Unreadable
 from mm_numeric.choose import choose, load
 from mm_numeric.data import read_rows
 from mm_numeric.evaluation.bootstrap import interval
@@ -25,6 +25,7 @@ from mm_numeric.run_folder import RESULTS, SCORES, write_text
 from mm_numeric.tasks import TASKS
 
 SCORERS: Mapping[type, str] = {
+    Box: "mm_numeric.evaluation.boxes:BOXES",
     ClockTime: "mm_numeric.evaluation.times:TIMES",
 }
 """How each kind of answer is judged; a task with answers of its own names its ``scorer``."""

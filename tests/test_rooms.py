@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 HEAVY = "torch :transformers"
 MODEL = "spans vocabulary losses families collate generate doors trainer train"
 PLAIN = "choose answers coordinates frames layouts numerals"
+SCORERS = "evaluation.scorer evaluation.times evaluation.boxes evaluation.bootstrap"
 RULES = [  # modules at or below the names on the left may not import what is on the right
     ("mm_numeric", "cli :tasks :evaluation :configs"),
     (
@@ -20,7 +21,7 @@ RULES = [  # modules at or below the names on the left may not import what is on
     ),
     ("vocabulary spans losses", ":transformers tasks evaluation config doors trainer train"),
     ("tasks", f":{HEAVY} {MODEL} evaluation"),
-    ("evaluation.scorer evaluation.times evaluation.bootstrap", f":{HEAVY} {MODEL} tasks"),
+    (SCORERS, f":{HEAVY} {MODEL} tasks"),
     ("config strict trainer_settings data run_folder", f":{HEAVY} evaluation"),
     ("families collate generate doors trainer train", "evaluation"),
 ]

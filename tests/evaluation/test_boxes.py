@@ -1,0 +1,93 @@
+"""Overlap, against a count of cells and by hand."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mm_numeric.answers import Box, Polygon
+from mm_numeric.coordinates import COORDINATES
+from mm_numeric.evaluation.boxes import BOXES, box_ious, iou, polygon_ious, size_of
+from mm_numeric.evaluation.score import score
+from mm_numeric.frames import Frame, Resize
+
+
+def by_cells(a, b):
+    """Count the unit cells that two boxes in whole pixels share and cover."""
+    cells = [
+        {(x, y) for x in range(int(s.x1), int(s.x2)) for y in range(int(s.y1), int(s.y2))}
+        for s in (a, b)
+    ]
+    either = len(cells[0] | cells[1])
+    return len(cells[0] & cells[1]) / either if either else 0.0
+
+
+def random_boxes(count, seed):
+    draw = np.random.default_rng(seed)
+    near = draw.integers(0, 9, size=(count, 2))
+    sides = draw.integers(-2, 9, size=(count, 2))  # some are reversed or have no area
+    return [Box(*map(float, row)) for row in np.hstack([near, near + sides])]
+
+
+def test_boxes_overlap_as_their_cells_do():
+    a, b = random_boxes(400, 0), random_boxes(400, 1)
+    expected = [by_cells(*pair) for pair in zip(a, b, strict=True)]
+    assert box_ious(a, b) == pytest.approx(expected, abs=1e-12)
+    assert sum(value > 0 for value in expected) > 30
+
+
+def test_polygons_of_boxes_overlap_as_boxes_do():
+    a, b = random_boxes(200, 2), random_boxes(200, 3)
+    a, b = (
+        [Box(min(s.x1, s.x2), min(s.y1, s.y2), max(s.x1, s.x2), max(s.y1, s.y2)) for s in side]
+        for side in (a, b)
+    )
+    polygons = [
+        [Polygon(((s.x1, s.y1), (s.x2, s.y1), (s.x2, s.y2), (s.x1, s.y2))) for s in side]
+        for side in (a, b)
+    ]
+    assert polygon_ious(*polygons) == pytest.approx(box_ious(a, b), abs=1e-9)
+
+
+def test_a_triangle_is_half_its_box():
+    triangle = Polygon(((0.0, 0.0), (10.0, 0.0), (0.0, 10.0)))
+    assert iou(triangle, Box(0, 0, 10, 10)) == pytest.approx(0.5)
+    bow = Polygon(((0.0, 0.0), (10.0, 10.0), (10.0, 0.0), (0.0, 10.0)))  # crosses itself
+    assert iou(bow, Box(0, 0, 10, 10)) == pytest.approx(0.5)
+    assert iou(Polygon(((1.0, 1.0),)), Box(0, 0, 10, 10)) == 0
+
+
+def test_what_was_not_read_has_found_nothing():
+    assert box_ious([None], [Box(0, 0, 1, 1)]).tolist() == [0]
+    columns = BOXES.columns([None, Box(0, 0, 10, 5)], [Box(0, 0, 1, 1), Box(0, 0, 10, 10)])
+    assert columns["iou"].tolist() == [0, 0.5]
+    assert columns["accuracy_at_0.5"].tolist() == [0, 1]  # at least 0.5
+    assert columns["accuracy_at_0.75"].tolist() == [0, 0]
+    assert columns["unreadable"].tolist() == [1, 0]
+
+
+def test_sizes_are_coco_s():
+    sides = {31: "small", 32: "medium", 95: "medium", 96: "large"}
+    assert {side: size_of(Box(0, 0, side, side)) for side in sides} == sides
+
+
+def test_predictions_are_read_in_the_frame_that_is_written_beside_them(tmp_path):
+    frame = Frame(640, 480, Resize(kind="letterbox", side=336).view(640, 480),
+                  COORDINATES["llava"])  # fmt: skip
+    row = {
+        "task": "grounding",
+        "target": {"box": [50, 100, 320, 350]},
+        "frame": frame.to_dict(),
+    }
+    texts = {"a": "[0.078, 0.281, 0.500, 0.672]", "b": "[0.5, 0.3", "c": "[0.9, 0.3, 0.5, 0.6]"}
+    lines = [json.dumps({**row, "id": key, "text": text}) + "\n" for key, text in texts.items()]
+    file = tmp_path / "predictions.jsonl"
+    file.write_text("".join(lines), encoding="utf-8")
+    scores = score(file)
+    assert [r["reason"] for r in scores.rows] == [None, "cut off within a shape", "reversed box"]
+    assert scores.columns["iou"] == pytest.approx([0.997, 0, 0], abs=2e-3)
+    assert scores.rows[0]["parsed"]["box"] == pytest.approx([49.92, 99.84, 320, 350.08])
+    del row["frame"]
+    file.write_text(json.dumps({**row, "id": "a", "text": texts["a"]}) + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="line 1: a box needs the frame that it was written in"):
+        score(file)

@@ -1,0 +1,151 @@
+"""What is true of every family that sees: it learns boxes, labels answers only, and reads back."""
+
+import json
+import re
+
+import pytest
+import torch
+from rectangles import write_rectangles
+
+from mm_numeric.choose import choose
+from mm_numeric.collate import TrainingCollator
+from mm_numeric.config import DataSource, ModelConfig, config_from_dict
+from mm_numeric.data import load_examples
+from mm_numeric.evaluation.boxes import iou
+from mm_numeric.families import FAMILIES
+from mm_numeric.generate import predict
+from mm_numeric.losses.objective import Objective
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.tasks.grounding import Grounding
+from mm_numeric.train import train
+
+VISION = [name for name in FAMILIES if name not in ("causal_lm", "t5")]
+WAYS = [(name, None) for name in VISION]
+WAYS += [(name, "relative_1000") for name in VISION if name == "paligemma"]  # digits, not <loc>
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """Eight pictures of rectangles."""
+    return write_rectangles(tmp_path_factory.mktemp("rectangles"))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """The folder of the tiny twin of a family, made once."""
+    made = {}
+
+    def folder_of(name):
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("twins") / name
+            choose(name, FAMILIES, "family", "test").make_tiny(made[name], seed=0)
+        return str(made[name])
+
+    return folder_of
+
+
+def load(checkpoint, name, coordinates=None):
+    """Return a family and the settings it was loaded with."""
+    model = ModelConfig(name="tiny", family=name, dtype="float32", coordinates=coordinates)
+    return choose(name, FAMILIES, "family", "test").load(checkpoint(name), model), model
+
+
+def a_batch(family, rows, count=8):
+    """Return a training batch and its examples."""
+    task = Grounding()
+    source = DataSource(path=str(rows))
+    examples = load_examples(task, source, rows.parent, training=True)[:count]
+    return TrainingCollator(family, task, family.vocabulary())(examples), examples
+
+
+@pytest.mark.parametrize(("name", "coordinates"), WAYS)
+def test_the_answer_and_its_end_are_labels_and_nothing_else(checkpoint, rows, name, coordinates):
+    family, _ = load(checkpoint, name, coordinates)
+    batch, examples = a_batch(family, rows, 3)
+    ends = [i for i, token in enumerate(batch["labels"].tolist()) if token in family.stop_ids]
+    assert len(ends) == 3
+    start = 0
+    for end, example in zip(ends, examples, strict=True):
+        frame = family.frame(80, 60)
+        written = Grounding().format(example.answer, frame).text
+        assert family.text(batch["labels"][start:end].tolist()) == written
+        start = end + 1
+    after = batch["supervised"].roll(1, dims=1)
+    assert torch.equal(batch["input_ids"][after], batch["labels"])
+
+
+@pytest.mark.parametrize(("name", "coordinates"), WAYS)
+@pytest.mark.parametrize("objective", ["emd", "ntil"])
+def test_numeric_losses_see_the_numbers(checkpoint, rows, name, coordinates, objective):
+    family, model = load(checkpoint, name, coordinates)
+    batch, _ = a_batch(family, rows)
+    vocabulary = family.vocabulary()
+    spans = batch["spans"]
+    assert len(spans.boxes) == 8
+    assert len(spans.value) == 32
+    digits = {vocabulary.tokens[j].digits for j in spans.target.tolist()}
+    assert (digits == {""}) == (family.coordinates.bins is not None)  # bins are no digits
+    net = family.load_model(checkpoint(name), model).eval()
+    labels, supervised = batch.pop("labels"), batch.pop("supervised")
+    del batch["spans"]
+    logits = net(**batch, logits_to_keep=supervised).logits
+    result = Objective(PRESETS[objective], vocabulary)(logits, labels, spans)
+    result.loss.backward()
+    for part in PRESETS[objective].terms:
+        assert result.sums[part.name].items > 0
+        assert result.sums[part.name].total > 0
+
+
+@pytest.mark.parametrize("name", VISION)
+def test_every_parameter_is_in_one_part_and_lora_stays_in_the_language_model(checkpoint, name):
+    family, model = load(checkpoint, name)
+    net = family.load_model(checkpoint(name), model)
+    for parameter, _ in net.named_parameters(remove_duplicate=False):
+        parts = [part for part, pattern in family.parts.items() if re.match(pattern, parameter)]
+        assert len(parts) == 1, (parameter, parts)
+    linear = [n for n, module in net.named_modules() if isinstance(module, torch.nn.Linear)]
+    targets = [n for n in linear if re.fullmatch(family.lora_targets, n)]
+    inside = [n for n in linear if re.match(family.parts["language"], f"{n}.weight")]
+    assert targets == inside
+    assert len(targets) >= 7
+
+
+@pytest.mark.parametrize(("name", "coordinates"), WAYS)
+def test_eight_rectangles_are_learnt_and_found_again(tmp_path, rows, name, coordinates):
+    config = config_from_dict(
+        {
+            "task": {"name": "grounding", "prompt": "{phrase}"},
+            "data": {"train": {"path": str(rows)}, "test": {"path": str(rows)}},
+            "model": {
+                "name": "tiny",
+                "family": name,
+                "dtype": "float32",
+                "coordinates": coordinates,
+            },
+            "trainer": {
+                "output_dir": str(tmp_path / "run"),
+                "per_device_train_batch_size": 8,
+                "max_steps": 200,
+                "learning_rate": 2.0e-3,
+                "warmup_steps": 20,
+                "lr_scheduler_type": "cosine",
+                "logging_steps": 10,
+                "save_strategy": "no",
+                "seed": 0,
+            },
+            "predict": {"max_new_tokens": 64},
+        },
+        where="test",
+        title="test",
+    )
+    train(config)
+    log = (tmp_path / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(log[-1])["loss"] < 0.1
+    out = tmp_path / "predictions.jsonl"
+    assert predict(tmp_path / "run", None, out) == 8
+    task = Grounding()
+    for line in out.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        assert row["reason"] is None, row["text"]
+        found, wanted = task.recorded(row["parsed"]), task.recorded(row["target"])
+        assert iou(found, wanted) > 0.9, row

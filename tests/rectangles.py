@@ -1,0 +1,31 @@
+"""Pictures of coloured rectangles and where they are, for a tiny model to learn."""
+
+import json
+
+from PIL import Image, ImageDraw
+
+COLOURS = ("red", "lime", "blue", "yellow", "cyan", "magenta", "orange", "white")
+
+
+def boxes(count=8, width=80, height=60):
+    """Return boxes that differ in every coordinate, [x1, y1, x2, y2] in pixels."""
+    found = []
+    for i in range(count):
+        x, y = 5 + (i * 23) % (width // 2), 4 + (i * 17) % (height // 2)
+        found.append([x, y, x + 16 + 3 * (i % 4), y + 12 + 4 * (i % 3)])
+    return found
+
+
+def write_rectangles(folder, count=8, width=80, height=60):
+    """Write ``count`` pictures and ``rows.jsonl`` into a folder; return the file of rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for i, box in enumerate(boxes(count, width, height)):
+        picture = Image.new("RGB", (width, height), (20, 20, 20))
+        ImageDraw.Draw(picture).rectangle([*box[:2], box[2] - 1, box[3] - 1], COLOURS[i % 8])
+        picture.save(folder / f"{i}.png")
+        row = {"id": str(i), "image": f"{i}.png", "phrase": "box", "box": box}
+        lines.append(json.dumps(row) + "\n")
+    rows = folder / "rows.jsonl"
+    rows.write_text("".join(lines), encoding="utf-8")
+    return rows
