@@ -31,69 +31,128 @@ def load_examples(task: Any, source: DataSource, cache: Path, *, training: bool)
         ValueError: If the source is empty, a row cannot be used, an id stands twice, or a picture
             is missing.
     """
-    path = Path(source.path) if source.path is not None else rendered(task, source, cache)
-    folder = Path(source.images) if source.images is not None else None
-    seen: dict[str, str] = {}
     examples = []
-    for example in task.examples(read_rows(path), training=training):
-        if example.id in seen:
-            raise ValueError(
-                f"{example.where}: the id {example.id!r} already stands in {seen[example.id]}; "
-                "give each row its own id."
-            )
-        seen[example.id] = example.where
-        examples.append(replace(example, image=_find_picture(example, path.parent, folder)))
-    if not examples:
-        raise ValueError(f"{path}: no rows; give at least one.")
+    for example, error in examples_and_errors(task, source, cache, training=training):
+        if error is not None:
+            raise error
+        examples.append(example)
     return examples
 
 
+def examples_and_errors(
+    task: Any, source: DataSource, cache: Path, *, training: bool
+) -> Iterator[tuple[Any, ValueError | None]]:
+    """Yield what ``load_examples`` returns, and what it would raise where it stands.
+
+    Beside an error stands None, or the example if it lacks nothing but its picture.
+    """
+    path = Path(source.path) if source.path is not None else rendered(task, source, cache)
+    folder = Path(source.images) if source.images is not None else None
+    seen: dict[str, str] = {}
+    rows = 0
+    for row in _rows_or_errors(path):
+        rows += 1
+        if isinstance(row, ValueError):
+            yield None, row
+            continue
+        try:
+            found = list(task.examples([row], training=training))
+        except ValueError as error:
+            yield None, error
+            continue
+        for example in found:
+            if example.id in seen:
+                yield (
+                    None,
+                    ValueError(
+                        f"{example.where}: the id {example.id!r} already stands in "
+                        f"{seen[example.id]}; give each row its own id."
+                    ),
+                )
+                continue
+            seen[example.id] = example.where
+            try:
+                yield replace(example, image=_find_picture(example, path.parent, folder)), None
+            except ValueError as error:
+                yield example, error
+    if not rows:
+        yield None, ValueError(f"{path}: no rows; give at least one.")
+
+
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield where each row of a .jsonl or .csv file stands, and its fields.
+    """Yield where each row of a .jsonl, .json or .csv file stands, and its fields.
+
+    A .json file is a list of rows, or an object with such a list as ``data_list`` (MMOCR).
 
     Raises:
         ValueError: If the file or a line of it cannot be read.
     """
+    for row in _rows_or_errors(path):
+        if isinstance(row, ValueError):
+            raise row
+        yield row
+
+
+def _rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
+    """Yield rows, and errors where they stand."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise ValueError(f"{path}: there is no such file.") from None
+        yield ValueError(f"{path}: there is no such file.")
+        return
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read ({error}).") from error
+        yield ValueError(f"{path}: cannot be read ({error}).")
+        return
     if path.suffix == ".csv":
-        reader = csv.DictReader(io.StringIO(text), restkey="(more)", restval=None)
-        for record in _csv_records(reader, path):
-            where = f"{path}, line {reader.line_num}"
-            if "(more)" in record or None in record.values():
-                raise ValueError(
-                    f"{where}: expected {len(reader.fieldnames or [])} fields "
-                    f"({', '.join(reader.fieldnames or [])}), as the first line says."
-                )
-            yield where, dict(record)
+        yield from _csv_rows(text, path)
     elif path.suffix == ".jsonl":
         # not splitlines: it would also cut at U+2028, which JSON may hold
         for number, line in enumerate(text.split("\n"), start=1):
-            if not line.strip():
-                continue
-            where = f"{path}, line {number}"
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{where}: not JSON ({error}).") from error
-            if not isinstance(row, dict):
-                raise ValueError(f'{where}: expected an object {{"id": ...}}, found {row!r:.40}.')
-            yield where, row
+            if line.strip():
+                where = f"{path}, line {number}"
+                try:
+                    yield _object(json.loads(line), where)
+                except ValueError as error:
+                    yield ValueError(f"{where}: not JSON ({error}).")
+    elif path.suffix == ".json":
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            yield ValueError(f"{path}: not JSON ({error}).")
+            return
+        rows = found.get("data_list") if isinstance(found, dict) else found
+        if not isinstance(rows, list):
+            yield ValueError(f"{path}: expected a list of rows, or one as data_list.")
+            return
+        for number, row in enumerate(rows, start=1):
+            yield _object(row, f"{path}, row {number}")
     else:
-        raise ValueError(
-            f"{path}: rows come as .jsonl or .csv, not {path.suffix or 'no ending'!r}."
+        yield ValueError(
+            f"{path}: rows come as .jsonl, .json or .csv, not {path.suffix or 'no ending'!r}."
         )
 
 
-def _csv_records(reader: "csv.DictReader[str]", path: Path) -> Iterator[dict[Any, Any]]:
+def _object(row: Any, where: str) -> tuple[str, dict[str, Any]] | ValueError:
+    if isinstance(row, dict):
+        return where, row
+    return ValueError(f'{where}: expected an object {{"id": ...}}, found {row!r:.40}.')
+
+
+def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
+    reader = csv.DictReader(io.StringIO(text), restkey="(more)", restval=None)
     try:
-        yield from reader
+        names = reader.fieldnames or []
+        for record in reader:
+            where = f"{path}, line {reader.line_num}"
+            if "(more)" in record or None in record.values():
+                yield ValueError(
+                    f"{where}: expected {len(names)} fields ({', '.join(names)}), as the first "
+                    "line says."
+                )
+            else:
+                yield where, dict(record)
     except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.line_num + 1}: not CSV ({error}).") from error
+        yield ValueError(f"{path}, line {reader.line_num + 1}: not CSV ({error}).")
 
 
 def rendered(task: Any, source: DataSource, cache: Path) -> Path:

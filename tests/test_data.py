@@ -136,12 +136,33 @@ def test_a_bad_csv_row_is_one_sentence(tmp_path, text, message):
         load(rows_file(tmp_path, text, "rows.csv"))
 
 
+@pytest.mark.parametrize("text", ["[%s]", '{"data_list": [%s], "metainfo": {}}'])
+def test_a_json_file_holds_a_list_of_rows(tmp_path, text):
+    file = rows_file(tmp_path, text % GOOD.replace("\n", ""), "rows.json")
+    assert [e.where for e in load(file)] == [f"{file}, row 1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"rows\.json: not JSON \("),
+        ("{}", r"rows\.json: expected a list of rows, or one as data_list\."),
+        ("[7]", r"rows\.json, row 1: expected an object"),
+    ],
+)
+def test_a_bad_json_file_is_one_sentence(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        load(rows_file(tmp_path, text, "rows.json"))
+
+
 def test_a_file_that_is_not_there_or_of_another_kind(tmp_path):
     with pytest.raises(ValueError, match=r"none\.jsonl: there is no such file\."):
         load(tmp_path / "none.jsonl")
-    with pytest.raises(ValueError, match=r"rows come as \.jsonl or \.csv, not '\.json'\."):
-        load(rows_file(tmp_path, GOOD, "rows.json"))
-    with pytest.raises(ValueError, match=r"rows come as \.jsonl or \.csv, not 'no ending'\."):
+    with pytest.raises(ValueError, match=r"rows come as \.jsonl, \.json or \.csv, not '\.txt'\."):
+        load(rows_file(tmp_path, GOOD, "rows.txt"))
+    with pytest.raises(
+        ValueError, match=r"rows come as \.jsonl, \.json or \.csv, not 'no ending'\."
+    ):
         load(rows_file(tmp_path, GOOD, "rows"))
     (tmp_path / "folder.jsonl").mkdir()
     with pytest.raises(ValueError, match=r"folder\.jsonl: cannot be read"):
