@@ -1,4 +1,4 @@
-"""Overlap of boxes and polygons, and how well one box is found.
+"""Overlap of boxes and polygons, and how well one of them is found.
 
 IoU is the area that two shapes share over the area that either covers, in pixels of the original
 picture, edges where they are: the box [0, 0, 10, 10] has an area of 100 (not 121, as tools say that
@@ -22,23 +22,40 @@ THRESHOLDS = (0.5, 0.75, 0.9)
 
 def iou(prediction: Shape, target: Shape) -> float:
     """Return the IoU of two shapes, 0 to 1."""
-    if isinstance(prediction, Box) and isinstance(target, Box):
-        return float(box_ious([prediction], [target])[0])
-    return float(polygon_ious([prediction], [target])[0])
+    return float(shape_ious([prediction], [target])[0])
 
 
-def box_ious(predictions: Sequence[Box | None], targets: Sequence[Box]) -> NDArray[np.float64]:
+def shape_ious(
+    predictions: Sequence[Shape | None], targets: Sequence[Shape]
+) -> NDArray[np.float64]:
     """Return the IoU of each pair, [n]; 0 for None.
 
     Args:
         predictions: None where the answer could not be read.
-        targets: As many boxes.
+        targets: As many shapes.
     """
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
-    nowhere = Box(0.0, 0.0, 0.0, 0.0)
-    a = _corners([nowhere if box is None else box for box in predictions])
-    b = _corners(targets)
+    found = np.zeros(len(targets))
+    boxes: list[tuple[int, Box, Box]] = []
+    others: list[tuple[int, Shape, Shape]] = []
+    for i, (prediction, target) in enumerate(zip(predictions, targets, strict=True)):
+        if isinstance(prediction, Box) and isinstance(target, Box):
+            boxes.append((i, prediction, target))
+        elif prediction is not None:
+            others.append((i, prediction, target))
+    if boxes:
+        rows, a, b = zip(*boxes, strict=True)
+        found[list(rows)] = box_ious(a, b)
+    if others:
+        rows, c, d = zip(*others, strict=True)
+        found[list(rows)] = polygon_ious(c, d)
+    return found
+
+
+def box_ious(predictions: Sequence[Box], targets: Sequence[Box]) -> NDArray[np.float64]:
+    """Return the IoU of each pair of boxes, [n]."""
+    a, b = _corners(predictions), _corners(targets)
     sides = np.minimum(a[:, 2:], b[:, 2:]) - np.maximum(a[:, :2], b[:, :2])
     shared = sides.clip(min=0).prod(axis=1)
     either = _areas(a) + _areas(b) - shared
@@ -54,27 +71,27 @@ def polygon_ious(predictions: Sequence[Shape], targets: Sequence[Shape]) -> NDAr
     return np.divide(shared, either, out=np.zeros(len(shared)), where=either > 0)
 
 
-def score_boxes(
-    predictions: Sequence[Box | None], targets: Sequence[Box]
+def score_shapes(
+    predictions: Sequence[Shape | None], targets: Sequence[Shape]
 ) -> dict[str, NDArray[np.float64]]:
-    """Judge each row.
+    """Judge each pair.
 
     Args:
         predictions: None where the answer could not be read.
-        targets: As many boxes.
+        targets: As many shapes.
 
     Returns:
         One value a row for each column: IoU, and 0 or 1 for the rest.
     """
-    ious = box_ious(predictions, targets)
+    ious = shape_ious(predictions, targets)
     right = {f"accuracy_at_{t:g}": (ious >= t).astype(np.float64) for t in THRESHOLDS}
-    unreadable = np.array([box is None for box in predictions], dtype=np.float64)
+    unreadable = np.array([shape is None for shape in predictions], dtype=np.float64)
     return {"iou": ious, **right, "unreadable": unreadable}
 
 
-def size_of(target: Box) -> str:
-    """Return COCO's name for the size of a box, by its area: small, medium or large."""
-    area = (target.x2 - target.x1) * (target.y2 - target.y1)
+def size_of(target: Shape) -> str:
+    """Return COCO's name for the size of a shape, by its area: small, medium or large."""
+    area = shapely.area(_outline(target))
     return "small" if area < 32**2 else "medium" if area < 96**2 else "large"
 
 
@@ -96,7 +113,7 @@ def _outline(shape: Shape) -> shapely.Geometry:
 
 
 BOXES = Scorer(
-    columns=score_boxes,
+    columns=score_shapes,
     metrics=(
         *(
             Metric(
@@ -125,4 +142,4 @@ BOXES = Scorer(
     ),
     buckets={"size": size_of},
 )
-"""One box a row: grounding."""
+"""One shape a row: grounding."""

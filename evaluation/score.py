@@ -154,12 +154,7 @@ def read_scores(predictions: Path, *, task_name: str | None = None) -> Scores:
         )
     if task is None or name is None:
         raise ValueError(f"{predictions}: no predictions to score.")
-    scorer_path = SCORERS.get(type(targets[0])) or getattr(task, "scorer", None)
-    if scorer_path is None:
-        raise ValueError(
-            f"{predictions}: the task {name!r} has no `scorer`; give it one to score it."
-        )
-    scorer = load(scorer_path, str(predictions))
+    scorer = scorer_of(task, name, targets[0], str(predictions))
     columns = scorer.columns(answers, targets)
     for i, row in enumerate(rows):
         row.update({column: float(values[i]) for column, values in columns.items()})
@@ -170,6 +165,19 @@ def read_scores(predictions: Path, *, task_name: str | None = None) -> Scores:
         columns=columns,
         bucket_labels={kind: list(map(label, targets)) for kind, label in scorer.buckets.items()},
     )
+
+
+def scorer_of(task: Any, name: str, answer: Any, where: str) -> Scorer:
+    """Return how answers are judged: as their kind is, else as the task says.
+
+    Raises:
+        ValueError: If neither is known.
+    """
+    path = SCORERS.get(type(answer)) or getattr(task, "scorer", None)
+    if path is None:
+        raise ValueError(f"{where}: the task {name!r} has no `scorer`; give it one to score it.")
+    found: Scorer = load(path, where)
+    return found
 
 
 def results_table(scores: Scores) -> str:

@@ -12,6 +12,7 @@ examples:
   mm-numeric ls                                        what ships: tasks, families, losses, configs
   mm-numeric cp clock_tiny mine.yaml                   copy a config and make it yours
   mm-numeric check mine.yaml                           read it strictly; nothing is loaded
+  mm-numeric check-data mine.yaml                      look at what would be trained
   mm-numeric train mine.yaml objective=emd             train, with one value changed
   mm-numeric predict --model runs/mine --data test.jsonl --out predictions.jsonl
   mm-numeric score predictions.jsonl                   metrics, intervals, parse failures
@@ -27,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        0 when all is well, 2 for what the user can mend (one sentence on stderr), 130 when stopped.
+        0 when all is well, 1 where ``check-data`` finds faults, 2 for what the user can mend (one
+        sentence on stderr), 130 when stopped.
     """
     parser = _parser()
     arguments, rest = parser.parse_known_args(argv)
@@ -87,6 +89,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("config", help=_CONFIG_HELP)
     check.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=_OVERRIDE_HELP)
+
+    look = verb(
+        "check-data", "show what would be trained, and what to fix before it is", _check_data
+    )
+    look.add_argument("config", help=_CONFIG_HELP)
+    look.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=_OVERRIDE_HELP)
+    look.add_argument(
+        "--page", type=Path, help="the HTML page (default: OUTPUT_DIR.check-data.html)"
+    )
+    look.add_argument(
+        "--size",
+        type=_size,
+        metavar="WIDTHxHEIGHT",
+        help="take pictures that are not here, and whose rows do not say it, to be so large",
+    )
+    look.add_argument("--limit", type=_positive, help="only the first so many questions of each")
+    look.add_argument(
+        "--samples", type=_positive, default=12, help="questions on the page (default: 12)"
+    )
 
     train = verb("train", "fine-tune a model from a config", _train)
     train.add_argument("config", help=_CONFIG_HELP)
@@ -172,6 +193,24 @@ def _check(arguments: argparse.Namespace) -> None:
     print(f"# and what is chosen by the machine: {', '.join(BY_MACHINE)}.")
 
 
+def _check_data(arguments: argparse.Namespace) -> None:
+    from mm_numeric.config import read_config
+
+    config = read_config(arguments.config, arguments.overrides)
+    from mm_numeric.evaluation.check_data import check_data
+    from mm_numeric.evaluation.check_page import write_check_page
+    from mm_numeric.evaluation.check_text import report_text
+
+    report = check_data(config, limit=arguments.limit, size_px=arguments.size)
+    folder = config.output_dir
+    page = arguments.page or folder.with_name(f"{folder.name}.check-data.html")
+    write_check_page(report, page, samples=arguments.samples)
+    *lines, last = report_text(report).split("\n")
+    print("\n".join([*lines, f"page: {page.resolve()}", last]))
+    if not report.ready:
+        sys.exit(1)
+
+
 def _train(arguments: argparse.Namespace) -> None:
     from mm_numeric.config import read_config
 
@@ -243,6 +282,13 @@ def _show_report(folder: Path) -> None:
     page, markdown = write_report(folder)
     print(f"report: {page.resolve()}")
     print(f"        {markdown.resolve()}")
+
+
+def _size(text: str) -> tuple[int, int]:
+    width, _, height = text.partition("x")
+    if not (width.isdecimal() and height.isdecimal() and int(width) and int(height)):
+        raise argparse.ArgumentTypeError(f"{text} is not a size such as 640x480")
+    return int(width), int(height)
 
 
 def _positive(text: str) -> int:

@@ -123,13 +123,22 @@ def framed(family: Family, example: Example) -> tuple[Image.Image | None, Frame 
     if example.image is None:
         return None, None
     picture = open_picture(example)
-    if example.size_px not in (None, picture.size):
+    refuse_other_size(example, picture.size)
+    return picture, frame_of(family, example, picture.size)
+
+
+def refuse_other_size(example: Example, size: tuple[int, int]) -> None:
+    """Refuse a row that says another size than its upright picture has.
+
+    Raises:
+        ValueError: If it does: its coordinates would be those of another picture.
+    """
+    if example.size_px not in (None, size):
         raise ValueError(
             f"{example.where}: the row says width and height {example.size_px}, and the upright "
-            f"picture {example.image} has {picture.size}; coordinates are those of the upright "
-            "picture (as its EXIF says): correct the row."
+            f"picture {example.image} has {size}; coordinates are those of the upright picture (as "
+            "its EXIF says): correct the row."
         )
-    return picture, frame_of(family, example, picture.size)
 
 
 def frame_of(family: Family, example: Example, size: tuple[int, int]) -> Frame:

@@ -100,26 +100,32 @@ def make_trainer(
     config: Config, args: TrainingArguments, examples: list[Example], family: Family, source: str
 ) -> NumericTrainer:
     """Put model, data and objective together."""
-    vocabulary = family.vocabulary()
-    objective = Objective(config.objective.spec, vocabulary)
+    collator = make_collator(config, family)
+    objective = Objective(config.objective.spec, collator.vocabulary)
     transformers.set_seed(args.seed)
     trainer = NumericTrainer(
         model=load_model(config, family, source),
         args=args,
         train_dataset=examples,
-        data_collator=TrainingCollator(
-            family,
-            config.task,
-            vocabulary,
-            digit_runs=objective.spec.digit_runs,
-            thousands=objective.spec.thousands,
-            every_number=objective.spec.numbers == "all",
-        ),
+        data_collator=collator,
         objective=objective,
         callbacks=[JsonLog(config.output_dir / LOG)],
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
+
+
+def make_collator(config: Config, family: Family) -> TrainingCollator:
+    """Return what makes batches of a config's examples."""
+    spec = config.objective.spec
+    return TrainingCollator(
+        family,
+        config.task,
+        family.vocabulary(),
+        digit_runs=spec.digit_runs,
+        thousands=spec.thousands,
+        every_number=spec.numbers == "all",
+    )
 
 
 def fit(trainer: NumericTrainer, checkpoint: Path | None) -> None:

@@ -151,8 +151,25 @@ class Family(ABC):
     # -- text ---------------------------------------------------------------------------------
 
     @abstractmethod
+    def question(self, text: str, image_tokens: int) -> list[int]:
+        """Return the tokens of a question, with so many placeholders; 0 where it has no picture."""
+
+    @abstractmethod
+    def pictures(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
+        """Return what the image processor makes of pictures, at least one, all together."""
+
+    @abstractmethod
+    def features(self, pictures: dict[str, Tensor]) -> int:
+        """Return how many image features the model makes of what ``pictures`` returned."""
+
     def prompts(self, texts: Sequence[str], pictures: Sequence[Image.Image | None]) -> Prompts:
         """Write questions, each about a picture or, where it is None, about none."""
+        ids = [
+            self.question(text, 0 if picture is None else self.image_tokens(*picture.size))
+            for text, picture in zip(texts, pictures, strict=True)
+        ]
+        shown = [picture for picture in pictures if picture is not None]
+        return Prompts(ids=ids, pictures=self.pictures(shown) if shown else {})
 
     def answer(self, text: str) -> Tokens:
         """Write an answer and its end."""

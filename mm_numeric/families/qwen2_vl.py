@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil
 
 from mm_numeric.config import ModelConfig
-from mm_numeric.families.family import Family, Prompts
+from mm_numeric.families.family import Family
 from mm_numeric.frames import Resize
 
 IMAGE_TOKEN = "<|image_pad|>"
@@ -78,18 +78,27 @@ class Qwen2VL(Family):
         view = self.resize.view(width, height)
         return view.width_px * view.height_px // self.resize.factor**2
 
-    def prompts(self, texts: Sequence[str], pictures: Sequence[Image.Image | None]) -> Prompts:
-        """Write questions, each about a picture or about none."""
-        ids = [
-            self._written(text, 0 if picture is None else self.image_tokens(*picture.size))
-            for text, picture in zip(texts, pictures, strict=True)
-        ]
-        shown = [picture for picture in pictures if picture is not None]
-        if not shown:
-            return Prompts(ids=ids, pictures={})
-        features = self.image_processor(images=shown, return_tensors="pt")
-        names = ("pixel_values", "image_grid_thw")
-        return Prompts(ids=ids, pictures={name: features[name] for name in names})
+    def question(self, text: str, image_tokens: int) -> list[int]:
+        """Return the tokens of a question, in the checkpoint's own chat template."""
+        key = text, image_tokens > 0
+        if key not in self._prompt_ids:
+            self._prompt_ids[key] = self._tokenised(*key)
+        written = self._prompt_ids[key]
+        if not image_tokens:
+            return list(written)
+        at = written.index(self.image_id)
+        return [*written[:at], *[self.image_id] * image_tokens, *written[at + 1 :]]
+
+    def pictures(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
+        """Return the patches of pictures, and how many there are in each direction."""
+        features = self.image_processor(images=list(shown), return_tensors="pt")
+        return {name: features[name] for name in ("pixel_values", "image_grid_thw")}
+
+    def features(self, pictures: dict[str, Tensor]) -> int:
+        """Return the number of merged patches."""
+        return (
+            int(pictures["image_grid_thw"].prod(dim=1).sum()) // self.image_processor.merge_size**2
+        )
 
     def model_inputs(
         self,
@@ -105,17 +114,6 @@ class Qwen2VL(Family):
             "mm_token_type_ids": (input_ids == self.image_id).int(),
             **pictures,
         }
-
-    def _written(self, text: str, image_tokens: int) -> list[int]:
-        """Return the tokens of a question."""
-        key = text, image_tokens > 0
-        if key not in self._prompt_ids:
-            self._prompt_ids[key] = self._tokenised(*key)
-        written = self._prompt_ids[key]
-        if not image_tokens:
-            return list(written)
-        at = written.index(self.image_id)
-        return [*written[:at], *[self.image_id] * image_tokens, *written[at + 1 :]]
 
     def _tokenised(self, text: str, with_picture: bool) -> list[int]:
         """Return the tokens of a question, one placeholder standing for the picture."""

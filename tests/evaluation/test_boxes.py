@@ -7,7 +7,7 @@ import pytest
 
 from mm_numeric.answers import Box, Polygon
 from mm_numeric.coordinates import COORDINATES
-from mm_numeric.evaluation.boxes import BOXES, box_ious, iou, polygon_ious, size_of
+from mm_numeric.evaluation.boxes import BOXES, box_ious, iou, polygon_ious, shape_ious, size_of
 from mm_numeric.evaluation.score import score
 from mm_numeric.frames import Frame, Resize
 
@@ -58,7 +58,7 @@ def test_a_triangle_is_half_its_box():
 
 
 def test_what_was_not_read_has_found_nothing():
-    assert box_ious([None], [Box(0, 0, 1, 1)]).tolist() == [0]
+    assert shape_ious([None], [Box(0, 0, 1, 1)]).tolist() == [0]
     columns = BOXES.columns([None, Box(0, 0, 10, 5)], [Box(0, 0, 1, 1), Box(0, 0, 10, 10)])
     assert columns["iou"].tolist() == [0, 0.5]
     assert columns["accuracy_at_0.5"].tolist() == [0, 1]  # at least 0.5

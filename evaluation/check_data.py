@@ -1,0 +1,414 @@
+"""Look at a config's data as it will be trained on, before a GPU hour is spent.
+
+Every row is read, framed, written and tokenised just as the collator does; nothing is trained and
+no weights are loaded. What would stop a training, or quietly spoil it, is a fault; what is worth
+knowing is a note. The ceiling is the score of the right answers themselves, written in the frame
+and read back: no model can do better in it.
+"""
+
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from transformers import AutoConfig
+
+from mm_numeric.answers import Example, Instances, Unreadable, Written
+from mm_numeric.choose import choose
+from mm_numeric.collate import TrainingCollator, frame_of, refuse_other_size
+from mm_numeric.config import Config
+from mm_numeric.data import examples_and_errors, open_picture
+from mm_numeric.evaluation.boxes import BOXES
+from mm_numeric.evaluation.score import scorer_of
+from mm_numeric.evaluation.scorer import Scorer
+from mm_numeric.families import FAMILIES
+from mm_numeric.families.family import Family, Tokens
+from mm_numeric.frames import Frame
+from mm_numeric.spans import TokenNumber
+from mm_numeric.train import TINY, load_family, make_collator, quiet_unless_terminal
+from mm_numeric.vocabulary import NumberVocabulary
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One example as it will be trained on."""
+
+    example: Example
+    size_px: tuple[int, int] | None
+    """Of its upright picture."""
+
+    has_picture: bool
+    """Whether the picture is there; without, its size is the row's word."""
+
+    frame: Frame | None
+    question: list[int]
+    """The tokens before the answer, one placeholder for each image feature included."""
+
+    image_tokens: int
+    written: Written
+    answer: Tokens
+    numbers: list[TokenNumber]
+    read_back: Any
+    """What the task reads from the tokens of the answer, generation's end included."""
+
+
+@dataclass
+class Fault:
+    """Something to mend, and every place where it was found."""
+
+    advice: str
+    """What to do; empty where the sentences say it."""
+
+    sentences: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Checkup:
+    """What was found in one data source."""
+
+    name: str
+    """train or test."""
+
+    source: str
+    questions: int = 0
+    trained: list[Trained] = field(default_factory=list)
+    faults: dict[str, Fault] = field(default_factory=dict)
+    """By what they are, such as ``line 3, box: the box [...] is reversed``, without its numbers."""
+
+    ceiling: dict[str, float] = field(default_factory=dict)
+    """Each metric of the task's scorer, on the answers read back."""
+
+    scorer: Scorer | None = None
+
+    def fault(self, kind: str, sentence: str, advice: str = "") -> None:
+        """Note one more place of a fault."""
+        self.faults.setdefault(kind, Fault(advice)).sentences.append(sentence)
+
+
+@dataclass
+class DataReport:
+    """What ``check-data`` found."""
+
+    config: Config
+    family: Family
+    vocabulary: NumberVocabulary
+    positions: int | None
+    """How many tokens the model has positions for."""
+
+    checkups: list[Checkup]
+    notes: list[str]
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is nothing to mend."""
+        return not any(checkup.faults for checkup in self.checkups)
+
+
+def check_data(
+    config: Config,
+    *,
+    limit: int | None = None,
+    pictures: int = 200,
+    size_px: tuple[int, int] | None = None,
+) -> DataReport:
+    """Look at the rows of a config.
+
+    Args:
+        config: The whole job.
+        limit: Only the first so many questions of each source.
+        pictures: How many pictures of each source are decoded; of the rest only the size is read.
+        size_px: What pictures that are not there are taken to be, where their rows do not say it.
+
+    Raises:
+        ValueError: If the checkpoint's tokenizer or image processor cannot be loaded.
+    """
+    quiet_unless_terminal()
+    with tempfile.TemporaryDirectory() as folder:
+        source = config.model.name
+        if source == TINY:
+            source = f"{folder}/tiny"
+            cls = choose(config.model.family, FAMILIES, "family", f"{config.title}, model.family")
+            cls.make_tiny(Path(source), seed=0)
+        family = load_family(config, source)
+        revision, trust = config.model.revision, config.model.trust_remote_code
+        settings = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=trust)
+    positions = getattr(settings.get_text_config(), "max_position_embeddings", None)
+    collator = make_collator(config, family)
+    report = DataReport(config, family, collator.vocabulary, positions, [], [])
+    for name, data in (("train", config.data.train), ("test", config.data.test)):
+        cache = Path(config.data.cache)
+        found = examples_and_errors(config.task, data, cache, training=name == "train")
+        rows = data.path if data.path is not None else f"{data.render} rendered rows"
+        checkup = Checkup(name, rows)
+        report.checkups.append(checkup)
+        for count, (example, error) in enumerate(islice(found, limit)):
+            if example is not None and example.size_px is None and error is not None:
+                example = replace(example, size_px=size_px)
+            _look_at(checkup, collator, example, error, decode=count < pictures)
+        _look_at_batches(checkup, collator)
+        _look_at_lengths(report, checkup)
+        _look_at_tokens(report, checkup)
+        _take_the_ceiling(config, checkup)
+    _take_notes(report)
+    return report
+
+
+def _look_at(
+    checkup: Checkup,
+    collator: TrainingCollator,
+    example: Example | None,
+    error: ValueError | None,
+    *,
+    decode: bool,
+) -> None:
+    """Write one answer as it will be trained on, or say why it cannot be."""
+    checkup.questions += 1
+    if error is not None and example is not None:
+        checkup.fault(
+            "the picture is missing",
+            str(error),
+            "Say with images in the data source where pictures are. Without them places are "
+            "checked where rows give width and height, or all with --size WIDTHxHEIGHT.",
+        )
+        if example.size_px is None:
+            return
+    elif error is not None or example is None:
+        checkup.fault(_kind(str(error)), str(error))
+        return
+    try:
+        has_picture = error is None and example.image is not None
+        size = _size(example, decode=decode) if has_picture else example.size_px
+        checkup.trained.append(_trained(collator, example, size, has_picture))
+    except ValueError as wrong:
+        checkup.fault(_kind(str(wrong)), str(wrong))
+
+
+def _size(example: Example, *, decode: bool) -> tuple[int, int]:
+    """Return width and height of an upright picture, and say if its row says otherwise."""
+    if decode:
+        size = open_picture(example).size
+    else:
+        assert example.image is not None
+        try:
+            with Image.open(example.image) as picture:
+                turned = picture.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # of EXIF's orientations
+                size = picture.size[::-1] if turned else picture.size
+        except (OSError, ValueError, SyntaxError):
+            size = open_picture(example).size  # says what is wrong
+    refuse_other_size(example, size)
+    return size
+
+
+def _trained(
+    collator: TrainingCollator,
+    example: Example,
+    size: tuple[int, int] | None,
+    has_picture: bool,
+) -> Trained:
+    """Write one example as the collator does."""
+    family = collator.family
+    frame = None if size is None else frame_of(family, example, size)
+    image_tokens = 0 if size is None else family.image_tokens(*size)
+    answer, numbers = collator.answer(example, frame)
+    return Trained(
+        example=example,
+        size_px=size,
+        has_picture=has_picture,
+        frame=frame,
+        question=family.question(example.prompt, image_tokens),
+        image_tokens=image_tokens,
+        written=collator.task.format(example.answer, frame),
+        answer=answer,
+        numbers=numbers,
+        read_back=collator.task.parse(family.text(answer.ids), frame),
+    )
+
+
+def _kind(sentence: str) -> str:
+    """Return what a sentence is about, without its place, names and numbers."""
+    told = re.sub(r"^.*?, (?:line|row) \d+(?:, ?|: )", "", sentence)
+    told = re.sub(r"'[^']*'|\"[^\"]*\"|\S*[/\\]\S*|\[[^]]*\]", "...", told)
+    return re.sub(r"-?\d+(?:\.\d+)?", "#", told)
+
+
+def _look_at_batches(checkup: Checkup, collator: TrainingCollator, count: int = 16) -> None:
+    """Hold some real batches against what is said here: features, and what is in the loss."""
+    family = collator.family
+    there = [t for t in checkup.trained if t.has_picture or t.example.image is None]
+    for trained in there[:: max(len(there) // count, 1)][:count]:
+        example, where = trained.example, trained.example.where
+        try:
+            batch = collator([example])
+        except ValueError as error:
+            checkup.fault(_kind(str(error)), str(error))
+            continue
+        if trained.has_picture:
+            features = family.features(family.pictures([open_picture(example)]))
+            if features != trained.image_tokens:
+                checkup.fault(
+                    "image tokens and features differ",
+                    f"{where}: {trained.image_tokens} placeholders for {features} features.",
+                    "The checkpoint's image processor and model.family do not go together.",
+                )
+        start = 0 if family.encoder_decoder else len(trained.question) - 1
+        supervised = batch["supervised"][0].nonzero().squeeze(1).tolist()
+        if (
+            supervised != list(range(start, start + len(trained.answer.ids)))
+            or batch["labels"].tolist() != trained.answer.ids
+        ):
+            checkup.fault(
+                "more in the loss than the answer",
+                f"{where}: the labels are {family.tokenizer.decode(batch['labels'])!r:.80}.",
+            )
+
+
+def _look_at_lengths(report: DataReport, checkup: Checkup) -> None:
+    """Find what is longer than the model takes, or than prediction will write."""
+    length = report.config.predict.max_new_tokens
+    longest = max((len(t.answer.ids) for t in checkup.trained), default=0)
+    for trained in checkup.trained:
+        where, written = trained.example.where, len(trained.answer.ids)
+        total = len(trained.question) + written
+        if report.positions is not None and total > report.positions:
+            checkup.fault(
+                "longer than the model",
+                f"{where}: {total} tokens ({trained.image_tokens} of the picture), and the model "
+                f"has {report.positions} positions.",
+                "Show smaller pictures (model.picture), or take the rows out; nothing is cut here.",
+            )
+        if written > length:
+            checkup.fault(
+                "longer than predict.max_new_tokens",
+                f"{where}: the answer and its end are {written} tokens; prediction stops at "
+                f"{length}.",
+                f"Set predict.max_new_tokens to at least {longest}.",
+            )
+
+
+def _look_at_tokens(report: DataReport, checkup: Checkup) -> None:
+    """Find answers that would end early, or not come back as they were written."""
+    family, task = report.family, report.config.task
+    stops = {*family.stop_ids, family.pad_id}
+    for trained in checkup.trained:
+        where, text = trained.example.where, trained.written.text
+        *ids, end = trained.answer.ids
+        early = [token for token in ids if token in stops]
+        if early:
+            name = family.tokenizer.convert_ids_to_tokens(early[0])
+            checkup.fault(
+                "answers that stop early",
+                f"{where}: the answer {text!r:.60} holds {name}, which ends generation.",
+                "Change the answer's text, or the layout of model.coordinates.",
+            )
+        elif family.text(trained.answer.ids) != text:
+            checkup.fault(
+                "answers that decode to another text",
+                f"{where}: {text!r:.60} is decoded as {family.text(trained.answer.ids)!r:.60}.",
+                "Its spaces or characters are not the tokenizer's own; change how it is written.",
+            )
+        elif isinstance(trained.read_back, Unreadable):
+            checkup.fault(
+                "answers that cannot be read back",
+                f"{where}: {text!r:.60} cannot be read back: {trained.read_back.reason}.",
+            )
+        elif task.format(trained.read_back, trained.frame).text != text:
+            again = task.format(trained.read_back, trained.frame).text
+            checkup.fault(
+                "answers that are read back as others",
+                f"{where}: {text!r:.60} is read back as {again!r:.60}.",
+            )
+        if end not in family.stop_ids:
+            checkup.fault("answers without an end", f"{where}: the answer has no end token.")
+
+
+def _take_the_ceiling(config: Config, checkup: Checkup) -> None:
+    """Score the answers as they are read back from the frame."""
+    pairs = [(t.read_back, t.example.answer) for t in checkup.trained]
+    answers: list[Any] = [None if isinstance(a, Unreadable) else a for a, _ in pairs]
+    targets = [target for _, target in pairs]
+    if not targets:
+        return
+    if isinstance(targets[0], Instances):
+        shown = [[i.shape for i in target.items if not i.ignore] for target in targets]
+        found = [[] if a is None else [i.shape for i in a.items] for a in answers]
+        answers = [s for shapes, t in zip(found, shown, strict=True) for s in _padded(shapes, t)]
+        targets = [shape for shapes in shown for shape in shapes]
+        checkup.scorer = BOXES
+    else:
+        checkup.scorer = scorer_of(config.task, config.task_name, targets[0], config.title)
+    if targets:
+        columns = checkup.scorer.columns(answers, targets)
+        checkup.ceiling = {m.name: float(m.value(columns)) for m in checkup.scorer.metrics}
+
+
+def _padded(shapes: Sequence[Any], targets: Sequence[Any]) -> list[Any]:
+    """Return as many shapes as there are targets, None for each that is not there."""
+    return [*shapes, *[None] * len(targets)][: len(targets)]
+
+
+def _take_notes(report: DataReport) -> None:
+    """Say what is no fault and worth knowing."""
+    family, trained = report.family, [t for c in report.checkups for t in c.trained]
+    special = set(family.tokenizer.all_special_ids)
+    inside = Counter(token for t in trained for token in t.answer.ids[:-1] if token in special)
+    if inside:
+        names = ", ".join(family.tokenizer.convert_ids_to_tokens(list(inside))[:6])
+        report.notes.append(
+            f"Answers hold special tokens ({names}): they survive here, and another engine must "
+            "decode with skip_special_tokens=False."
+        )
+    left = sum(_digits_left(t, report.vocabulary) for t in trained)
+    if left:
+        report.notes.append(
+            f"{left} digits of answers are in no marked number: cross-entropy alone trains them. "
+            "objective.numbers: all takes those in that tokens show."
+        )
+    several = sum(
+        len(report.vocabulary.tokens[j].digits) > 1
+        for t in trained for n in t.numbers for j in n.targets
+    )  # fmt: skip
+    if several:
+        report.notes.append(
+            f"{several} number tokens hold more than one digit each: digit losses charge each "
+            "digit of them, and a wrong width is left to cross-entropy."
+        )
+    twice = sum(c.questions for c in report.checkups) and _shared(report.checkups)
+    if twice:
+        report.notes.append(f"{twice} test questions ask of a picture that is trained on, too.")
+    tiny = sum(_collapsed(t) for t in trained)
+    if tiny:
+        report.notes.append(
+            f"{tiny} shapes are narrower than a step of the frame, and come back without area."
+        )
+
+
+def _digits_left(trained: Trained, vocabulary: NumberVocabulary) -> int:
+    """Return how many digits of an answer no numeric loss sees."""
+    seen = {position for number in trained.numbers for position in number.positions}
+    offsets = zip(trained.answer.ids, trained.answer.offsets, strict=True)
+    return sum(
+        sum(map(str.isdigit, trained.written.text[start:end]))
+        for position, (_, (start, end)) in enumerate(offsets)
+        if position not in seen
+    )
+
+
+def _collapsed(trained: Trained) -> int:
+    """Return how many shapes of an answer have no width or height once they are read back."""
+    answer = trained.read_back
+    items = answer.items if isinstance(answer, Instances) else [answer]
+    shapes = [getattr(item, "shape", item) for item in items]
+    points = [shape.points for shape in shapes if hasattr(shape, "points")]
+    return sum(min(len({p[0] for p in ps}), len({p[1] for p in ps})) < 2 for ps in points)
+
+
+def _shared(checkups: Sequence[Checkup]) -> int:
+    """Return how many test questions are about a picture that is trained on."""
+    train, test = ({t.example.image for t in c.trained if t.has_picture} for c in checkups)
+    shown = train & test
+    return sum(t.example.image in shown for t in checkups[1].trained)
