@@ -64,7 +64,8 @@ def facts(report: DataReport, checkup: Checkup) -> Iterator[tuple[str, str]]:
     )
     limit = report.config.predict.max_new_tokens
     lengths = _spread([len(t.answer.ids) for t in trained])
-    yield "answer tokens", f"{lengths}, the end included; predict.max_new_tokens is {limit}"
+    stop = f"; predict.max_new_tokens is {limit}" if checkup.name == "test" else ""
+    yield "answer tokens", f"{lengths}, the end included{stop}"
     if report.positions:
         total = max(len(t.question) + len(t.answer.ids) for t in trained)
         yield "longest", f"{total:,} tokens of the model's {report.positions:,}; nothing is cut"

@@ -1,0 +1,51 @@
+"""Pages in a real browser, where the machine has one."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+OPTIONS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+    "--disable-background-networking --disable-component-update --hide-scrollbars "
+    "--enable-logging=stderr --virtual-time-budget=4000 --dump-dom"
+)
+_TELL = """<script>
+  const root = document.documentElement;
+  addEventListener("load", () => parent.postMessage([root.clientWidth, root.scrollWidth,
+    document.querySelectorAll("svg[role=img]").length, document.styleSheets.length], "*"));
+</script></body>"""
+_FRAMES = """<!doctype html><title></title><script>
+addEventListener("message", (e) => { document.title += JSON.stringify(e.data); });
+</script><iframe src="copy.html" style="width:1280px;height:900px;border:0"></iframe>
+<iframe src="copy.html" style="width:420px;height:900px;border:0"></iframe>"""
+
+
+def drawn_in_a_browser(page, folder):
+    """Show a page on a laptop and on a phone; return how many pictures were drawn on each.
+
+    Fails if it logs an error, scrolls sideways or lacks its style; skips without a browser.
+    """
+    browser = next(filter(None, map(shutil.which, NAMES)), None)
+    if browser is None:
+        pytest.skip(f"no browser found (looked for {', '.join(NAMES)})")
+    copy = page.replace("default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'")
+    (folder / "copy.html").write_text(copy.replace("</body>", _TELL), encoding="utf-8")
+    (folder / "frames.html").write_text(_FRAMES, encoding="utf-8")
+    profile = f"--user-data-dir={folder / 'profile'}"
+    shown = subprocess.run(
+        [browser, *OPTIONS.split(), profile, (folder / "frames.html").as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "CONSOLE" not in shown.stderr
+    sizes = [tuple(map(int, s)) for s in re.findall(r"\[(\d+),(\d+),(\d+),(\d+)\]", shown.stdout)]
+    assert sorted(visible for visible, *_ in sizes) == [420, 1280]
+    for visible, needed, _, sheets in sizes:
+        assert needed <= visible
+        assert sheets == 1
+    return [drawn for _, _, drawn, _ in sizes]
