@@ -48,6 +48,7 @@ def load_weights(model_class: Any, family: str, source: str, model: ModelConfig)
         use_safetensors=True,
         trust_remote_code=model.trust_remote_code,
         quantization_config=quantization(model),
+        ignore_mismatched_sizes=True,  # refused below, in a sentence
         output_loading_info=True,
     )
     refuse_gaps(info, source)

@@ -1,0 +1,149 @@
+"""Checkpoints that cannot be what the config says are refused in one sentence."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_models import TINY, tiny_causal_lm, tiny_checkpoint, tiny_family
+
+from mm_numeric.config import ModelConfig, config_from_dict
+from mm_numeric.families.loading import FRAME
+from mm_numeric.families.qwen2_vl import Qwen2VL
+from mm_numeric.train import load_family, load_model
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """A copy of the tiny checkpoint, to be spoilt."""
+    return Path(shutil.copytree(tiny_checkpoint(), tmp_path / "checkpoint"))
+
+
+def config(source, **model):
+    raw = {
+        "task": "clock",
+        "data": {"train": {"render": 1}, "test": {"render": 1}},
+        "model": {"name": str(source), "dtype": "float32", **model},
+        "trainer": {"output_dir": "run"},
+    }
+    return config_from_dict(raw, where="mine.yaml", title="mine")
+
+
+def loads(source, **model):
+    job = config(source, **model)
+    return load_model(job, load_family(job, str(source)), str(source))
+
+
+def test_a_checkpoint_is_loaded_as_the_config_says(checkpoint):
+    model = loads(checkpoint, dtype="bfloat16", attention="eager")
+    assert model.dtype == torch.bfloat16
+    assert model.config._attn_implementation == "eager"
+
+
+def test_missing_weights_are_named(checkpoint):
+    file = checkpoint / "model.safetensors"
+    weights = load_file(file)
+    gone = sorted(weights)[:5]  # the embeddings among them, which the head is tied to
+    save_file({k: v for k, v in weights.items() if k not in gone}, file, {"format": "pt"})
+    with pytest.raises(
+        ValueError, match=r"lacks 6 weights of the model \(lm_head\.weight, .* \.\.\.\)"
+    ):
+        loads(checkpoint)
+
+
+def test_weights_of_another_shape_are_named(checkpoint):
+    file = checkpoint / "config.json"
+    settings = json.loads(file.read_text())
+    settings["text_config"]["intermediate_size"] = 300
+    file.write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=r"has in another shape 6 weights of the model"):
+        loads(checkpoint)
+
+
+def test_a_checkpoint_without_safetensors_is_refused(checkpoint):
+    weights = load_file(checkpoint / "model.safetensors")
+    (checkpoint / "model.safetensors").unlink()
+    torch.save(weights, checkpoint / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"mine, model\.name: '.*' cannot be loaded \(.*safetens"):
+        loads(checkpoint)
+
+
+def test_a_checkpoint_of_another_class_is_refused(tmp_path):
+    tiny_causal_lm().save_pretrained(tmp_path)
+    tiny_family().save(tmp_path)
+    with pytest.raises(ValueError, match=r"of type 'qwen2', and model\.family says Qwen2-VL"):
+        loads(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nowhere/at-all", "/no/such/folder"])
+def test_a_name_that_leads_nowhere_is_one_sentence(name):
+    with pytest.raises(ValueError, match=r"mine, model\.name: '.*' cannot be loaded \(") as caught:
+        loads(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_quantised_weights_need_bitsandbytes(checkpoint, monkeypatch):
+    from mm_numeric.families import loading
+
+    monkeypatch.setattr(loading, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"model\.quantize: nf4 needs bitsandbytes, which is not"):
+        loads(checkpoint, quantize="nf4")
+    monkeypatch.setattr(loading, "find_spec", lambda name: object())
+    four = loading.quantization(replace(TINY, quantize="nf4"))
+    eight = loading.quantization(replace(TINY, quantize="int8"))
+    assert (four.load_in_4bit, four.bnb_4bit_quant_type, eight.load_in_8bit) == (True, "nf4", True)
+    assert loading.quantization(TINY) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"quantize": "int4"}, r"model: quantize is nf4, int8 or null, not 'int4'"),
+        ({"picture": {"max_pixels": 0}}, r"picture\.max_pixels is a whole number of at least 1"),
+        ({"picture": {"max_pixels": "a"}}, r"picture\.max_pixels"),
+        (
+            {"coordinates": "qwen"},
+            r"model\.coordinates: there is no way to write coordinates 'qwen'",
+        ),
+        ({"coordinates": {"preset": "llava", "digits": 3}}, r"no setting 'digits'"),
+        ({"coordinates": {"top": 1000, "order": "yxyx"}}, r"order is one of xy, yx"),
+        ({"coordinates": 7}, r"model\.coordinates: name one of paligemma, "),
+    ],
+)
+def test_settings_of_the_model_are_checked_as_the_config_is_read(model, message):
+    with pytest.raises(ValueError, match=message):
+        config("x", **model)
+
+
+def test_coordinates_may_be_changed_in_part(checkpoint):
+    job = config(checkpoint, coordinates={"preset": "llava", "decimals": 2})
+    family = load_family(job, str(checkpoint))
+    assert (family.coordinates.top, family.coordinates.decimals) == (1, 2)
+
+
+def test_a_setting_for_pictures_that_the_family_lacks_is_refused(checkpoint):
+    with pytest.raises(ValueError, match=r"\.side: Qwen2-VL has no such setting\. Known: min"):
+        loads(checkpoint, picture={"side": 336})
+
+
+def test_the_frame_is_kept_beside_the_weights(tmp_path):
+    model = ModelConfig(name="tiny", coordinates="llava", picture={"max_pixels": 12544})
+    Qwen2VL.load(tiny_checkpoint(), model).save(tmp_path)
+    assert Qwen2VL.load(str(tmp_path), model).resize.max_pixels == 12544
+    same = replace(model, picture={})  # what was set is in the image processor that was saved
+    assert Qwen2VL.load(str(tmp_path), same).resize.max_pixels == 12544
+    for changed, message in (
+        (
+            replace(model, picture={"max_pixels": 9999}),
+            "max_pixels 12544, and here it is 9999",
+        ),
+        (replace(model, coordinates="unit_2"), "with decimals 3, and here it is 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Qwen2VL.load(str(tmp_path), changed)
+    (tmp_path / FRAME).write_text("{")
+    with pytest.raises(ValueError, match=r"frame\.json: not a frame \("):
+        Qwen2VL.load(str(tmp_path), model)
