@@ -6,6 +6,7 @@ Adding a family is one file and one line in ``FAMILIES``. This file loads no tor
 from collections.abc import Mapping
 
 FAMILIES: Mapping[str, str] = {
+    "paligemma": "mm_numeric.families.paligemma:PaliGemma",
     "qwen2_vl": "mm_numeric.families.qwen2_vl:Qwen2VL",
 }
 """Name of each family to where its class is."""

@@ -1,0 +1,95 @@
+"""A small PaliGemma 1 of the real classes, made from code, so that it runs offline."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    GemmaTokenizer,
+    PaliGemmaConfig,
+    PaliGemmaForConditionalGeneration,
+    SiglipImageProcessorPil,
+)
+
+_NAMED = ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>")
+_LOCATIONS = [f"<loc{level:04d}>" for level in range(1024)]
+_WORDS = ("▁time", "▁is", "▁it", "What", "Locate", "detect")
+_SIDE_PX, _PATCH_PX = 56, 14
+_WIDTH = 64
+
+
+def make_tiny_paligemma(folder: Path, seed: int, **changes: Any) -> None:
+    """Save a PaliGemma that sees pictures at 56 x 56 pixels, in 16 patches.
+
+    Args:
+        folder: Where ``from_pretrained`` will find it.
+        seed: Of the weights.
+        changes: Settings of its ``text_config`` that differ: ``model_type="gemma2"`` makes a
+            PaliGemma 2.
+    """
+    tokenizer = tiny_gemma_tokenizer()
+    ids = tokenizer.get_vocab()
+    # Gemma multiplies its embeddings, which are its head too, by sqrt(width): drawn as wide as
+    # 1/sqrt(width), tokens and logits begin with a deviation of 1.
+    spread = _WIDTH**-0.5
+    config = PaliGemmaConfig(
+        text_config={
+            "model_type": "gemma",
+            "vocab_size": len(tokenizer),
+            "hidden_size": _WIDTH,
+            "intermediate_size": 2 * _WIDTH,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "head_dim": _WIDTH // 4,
+            "max_position_embeddings": 2048,
+            "initializer_range": spread,
+            **changes,
+        },
+        vision_config={
+            "model_type": "siglip_vision_model",
+            "hidden_size": _WIDTH,
+            "intermediate_size": 2 * _WIDTH,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "image_size": _SIDE_PX,
+            "patch_size": _PATCH_PX,
+            "vision_use_head": False,
+        },
+        projection_dim=_WIDTH,
+        hidden_size=_WIDTH,
+        vocab_size=len(tokenizer),
+        image_token_index=ids["<image>"],
+        pad_token_id=ids["<pad>"],
+        bos_token_id=ids["<bos>"],
+        eos_token_id=ids["<eos>"],
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = PaliGemmaForConditionalGeneration(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    SiglipImageProcessorPil(
+        size={"height": _SIDE_PX, "width": _SIDE_PX},
+        image_seq_length=(_SIDE_PX // _PATCH_PX) ** 2,
+    ).save_pretrained(folder)
+
+
+def tiny_gemma_tokenizer() -> GemmaTokenizer:
+    """Return a tokenizer that splits text as PaliGemma's does, each digit by itself.
+
+    Its tokens are the 256 bytes, the printable characters of ASCII, the beginnings of a few words,
+    the location tokens and the family's special tokens.
+    """
+    characters = ["\n", "▁", *map(chr, range(ord("!"), ord("~") + 1))]
+    tokens = [*_NAMED, *(f"<0x{byte:02X}>" for byte in range(256)), *characters]
+    merges = []
+    for word in _WORDS:
+        for end in range(2, len(word) + 1):
+            if word[:end] not in tokens:
+                tokens.append(word[:end])
+                merges.append((word[: end - 1], word[end - 1]))
+    tokenizer = GemmaTokenizer(vocab={token: i for i, token in enumerate(tokens)}, merges=merges)
+    tokenizer.add_tokens(_LOCATIONS)  # not special ones, as in the checkpoints
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    return tokenizer

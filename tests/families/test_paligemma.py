@@ -1,0 +1,230 @@
+"""The PaliGemma family: prompts, answers, places and training, through real transformers classes.
+
+What its model sees of what is in test_paligemma_masks.py.
+"""
+
+import functools
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+from tiny_models import ROOT, TINY, small_config, tiny_checkpoint
+from transformers import AutoTokenizer, PaliGemmaProcessor
+
+from mm_numeric.answers import Box, Instance
+from mm_numeric.collate import TrainingCollator
+from mm_numeric.config import DataSource, ModelConfig
+from mm_numeric.data import load_examples
+from mm_numeric.families.paligemma import PaliGemma
+from mm_numeric.families.tiny_paligemma import tiny_gemma_tokenizer
+from mm_numeric.generate import generate
+from mm_numeric.losses.objective import objective
+from mm_numeric.tasks.grounding import Grounding
+from mm_numeric.train import load_family, load_model, train
+
+PICTURE = Image.new("RGB", (70, 50), (200, 100, 50))
+HABITS = ("paligemma", "relative_1000")
+
+
+@functools.cache
+def checkpoint():
+    PaliGemma.make_tiny(ROOT / "paligemma", seed=0)
+    return str(ROOT / "paligemma")
+
+
+@functools.cache
+def family_of(coordinates=None):
+    return PaliGemma.load(checkpoint(), replace(TINY, coordinates=coordinates))
+
+
+def rectangles(folder):
+    """Write eight pictures, each with a rectangle, and the rows that ask for it."""
+    generator = torch.Generator().manual_seed(0)
+    rows = []
+    for i in range(8):
+        width, height, *colours = torch.randint(40, 120, (8,), generator=generator).tolist()
+        x1, x2, y1, y2 = torch.rand(4, generator=generator).tolist()
+        box = [x1 * width * 0.5, y1 * height * 0.5, width * (x2 + 1) / 2, height * (y2 + 1) / 2]
+        picture = Image.new("RGB", (width, height), tuple(2 * c for c in colours[:3]))
+        ImageDraw.Draw(picture).rectangle(box, fill=tuple(255 - 2 * c for c in colours[3:]))
+        picture.save(folder / f"{i}.png")
+        rows.append({"id": f"{i}", "image": f"{i}.png", "phrase": "it", "box": box})
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def examples(folder):
+    """Return what the rows ask for."""
+    source = DataSource(path=str(rectangles(folder)))
+    return load_examples(Grounding(), source, ROOT / "cache", training=True)
+
+
+# -- text -------------------------------------------------------------------------------------
+
+
+def test_digits_and_locations_are_tokens_and_text_survives_the_tokenizer():
+    family = family_of()
+    texts = ("12:59", "<loc0012><loc1023> a cat ; <loc0000>", "[1, 20] , x", "naïve ☃ 3.14")
+    assert [family.text(family.answer(text).ids) for text in texts] == list(texts)
+    tokens = [family.tokenizer.convert_ids_to_tokens(family.answer(t).ids) for t in texts[:2]]
+    assert tokens[0] == ["1", "2", ":", "5", "9", "<eos>"]
+    assert tokens[1][:2] == ["<loc0012>", "<loc1023>"]
+    assert family.tokenizer.convert_ids_to_tokens([family.pad_id, *family.stop_ids]) == [
+        "<pad>",
+        "<eos>",
+    ]
+    offsets = family.answer("<loc0012><loc1023> a").offsets
+    assert offsets == [(0, 9), (9, 18), (18, 19), (19, 20), (0, 0)]
+
+
+def test_the_saved_tokenizer_is_the_one_that_was_made():
+    made, read = tiny_gemma_tokenizer(), AutoTokenizer.from_pretrained(checkpoint())
+    assert read.get_vocab() == made.get_vocab()
+    for text in ("<image><bos>Locate: What?\n", "<loc0007> 1\n2 é"):
+        assert read(text)["input_ids"] == made(text)["input_ids"]
+
+
+def test_prompt_and_answer_are_those_of_the_real_processor(tmp_path):
+    family = family_of()
+    processor = PaliGemmaProcessor(family.image_processor, tiny_gemma_tokenizer())
+    collator = TrainingCollator(family, Grounding(), family.vocabulary())
+    example = examples(tmp_path)[3]
+    batch = collator([example])
+    picture = Image.open(example.image)
+    written = Grounding().format(example.answer, family.frame(*picture.size))
+    theirs = processor(images=picture, text=f"<image>{example.prompt}", suffix=written.text)
+    for name in ("input_ids", "attention_mask", "token_type_ids", "pixel_values"):
+        assert torch.equal(batch[name], torch.tensor(np.array(theirs[name]))), name
+    labels = torch.tensor(theirs["labels"])
+    assert torch.equal(batch["labels"], labels[labels != -100])
+    assert torch.equal(batch["supervised"][:, :-1], labels[:, 1:] != -100)
+
+
+def test_a_question_without_a_picture_has_no_placeholder():
+    family = family_of()
+    with_picture, without = family.prompts(["detect it"] * 2, [PICTURE, None]).ids
+    assert family.tokenizer.decode(without) == "<bos>detect it\n"
+    assert with_picture == [family.image_id] * 16 + without
+    assert family.image_tokens(640, 480) == 16
+    assert family.prompts(["detect it"], [None]).pictures == {}
+
+
+def test_a_prompt_that_holds_a_placeholder_is_refused():
+    with pytest.raises(ValueError, match=r"'<image>Where\?' holds <image>.*take it out"):
+        family_of().prompts(["<image>Where?"], [PICTURE])
+
+
+# -- pictures and places ----------------------------------------------------------------------
+
+
+def test_a_picture_is_squashed_and_a_place_is_seen_where_the_frame_says():
+    family = family_of()
+    picture = Image.new("RGB", (140, 70))
+    picture.paste((255, 255, 255), (20, 30, 60, 50))
+    (pixels,) = family.prompts(["it"], [picture]).pictures["pixel_values"]
+    assert pixels.shape == (3, 56, 56)
+    view = family.frame(140, 70).view
+    (x1, y1), (x2, y2) = view.to_seen(20, 30), view.to_seen(60, 50)
+    assert (x1, y1, x2, y2) == (8, 24, 24, 40)
+    bright = (pixels > 0).all(0).nonzero()
+    assert bright.amin(0).tolist() == [y1, x1]
+    assert (bright.amax(0) + 1).tolist() == [y2, x2]
+
+
+def test_boxes_are_written_y_first_and_the_far_edge_is_bin_1023():
+    frame = family_of().frame(200, 100)
+    whole = Instance(Box(0, 0, 200, 100), "cat")
+    assert frame.write([whole]).text == "<loc0000><loc0000><loc1023><loc1023> cat"
+    left = frame.write([Instance(Box(0, 0, 100, 100))]).text
+    assert left == "<loc0000><loc0000><loc1023><loc0512>"
+    (read,) = frame.read("<loc0000><loc0000><loc1023><loc1023> cat")
+    assert (*read.shape.points[1], read.label) == (pytest.approx(200), pytest.approx(100), "cat")
+
+
+@pytest.mark.parametrize("coordinates", HABITS)
+@pytest.mark.parametrize("preset", ["ntil", "emd"])
+def test_numeric_losses_see_the_numbers(coordinates, preset, tmp_path):
+    family = family_of(coordinates)
+    vocabulary = family.vocabulary()
+    batch = TrainingCollator(family, Grounding(), vocabulary)(examples(tmp_path))
+    labels, spans = batch["labels"], batch["spans"]
+    digits = sum(label in vocabulary.classes for label in labels.tolist())
+    assert digits == len(spans.target) >= len(spans.value) == 8 * 4
+    assert (digits == 8 * 4) == (coordinates == "paligemma")
+    logits = torch.zeros(len(labels), len(family.tokenizer))
+    sums = objective(preset, vocabulary)(logits, labels, spans=spans).sums
+    numeric = [name for name in sums if name != "ce"]
+    assert numeric
+    assert all(sums[name].items > 0 and sums[name].total > 0 for name in numeric)
+
+
+# -- weights ----------------------------------------------------------------------------------
+
+
+@functools.cache
+def model_of(**changes):
+    return family_of().load_model(checkpoint(), replace(TINY, **changes))
+
+
+def test_every_parameter_is_in_one_part_and_lora_gets_the_layers_of_the_language_model():
+    model = model_of()
+    for name, _ in model.named_parameters(remove_duplicate=False):
+        found = [part for part, pattern in PaliGemma.parts.items() if re.match(pattern, name)]
+        assert len(found) == 1, name
+    targets = {n for n, _ in model.named_modules() if re.fullmatch(PaliGemma.lora_targets, n)}
+    assert len(targets) == 2 * 7
+    assert all(isinstance(model.get_submodule(name), torch.nn.Linear) for name in targets)
+    assert sum(p.numel() for p in model.parameters()) < 1e6
+
+
+def test_pictures_go_through_a_model_of_lower_precision():
+    family, model = family_of(), model_of(dtype="bfloat16")
+    prompts = family.prompts(["it"], [PICTURE])
+    ids = torch.tensor(prompts.ids)
+    inputs = family.model_inputs(ids, ids.ne(-1).int(), ids.eq(-1), prompts.pictures)
+    assert prompts.pictures["pixel_values"].dtype == torch.float32
+    assert model(**inputs).logits.dtype == torch.bfloat16
+    assert model(**inputs).logits.isfinite().all()
+
+
+def test_flash_attention_is_refused():
+    model = ModelConfig(name="tiny", attention="flash_attention_2")
+    with pytest.raises(ValueError, match=r"model\.attention: .*both directions.*flash_attention_2"):
+        family_of().load_model(checkpoint(), model)
+
+
+def test_checkpoints_of_another_family_are_refused():
+    with pytest.raises(ValueError, match=r"has no <image>.*model\.family"):
+        PaliGemma.load(tiny_checkpoint(), TINY)
+    family = family_of()
+    other = type(family.image_processor)(size={"height": 56, "width": 56})
+    with pytest.raises(ValueError, match=r"image_seq_length None.*model\.family"):
+        PaliGemma(family.tokenizer, other, TINY)
+
+
+# -- training ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coordinates", HABITS)
+def test_boxes_are_learnt_and_written(coordinates, tmp_path):
+    source = f"{{path: {rectangles(tmp_path)}}}"
+    config = small_config(
+        tmp_path, "model.family=paligemma", f"model.coordinates={coordinates}",
+        "task={name: grounding}", f"data.train={source}", f"data.test={source}", "objective=ce",
+        "trainer.per_device_train_batch_size=8", "trainer.max_steps=100",
+        "trainer.learning_rate=0.004", "trainer.warmup_steps=10", "trainer.save_strategy='no'",
+    )  # fmt: skip
+    folder = str(train(config))
+    *_, last = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    assert json.loads(last)["loss"] < 0.05
+    family = load_family(config, folder)
+    model = load_model(config, family, folder).eval()
+    asked = examples(tmp_path)
+    for example, (text, frame) in zip(asked, generate(model, family, asked, 24), strict=True):
+        assert text == config.task.format(example.answer, frame).text
+        assert config.task.parse(text, frame) == frame.quantised(example.answer)
