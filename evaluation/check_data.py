@@ -150,7 +150,7 @@ def check_data(
             if example is not None and example.size_px is None and error is not None:
                 example = replace(example, size_px=size_px)
             _look_at(checkup, collator, example, error, decode=count < pictures)
-        _look_at_batches(checkup, collator)
+        _look_at_batches(checkup, collator, settings)
         _look_at_lengths(report, checkup)
         _look_at_tokens(report, checkup)
         _take_the_ceiling(config, checkup)
@@ -236,7 +236,9 @@ def _kind(sentence: str) -> str:
     return re.sub(r"-?\d+(?:\.\d+)?", "#", told)
 
 
-def _look_at_batches(checkup: Checkup, collator: TrainingCollator, count: int = 16) -> None:
+def _look_at_batches(
+    checkup: Checkup, collator: TrainingCollator, settings: Any, count: int = 16
+) -> None:
     """Hold some real batches against what is said here: features, and what is in the loss."""
     family = collator.family
     there = [t for t in checkup.trained if t.has_picture or t.example.image is None]
@@ -248,7 +250,7 @@ def _look_at_batches(checkup: Checkup, collator: TrainingCollator, count: int = 
             checkup.fault(_kind(str(error)), str(error))
             continue
         if trained.has_picture:
-            features = family.features(family.pictures([open_picture(example)]))
+            features = family.features(family.pictures([open_picture(example)]), settings)
             if features != trained.image_tokens:
                 checkup.fault(
                     "image tokens and features differ",

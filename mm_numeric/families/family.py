@@ -159,8 +159,13 @@ class Family(ABC):
         """Return what the image processor makes of pictures, at least one, all together."""
 
     @abstractmethod
-    def features(self, pictures: dict[str, Tensor]) -> int:
-        """Return how many image features the model makes of what ``pictures`` returned."""
+    def features(self, pictures: dict[str, Tensor], config: Any) -> int:
+        """Return how many image features a model makes of what ``pictures`` returned.
+
+        Args:
+            pictures: All together.
+            config: Of the model, in transformers' class; it says how large a patch is.
+        """
 
     def prompts(self, texts: Sequence[str], pictures: Sequence[Image.Image | None]) -> Prompts:
         """Write questions, each about a picture or, where it is None, about none."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import AutoConfig, PaliGemmaForConditionalGeneration, SiglipImageProcessorPil
 
 from mm_numeric.config import ModelConfig
-from mm_numeric.families.family import Family, Prompts
+from mm_numeric.families.family import Family
 from mm_numeric.frames import Resize
 
 IMAGE_TOKEN = "<image>"
@@ -98,21 +98,30 @@ class PaliGemma(Family):
         """Return the number of patches, the same for every picture."""
         return self.patches
 
-    def prompts(self, texts: Sequence[str], pictures: Sequence[Image.Image | None]) -> Prompts:
-        """Write questions, each about a picture or about none.
+    def question(self, text: str, image_tokens: int) -> list[int]:
+        """Return the tokens of a question.
 
         Raises:
-            ValueError: If a question holds the token that stands for a picture.
+            ValueError: If it holds the token that stands for a picture.
         """
-        ids = [
-            [self.image_id] * (0 if picture is None else self.patches) + self._tokenised(text)
-            for text, picture in zip(texts, pictures, strict=True)
-        ]
-        shown = [picture for picture in pictures if picture is not None]
-        if not shown:
-            return Prompts(ids=ids, pictures={})
-        features = self.image_processor(images=shown, return_tensors="pt")
-        return Prompts(ids=ids, pictures={"pixel_values": features["pixel_values"]})
+        ids: list[int] = self.tokenizer(f"<bos>{text}\n", add_special_tokens=False)["input_ids"]
+        if self.image_id in ids:
+            raise ValueError(
+                f"the prompt {text!r:.80} holds {IMAGE_TOKEN}, which is put before the question by "
+                "itself, once for each patch of its picture; take it out of the prompt."
+            )
+        return [self.image_id] * image_tokens + ids
+
+    def pictures(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
+        """Return pictures as squares, [n, 3, side, side]."""
+        features = self.image_processor(images=list(shown), return_tensors="pt")
+        return {"pixel_values": features["pixel_values"]}
+
+    def features(self, pictures: dict[str, Tensor], config: Any) -> int:
+        """Return the number of patches, of all pictures together."""
+        count, _, height, width = pictures["pixel_values"].shape
+        patch = config.vision_config.patch_size
+        return count * (height // patch) * (width // patch)
 
     def model_inputs(
         self,
@@ -128,13 +137,3 @@ class PaliGemma(Family):
             "token_type_ids": answered.long(),
             **pictures,
         }
-
-    def _tokenised(self, text: str) -> list[int]:
-        """Return the tokens of a question, without those of its picture."""
-        ids: list[int] = self.tokenizer(f"<bos>{text}\n", add_special_tokens=False)["input_ids"]
-        if self.image_id in ids:
-            raise ValueError(
-                f"the prompt {text!r:.80} holds {IMAGE_TOKEN}, which is put before the question by "
-                "itself, once for each patch of its picture; take it out of the prompt."
-            )
-        return ids

@@ -94,11 +94,10 @@ class Qwen2VL(Family):
         features = self.image_processor(images=list(shown), return_tensors="pt")
         return {name: features[name] for name in ("pixel_values", "image_grid_thw")}
 
-    def features(self, pictures: dict[str, Tensor]) -> int:
-        """Return the number of merged patches."""
-        return (
-            int(pictures["image_grid_thw"].prod(dim=1).sum()) // self.image_processor.merge_size**2
-        )
+    def features(self, pictures: dict[str, Tensor], config: Any) -> int:
+        """Return the number of merged patches, of all pictures together."""
+        patches = int(pictures["image_grid_thw"].prod(dim=1).sum())
+        return patches // config.vision_config.spatial_merge_size**2
 
     def model_inputs(
         self,
