@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(command=run)
         return added
 
-    verb("ls", "list tasks, families, losses and configs", _ls)
+    verb("ls", "list tasks, families, coordinates, losses and configs", _ls)
 
     cp = verb("cp", "copy a shipped config to a file of your own", _cp)
     cp.add_argument("config", help="the name of a shipped config")
@@ -146,11 +146,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _ls(_: argparse.Namespace) -> None:
     from mm_numeric.config import CONFIGS
+    from mm_numeric.coordinates import COORDINATES
     from mm_numeric.families import FAMILIES
     from mm_numeric.losses import PRESETS, TERMS
     from mm_numeric.tasks import TASKS
 
-    for title, names in (("tasks", TASKS), ("families", FAMILIES), ("loss terms", TERMS)):
+    for title, names in (
+        ("tasks", TASKS),
+        ("families", FAMILIES),
+        ("coordinates", COORDINATES),
+        ("loss terms", TERMS),
+    ):
         print(f"{title}: {', '.join(names)}")
     print("objectives:")
     for name, spec in PRESETS.items():

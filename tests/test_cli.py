@@ -1,6 +1,7 @@
 """The command line: light where it can be, and one sentence where a user can mend something."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -52,15 +53,17 @@ assert not heavy - allowed, heavy
 
 
 def test_ls_lists_everything(capsys):
+    from mm_numeric.coordinates import COORDINATES
     from mm_numeric.families import FAMILIES
     from mm_numeric.losses import PRESETS, TERMS
     from mm_numeric.tasks import TASKS
 
     assert cli.main(["ls"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == [
+    assert lines[:4] == [
         f"tasks: {', '.join(TASKS)}",
         f"families: {', '.join(FAMILIES)}",
+        f"coordinates: {', '.join(COORDINATES)}",
         f"loss terms: {', '.join(TERMS)}",
     ]
     names = [line.split()[0] for line in lines if line.startswith("  ")]
@@ -76,8 +79,8 @@ def test_help_has_lines_to_paste(capsys):
         cli.main(["--help"])
     assert end.value.code == 0
     said = capsys.readouterr().out
-    for verb in ("ls", "cp", "check", "train", "predict", "score", "compare", "report"):
-        assert f"\n    {verb} " in said
+    verbs = ["ls", "cp", "check", "check-data", "train", "predict", "score", "compare", "report"]
+    assert [word for word in re.findall(r"\n    ([a-z-]+)\s", said) if word in verbs] == verbs
     assert "mm-numeric train mine.yaml objective=emd" in said
 
 
