@@ -68,10 +68,10 @@ class Qwen2VL(Family):
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Make a model of a million parameters from code; see ``mm_numeric.families.tiny``."""
-        from mm_numeric.families.tiny import make_tiny_qwen2_vl
+        """Make a model of a million parameters from code."""
+        from mm_numeric.families.tiny_qwen import make_tiny_qwen
 
-        make_tiny_qwen2_vl(folder, seed)
+        make_tiny_qwen(cls.model_class, folder, seed)
 
     def image_tokens(self, width: int, height: int) -> int:
         """Return the number of merged patches."""
