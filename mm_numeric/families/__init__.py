@@ -8,5 +8,7 @@ from collections.abc import Mapping
 FAMILIES: Mapping[str, str] = {
     "paligemma": "mm_numeric.families.paligemma:PaliGemma",
     "qwen2_vl": "mm_numeric.families.qwen2_vl:Qwen2VL",
+    "qwen2_5_vl": "mm_numeric.families.qwen2_5_vl:Qwen2_5VL",
+    "qwen3_vl": "mm_numeric.families.qwen3_vl:Qwen3VL",
 }
 """Name of each family to where its class is."""

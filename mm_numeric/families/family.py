@@ -7,7 +7,7 @@ part, and which class is loaded. Training, prediction and the tests go through t
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -16,7 +16,12 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from mm_numeric.config import ModelConfig, read_coordinates
-from mm_numeric.families.loading import check_saved_frame, load_weights, save_frame
+from mm_numeric.families.loading import (
+    check_saved_frame,
+    check_type,
+    load_weights,
+    save_frame,
+)
 from mm_numeric.frames import Frame, Resize
 from mm_numeric.vocabulary import NumberVocabulary
 
@@ -106,11 +111,17 @@ class Family(ABC):
         Raises:
             ValueError: If the checkpoint is of another family, or was trained in another frame.
         """
+        check_type(cls.model_class, cls.name, source, model)
         tokenizer = AutoTokenizer.from_pretrained(
             source, revision=model.revision, trust_remote_code=model.trust_remote_code
         )
         family = cls(tokenizer, cls._load_image_processor(source, model), model)
         check_saved_frame(source, family.resize, family.coordinates)
+        if model.picture:  # it would hide that the image processor beside the weights was changed
+            own = replace(model, picture={})
+            resize = cls(tokenizer, cls._load_image_processor(source, own), own).resize
+            where = f"the image processor in {source}"
+            check_saved_frame(source, resize, family.coordinates, where)
         return family
 
     @classmethod
