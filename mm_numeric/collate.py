@@ -145,8 +145,13 @@ def frame_of(family: Family, example: Example, size: tuple[int, int]) -> Frame:
     """Return how a picture of so many pixels is seen.
 
     Raises:
-        ValueError: If it has no place in the family's frame.
+        ValueError: If it has no place in the family's frame, or the family takes no pictures.
     """
+    if not family.takes_pictures:
+        raise ValueError(
+            f"{example.where}: the row has a picture, and model.family {family.name} takes none; "
+            "set model.family to one that does, or take the picture out of the row."
+        )
     try:
         return family.frame(*size)
     except ValueError as error:
