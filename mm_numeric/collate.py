@@ -4,7 +4,7 @@ Axes    b samples, t positions, n supervised rows
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -85,6 +85,7 @@ class TrainingCollator:
             spans = NumberSpans.from_labels(_rectangle(ids), self.vocabulary, digit_runs=True)
         else:
             spans = NumberSpans.build(numbers, rows)
+        spans = replace(spans, supervised=supervised.flatten().nonzero().squeeze(1))
         return {**inputs, "labels": labels, "supervised": supervised, "spans": spans}
 
     def answer(self, example: Example, frame: Frame | None) -> tuple[Tokens, list[TokenNumber]]:
