@@ -8,5 +8,7 @@ from collections.abc import Mapping
 FAMILIES: Mapping[str, str] = {
     "paligemma": "mm_numeric.families.paligemma:PaliGemma",
     "qwen2_vl": "mm_numeric.families.qwen2_vl:Qwen2VL",
+    "causal_lm": "mm_numeric.families.causal_lm:CausalLM",
+    "t5": "mm_numeric.families.t5:T5",
 }
 """Name of each family to where its class is."""
