@@ -88,8 +88,12 @@ def ceiling_text(checkup: Checkup) -> str:
 
 
 def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
-    """Yield how the family sees pictures and writes places, name and value."""
+    """Yield how the family ends an answer, sees pictures and writes places, name and value."""
     family = report.family
+    names = family.tokenizer.convert_ids_to_tokens(family.stop_ids)
+    yield "answers end with", f"{names[0]}; generation stops at {', '.join(names)}"
+    if not family.takes_pictures:
+        return
     coordinates, resize = family.coordinates, family.resize
     settings = {
         "squash": f"squashed to {resize.side} x {resize.side} pixels",
@@ -111,8 +115,6 @@ def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
     steps = [max(t.frame.step_px) for c in report.checkups for t in c.trained if t.frame]
     if steps:
         yield "one step is", f"{_spread(steps, 2)} pixels of the original picture"
-    names = family.tokenizer.convert_ids_to_tokens(family.stop_ids)
-    yield "answers end with", f"{names[0]}; generation stops at {', '.join(names)}"
 
 
 def _spread(values: Sequence[float], decimals: int = 0) -> str:

@@ -205,9 +205,10 @@ def open_picture(example: Example) -> Image.Image:
         ) from error
 
 
-def _find_picture(example: Example, beside: Path, folder: Path | None) -> Path:
+def _find_picture(example: Example, beside: Path, folder: Path | None) -> Path | None:
     """Find a picture in the folder that was given, else beside its file or in ``images`` there."""
-    assert example.image is not None
+    if example.image is None:
+        return None
     folders = [folder] if folder is not None else [beside, beside / "images"]
     for candidate in folders:
         if os.path.isfile(candidate / example.image):  # False also where a name is too long

@@ -60,6 +60,8 @@ class Family(ABC):
     habit: ClassVar[str] = "pixels_original"
     """How the family writes coordinates unless told otherwise: a key of ``COORDINATES``."""
 
+    takes_pictures: ClassVar[bool] = True
+
     encoder_decoder: ClassVar[bool] = False
     """Whether the answer goes to a decoder of its own (T5)."""
 
