@@ -8,5 +8,7 @@ from collections.abc import Mapping
 FAMILIES: Mapping[str, str] = {
     "paligemma": "mm_numeric.families.paligemma:PaliGemma",
     "qwen2_vl": "mm_numeric.families.qwen2_vl:Qwen2VL",
+    "llava": "mm_numeric.families.llava:Llava",
+    "yi_vl": "mm_numeric.families.yi_vl:YiVL",
 }
 """Name of each family to where its class is."""
