@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from transformers import AutoConfig
 
 from mm_numeric.answers import Example, Instances, Unreadable, Written
 from mm_numeric.choose import choose
@@ -135,8 +134,7 @@ def check_data(
             cls = choose(config.model.family, FAMILIES, "family", f"{config.title}, model.family")
             cls.make_tiny(Path(source), seed=0)
         family = load_family(config, source)
-        revision, trust = config.model.revision, config.model.trust_remote_code
-        settings = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=trust)
+        settings = family.load_config(source, config.model)
     positions = getattr(settings.get_text_config(), "max_position_embeddings", None)
     collator = make_collator(config, family)
     report = DataReport(config, family, collator.vocabulary, positions, [], [])

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 from PIL import Image
 from torch import Tensor
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from mm_numeric.config import ModelConfig, read_coordinates
 from mm_numeric.families.loading import (
@@ -114,9 +114,7 @@ class Family(ABC):
             ValueError: If the checkpoint is of another family, or was trained in another frame.
         """
         check_type(cls.model_class, cls.name, source, model)
-        tokenizer = AutoTokenizer.from_pretrained(
-            source, revision=model.revision, trust_remote_code=model.trust_remote_code
-        )
+        tokenizer = cls._load_tokenizer(source, model)
         family = cls(tokenizer, cls._load_image_processor(source, model), model)
         check_saved_frame(source, family.resize, family.coordinates)
         if model.picture:  # it would hide that the image processor beside the weights was changed
@@ -125,6 +123,20 @@ class Family(ABC):
             where = f"the image processor in {source}"
             check_saved_frame(source, resize, family.coordinates, where)
         return family
+
+    @classmethod
+    def _load_tokenizer(cls, source: str, model: ModelConfig) -> Any:
+        """Load the tokenizer."""
+        return AutoTokenizer.from_pretrained(
+            source, revision=model.revision, trust_remote_code=model.trust_remote_code
+        )
+
+    @classmethod
+    def load_config(cls, source: str, model: ModelConfig) -> Any:
+        """Load the configuration of a checkpoint, as transformers has it."""
+        return AutoConfig.from_pretrained(
+            source, revision=model.revision, trust_remote_code=model.trust_remote_code
+        )
 
     @classmethod
     @abstractmethod
