@@ -162,7 +162,8 @@ def frame_of(family: Family, example: Example, size: tuple[int, int]) -> Frame:
 def _asked(family: Family, examples: Sequence[Example]) -> tuple[Prompts, list[Frame | None]]:
     """Write the questions of examples, their pictures loaded."""
     pictures, frames = zip(*(framed(family, example) for example in examples), strict=True)
-    return family.prompts([example.prompt for example in examples], pictures), list(frames)
+    texts, where = zip(*((example.prompt, example.where) for example in examples), strict=True)
+    return family.prompts(texts, pictures, where), list(frames)
 
 
 def _inputs(

@@ -58,7 +58,7 @@ class CausalLM(TextFamily):
 
         make_tiny_gpt2(folder, seed)
 
-    def question(self, text: str, image_tokens: int) -> list[int]:
+    def _tokenised(self, text: str, with_picture: bool) -> list[int]:
         """Return the tokens of a question."""
         ids = self.tokenizer(self._written(text), add_special_tokens=False)["input_ids"]
         return [*self._begin, *ids]

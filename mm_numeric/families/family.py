@@ -25,6 +25,8 @@ from mm_numeric.families.loading import (
 from mm_numeric.frames import Frame, Resize
 from mm_numeric.vocabulary import NumberVocabulary
 
+_QUESTIONS_KEPT = 10_000  # of those that were tokenised: most tasks ask the same one
+
 
 @dataclass(frozen=True)
 class Prompts:
@@ -81,6 +83,9 @@ class Family(ABC):
 
     pad_id: int
 
+    image_id: int
+    """The placeholder of an image feature, where the family sees pictures."""
+
     decoder_start_id: int
     """What a decoder of its own begins with."""
 
@@ -99,6 +104,7 @@ class Family(ABC):
                 raise ValueError(
                     f"model.picture.{setting}: {self.name} has no such setting. Known: {known}."
                 )
+        self._questions: dict[tuple[str, bool], list[int]] = {}
 
     # -- loading and saving -------------------------------------------------------------------
 
@@ -175,9 +181,26 @@ class Family(ABC):
 
     # -- text ---------------------------------------------------------------------------------
 
-    @abstractmethod
     def question(self, text: str, image_tokens: int) -> list[int]:
-        """Return the tokens of a question, with so many placeholders; 0 where it has no picture."""
+        """Return the tokens of a question, with so many placeholders; 0 where it has no picture.
+
+        Raises:
+            ValueError: If it cannot be asked so.
+        """
+        key = text, image_tokens > 0
+        if key not in self._questions:
+            if len(self._questions) >= _QUESTIONS_KEPT:
+                self._questions.clear()
+            self._questions[key] = self._tokenised(*key)
+        ids = self._questions[key]
+        if not image_tokens:
+            return list(ids)
+        at = ids.index(self.image_id)
+        return [*ids[:at], *[self.image_id] * image_tokens, *ids[at + 1 :]]
+
+    @abstractmethod
+    def _tokenised(self, text: str, with_picture: bool) -> list[int]:
+        """Return the tokens of a question, one placeholder standing for the picture."""
 
     @abstractmethod
     def pictures(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
@@ -192,12 +215,29 @@ class Family(ABC):
             config: Of the model, in transformers' class; it says how large a patch is.
         """
 
-    def prompts(self, texts: Sequence[str], pictures: Sequence[Image.Image | None]) -> Prompts:
-        """Write questions, each about a picture or, where it is None, about none."""
-        ids = [
-            self.question(text, 0 if picture is None else self.image_tokens(*picture.size))
-            for text, picture in zip(texts, pictures, strict=True)
-        ]
+    def prompts(
+        self,
+        texts: Sequence[str],
+        pictures: Sequence[Image.Image | None],
+        where: Sequence[str] | None = None,
+    ) -> Prompts:
+        """Write questions.
+
+        Args:
+            texts: What is asked.
+            pictures: What each is about; None for nothing to see.
+            where: File and line of each, for errors.
+
+        Raises:
+            ValueError: If one cannot be asked so.
+        """
+        ids = []
+        for i, (text, picture) in enumerate(zip(texts, pictures, strict=True)):
+            try:
+                image_tokens = 0 if picture is None else self.image_tokens(*picture.size)
+                ids.append(self.question(text, image_tokens))
+            except ValueError as error:
+                raise ValueError(f"{where[i]}: {error}" if where else str(error)) from error
         shown = [picture for picture in pictures if picture is not None]
         return Prompts(ids=ids, pictures=self.pictures(shown) if shown else {})
 

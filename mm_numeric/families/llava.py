@@ -71,7 +71,6 @@ class Llava(Family):
         # Padding is not to be taken for a picture.
         self.pad_id = self.stop_ids[0] if pad_id in (None, self.image_id) else pad_id
         self.resize = Resize(kind="letterbox", side=image_processor.size["height"])
-        self._prompt_ids: dict[tuple[str, bool], list[int]] = {}
 
     @classmethod
     def _load_tokenizer(cls, source: str, model: ModelConfig) -> Any:
@@ -159,21 +158,6 @@ class Llava(Family):
     def image_tokens(self, width: int, height: int) -> int:
         """Return the number of patches of the square."""
         return int(self.image_processor.image_tokens)
-
-    def question(self, text: str, image_tokens: int) -> list[int]:
-        """Return the tokens of a question.
-
-        Raises:
-            ValueError: If it holds the mark that stands for a picture.
-        """
-        key = text, image_tokens > 0
-        if key not in self._prompt_ids:
-            self._prompt_ids[key] = self._tokenised(*key)
-        written = self._prompt_ids[key]
-        if not image_tokens:
-            return list(written)
-        at = written.index(self.image_id)
-        return [*written[:at], *[self.image_id] * image_tokens, *written[at + 1 :]]
 
     def pictures(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
         """Return pictures as padded squares, [n, 3, side, side]."""

@@ -57,7 +57,6 @@ class Qwen2VL(Family):
             max_pixels=image_processor.size["longest_edge"],
         )
         self._check_limits()
-        self._prompt_ids: dict[tuple[str, bool], list[int]] = {}
 
     @classmethod
     def _load_image_processor(cls, source: str, model: ModelConfig) -> Any:
@@ -79,17 +78,6 @@ class Qwen2VL(Family):
         """Return the number of merged patches."""
         view = self.resize.view(width, height)
         return view.width_px * view.height_px // self.resize.factor**2
-
-    def question(self, text: str, image_tokens: int) -> list[int]:
-        """Return the tokens of a question, in the checkpoint's own chat template."""
-        key = text, image_tokens > 0
-        if key not in self._prompt_ids:
-            self._prompt_ids[key] = self._tokenised(*key)
-        written = self._prompt_ids[key]
-        if not image_tokens:
-            return list(written)
-        at = written.index(self.image_id)
-        return [*written[:at], *[self.image_id] * image_tokens, *written[at + 1 :]]
 
     def pictures(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
         """Return the patches of pictures, and how many there are in each direction."""
