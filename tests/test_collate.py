@@ -83,5 +83,5 @@ def test_a_question_that_cannot_be_asked_is_named_with_its_row(collator, clock_e
     example = dataclasses.replace(
         clock_examples[1][0], prompt="What is <|image_pad|>?", where="x, line 3"
     )
-    with pytest.raises(ValueError, match="x, line 3: .*take the token out of the question"):
+    with pytest.raises(ValueError, match=r"x, line 3: .*take the token out of the question"):
         collator([clock_examples[1][1], example])
