@@ -88,6 +88,12 @@ class Instances:
 
     items: tuple[Instance, ...]
 
+    cut: bool = False
+    """Of a text: whether it ends within a shape, as one does that reached the token limit."""
+
+    malformed: int = 0
+    """Of a text: how many shapes were closed and are none, such as three numbers in brackets."""
+
 
 @dataclass(frozen=True)
 class Unreadable:

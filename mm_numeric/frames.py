@@ -8,11 +8,21 @@ it is plain data: what a prediction was read with is written beside it. Pixels a
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from mm_numeric.answers import Box, Instance, Mark, Point, Polygon, Shape, Unreadable, Written
+from mm_numeric.answers import (
+    Box,
+    Instance,
+    Instances,
+    Mark,
+    Point,
+    Polygon,
+    Shape,
+    Unreadable,
+    Written,
+)
 from mm_numeric.coordinates import Coordinates
 
 _SLACK_PX = 1.0  # a rounded annotation may reach so far beyond the picture; it is clamped
@@ -180,7 +190,7 @@ class Frame:
             text += piece.text
         return Written(text, tuple(marks))
 
-    def read(self, text: str) -> tuple[Instance, ...] | Unreadable:
+    def read(self, text: str) -> Instances | Unreadable:
         """Read the shapes of a text; two points are a box, one or more than two a polygon.
 
         Returns:
@@ -189,24 +199,25 @@ class Frame:
         """
         if not text.strip():
             return Unreadable("empty answer")
-        reading = self.coordinates.text.read(text)
+        shapes, cut = self.coordinates.text.read(text)
         instances = []
-        for numerals, label in reading.shapes:
-            if not numerals or len(numerals) % 2:
-                continue
-            levels = [self.coordinates.read_numeral(numeral) for numeral in numerals]
-            pairs = zip(levels[::2], levels[1::2], strict=True)
-            points = tuple(
-                self.decode(a, b) if self.coordinates.order == "xy" else self.decode(b, a)
-                for a, b in pairs
-            )
-            shape = Box(*points[0], *points[1]) if len(points) == 2 else Polygon(points)
-            instances.append(Instance(shape, label))
+        for numerals, label in shapes:
+            if len(numerals) % 2 == 0 and numerals:
+                instances.append(Instance(self._shape(numerals), label))
+        malformed = len(shapes) - len(instances)
         if instances or text.strip() == self.coordinates.text.nothing:
-            return tuple(instances)
-        if reading.shapes:
-            return Unreadable("an odd number of coordinates")
-        return Unreadable("cut off within a shape" if reading.cut else "no coordinates")
+            return Instances(tuple(instances), cut, malformed)
+        if cut:
+            return Unreadable("cut off within a shape")
+        return Unreadable("an odd number of coordinates" if shapes else "no coordinates")
+
+    def _shape(self, numerals: Sequence[str]) -> Shape:
+        """Return the shape that numerals, as they are written, stand for."""
+        levels = [self.coordinates.read_numeral(numeral) for numeral in numerals]
+        pairs = zip(levels[::2], levels[1::2], strict=True)
+        straight = self.coordinates.order == "xy"
+        points = tuple(self.decode(a, b) if straight else self.decode(b, a) for a, b in pairs)
+        return Box(*points[0], *points[1]) if len(points) == 2 else Polygon(points)
 
     # -- as data ------------------------------------------------------------------------------
 

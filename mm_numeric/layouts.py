@@ -149,7 +149,13 @@ class Layout:
             numerals = tuple(self._numeral.findall(match.group()[len(match.group("open")) :]))
             before, after = text[ends[i] : starts[i]], text[ends[i + 1] : starts[i + 1]]
             shapes.append(ShapeText(numerals, self._read_label(before, after)))
-        return Reading(tuple(shapes), bool(self._begun.search(text, ends[-1])))
+        cut = bool(self._begun.search(text, ends[-1]))
+        if not self.close and shapes and text.rstrip().endswith(found[-1].group().rstrip()):
+            # Nothing closes these shapes: the last one is cut if it is shorter than all the others.
+            shortest = min((len(s.numerals) for s in shapes[:-1]), default=0)
+            if len(shapes[-1].numerals) < shortest:
+                cut = bool(shapes.pop())
+        return Reading(tuple(shapes), cut)
 
     @cached_property
     def _numeral(self) -> re.Pattern[str]:

@@ -1,43 +1,62 @@
-"""Find what a phrase speaks of: one box.
+"""Find what a phrase speaks of: one box, or a list of boxes with labels.
 
 Rows     {"id": text, "image": path, "phrase": text, "box": [x1, y1, x2, y2]}
          boxes in pixels of the original, upright picture; "box_xyxy" is the same, "box_xywh" is
          [x, y, width, height]; "sentences": [text, ...] is a question each; "width" and "height"
          of the picture may be given
-Answer   the box, as the family writes it
-Score    mm_numeric.evaluation.boxes
+         with answer: list, in place of the box "instances": [{"box": [...], "label": text}, ...],
+         empty where the phrase speaks of nothing; without a phrase all that is there is asked for
+Answer   the box, or the boxes with their labels, as the family writes them
+Score    mm_numeric.evaluation.boxes, or mm_numeric.evaluation.detection of a list
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
-from mm_numeric.answers import Box, Example, Instance, Shape, Unreadable, Written
+from mm_numeric.answers import Box, Example, Instance, Instances, Unreadable, Written
 from mm_numeric.frames import Frame
-from mm_numeric.tasks.shapes import OUTSIDE, clipped, read_box, read_image, shape_row
+from mm_numeric.tasks.scenes import SceneStyle, render_scenes
+from mm_numeric.tasks.shapes import (
+    check_choices,
+    clipped,
+    instance_row,
+    read_box,
+    read_image,
+    read_instances,
+    shape_row,
+)
 
 _BOXES = {"box": False, "box_xyxy": False, "box_xywh": True}
+_EVERYTHING = "every object"  # what is asked for without a phrase
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grounding:
     """Pictures and phrases in, boxes out."""
 
-    version: ClassVar[int] = 1  # raise it when a prompt or a parse changes a score
+    version: ClassVar[int] = 1  # raise it when a prompt, a parse or the renderer changes a score
 
     prompt: str = "Locate: {phrase}"
     """What is asked; ``{phrase}`` stands for the row's."""
+
+    answer: str = "box"
+    """box: one box; list: each box with its label, in the order of the rows, or that there is
+    none."""
 
     outside: str = "refuse"
     """refuse: a box that reaches more than a pixel out of its picture is an error; clip: it is cut
     at the edge, in the answer that is trained on."""
 
+    scene: SceneStyle = field(default_factory=SceneStyle)
+    """What rendered scenes hold."""
+
     def __post_init__(self) -> None:
-        """Refuse a prompt without a phrase."""
+        """Refuse a prompt without a phrase, and choices that there are not."""
         if "{phrase}" not in self.prompt:
             raise ValueError(f"prompt needs {{phrase}} where the phrase goes, not {self.prompt!r}")
-        if self.outside not in OUTSIDE:
-            raise ValueError(f"outside is one of {', '.join(OUTSIDE)}, not {self.outside!r}")
+        check_choices(self, answer=("box", "list"), outside=("refuse", "clip"))
 
     def examples(
         self, rows: Iterable[tuple[str, Mapping[str, Any]]], *, training: bool
@@ -53,32 +72,35 @@ class Grounding:
         """
         for where, row in rows:
             image, size_px = read_image(row, where)
-            phrases = _phrases(row, where)
-            box = _box(row, where)
+            phrases = _phrases(row, where, optional=self.answer == "list")
+            answer: Box | Instances
+            answer = _box(row, where) if self.answer == "box" else read_instances(row, where)
             identity = next((str(row[k]) for k in ("id", "ref_id") if row.get(k)), str(image))
             for i, phrase in enumerate(phrases):
                 yield Example(
                     id=identity if len(phrases) == 1 else f"{identity}.{i}",
                     image=image,
                     prompt=self.prompt.replace("{phrase}", phrase),
-                    answer=box,
+                    answer=answer,
                     where=where,
                     size_px=size_px,
                 )
 
-    def format(self, answer: Box, frame: Frame) -> Written:
-        """Write a box.
+    def format(self, answer: Box | Instances, frame: Frame) -> Written:
+        """Write a box, or the boxes that are not ignored.
 
         Raises:
-            ValueError: If it reaches out of the picture.
+            ValueError: If one reaches out of the picture.
         """
-        shape: Shape = answer
+        items = (Instance(answer),) if isinstance(answer, Box) else answer.items
+        written = [item for item in items if not item.ignore]
         if self.outside == "clip":
-            shape = clipped(answer, frame.width_px, frame.height_px)
-        return frame.write([Instance(shape)])
+            size = frame.width_px, frame.height_px
+            written = [replace(item, shape=clipped(item.shape, *size)) for item in written]
+        return frame.write(written)
 
-    def parse(self, text: str, frame: Frame | None) -> Box | Unreadable:
-        """Read the first box of a text.
+    def parse(self, text: str, frame: Frame | None) -> Box | Instances | Unreadable:
+        """Read the first box of a text, or every one.
 
         Raises:
             ValueError: If there is no frame to read it in.
@@ -86,31 +108,48 @@ class Grounding:
         if frame is None:
             raise ValueError("a box needs the frame that it was written in")
         found = frame.read(text)
-        if isinstance(found, Unreadable):
+        if isinstance(found, Unreadable) or self.answer == "list":
             return found
-        boxes = [i.shape for i in found if isinstance(i.shape, Box)]
+        boxes = [item.shape for item in found.items if isinstance(item.shape, Box)]
         if not boxes:
             return Unreadable("no box")
         box = boxes[0]
         if box.x2 < box.x1 or box.y2 < box.y1:
             return Unreadable("reversed box")
+        if min(box.x2, box.y2) < 0 or box.x1 > frame.width_px or box.y1 > frame.height_px:
+            return Unreadable("outside the picture")
         return box
 
-    def record(self, answer: Box) -> dict[str, list[float]]:
-        """Return a box as predictions.jsonl holds it, in pixels of the original picture."""
-        return shape_row(answer)
+    def record(self, answer: Box | Instances) -> Any:
+        """Return an answer as predictions.jsonl holds it, in pixels of the original picture."""
+        if isinstance(answer, Box):
+            return shape_row(answer)
+        return [instance_row(item) for item in answer.items]
 
-    def recorded(self, value: Any) -> Box:
-        """Read a box that ``record`` wrote.
+    def recorded(self, value: Any) -> Box | Instances:
+        """Read an answer that ``record`` wrote.
 
         Raises:
             ValueError: If it is none.
         """
+        if self.answer == "list":
+            return read_instances({"instances": value}, "the target")
         return read_box(value.get("box") if isinstance(value, Mapping) else value, "the target")
 
+    @property
+    def render_settings(self) -> dict[str, Any]:
+        """What a rendered picture depends on, beside the count and the seed."""
+        return {**asdict(self.scene), "answer": self.answer}
 
-def _phrases(row: Mapping[str, Any], where: str) -> list[str]:
+    def render(self, folder: Path, count: int, seed: int) -> Path:
+        """Render scenes, and return the file of their rows."""
+        return render_scenes(folder, count, seed, self.scene, lists=self.answer == "list")
+
+
+def _phrases(row: Mapping[str, Any], where: str, *, optional: bool) -> list[str]:
     found = row.get("phrase") or row.get("sentence") or row.get("sentences")
+    if found is None and optional:
+        return [_EVERYTHING]
     phrases = [found] if isinstance(found, str) else found
     if not isinstance(phrases, list) or not all(isinstance(p, str) and p.strip() for p in phrases):
         raise ValueError(f'{where}: no phrase; each row needs "phrase" (or "sentences").')

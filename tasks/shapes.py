@@ -5,10 +5,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.answers import Box, Instance, Point, Polygon, Shape
+from mm_numeric.answers import Box, Instance, Instances, Point, Polygon, Shape
 
-OUTSIDE = ("refuse", "clip")
-"""What to do with a shape that reaches out of its picture."""
+
+def check_choices(task: Any, **choices: Sequence[str]) -> None:
+    """Refuse a setting of a task that is not among its choices.
+
+    Raises:
+        ValueError: If one is not.
+    """
+    for name, known in choices.items():
+        if getattr(task, name) not in known:
+            raise ValueError(f"{name} is one of {', '.join(known)}, not {getattr(task, name)!r}")
 
 
 def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int] | None]:
@@ -71,7 +79,19 @@ def read_polygon(value: Any, where: str) -> Polygon:
     return Polygon(tuple(zip(numbers[::2], numbers[1::2], strict=True)))
 
 
-def read_instance(row: Any, where: str) -> Instance:
+def read_instances(row: Mapping[str, Any], where: str) -> Instances:
+    """Read the list ``instances`` of a row.
+
+    Raises:
+        ValueError: If there is none, or one of them has no shape.
+    """
+    raw = row.get("instances")
+    if not isinstance(raw, list):
+        raise ValueError(f'{where}: no "instances" (a list); it is empty where nothing is.')
+    return Instances(tuple(_instance(r, f"{where}, instances.{i}") for i, r in enumerate(raw)))
+
+
+def _instance(row: Any, where: str) -> Instance:
     """Read one of several things in a picture.
 
     Raises:
@@ -93,7 +113,7 @@ def read_instance(row: Any, where: str) -> Instance:
 
 
 def instance_row(instance: Instance) -> dict[str, Any]:
-    """Return an instance as ``read_instance`` reads it."""
+    """Return an instance as ``read_instances`` reads it."""
     row: dict[str, Any] = shape_row(instance.shape)
     if instance.label:
         row["label"] = instance.label

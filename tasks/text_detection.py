@@ -4,19 +4,25 @@ Rows     {"id": text, "image": path, "instances": [{"polygon": [x1, y1, x2, y2, 
          "ignore": true or false}, ...]}; or "box": [x1, y1, x2, y2] in place of a polygon;
          in pixels of the original, upright picture; "width" and "height" of it may be given
 Answer   the shapes that are not ignored, in a declared order, as the family writes them
-Score    none yet; mm_numeric.evaluation.boxes has the overlap of shapes
+Score    mm_numeric.evaluation.detection
 """
 
+import random
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Box, Example, Instance, Instances, Unreadable, Written
 from mm_numeric.frames import Frame
-from mm_numeric.tasks.shapes import OUTSIDE, clipped, instance_row, read_image, read_instance
-
-SHAPES = ("polygon", "box")
-ORDERS = ("raster", "rows")
+from mm_numeric.tasks.shapes import (
+    check_choices,
+    clipped,
+    instance_row,
+    read_image,
+    read_instances,
+)
+from mm_numeric.tasks.word_pages import PageStyle, render_pages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,20 +38,20 @@ class TextDetection:
     """polygon: as the rows have them; box: the upright box around each."""
 
     order: str = "raster"
-    """raster: by the topmost point, then the leftmost; rows: as the rows have them."""
+    """Of the answer: raster, by the topmost point, then the leftmost; area, the largest first;
+    random, another for each picture and the same each time; rows, as the rows have them."""
 
     outside: str = "refuse"
     """refuse: a shape that reaches more than a pixel out of its picture is an error; clip: its
     points are moved to the edge, in the answer that is trained on."""
 
+    page: PageStyle = field(default_factory=PageStyle)
+    """What rendered pages hold."""
+
     def __post_init__(self) -> None:
         """Refuse choices that there are not."""
-        choices = (("shape", SHAPES), ("order", ORDERS), ("outside", OUTSIDE))
-        for name, known in choices:
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}"
-                )
+        orders = ("raster", "area", "random", "rows")
+        check_choices(self, shape=("polygon", "box"), order=orders, outside=("refuse", "clip"))
 
     def examples(
         self, rows: Iterable[tuple[str, Mapping[str, Any]]], *, training: bool
@@ -61,16 +67,17 @@ class TextDetection:
         """
         for where, row in rows:
             image, size_px = read_image(row, where)
-            raw = row.get("instances")
-            if not isinstance(raw, list):
-                raise ValueError(f'{where}: no "instances" (a list); it is empty where no word is.')
-            items = [read_instance(r, f"{where}, instances.{i}") for i, r in enumerate(raw)]
+            identity = str(row["id"]) if row.get("id") else str(image)
+            # What is written on a word is not asked for: a label would be trained as an answer.
+            items = [replace(item, label="") for item in read_instances(row, where).items]
             if self.shape == "box":
                 items = [replace(item, shape=_around(item)) for item in items]
-            if self.order == "raster":
-                items.sort(key=_raster)
+            if self.order == "random":
+                random.Random(identity).shuffle(items)
+            elif self.order != "rows":
+                items.sort(key=_raster if self.order == "raster" else _area)
             yield Example(
-                id=str(row["id"]) if row.get("id") else str(image),
+                id=identity,
                 image=image,
                 prompt=self.prompt,
                 answer=Instances(tuple(items)),
@@ -98,8 +105,7 @@ class TextDetection:
         """
         if frame is None:
             raise ValueError("shapes need the frame that they were written in")
-        found = frame.read(text)
-        return found if isinstance(found, Unreadable) else Instances(found)
+        return frame.read(text)
 
     def record(self, answer: Instances) -> list[dict[str, Any]]:
         """Return shapes as predictions.jsonl holds them, in pixels of the original picture."""
@@ -111,10 +117,16 @@ class TextDetection:
         Raises:
             ValueError: If they are none.
         """
-        if not isinstance(value, list):
-            raise ValueError(f"the target {value!r:.40} is not a list of instances")
-        items = enumerate(value)
-        return Instances(tuple(read_instance(r, f"the target, {i}") for i, r in items))
+        return read_instances({"instances": value}, "the target")
+
+    @property
+    def render_settings(self) -> dict[str, Any]:
+        """What a rendered picture depends on, beside the count and the seed."""
+        return asdict(self.page)
+
+    def render(self, folder: Path, count: int, seed: int) -> Path:
+        """Render pages, and return the file of their rows."""
+        return render_pages(folder, count, seed, self.page)
 
 
 def _around(item: Instance) -> Box:
@@ -127,3 +139,13 @@ def _raster(item: Instance) -> tuple[float, float]:
     """Return what reading order sorts by: the topmost point, then the leftmost."""
     xs, ys = zip(*item.shape.points, strict=True)
     return min(ys), min(xs)
+
+
+def _area(item: Instance) -> float:
+    """Return what sorts the largest first: minus the area, by the shoelace formula."""
+    points = item.shape.points
+    if isinstance(item.shape, Box):
+        (x1, y1), (x2, y2) = points
+        return -(x2 - x1) * (y2 - y1)
+    pairs = zip(points, points[1:] + points[:1], strict=True)
+    return -abs(sum(x1 * y2 - x2 * y1 for (x1, y1), (x2, y2) in pairs)) / 2

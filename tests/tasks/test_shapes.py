@@ -96,7 +96,7 @@ def test_words_are_written_in_reading_order_without_the_ignored():
     text = TextDetection().format(example.answer, FRAME).text
     assert text == (
         '[{"poly_2d": [16, 21, 156, 25, 153, 83, 14, 79]}, '
-        '{"poly_2d": [16, 625, 156, 625, 156, 708, 16, 708], "label": "b"}]'
+        '{"poly_2d": [16, 625, 156, 625, 156, 708, 16, 708]}]'
     )
     assert len(TextDetection().parse(text, FRAME).items) == 2
     record = TextDetection().record(example.answer)
@@ -145,7 +145,7 @@ def test_a_polygon_may_be_a_list_of_points():
         (lambda: Grounding(prompt="Where?"), "prompt needs {phrase}"),
         (lambda: Grounding(outside="drop"), "outside is one of refuse, clip"),
         (lambda: TextDetection(shape="mask"), "shape is one of polygon, box"),
-        (lambda: TextDetection(order="area"), "order is one of raster, rows"),
+        (lambda: TextDetection(order="size"), "order is one of raster, area"),
     ],
 )
 def test_a_choice_that_there_is_not_is_refused(make, message):

@@ -1,0 +1,204 @@
+"""Draw scenes of coloured shapes with a seed, and phrases that speak of one of them.
+
+A phrase names what it takes to tell its shape from the others: its colour and kind, its size, or
+its place. Each kind of phrase is drawn alike, so that no two of the three would do.
+"""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
+from tqdm import tqdm
+
+_OVERSAMPLING = 4
+_COLOURS = {
+    "red": (214, 40, 40),
+    "green": (42, 157, 70),
+    "blue": (38, 84, 210),
+    "yellow": (240, 200, 30),
+    "purple": (140, 60, 180),
+    "white": (245, 245, 245),
+}
+_KINDS = ("circle", "square", "triangle")
+_SIDES = {"left": (0, min), "right": (0, max), "top": (1, min), "bottom": (1, max)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SceneStyle:
+    """What rendered scenes hold."""
+
+    width_px: int = 112
+    height_px: int = 112
+    least: int = 2
+    """Shapes in a scene, at least."""
+
+    most: int = 4
+    noise: float = 0.02
+    """Standard deviation of pixel noise, as a share of the full range."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be drawn."""
+        if min(self.width_px, self.height_px) < 48 or not 0 <= self.noise <= 1:
+            raise ValueError(
+                "width_px and height_px are at least 48 and noise 0 to 1, not "
+                f"{self.width_px}, {self.height_px} and {self.noise}"
+            )
+        if not 2 <= self.least <= self.most <= 6:
+            raise ValueError(f"2 <= least <= most <= 6, not {self.least} and {self.most}")
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """One shape of a scene, in pixels."""
+
+    kind: str
+    colour: str
+    large: bool
+    box: tuple[int, int, int, int]
+
+    @property
+    def middle(self) -> tuple[float, float]:
+        return (self.box[0] + self.box[2]) / 2, (self.box[1] + self.box[3]) / 2
+
+    @property
+    def name(self) -> str:
+        return f"{self.colour} {self.kind}"
+
+
+def render_scenes(folder: Path, count: int, seed: int, style: SceneStyle, *, lists: bool) -> Path:
+    """Render scenes into a folder.
+
+    Args:
+        folder: Where to.
+        count: How many.
+        seed: The same one gives the same pictures, whatever is rendered besides.
+        style: What they hold.
+        lists: Whether a row asks for every shape of a colour, none included, and not for one shape.
+
+    Returns:
+        The file of rows: ``folder/rows.jsonl``.
+    """
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    lines = []
+    for i in tqdm(range(count), desc="rendering scenes", unit="scene", disable=None):
+        rng = random.Random(f"{seed}:{i}")
+        shapes = _placed(rng, style)
+        name = f"images/{i:06d}.png"
+        _drawn(shapes, rng, style).save(folder / name)
+        row = {"id": f"{seed}-{i:06d}", "image": name}
+        size = {"width": style.width_px, "height": style.height_px}
+        lines.append(
+            json.dumps({**row, **(_list(shapes, rng) if lists else _one(shapes, rng)), **size})
+        )
+    rows = folder / "rows.jsonl"
+    rows.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return rows
+
+
+def _one(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
+    """Ask for one shape."""
+    ways = {"name": _by_name(shapes), "size": _by_size(shapes), "place": _by_place(shapes)}
+    found = [phrases for phrases in ways.values() if phrases]
+    phrase, shape = rng.choice(rng.choice(found))
+    return {"phrase": phrase, "box": list(shape.box)}
+
+
+def _list(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
+    """Ask for every shape of a colour; one time in five there is none."""
+    there = {shape.colour for shape in shapes}
+    absent = [colour for colour in _COLOURS if colour not in there]
+    colour = rng.choice(absent) if rng.random() < 0.2 else rng.choice(sorted(there))
+    named = [shape for shape in shapes if shape.colour == colour]
+    instances = [{"box": list(shape.box), "label": shape.name} for shape in named]
+    return {"phrase": f"{colour} shapes", "instances": instances}
+
+
+def _by_name(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
+    """Return the shapes that colour and kind tell from the others."""
+    names = [shape.name for shape in shapes]
+    return [(f"the {s.name}", s) for s in shapes if names.count(s.name) == 1]
+
+
+def _by_size(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
+    """Return the shapes that are the only large or small one of their colour and kind."""
+    found = []
+    for shape in shapes:
+        same = [s for s in shapes if s.name == shape.name]
+        if len(same) > 1 and sum(s.large == shape.large for s in same) == 1:
+            found.append((f"the {'large' if shape.large else 'small'} {shape.name}", shape))
+    return found
+
+
+def _by_place(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
+    """Return the shape of each kind, of those there are several of, at each side."""
+    found = []
+    for kind in _KINDS:
+        same = [s for s in shapes if s.kind == kind]
+        for side, (axis, pick) in _SIDES.items():
+            places = sorted(s.middle[axis] for s in same)
+            gap = 0.0 if len(places) < 2 else min(places[1] - places[0], places[-1] - places[-2])
+            if gap >= 6:  # as far apart as one can see
+                shape = pick(same, key=lambda s: s.middle[axis])
+                found.append((f"the {kind} at the {side}", shape))
+    return found
+
+
+def _placed(rng: random.Random, style: SceneStyle) -> list[_Shape]:
+    """Place shapes that do not touch; two of them often share colour and kind."""
+    short = min(style.width_px, style.height_px)
+    shapes: list[_Shape] = []
+    while len(shapes) < 2:
+        shapes = []
+        for _ in range(rng.randint(style.least, style.most)):
+            large = rng.random() < 0.5
+            side = round(short * (rng.uniform(0.3, 0.4) if large else rng.uniform(0.14, 0.2)))
+            x, y = (
+                rng.randint(1, style.width_px - side - 1),
+                rng.randint(1, style.height_px - side - 1),
+            )
+            kind, colour = rng.choice(_KINDS), rng.choice(list(_COLOURS))
+            if shapes and rng.random() < 0.4:
+                kind, colour = shapes[-1].kind, shapes[-1].colour
+            shape = _Shape(kind, colour, large, (x, y, x + side, y + side))
+            if all(_apart(shape, other) for other in shapes):
+                shapes.append(shape)
+        if not (_by_name(shapes) or _by_size(shapes) or _by_place(shapes)):
+            shapes = []  # nothing tells them apart
+    return shapes
+
+
+def _apart(a: _Shape, b: _Shape, gap: int = 2) -> bool:
+    return (
+        a.box[2] + gap <= b.box[0]
+        or b.box[2] + gap <= a.box[0]
+        or a.box[3] + gap <= b.box[1]
+        or b.box[3] + gap <= a.box[1]
+    )
+
+
+def _drawn(shapes: Sequence[_Shape], rng: random.Random, style: SceneStyle) -> Image.Image:
+    """Draw shapes on a dark ground; each fills its box to the edges."""
+    size = style.width_px, style.height_px
+    ground = tuple(rng.randint(10, 70) for _ in range(3))
+    picture = Image.new("RGB", (size[0] * _OVERSAMPLING, size[1] * _OVERSAMPLING), ground)
+    draw = ImageDraw.Draw(picture)
+    for shape in shapes:
+        x1, y1, x2, y2 = (edge * _OVERSAMPLING for edge in shape.box)
+        colour = _COLOURS[shape.colour]
+        if shape.kind == "circle":
+            draw.ellipse((x1, y1, x2 - 1, y2 - 1), fill=colour)
+        elif shape.kind == "square":
+            draw.rectangle((x1, y1, x2 - 1, y2 - 1), fill=colour)
+        else:
+            draw.polygon(((x1, y2 - 1), ((x1 + x2) / 2, y1), (x2 - 1, y2 - 1)), fill=colour)
+    small = picture.resize(size, Image.Resampling.BOX)
+    if not style.noise:
+        return small
+    noise = np.random.default_rng(rng.getrandbits(64)).normal(
+        0, 255 * style.noise, (*size[::-1], 3)
+    )
+    return Image.fromarray(np.clip(np.asarray(small) + noise, 0, 255).astype(np.uint8))

@@ -1,0 +1,237 @@
+"""Draw pages of words with a seed: straight, rotated and curved, with the polygon of each.
+
+The letters are those of the font that Pillow brings, made bold, slanted, narrow or wide, so that
+every machine draws the same; ``fonts`` adds files of yours.
+"""
+
+import json
+import math
+import random
+import string
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+from tqdm import tqdm
+
+from mm_numeric.answers import Point
+
+_LETTER_PX = 48  # words are drawn this high, then warped down
+_EDGE_POINTS = 7  # of a curved polygon, above and below: 14 in all, as in CTW1500
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageStyle:
+    """What rendered pages hold."""
+
+    width_px: int = 112
+    height_px: int = 112
+    least: int = 1
+    """Words on a page, at least."""
+
+    most: int = 3
+    letters_px: tuple[int, ...] = (14, 22)
+    """How high words are, from and to."""
+
+    rotation_degrees: float = 25.0
+    """Words are tilted by up to so much, either way."""
+
+    curved: float = 0.0
+    """Share of words that run along an arc; their polygons have 14 points."""
+
+    ignored: float = 0.0
+    """Share of words that cannot be read, and need not be found."""
+
+    fonts: tuple[str, ...] = ()
+    """Font files to write in, beside the one that Pillow brings."""
+
+    noise: float = 0.02
+    """Standard deviation of pixel noise, as a share of the full range."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be drawn."""
+        if min(self.width_px, self.height_px) < 48 or not 0 <= self.noise <= 1:
+            raise ValueError(
+                "width_px and height_px are at least 48 and noise 0 to 1, not "
+                f"{self.width_px}, {self.height_px} and {self.noise}"
+            )
+        if not 1 <= self.least <= self.most:
+            raise ValueError(f"1 <= least <= most, not {self.least} and {self.most}")
+        if len(self.letters_px) != 2 or not 6 <= self.letters_px[0] <= self.letters_px[1]:
+            raise ValueError(f"letters_px is [from, to], at least 6, not {list(self.letters_px)}")
+        if not (0 <= self.curved <= 1 and 0 <= self.ignored <= 1):
+            raise ValueError(f"curved and ignored are 0 to 1, not {self.curved}, {self.ignored}")
+        if not 0 <= self.rotation_degrees <= 90:
+            raise ValueError(f"rotation_degrees is 0 to 90, not {self.rotation_degrees}")
+
+
+def render_pages(folder: Path, count: int, seed: int, style: PageStyle) -> Path:
+    """Render pages into a folder; the same seed gives the same, whatever is rendered besides.
+
+    Returns:
+        The file of rows: ``folder/rows.jsonl``.
+
+    Raises:
+        ValueError: If a font of the style cannot be read.
+    """
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    fonts = [ImageFont.load_default(size=_LETTER_PX), *map(_font, style.fonts)]
+    lines = []
+    for i in tqdm(range(count), desc="rendering pages", unit="page", disable=None):
+        rng = random.Random(f"{seed}:{i}")
+        picture, instances = _page(rng, style, fonts)
+        name = f"images/{i:06d}.png"
+        picture.save(folder / name)
+        row = {"id": f"{seed}-{i:06d}", "image": name, "instances": instances}
+        size = {"width": style.width_px, "height": style.height_px}
+        lines.append(json.dumps({**row, **size}))
+    rows = folder / "rows.jsonl"
+    rows.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return rows
+
+
+def _font(path: str) -> ImageFont.FreeTypeFont:
+    try:
+        return ImageFont.truetype(path, _LETTER_PX)
+    except OSError as error:
+        raise ValueError(f"task.page.fonts: {path} is not a font ({error}).") from error
+
+
+def _page(
+    rng: random.Random,
+    style: PageStyle,
+    fonts: Sequence[ImageFont.FreeTypeFont | ImageFont.ImageFont],
+) -> tuple[Image.Image, list[dict[str, object]]]:
+    """Draw one page; return it and its words."""
+    size = style.width_px, style.height_px
+    light = rng.random() < 0.5
+    ground = np.array(
+        [rng.randint(180, 250) if light else rng.randint(5, 70) for _ in range(3)], float
+    )
+    canvas = np.broadcast_to(ground, (size[1], size[0], 3)).copy()
+    words: list[dict[str, object]] = []
+    taken: list[tuple[float, float, float, float]] = []
+    wanted = rng.randint(style.least, style.most)
+    for _ in range(40 * wanted):
+        if len(words) == wanted:
+            break
+        text = _text(rng)
+        mask = _mask(text, rng, rng.choice(list(fonts)))
+        placed = _placed(mask.shape, rng, style)
+        if placed is None or any(_touch(placed.bounds, other) for other in taken):
+            continue
+        ignore = rng.random() < style.ignored
+        taken.append(placed.bounds)
+        ink = np.array(
+            [rng.randint(0, 80) if light else rng.randint(170, 255) for _ in range(3)], float
+        )
+        cover = _sampled(mask, *placed.inverse(*np.meshgrid(*(np.arange(n) + 0.5 for n in size))))
+        cover *= 0.15 if ignore else 1.0  # too faint to be read
+        canvas += cover[..., None] * (ink - canvas)
+        polygon = [round(edge, 2) for point in placed.polygon for edge in point]
+        word: dict[str, object] = {"polygon": polygon, "text": text}
+        words.append({**word, "ignore": True} if ignore else word)
+    if style.noise:
+        noise = np.random.default_rng(rng.getrandbits(64))
+        canvas += noise.normal(0, 255 * style.noise, canvas.shape)
+    return Image.fromarray(np.clip(canvas, 0, 255).astype(np.uint8)), words
+
+
+def _text(rng: random.Random) -> str:
+    letters = rng.choice((string.ascii_lowercase, string.ascii_uppercase, string.digits))
+    return "".join(rng.choice(letters) for _ in range(rng.randint(3, 7)))
+
+
+def _mask(
+    text: str, rng: random.Random, font: ImageFont.FreeTypeFont | ImageFont.ImageFont
+) -> Array:
+    """Draw a word, cut to its ink, in one of several cuts of a font; 0 to 1."""
+    stroke = rng.choice((0, 0, 2))  # bold
+    left, top, right, bottom = font.getbbox(text, stroke_width=stroke)
+    slant, stretch = rng.choice((0.0, 0.0, 0.25)), rng.choice((0.75, 1.0, 1.0, 1.3))
+    height = round(bottom - top)
+    width = round((right - left) * stretch + abs(slant) * height)
+    picture = Image.new("L", (round(right - left), height))
+    ImageDraw.Draw(picture).text((-left, -top), text, 255, font, stroke_width=stroke)
+    # What is at (x, y) of the word comes from here of the upright, unstretched one.
+    back = (1 / stretch, slant / stretch, -slant * height / stretch, 0, 1, 0)
+    warped = picture.transform(
+        (width, height), Image.Transform.AFFINE, back, Image.Resampling.BILINEAR
+    )
+    ink = warped.getbbox() or (0, 0, width, height)
+    return np.asarray(warped.crop(ink), dtype=np.float64) / 255
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Where a word is on its page."""
+
+    polygon: list[Point]
+    """Around its ink, clockwise from the beginning of its top edge."""
+
+    inverse: Callable[[Array, Array], tuple[Array, Array]]
+    """From pixels of the page to pixels of the word."""
+
+    @property
+    def bounds(self) -> tuple[float, float, float, float]:
+        xs, ys = zip(*self.polygon, strict=True)
+        return min(xs), min(ys), max(xs), max(ys)
+
+
+def _placed(shape: tuple[int, ...], rng: random.Random, style: PageStyle) -> _Placed | None:
+    """Put a word of so many pixels somewhere on the page; None if it does not fit."""
+    scale = rng.uniform(*style.letters_px) / shape[0]
+    width, height = shape[1] * scale, shape[0] * scale
+    angle = math.radians(rng.uniform(-style.rotation_degrees, style.rotation_degrees))
+    bend = rng.choice((-1, 1)) * rng.uniform(0.5, 1.2) if rng.random() < style.curved else 0.0
+    x, y = rng.uniform(0, style.width_px), rng.uniform(0, style.height_px)
+    cosine, sine = math.cos(angle), math.sin(angle)
+    radius = width / bend if bend else 0.0  # of the arc along the middle of the word
+
+    def forward(u: float, v: float) -> Point:
+        """From the word's own pixels, its middle at 0, to the page."""
+        if bend:
+            turn, far = u / radius, radius - v
+            u, v = far * math.sin(turn), radius - far * math.cos(turn)
+        return x + u * cosine - v * sine, y + u * sine + v * cosine
+
+    def inverse(px: Array, py: Array) -> tuple[Array, Array]:
+        u, v = (px - x) * cosine + (py - y) * sine, (py - y) * cosine - (px - x) * sine
+        if bend:
+            across, down = u * np.sign(radius), (radius - v) * np.sign(radius)
+            far = np.hypot(across, down) * np.sign(radius)
+            u, v = radius * np.arctan2(across, down), radius - far
+        return (u + width / 2) / scale, (v + height / 2) / scale
+
+    count = _EDGE_POINTS if bend else 2
+    along = [width * (i / (count - 1) - 0.5) for i in range(count)]
+    polygon = [forward(u, -height / 2) for u in along]
+    polygon += [forward(u, height / 2) for u in reversed(along)]
+    inside = all(
+        1 <= px <= style.width_px - 1 and 1 <= py <= style.height_px - 1 for px, py in polygon
+    )
+    return _Placed(polygon, inverse) if inside else None
+
+
+def _sampled(mask: Array, u: Array, v: Array) -> Array:
+    """Return a mask at real positions, in its own pixels, bilinearly; 0 outside."""
+    padded = np.pad(mask, 1)
+    column, row = u + 0.5, v + 0.5  # a pixel's value is at its middle; one pixel was padded
+    left, top = np.floor(column).astype(int), np.floor(row).astype(int)
+    found = np.zeros(u.shape)
+    for i in (0, 1):
+        for j in (0, 1):
+            weight = np.abs(1 - i - (column - left)) * np.abs(1 - j - (row - top))
+            x, y = left + i, top + j
+            there = (x >= 0) & (x < padded.shape[1]) & (y >= 0) & (y < padded.shape[0])
+            found[there] += weight[there] * padded[y[there], x[there]]
+    return found
+
+
+def _touch(a: tuple[float, ...], b: tuple[float, ...], gap: float = 2.0) -> bool:
+    apart = a[2] + gap <= b[0] or b[2] + gap <= a[0] or a[3] + gap <= b[1] or b[3] + gap <= a[1]
+    return not apart
