@@ -228,7 +228,7 @@ def find_config(name: str | Path) -> Path:
 
 def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Config:
     """Make a config from what a YAML file holds, as ``read_config`` does."""
-    from mm_numeric.families import FAMILIES
+    from mm_numeric.families import FAMILIES, HABITS
     from mm_numeric.tasks import TASKS
 
     known = ("task", "data", "model", "objective", "trainer", "predict", "compare")
@@ -245,13 +245,17 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
     if not isinstance(task_class, type) or not is_dataclass(task_class):
         raise ValueError(f"{where}, task.name: {task['name']!r} is not a dataclass.")
     options = {key: value for key, value in task.items() if key != "name"}
+    model = read_dataclass(ModelConfig, raw["model"], f"{where}, model")
+    habit = HABITS.get(model.family, {}).get(task["name"])
+    if habit is not None:
+        options.setdefault("prompt", habit)
     predict, compare = raw.get("predict"), raw.get("compare")
     config = Config(
         title=title,
         task_name=task["name"],
         task=read_dataclass(task_class, options, f"{where}, task"),
         data=read_dataclass(DataConfig, raw["data"], f"{where}, data"),
-        model=read_dataclass(ModelConfig, raw["model"], f"{where}, model"),
+        model=model,
         objective=read_objective(raw.get("objective", "ce"), f"{where}, objective"),
         trainer={**OURS, **check_trainer_settings(raw["trainer"], f"{where}, trainer")},
         predict=read_dataclass(

@@ -331,3 +331,18 @@ def test_reading_loads_no_torch():
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("family", "prompt"), [("paligemma", "detect {phrase}"), ("yi_vl", "Locate: {phrase}")]
+)
+def test_a_prompt_that_is_not_given_is_the_family_s_habit(tmp_path, family, prompt):
+    raw = {
+        "task": "grounding",
+        "data": {"train": {"render": 1}, "test": {"render": 1}},
+        "model": {"name": "tiny", "family": family},
+        "trainer": {"output_dir": str(tmp_path)},
+    }
+    assert config_from_dict(raw, where="a", title="a").task.prompt == prompt
+    raw["task"] = {"name": "grounding", "prompt": "Find {phrase}"}
+    assert config_from_dict(raw, where="a", title="a").task.prompt == "Find {phrase}"

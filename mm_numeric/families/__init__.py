@@ -16,3 +16,14 @@ FAMILIES: Mapping[str, str] = {
     "t5": "mm_numeric.families.t5:T5",
 }
 """Name of each family to where its class is."""
+
+HABITS: Mapping[str, Mapping[str, str]] = {
+    "paligemma": {"grounding": "detect {phrase}", "text_detection": "detect text"},
+    "llava": {
+        "grounding": "Provide the bounding box coordinate of the region this sentence describes: "
+        "{phrase}"
+    },
+    "qwen2_5_vl": {"grounding": "Locate {phrase}, output its bbox coordinates using JSON format."},
+    "qwen3_vl": {"grounding": "Locate {phrase}, output its bbox coordinates in JSON format."},
+}
+"""How a family was trained to be asked, by task: the prompt of a config that has none."""
