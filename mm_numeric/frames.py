@@ -105,6 +105,13 @@ def _squashed(width: int, height: int, seen_width: int, seen_height: int) -> Vie
     return View(seen_width, seen_height, seen_width / width, seen_height / height)
 
 
+def _snapped(position: float, edge: float, reach: float) -> float:
+    """Return the near or far edge for a position that is so little beyond it."""
+    if -reach <= position < 0:
+        return 0.0
+    return float(edge) if edge < position <= edge + reach else position
+
+
 @dataclass(frozen=True)
 class Frame:
     """One picture, as a model sees it and writes places in it."""
@@ -153,11 +160,18 @@ class Frame:
         return self.coordinates.level(x, width), self.coordinates.level(y, height)
 
     def decode(self, level_x: float, level_y: float) -> Point:
-        """Return which point of the original picture has these levels: undoes ``encode``."""
+        """Return which point of the original picture has these levels: undoes ``encode``.
+
+        A level may lie beyond the picture, in its padding or further; a point within half a step of
+        an edge is on it, for the points of the picture that are written so are on its other side.
+        """
         width, height = self.edges
         x = self.coordinates.position(level_x, width)
         y = self.coordinates.position(level_y, height)
-        return (x, y) if self.coordinates.space == "original" else self.view.to_original(x, y)
+        if self.coordinates.space == "seen":
+            x, y = self.view.to_original(x, y)
+        step_x, step_y = self.step_px
+        return _snapped(x, self.width_px, step_x / 2), _snapped(y, self.height_px, step_y / 2)
 
     def quantised(self, shape: Shape) -> Shape:
         """Return a shape as it comes back from the grid: the best that an answer can say."""

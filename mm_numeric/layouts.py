@@ -149,12 +149,16 @@ class Layout:
             numerals = tuple(self._numeral.findall(match.group()[len(match.group("open")) :]))
             before, after = text[ends[i] : starts[i]], text[ends[i + 1] : starts[i + 1]]
             shapes.append(ShapeText(numerals, self._read_label(before, after)))
-        cut = bool(self._begun.search(text, ends[-1]))
-        if not self.close and shapes and text.rstrip().endswith(found[-1].group().rstrip()):
-            # Nothing closes these shapes: the last one is cut if it is shorter than all the others.
-            shortest = min((len(s.numerals) for s in shapes[:-1]), default=0)
-            if len(shapes[-1].numerals) < shortest:
-                cut = bool(shapes.pop())
+        begun = self._begun.search(text, ends[-1])
+        rest = text[ends[-1] : begun.start() if begun else None].strip()
+        if not self.close and shapes and rest in ("", self.between_points.strip()):
+            # Nothing closes these shapes. The last one is cut if a number is begun behind it, or if
+            # it is shorter than all the others.
+            shortest = min((len(shape.numerals) for shape in shapes[:-1]), default=0)
+            if begun or len(shapes[-1].numerals) < shortest:
+                shapes.pop()
+                return Reading(tuple(shapes), True)
+        cut = begun is not None
         return Reading(tuple(shapes), cut)
 
     @cached_property

@@ -1,0 +1,163 @@
+"""Parsers are total: any text gives an answer or a reason, in time linear in the text."""
+
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mm_numeric.answers import Box, ClockTime, Instance, Instances, Polygon, Unreadable
+from mm_numeric.coordinates import COORDINATES
+from mm_numeric.frames import Frame, Resize
+from mm_numeric.layouts import LAYOUTS
+from mm_numeric.tasks.clock import Clock
+from mm_numeric.tasks.grounding import Grounding
+from mm_numeric.tasks.text_detection import TextDetection
+
+PARSERS = {
+    "grounding": (Grounding(), Box),
+    "list": (Grounding(answer="list"), Instances),
+    "text_detection": (TextDetection(), Instances),
+}
+WORDS = '0 1 23 999 1000 -5 0.25 1e9 <loc0000> <loc1023> <loc12 : , . ( ) [ ] { } < > | " \\ ` é 図'
+WHOLE = [
+    "[0.1, 0.2, 0.3, 0.4]",
+    "<|box_start|>(1,2),(3,4)<|box_end|>",
+    '"bbox_2d": [1, 2, 3, 4]',
+    '"box_2d": [1, 2, 3, 4]',
+    "(1,2),(3,4)",
+    "<loc0001>" * 4,
+]
+PIECES = [
+    *{t for layout in LAYOUTS.values() for t in vars(layout).values() if isinstance(t, str)},
+    *WORDS.split(" "),
+    *WHOLE,
+    *("none", "[]", " ", "\n", "\ud800", "\x00", "9" * 30, "label", "bbox_2d"),
+]
+
+
+def frame_of(name, size=(640, 480)):
+    resize = Resize(kind="letterbox", side=336)
+    return Frame(*size, resize.view(*size), COORDINATES[name])
+
+
+def random_text(rng):
+    """Return a text of pieces of every layout, in no order, some of it written by a layout."""
+    return "".join(rng.choice(PIECES) for _ in range(rng.randint(0, 20)))
+
+
+@pytest.mark.parametrize("name", COORDINATES)
+def test_any_text_has_an_answer_or_a_reason(name):
+    """100,000 texts over all ways to write coordinates and all parsers."""
+    frame, rng = frame_of(name), random.Random(name)
+    read = 0
+    for _ in range(100_000 // len(COORDINATES) // len(PARSERS) + 1):
+        text = random_text(rng)
+        for task, kind in PARSERS.values():
+            found = task.parse(text, frame)
+            assert isinstance(found, kind | Unreadable)
+            assert not isinstance(found, Unreadable) or found.reason
+            read += not isinstance(found, Unreadable)
+            if isinstance(found, Instances):
+                assert found == task.parse(text, frame)
+    assert read > 100  # not all of it is noise
+
+
+def test_any_text_is_a_time_or_a_reason():
+    rng = random.Random(0)
+    pieces = [
+        *["0", "1", "2", "12", "13", "59", "60", ":", "::", "7:05", "12:00", ".", "-", "a"],
+        " ",
+        "\n",
+        "٣",
+        "7:0",
+    ]
+    texts = ("".join(rng.choice(pieces) for _ in range(rng.randint(0, 12))) for _ in range(20_000))
+    found = [Clock().parse(text) for text in texts]
+    assert {type(answer) for answer in found} == {ClockTime, Unreadable}
+
+
+@given(st.text(max_size=200))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_any_unicode_is_read(text):
+    for name in ("qwen2_vl", "qwen3_vl", "paligemma", "llava", "yi_vl"):
+        for task, kind in PARSERS.values():
+            assert isinstance(task.parse(text, frame_of(name)), kind | Unreadable)
+
+
+shapes = st.one_of(
+    st.tuples(*[st.integers(0, 300)] * 4).map(
+        lambda e: Box(e[0], e[1], e[0] + 1.0 + e[2], e[1] + 1.0 + e[3] / 2)
+    ),
+    st.lists(st.tuples(st.floats(0, 640), st.floats(0, 480)), min_size=3, max_size=14).map(
+        lambda points: Polygon(tuple(points))
+    ),
+)
+labels = st.sampled_from(["", "a", "red car", "naïve 図", "7 dogs", "x-y", "it's"])
+
+
+@pytest.mark.parametrize("name", COORDINATES)
+@given(items=st.lists(st.builds(Instance, shapes, labels), max_size=6))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_every_written_answer_is_read_as_itself(name, items):
+    frame, task = frame_of(name), Grounding(answer="list")
+    if not frame.coordinates.text.close:  # nothing says where a shape ends but that all are alike
+        items = [item for item in items if isinstance(item.shape, Box)]
+    written = task.format(Instances(tuple(items)), frame)
+    found = task.parse(written.text, frame)
+    assert not found.cut
+    assert found.malformed == 0
+    assert [item.label for item in found.items] == [item.label for item in items]
+    assert task.format(found, frame) == written
+
+
+@pytest.mark.parametrize("name", COORDINATES)
+@pytest.mark.parametrize(
+    "unit",
+    [*WHOLE, "[", "(1,2),", '{"bbox_2d": [1, 2, ', '"label": "', "<|box_start|>(1,2", "a ", '"']
+    + ["<|box_start|>", "1", ", ", " ", "[1, 2, 3, 4]; ", '{"label": "a", ', "\\"],
+)
+def test_time_is_linear_in_the_text(name, unit):
+    frame, task = frame_of(name), TextDetection()
+    seconds = []
+    for count in (2_000, 16_000):
+        started = time.perf_counter()
+        task.parse(unit * count, frame)
+        seconds.append(time.perf_counter() - started)
+    assert seconds[1] < max(40 * seconds[0], 0.5)  # 8 times the text; 64 times would be squared
+
+
+@pytest.mark.parametrize("name", COORDINATES)
+def test_forty_words_cut_within_a_number_are_thirty_nine_and_one_cut(name):
+    frame = frame_of(name)
+    quads = [
+        Polygon(((x, y), (x + 40.0, y), (x + 40.0, y + 12.0), (x, y + 12.0)))
+        for y in range(10, 170, 20)
+        for x in range(110, 600, 100)
+    ]
+    written = TextDetection().format(Instances(tuple(map(Instance, quads))), frame)
+    assert len(quads) == 40
+    for mark in written.marks[-8:]:
+        end = max(mark.start + 1, mark.end - 1)  # within the numeral
+        found = TextDetection().parse(written.text[:end], frame)
+        assert len(found.items) == 39
+        assert found.cut
+    assert not TextDetection().parse(written.text, frame).cut
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "empty answer"),
+        ("No such thing.", "no coordinates"),
+        ("[0.1, 0.2, 0.3]", "an odd number of coordinates"),
+        ("[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]", "no box"),
+        ("[0.5, 0.2, 0.3, 0.4]", "reversed box"),
+        ("[1.5, 1.2, 1.8, 1.4]", "outside the picture"),
+        ("[0.1, 0.2, 0.3", "cut off within a shape"),
+        ("the the the the the the", "no coordinates"),
+    ],
+)
+def test_what_is_no_box_has_its_own_reason(text, reason):
+    assert Grounding().parse(text, frame_of("llava")) == Unreadable(reason)
