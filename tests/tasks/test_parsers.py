@@ -20,7 +20,7 @@ PARSERS = {
     "list": (Grounding(answer="list"), Instances),
     "text_detection": (TextDetection(), Instances),
 }
-WORDS = '0 1 23 999 1000 -5 0.25 1e9 <loc0000> <loc1023> <loc12 : , . ( ) [ ] { } < > | " \\ ` é 図'
+WORDS = '0 1 23 1000 -5 0.25 1e9 <loc0000> <loc1023> <loc12 : , . ( ) [ ] { } < > " \\ ` é 図'
 WHOLE = [
     "[0.1, 0.2, 0.3, 0.4]",
     "<|box_start|>(1,2),(3,4)<|box_end|>",
@@ -115,16 +115,18 @@ def test_every_written_answer_is_read_as_itself(name, items):
 @pytest.mark.parametrize("name", COORDINATES)
 @pytest.mark.parametrize(
     "unit",
-    [*WHOLE, "[", "(1,2),", '{"bbox_2d": [1, 2, ', '"label": "', "<|box_start|>(1,2", "a ", '"']
-    + ["<|box_start|>", "1", ", ", " ", "[1, 2, 3, 4]; ", '{"label": "a", ', "\\"],
+    [
+        *(*WHOLE, "[", "(1,2),", '{"bbox_2d": [1, 2, ', '"label": "', "<|box_start|>(1,2", "a "),
+        *('"', "<|box_start|>", "1", ", ", " ", "[1, 2, 3, 4]; ", '{"label": "a", ', "\\"),
+    ],
 )
 def test_time_is_linear_in_the_text(name, unit):
     frame, task = frame_of(name), TextDetection()
     seconds = []
     for count in (2_000, 16_000):
-        started = time.perf_counter()
+        started = time.process_time()
         task.parse(unit * count, frame)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.process_time() - started)
     assert seconds[1] < max(40 * seconds[0], 0.5)  # 8 times the text; 64 times would be squared
 
 
