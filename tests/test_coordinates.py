@@ -1,5 +1,6 @@
 """Places to text and back: the exact text of every family, and an inverse that is one."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -207,6 +208,18 @@ def test_habits_of_models_are_read(name, text):
     (found,) = frame.read(text)
     for corner, wanted in zip(found.shape.points, BOX.points, strict=True):
         assert corner == pytest.approx(wanted, abs=max(frame.step_px) / 2 + 1e-9)
+
+
+@pytest.mark.parametrize("name", COORDINATES)
+def test_reading_takes_time_linear_in_the_text(name):
+    frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES[name])
+    shape = frame.write([Instance(BOX, "a")]).text
+    started = time.perf_counter()
+    for piece in ("(", "[", '"', '"\\', "<loc", "(1,", ' "label":', "<|box_start|>", "1 ", " "):
+        run = piece * (60_000 // len(piece))
+        for text in (f"{run}x", f"{shape}{run}x", f"{run}x{shape}"):
+            assert isinstance(frame.read(text), Unreadable) == (shape not in text)
+    assert time.perf_counter() - started < 5  # squared it would be minutes
 
 
 def test_labels_go_with_their_own_object():
