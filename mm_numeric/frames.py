@@ -16,6 +16,7 @@ from mm_numeric.answers import Box, Instance, Mark, Point, Polygon, Shape, Unrea
 from mm_numeric.coordinates import Coordinates
 
 _SLACK_PX = 1.0  # a rounded annotation may reach so far beyond the picture; it is clamped
+_LARGEST_LEVEL = 2.0**53  # beyond it a float holds no single steps, and digits enough are infinite
 
 
 @dataclass(frozen=True)
@@ -190,23 +191,25 @@ class Frame:
         if not text.strip():
             return Unreadable("empty answer")
         reading = self.coordinates.text.read(text)
+        problem = "cut off within a shape" if reading.cut else "no coordinates"
         instances = []
         for numerals, label in reading.shapes:
-            if not numerals or len(numerals) % 2:
-                continue
             levels = [self.coordinates.read_numeral(numeral) for numeral in numerals]
-            pairs = zip(levels[::2], levels[1::2], strict=True)
-            points = tuple(
-                self.decode(a, b) if self.coordinates.order == "xy" else self.decode(b, a)
-                for a, b in pairs
-            )
-            shape = Box(*points[0], *points[1]) if len(points) == 2 else Polygon(points)
-            instances.append(Instance(shape, label))
+            if len(levels) % 2:
+                problem = "an odd number of coordinates"
+            elif any(abs(level) > _LARGEST_LEVEL for level in levels):
+                problem = "a coordinate beyond any picture"
+            elif levels:
+                pairs = zip(levels[::2], levels[1::2], strict=True)
+                points = tuple(
+                    self.decode(a, b) if self.coordinates.order == "xy" else self.decode(b, a)
+                    for a, b in pairs
+                )
+                shape = Box(*points[0], *points[1]) if len(points) == 2 else Polygon(points)
+                instances.append(Instance(shape, label))
         if instances or text.strip() == self.coordinates.text.nothing:
             return tuple(instances)
-        if reading.shapes:
-            return Unreadable("an odd number of coordinates")
-        return Unreadable("cut off within a shape" if reading.cut else "no coordinates")
+        return Unreadable(problem)
 
     # -- as data ------------------------------------------------------------------------------
 

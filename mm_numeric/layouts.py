@@ -158,7 +158,8 @@ class Layout:
 
     @cached_property
     def _numeral(self) -> re.Pattern[str]:
-        return re.compile(r"<loc[0-9]{4}>" if self.bins else r"-?[0-9]+(?:\.[0-9]+)?")
+        digits = r"-?(?:[0-9]+(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)"  # .5 is 0.5, and not 5
+        return re.compile(r"<loc[0-9]{4}>" if self.bins else digits)
 
     @cached_property
     def _body(self) -> str:

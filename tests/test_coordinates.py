@@ -178,6 +178,13 @@ def test_what_cannot_be_read_back_is_refused(change, message):
         ("llava", "There is no car.", "no coordinates"),
         ("llava", "[0.1, 0.2, 0.3", "cut off within a shape"),
         ("llava", "[0.1, 0.2, 0.3]", "an odd number of coordinates"),
+        ("llava", "[ ]", "no coordinates"),
+        ("llava", f"[0.1, 0.2, 0.3, {'9' * 5000}]", "a coordinate beyond any picture"),
+        (
+            "qwen2_vl",
+            f"<|box_start|>(1,2),(3,-1{'0' * 20})<|box_end|>",
+            "a coordinate beyond any picture",
+        ),
         ("qwen2_vl", "<|box_start|>(12,3", "cut off within a shape"),
         ("qwen3_vl", '[{"bbox_2d": [1, 2', "cut off within a shape"),
         ("paligemma", "<loc0001><loc00", "an odd number of coordinates"),
@@ -197,6 +204,7 @@ def test_why_a_text_holds_no_shape(name, text, reason):
     ("name", "text"),
     [
         ("llava", "Sure! The car is at [ 0.078,0.281, 0.500 ,0.672 ]."),
+        ("llava", "[.078, .281, .5, .672]"),
         ("qwen2_vl", "<|box_start|> (78, 208), (500, 729) <|box_end|>"),
         ("qwen3_vl", '```json\n[\n\t{"bbox_2d": [78, 208, 500, 729], "label": "car"}\n]\n```'),
         ("qwen3_vl", '{"label": "car", "bbox_2d":[78,208,500,729]}'),
