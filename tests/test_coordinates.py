@@ -1,5 +1,6 @@
 """Places to text and back: the exact text of every family, and an inverse that is one."""
 
+import json
 import time
 from dataclasses import replace
 
@@ -160,7 +161,8 @@ def test_a_point_within_a_pixel_of_the_picture_is_on_its_edge():
         ({"space": "padded"}, "space is one of seen, original, not 'padded'"),
         ({"order": "yxyx"}, "order is one of xy, yx"),
         ({"layout": "xml"}, "layout is one of brackets"),
-        ({"top": 0}, "top is at least 1"),
+        ({"top": 0}, "top is 1 to 1000000"),
+        ({"top": 10**400}, "top is 1 to 1000000"),
         ({"top": 1}, "top 1 needs decimals"),
         ({"decimals": 7}, "decimals is 0 to 6"),
         ({"layout": "loc"}, "layout 'loc' has 1024 tokens: it takes top 1023 and no decimals"),
@@ -248,6 +250,26 @@ def test_a_label_that_could_not_be_read_back_is_refused(label):
 
 def test_a_frame_is_plain_data():
     frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["llava"])
-    assert Frame.from_dict(frame.to_dict()) == frame
-    with pytest.raises(ValueError, match="not a frame"):
-        Frame.from_dict({"width_px": 3})
+    assert Frame.from_dict(json.loads(json.dumps(frame.to_dict()))) == frame
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"width_px": None}, r"frame\.width_px: None is not a whole number"),
+        ({"height_px": 0}, "frame: a picture of 640 x 0 pixels is none"),
+        ({"view": 5}, r"frame\.view: expected settings"),
+        ({"view": {"width_px": 3}}, r"frame\.view: the setting 'height_px' is missing"),
+        ({"scale_x": 0.0}, r"frame\.view: sizes in pixels are at least 1, and scales above 0"),
+        ({"scale_y": float("inf")}, r"frame\.view: scales and offsets are finite"),
+        ({"offset_x_px": "1"}, r"frame\.view\.offset_x_px: '1' is not a number"),
+        ({"coordinates": {"decimals": 1.5}}, r"frame\.coordinates\.decimals: 1.5 is not a whole"),
+        ({"coordinates": {"order": "yxyx"}}, r"frame\.coordinates: order is one of xy, yx"),
+    ],
+)
+def test_what_is_no_frame_is_one_sentence(change, message):
+    raw = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["llava"]).to_dict()
+    (name, value) = next(iter(change.items()))
+    (raw if name in raw else raw["view"])[name] = value
+    with pytest.raises(ValueError, match=message):
+        Frame.from_dict(raw)
