@@ -107,9 +107,11 @@ def _areas(corners: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _outline(shape: Shape) -> shapely.Geometry:
-    if isinstance(shape, Box):
+    if len(shape.points) > 2:
+        return shapely.Polygon(shape.points)
+    if isinstance(shape, Box) and shape.x1 <= shape.x2 and shape.y1 <= shape.y2:
         return shapely.box(shape.x1, shape.y1, shape.x2, shape.y2)
-    return shapely.Polygon(shape.points) if len(shape.points) > 2 else shapely.Polygon()
+    return shapely.Polygon()  # of a reversed box too, which shapely would turn round
 
 
 BOXES = Scorer(

@@ -24,8 +24,10 @@ from mm_numeric.answers import (
     Written,
 )
 from mm_numeric.coordinates import Coordinates
+from mm_numeric.strict import read_dataclass
 
 _SLACK_PX = 1.0  # a rounded annotation may reach so far beyond the picture; it is clamped
+_LARGEST_LEVEL = 2.0**53  # beyond it a float holds no single steps, and digits enough are infinite
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,14 @@ class View:
     """What was padded on the left, in pixels as seen."""
 
     offset_y_px: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no picture can be resized to: it may come from a file."""
+        numbers = (self.scale_x, self.scale_y, self.offset_x_px, self.offset_y_px)
+        if min(self.width_px, self.height_px) < 1 or min(numbers[:2]) <= 0:
+            raise ValueError("sizes in pixels are at least 1, and scales above 0")
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError(f"scales and offsets are finite numbers, not {numbers}")
 
     def to_seen(self, x: float, y: float) -> Point:
         """Return where a point of the original picture is seen."""
@@ -122,6 +132,11 @@ class Frame:
     height_px: int
     view: View
     coordinates: Coordinates
+
+    def __post_init__(self) -> None:
+        """Refuse a picture without pixels."""
+        if min(self.width_px, self.height_px) < 1:
+            raise ValueError(f"a picture of {self.width_px} x {self.height_px} pixels is none")
 
     # -- points -------------------------------------------------------------------------------
 
@@ -214,20 +229,22 @@ class Frame:
         if not text.strip():
             return Unreadable("empty answer")
         shapes, cut = self.coordinates.text.read(text)
+        problem = "cut off within a shape" if cut else "no coordinates"
         instances = []
         for numerals, label in shapes:
-            if len(numerals) % 2 == 0 and numerals:
-                instances.append(Instance(self._shape(numerals), label))
-        malformed = len(shapes) - len(instances)
+            levels = [self.coordinates.read_numeral(numeral) for numeral in numerals]
+            if len(levels) % 2:
+                problem = "an odd number of coordinates"
+            elif any(abs(level) > _LARGEST_LEVEL for level in levels):
+                problem = "a coordinate beyond any picture"
+            elif levels:
+                instances.append(Instance(self._shape(levels), label))
         if instances or text.strip() == self.coordinates.text.nothing:
-            return Instances(tuple(instances), cut, malformed)
-        if cut:
-            return Unreadable("cut off within a shape")
-        return Unreadable("an odd number of coordinates" if shapes else "no coordinates")
+            return Instances(tuple(instances), cut, malformed=len(shapes) - len(instances))
+        return Unreadable(problem)
 
-    def _shape(self, numerals: Sequence[str]) -> Shape:
-        """Return the shape that numerals, as they are written, stand for."""
-        levels = [self.coordinates.read_numeral(numeral) for numeral in numerals]
+    def _shape(self, levels: Sequence[float]) -> Shape:
+        """Return the shape that levels, in the order they are written, stand for."""
         pairs = zip(levels[::2], levels[1::2], strict=True)
         straight = self.coordinates.order == "xy"
         points = tuple(self.decode(a, b) if straight else self.decode(b, a) for a, b in pairs)
@@ -246,8 +263,5 @@ class Frame:
         Raises:
             ValueError: If it is none.
         """
-        try:
-            view, coordinates = View(**raw["view"]), Coordinates(**raw["coordinates"])
-            return cls(raw["width_px"], raw["height_px"], view, coordinates)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a frame ({error}): {raw!r:.60}") from error
+        found: Self = read_dataclass(cls, raw, "frame")
+        return found

@@ -23,6 +23,7 @@ from mm_numeric.tasks.shapes import (
     clipped,
     instance_row,
     read_box,
+    read_id,
     read_image,
     read_instances,
     shape_row,
@@ -75,7 +76,7 @@ class Grounding:
             phrases = _phrases(row, where, optional=self.answer == "list")
             answer: Box | Instances
             answer = _box(row, where) if self.answer == "box" else read_instances(row, where)
-            identity = next((str(row[k]) for k in ("id", "ref_id") if row.get(k)), str(image))
+            identity = read_id(row, ("id", "ref_id"), image)
             for i, phrase in enumerate(phrases):
                 yield Example(
                     id=identity if len(phrases) == 1 else f"{identity}.{i}",
@@ -151,7 +152,11 @@ def _phrases(row: Mapping[str, Any], where: str, *, optional: bool) -> list[str]
     if found is None and optional:
         return [_EVERYTHING]
     phrases = [found] if isinstance(found, str) else found
-    if not isinstance(phrases, list) or not all(isinstance(p, str) and p.strip() for p in phrases):
+    if not (
+        isinstance(phrases, list)
+        and phrases
+        and all(isinstance(p, str) and p.strip() for p in phrases)
+    ):
         raise ValueError(f'{where}: no phrase; each row needs "phrase" (or "sentences").')
     return phrases
 

@@ -19,6 +19,7 @@ from mm_numeric.tasks.shapes import (
     check_choices,
     clipped,
     instance_row,
+    read_id,
     read_image,
     read_instances,
 )
@@ -67,7 +68,7 @@ class TextDetection:
         """
         for where, row in rows:
             image, size_px = read_image(row, where)
-            identity = str(row["id"]) if row.get("id") else str(image)
+            identity = read_id(row, ("id",), image)
             # What is written on a word is not asked for: a label would be trained as an answer.
             items = [replace(item, label="") for item in read_instances(row, where).items]
             if self.shape == "box":
