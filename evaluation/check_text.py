@@ -39,7 +39,7 @@ def verdict(report: DataReport) -> str:
 def fault_title(kind: str, fault: Fault) -> str:
     """Return how often a fault was found, and what it is."""
     count = len(fault.sentences)
-    return f"{count:,} x {kind.strip(' .:,')}" if count > 1 else kind.strip(" .:,")
+    return f"{count:,} x {kind}" if count > 1 else kind
 
 
 def facts(report: DataReport, checkup: Checkup) -> Iterator[tuple[str, str]]:
@@ -60,14 +60,14 @@ def facts(report: DataReport, checkup: Checkup) -> Iterator[tuple[str, str]]:
         yield "image tokens", _spread([t.image_tokens for t in trained])
     yield (
         "question tokens",
-        f"{_spread([len(t.question) for t in trained])}, the picture's included",
+        f"{_spread([t.question_tokens for t in trained])}, the picture's included",
     )
     limit = report.config.predict.max_new_tokens
     lengths = _spread([len(t.answer.ids) for t in trained])
     stop = f"; predict.max_new_tokens is {limit}" if checkup.name == "test" else ""
     yield "answer tokens", f"{lengths}, the end included{stop}"
     if report.positions:
-        total = max(len(t.question) + len(t.answer.ids) for t in trained)
+        total = max(t.question_tokens + len(t.answer.ids) for t in trained)
         yield "longest", f"{total:,} tokens of the model's {report.positions:,}; nothing is cut"
     supervised = sum(len(t.answer.ids) for t in trained)
     numbers = sum(len(n.positions) for t in trained for n in t.numbers)

@@ -210,6 +210,7 @@ def test_checkpoints_of_another_family_are_refused():
 # -- training ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coordinates", HABITS)
 def test_boxes_are_learnt_and_written(coordinates, tmp_path):
     source = f"{{path: {rectangles(tmp_path)}}}"
