@@ -8,16 +8,21 @@ scripts (which some write as more than t: for boxes in whole pixels that is rare
 """
 
 from collections.abc import Sequence
+from itertools import compress
 
 import numpy as np
-import shapely
 from numpy.typing import NDArray
 
-from mm_numeric.answers import Box, Shape
+from mm_numeric.answers import Shape
+from mm_numeric.evaluation.overlaps import gather, ious, shared_areas
 from mm_numeric.evaluation.scorer import Metric, Scorer, mean_of
 
 THRESHOLDS = (0.5, 0.75, 0.9)
 """Of Acc@t."""
+
+SIZES = ("small", "medium", "large")
+SIZE_LIMITS_PX = (32**2, 96**2)
+"""COCO's areas from which a shape is medium, and large."""
 
 
 def iou(prediction: Shape, target: Shape) -> float:
@@ -36,39 +41,13 @@ def shape_ious(
     """
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
+    is_read = np.array([prediction is not None for prediction in predictions], dtype=np.bool_)
+    a = gather([[prediction for prediction in predictions if prediction is not None]])
+    b = gather([list(compress(targets, is_read))])
+    pairs = np.arange(len(a.areas))
     found = np.zeros(len(targets))
-    boxes: list[tuple[int, Box, Box]] = []
-    others: list[tuple[int, Shape, Shape]] = []
-    for i, (prediction, target) in enumerate(zip(predictions, targets, strict=True)):
-        if isinstance(prediction, Box) and isinstance(target, Box):
-            boxes.append((i, prediction, target))
-        elif prediction is not None:
-            others.append((i, prediction, target))
-    if boxes:
-        rows, a, b = zip(*boxes, strict=True)
-        found[list(rows)] = box_ious(a, b)
-    if others:
-        rows, c, d = zip(*others, strict=True)
-        found[list(rows)] = polygon_ious(c, d)
+    found[is_read] = ious(a, pairs, b, pairs, shared_areas(a, pairs, b, pairs))
     return found
-
-
-def box_ious(predictions: Sequence[Box], targets: Sequence[Box]) -> NDArray[np.float64]:
-    """Return the IoU of each pair of boxes, [n]."""
-    a, b = _corners(predictions), _corners(targets)
-    sides = np.minimum(a[:, 2:], b[:, 2:]) - np.maximum(a[:, :2], b[:, :2])
-    shared = sides.clip(min=0).prod(axis=1)
-    either = _areas(a) + _areas(b) - shared
-    return np.divide(shared, either, out=np.zeros(len(a)), where=either > 0)
-
-
-def polygon_ious(predictions: Sequence[Shape], targets: Sequence[Shape]) -> NDArray[np.float64]:
-    """Return the IoU of each pair of shapes, [n]; a boundary that crosses itself is made valid."""
-    a, b = (shapely.make_valid(np.array([_outline(s) for s in side])) for side in
-            (predictions, targets))  # fmt: skip
-    shared = shapely.area(shapely.intersection(a, b))
-    either = shapely.area(a) + shapely.area(b) - shared
-    return np.divide(shared, either, out=np.zeros(len(shared)), where=either > 0)
 
 
 def score_shapes(
@@ -91,25 +70,12 @@ def score_shapes(
 
 def size_of(target: Shape) -> str:
     """Return COCO's name for the size of a shape, by its area: small, medium or large."""
-    area = shapely.area(_outline(target))
-    return "small" if area < 32**2 else "medium" if area < 96**2 else "large"
+    return size_name(float(gather([[target]]).areas[0]))
 
 
-def _corners(boxes: Sequence[Box]) -> NDArray[np.float64]:
-    rows = [(box.x1, box.y1, box.x2, box.y2) for box in boxes]
-    return np.array(rows, dtype=np.float64).reshape(len(boxes), 4)
-
-
-def _areas(corners: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return areas, [n]; 0 for a reversed box."""
-    sides: NDArray[np.float64] = (corners[:, 2:] - corners[:, :2]).clip(min=0)
-    return sides.prod(axis=1)
-
-
-def _outline(shape: Shape) -> shapely.Geometry:
-    if isinstance(shape, Box):
-        return shapely.box(shape.x1, shape.y1, shape.x2, shape.y2)
-    return shapely.Polygon(shape.points) if len(shape.points) > 2 else shapely.Polygon()
+def size_name(area: float) -> str:
+    """Return COCO's name for an area in pixels."""
+    return SIZES[int(np.digitize(area, SIZE_LIMITS_PX))]
 
 
 BOXES = Scorer(
