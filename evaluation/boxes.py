@@ -5,6 +5,8 @@ picture, edges where they are: the box [0, 0, 10, 10] has an area of 100 (not 12
 count its last pixel in). A box that could not be read has an IoU of 0 and is never left out. A
 reversed box covers nothing. Acc@t is the share of rows with an IoU of at least t, as in RefCOCO's
 scripts (which some write as more than t: for boxes in whole pixels that is rarely another figure).
+The ``lenient`` figures are of the same answers with reversed corners swapped and clipped to the
+picture; they stand beside the strict ones and never in their place.
 """
 
 from collections.abc import Sequence
@@ -13,7 +15,7 @@ from itertools import compress
 import numpy as np
 from numpy.typing import NDArray
 
-from mm_numeric.answers import Shape
+from mm_numeric.answers import Box, Shape
 from mm_numeric.evaluation.overlaps import gather, ious, shared_areas
 from mm_numeric.evaluation.scorer import Metric, Scorer, mean_of
 
@@ -78,34 +80,55 @@ def size_name(area: float) -> str:
     return SIZES[int(np.digitize(area, SIZE_LIMITS_PX))]
 
 
+def lenient_box(shape: Shape | None, size_px: tuple[int, int] | None) -> Shape | None:
+    """Return a box with its corners in their order and moved into the picture.
+
+    Args:
+        shape: A box; another shape, or None, is returned as it is.
+        size_px: Width and height of the picture; nothing is moved where they are not known.
+    """
+    if not isinstance(shape, Box):
+        return shape
+    xs, ys = sorted((shape.x1, shape.x2)), sorted((shape.y1, shape.y2))
+    if size_px is not None:
+        xs, ys = (
+            [min(max(at, 0), edge) for at in side]
+            for side, edge in zip((xs, ys), size_px, strict=True)
+        )
+    return Box(xs[0], ys[0], xs[1], ys[1])
+
+
+def _share(column: str, label: str, *, good: bool = True) -> Metric:
+    name = column.replace("iou", "mean_iou")
+    return Metric(name=name, label=label, unit="%", higher_is_better=good, value=mean_of(column))
+
+
 BOXES = Scorer(
     columns=score_shapes,
     metrics=(
-        *(
-            Metric(
-                name=f"accuracy_at_{t:g}",
-                label=f"Acc@{t:g}",
-                unit="%",
-                higher_is_better=True,
-                value=mean_of(f"accuracy_at_{t:g}"),
-            )
-            for t in THRESHOLDS
-        ),
-        Metric(
-            name="mean_iou",
-            label="mean IoU",
-            unit="%",
-            higher_is_better=True,
-            value=mean_of("iou"),
-        ),
-        Metric(
-            name="unreadable",
-            label="unreadable",
-            unit="%",
-            higher_is_better=False,
-            value=mean_of("unreadable"),
-        ),
+        *(_share(f"accuracy_at_{t:g}", f"Acc@{t:g}") for t in THRESHOLDS),
+        _share("iou", "mean IoU"),
+        _share("unreadable", "unreadable", good=False),
+        *(_share(f"lenient_accuracy_at_{t:g}", f"lenient Acc@{t:g}") for t in THRESHOLDS),
+        _share("lenient_iou", "lenient mean IoU"),
     ),
     buckets={"size": size_of},
+    protocols={
+        "accuracy_at_*, mean_iou": {
+            "variant": "RefCOCO, RefCOCO+, RefCOCOg: Acc@t over sentences",
+            "thresholds": list(THRESHOLDS),
+            "comparison": "IoU >= t",
+            "matching": "the first box of the answer",
+            "clipping": "none",
+            "reversed corners": "an unreadable answer",
+            "unreadable answer": "IoU 0; it stays in the mean",
+        },
+        "lenient_*": {
+            "variant": "the same, of a kinder reading",
+            "clipping": "to the picture, where its size is written beside the prediction",
+            "reversed corners": "swapped",
+        },
+    },
+    lenient=lenient_box,
 )
 """One shape a row: grounding."""

@@ -97,6 +97,7 @@ def score(predictions: Path, *, task_name: str | None = None, out: Path | None =
         "task_version": getattr(task, "version", 1),
         "predictions": str(predictions),
         "rows": len(scores.rows),
+        "protocols": scores.scorer.protocols,
         "metrics": scores.metrics(),
         "failures": scores.failures,
         "buckets": scores.buckets(),
@@ -110,7 +111,7 @@ def score(predictions: Path, *, task_name: str | None = None, out: Path | None =
 def read_scores(predictions: Path, *, task_name: str | None = None) -> Scores:
     """Score a file of predictions without writing anything; see ``score``."""
     rows: list[dict[str, Any]] = []
-    answers, targets = [], []
+    answers, targets, sizes_px = [], [], []
     seen: set[str] = set()
     task: Any = None
     name = task_name
@@ -140,8 +141,9 @@ def read_scores(predictions: Path, *, task_name: str | None = None) -> Scores:
         except ValueError as error:
             raise ValueError(f"{where}: {str(error).rstrip('.')}.") from error
         unreadable = isinstance(answer, Unreadable)
-        answers.append(None if unreadable else answer)
+        answers.append(answer)
         targets.append(target)
+        sizes_px.append(frame and (frame.width_px, frame.height_px))
         rows.append(
             {
                 "id": row["id"],
@@ -155,7 +157,7 @@ def read_scores(predictions: Path, *, task_name: str | None = None) -> Scores:
     if task is None or name is None:
         raise ValueError(f"{predictions}: no predictions to score.")
     scorer = scorer_of(task, name, targets[0], str(predictions))
-    columns = scorer.columns(answers, targets)
+    columns = scorer.judge(answers, targets, sizes_px)
     for i, row in enumerate(rows):
         row.update({column: float(values[i]) for column, values in columns.items()})
     return Scores(

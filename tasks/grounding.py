@@ -93,7 +93,7 @@ class Grounding:
             return Unreadable("no box")
         box = boxes[0]
         if box.x2 < box.x1 or box.y2 < box.y1:
-            return Unreadable("reversed box")
+            return Unreadable("reversed box", lenient=box)
         return box
 
     def record(self, answer: Box) -> dict[str, list[float]]:

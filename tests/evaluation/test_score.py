@@ -32,6 +32,7 @@ def test_a_file_of_another_engine_is_scored(tmp_path):
     assert results["task_version"] == 1
     assert results["predictions"] == str(path)
     assert results["rows"] == 5
+    assert results["protocols"]["deviation"]["variant"] == "circular, on a 12-hour dial"
     assert results["failures"] == {"no time as H:MM": 2, "empty answer": 1}
     assert results["metrics"]["exact"]["value"] == pytest.approx(0.2)
     assert results["metrics"]["within_5_minutes"]["value"] == pytest.approx(0.4)
