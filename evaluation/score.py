@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mm_numeric.answers import Box, ClockTime, Unreadable
+from mm_numeric.answers import Box, ClockTime, Instances, Unreadable
 from mm_numeric.choose import choose, load
 from mm_numeric.data import read_rows
 from mm_numeric.evaluation.bootstrap import interval
@@ -26,6 +26,7 @@ from mm_numeric.tasks import TASKS
 
 SCORERS: Mapping[type, str] = {
     Box: "mm_numeric.evaluation.boxes:BOXES",
+    Instances: "mm_numeric.evaluation.detection:TEXT_DETECTION",
     ClockTime: "mm_numeric.evaluation.times:TIMES",
 }
 """How each kind of answer is judged; a task with answers of its own names its ``scorer``."""

@@ -4,7 +4,8 @@ Rows     {"id": text, "image": path, "instances": [{"polygon": [x1, y1, x2, y2, 
          "ignore": true or false}, ...]}; or "box": [x1, y1, x2, y2] in place of a polygon;
          in pixels of the original, upright picture; "width" and "height" of it may be given
 Answer   the shapes that are not ignored, in a declared order, as the family writes them
-Score    none yet; mm_numeric.evaluation.boxes has the overlap of shapes
+Score    mm_numeric.evaluation.detection; order: rows keeps the order of the ground truth's file,
+         which the ICDAR 2015 protocol goes by
 """
 
 from collections.abc import Iterable, Iterator, Mapping
