@@ -18,7 +18,7 @@ that could not be read, is a picture in which nothing was found.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,12 +64,7 @@ def score_instances(
         on count pairs of 0.5 and truths by the size of the truth, and detections by that of their
         truth or, without, by their own.
     """
-    detections, truths, pairs, ignore = paired(predictions, targets, labelled=labelled)
-    inside = ignore[pairs.truth]
-    share = pairs.shared / detections.areas[pairs.detection]
-    counts = np.ones(len(detections.areas), dtype=np.bool_)
-    counts[pairs.detection[inside & (share > IGNORED_SHARE)]] = False
-    pairs = pairs.at(counts[pairs.detection] & ~inside)
+    detections, truths, pairs, counts, care = paired(predictions, targets, labelled=labelled)
     iou = ious(detections, pairs.detection, truths, pairs.truth, pairs.shared)
 
     above = pairs.at(iou > MATCHED_IOU)
@@ -86,7 +81,7 @@ def score_instances(
     columns = {
         "matched": count(truths, matched.truth),
         "detected": count(detections, counts),
-        "truths": count(truths, ~ignore),
+        "truths": count(truths, care),
         **{f"paired_at_{t:g}": count(truths, pairs.truth[iou >= t]) for t in THRESHOLDS},
         "paired_iou": count(truths, pairs.truth, iou),
     }
@@ -96,7 +91,7 @@ def score_instances(
     for size, name in enumerate(SIZES):
         columns[f"paired_{name}"] = count(truths, pairs.truth[truth_size[pairs.truth] == size])
         columns[f"detected_{name}"] = count(detections, counts & (detection_size == size))
-        columns[f"truths_{name}"] = count(truths, ~ignore & (truth_size == size))
+        columns[f"truths_{name}"] = count(truths, care & (truth_size == size))
     columns["shapes_read"] = count(detections, slice(None))
     columns["invalid_detections"] = count(detections, detections.invalid)
     columns["invalid_truths"] = count(truths, truths.invalid)
@@ -104,10 +99,35 @@ def score_instances(
     return columns
 
 
+class Paired(NamedTuple):
+    """What is left of many pictures when ignored regions are gone."""
+
+    detections: Shapes
+    truths: Shapes
+    pairs: Pairs
+    """Of detections that count and truths to be found."""
+
+    counts: Bools
+    """Which detections are not left out."""
+
+    care: Bools
+    """Which truths are to be found."""
+
+
 def paired(
-    predictions: Sequence[Instances | None], targets: Sequence[Instances], *, labelled: bool = False
-) -> tuple[Shapes, Shapes, Pairs, Bools]:
-    """Return detections, truths, which of them overlap, and which truths are to be ignored.
+    predictions: Sequence[Instances | None],
+    targets: Sequence[Instances],
+    *,
+    labelled: bool = False,
+    added_px: float = 0.0,
+) -> Paired:
+    """Leave out detections in regions to be ignored, and pair the others with truths they overlap.
+
+    Args:
+        predictions: None where nothing was found.
+        targets: As many.
+        labelled: Whether only shapes of one label are paired.
+        added_px: What one script adds to the area of a detection here, so as not to divide by 0.
 
     Raises:
         ValueError: If there are not as many predictions as targets.
@@ -117,14 +137,18 @@ def paired(
     found = [() if prediction is None else prediction.items for prediction in predictions]
     wanted = [target.items for target in targets]
     detections, truths = (gather([[i.shape for i in p] for p in side]) for side in (found, wanted))
-    ignore = np.array([i.ignore for items in wanted for i in items], dtype=np.bool_)
+    care = np.array([not i.ignore for items in wanted for i in items], dtype=np.bool_)
     pairs = overlapping(detections, truths)
     if labelled:
         said = np.array([i.label for items in found for i in items], dtype=object)
         meant = np.array([i.label for items in wanted for i in items], dtype=object)
         alike = said[pairs.detection] == meant[pairs.truth]
-        pairs = pairs.at(alike | (ignore & (meant == ""))[pairs.truth])
-    return detections, truths, pairs, ignore
+        pairs = pairs.at(alike | (~care & (meant == ""))[pairs.truth])
+    inside = pairs.shared / (detections.areas[pairs.detection] + added_px) > IGNORED_SHARE
+    counts = np.ones(len(detections.areas), dtype=np.bool_)
+    counts[pairs.detection[inside & ~care[pairs.truth]]] = False
+    pairs = pairs.at(counts[pairs.detection] & care[pairs.truth])
+    return Paired(detections, truths, pairs, counts, care)
 
 
 def number_of(target: Instances) -> str:

@@ -23,7 +23,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_FARTHEST_PX = 1e9
+FARTHEST_PX = 1e9
+"""A shape with a corner beyond it is no place in a picture."""
+
 _PAIRS_AT_ONCE = 1_000_000
 _CORNERS = attrgetter("x1", "y1", "x2", "y2")
 
@@ -178,7 +180,7 @@ def _boxes(boxes: Sequence[Box]) -> tuple[Floats, Floats]:
     """Return the corners and areas of boxes, [n, 4] and [n]."""
     flat = chain.from_iterable(map(_CORNERS, boxes))
     corners = np.fromiter(flat, np.float64, 4 * len(boxes)).reshape(-1, 4)
-    near = np.abs(corners).max(axis=1) <= _FARTHEST_PX  # False for nan, too
+    near = np.abs(corners).max(axis=1) <= FARTHEST_PX  # False for nan, too
     covers = near & (corners[:, 0] < corners[:, 2]) & (corners[:, 1] < corners[:, 3])
     corners[~covers] = 0
     return corners, (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
@@ -190,7 +192,7 @@ def _polygons(shapes: Sequence[Polygon]) -> tuple[NDArray[np.object_], Bools]:
     points = np.array([point for shape in shapes for point in shape.points], dtype=np.float64)
     owner = np.repeat(np.arange(len(shapes)), lengths)
     whole = lengths >= 3
-    whole[owner[~(np.abs(points) <= _FARTHEST_PX).all(axis=1)]] = False
+    whole[owner[~(np.abs(points) <= FARTHEST_PX).all(axis=1)]] = False
     found = np.full(len(shapes), shapely.Polygon(), dtype=object)
     kept = whole[owner]
     if whole.any():
