@@ -57,7 +57,7 @@ def protocol(ties: str) -> dict[str, Any]:
 def average_precision(
     predictions: Sequence[Instances | None],
     targets: Sequence[Instances],
-    scores: Sequence[Sequence[float] | None] | None = None,
+    scores: Sequence[Sequence[float | None] | None] | None = None,
     *,
     ties: str = "official",
 ) -> dict[str, float]:
@@ -154,7 +154,7 @@ def _boxes(pictures: Sequence[Sequence[Instance]]) -> Iterator[dict[str, Any]]:
 
 
 def _checked(
-    scores: Sequence[Sequence[float] | None], pictures: Sequence[Sequence[Instance]]
+    scores: Sequence[Sequence[float | None] | None], pictures: Sequence[Sequence[Instance]]
 ) -> Iterator[float | None]:
     """Yield the score of each detection, None where its picture has none."""
     for image, (given, items) in enumerate(zip(scores, pictures, strict=True), start=1):
@@ -162,7 +162,7 @@ def _checked(
             raise ValueError(
                 f"picture {image}: {len(given)} scores for {len(items)} detections; give one each."
             )
-        yield from [None] * len(items) if given is None else map(float, given)
+        yield from [None] * len(items) if given is None else given
 
 
 def _check_images(dataset: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> None:
@@ -181,7 +181,11 @@ def _scored(results: Sequence[Mapping[str, Any]], ties: str) -> Sequence[Mapping
     if ties == "averaged" and len(without) == len(results):
         return [{**row, "score": 1.0} for row in results]
     if without:
-        kinder = "" if len(without) < len(results) else ", or take ties='averaged'"
+        kinder = (
+            ""
+            if len(without) < len(results)
+            else ", or average ties (ties='averaged', --ties averaged)"
+        )
         raise ValueError(
             f"detection {without[0]}: no score, and AP ranks detections by it; give each one, such "
             f"as the probability of its tokens{kinder}."
@@ -193,8 +197,8 @@ def _scored(results: Sequence[Mapping[str, Any]], ties: str) -> Sequence[Mapping
     if ties == "official" and count == len(results) > 1:
         raise ValueError(
             f"all {count} scores are {common}: AP would depend on the order of the pictures (AP50 "
-            ".474 to .499 were seen of the same boxes); give scores that differ, or take "
-            "ties='averaged'."
+            ".474 to .499 were seen of the same boxes); give scores that differ, or average ties "
+            "(ties='averaged', --ties averaged)."
         )
     return results
 

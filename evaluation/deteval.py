@@ -60,7 +60,8 @@ def score_total_text(
         One value a picture for each column: the credits for recall and precision, the detections
         that count, the truths, and 0 or 1 for an answer that could not be read.
     """
-    detections, truths, pairs, counts, care = paired(predictions, targets, added_px=1.0)
+    detections, truths, pairs, outside, care = paired(predictions, targets, added_px=1.0)
+    pairs = pairs.at(outside[pairs.detection])
     sigma = np.round(pairs.shared / truths.areas[pairs.truth], 2)
     tau = np.round(pairs.shared / detections.areas[pairs.detection], 2)
 
@@ -73,7 +74,7 @@ def score_total_text(
         tables = np.zeros((2, len(rows), len(columns)))
         tables[0, row, column], tables[1, row, column] = sigma[start:end], tau[start:end]
         sums[picture[start]] = _total_text_credits(*tables)
-    detected = np.bincount(detections.picture[counts], minlength=len(targets))
+    detected = np.bincount(detections.picture[outside], minlength=len(targets))
     wanted = np.bincount(truths.picture[care], minlength=len(targets))
     return _columns(sums, detected, wanted, predictions)
 

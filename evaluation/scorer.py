@@ -90,9 +90,15 @@ def median_of(column: str) -> Callable[[Columns], Any]:
     return lambda columns: np.median(columns[column], axis=-1)
 
 
-def share_of(part: str, whole: str) -> Callable[[Columns], Any]:
-    """Return a metric's value: one sum over another, both over all rows; 0 of nothing is 0."""
-    return lambda columns: _share(columns, part, whole)
+def share_of(part: str, whole: str, *, nothing: float = 0.0) -> Callable[[Columns], Any]:
+    """Return a metric's value: one sum over another, both over all rows.
+
+    Args:
+        part: A column.
+        whole: Another.
+        nothing: The value where there is nothing to share.
+    """
+    return lambda columns: _share(columns, part, whole, nothing)
 
 
 def hmean_of(precision: tuple[str, str], recall: tuple[str, str]) -> Callable[[Columns], Any]:
@@ -110,6 +116,6 @@ def hmean_of(precision: tuple[str, str], recall: tuple[str, str]) -> Callable[[C
     return value
 
 
-def _share(columns: Columns, part: str, whole: str) -> NDArray[np.float64]:
+def _share(columns: Columns, part: str, whole: str, nothing: float = 0.0) -> NDArray[np.float64]:
     parts, wholes = np.asarray(columns[part].sum(axis=-1)), columns[whole].sum(axis=-1)
-    return np.divide(parts, wholes, out=np.zeros_like(parts), where=wholes > 0)
+    return np.divide(parts, wholes, out=np.full_like(parts, nothing), where=wholes > 0)

@@ -77,7 +77,7 @@ def icdar2015(predictions, targets):
 
 
 def best_first(predictions, targets, least=0.5, labelled=False):
-    """IoU, truth and detection of each pair of each picture: the best pair first, then the next."""
+    """IoU, truth and detection of each pair of each picture, best first; which detections count."""
     found = []
     for (detections, truths, care), prediction, target in zip(
         pictures(predictions, targets), predictions, targets, strict=True
@@ -96,7 +96,7 @@ def best_first(predictions, targets, least=0.5, labelled=False):
             for g, truth in enumerate(truths):
                 for d, detection in enumerate(detections):
                     taken = any(g == pair[1] or d == pair[2] for pair in pairs)
-                    if not care[g] or not counted[d] or taken:
+                    if not care[g] or taken:
                         continue
                     if labelled and wanted[g] != names[d]:
                         continue
@@ -106,6 +106,7 @@ def best_first(predictions, targets, least=0.5, labelled=False):
             if best is None:
                 break
             pairs.append(best)
+            counted[best[2]] = True  # whatever it lies in
         found.append((pairs, counted))
     return found
 

@@ -153,7 +153,11 @@ def test_an_averaged_tie_is_the_mean_over_its_orders():
     ("scores", "ties", "message"),
     [
         ([[0.5], [0.5]], "official", r"all 2 scores are 0\.5: AP would depend on the order of the"),
-        (None, "official", r"detection 1: no score, and AP ranks .* or take ties='averaged'\."),
+        (
+            None,
+            "official",
+            r"detection 1: no score, and AP ranks .* or average ties \(ties='averaged', --ties av",
+        ),
         ([[0.5], None], "averaged", r"detection 2: no score, and AP ranks .* of its tokens\."),
         ([[0.5], [0.5, 0.1]], "official", "picture 2: 2 scores for 1 detections; give one each"),
         ([[0.5], [math.nan]], "official", "detection 2: nan is no score; give a number"),
