@@ -13,10 +13,11 @@ recall of 0.6 (``tp``), as that script has it.
 
 ``deteval_icdar2013`` is the DetEval script of the Robust Reading Competition (ICDAR 2013, focused
 text), in the form that asks for a single overlap before a one-to-one match and rounds sums to four
-decimals: area recall 0.8, area precision 0.4, centres nearer than half the sum of the diagonals,
-credit 1 one-to-one (``MTYPE_OO_O``), 0.8 for a truth in parts (``MTYPE_OM_O``), 1 for a detection
-that holds several (``MTYPE_OM_M``). It knows upright boxes only, which hold their last pixel too:
-other shapes are taken as the box around them. Older copies of the script lack both checks.
+decimals: area recall 0.8, area precision 0.4, credit 1 one-to-one (``MTYPE_OO_O``), 0.8 for a truth
+in parts (``MTYPE_OM_O``), 1 for a detection that holds several (``MTYPE_OM_M``). Its test that the
+centres are nearer than half the sum of the diagonals is not here: boxes that overlap always are. It
+knows upright boxes only, which hold their last pixel too: other shapes are taken as the box around
+them. Older copies of the script lack the single overlap and the rounding, and give other figures.
 
 Both were checked against loops written from these scripts, and once against copies of the scripts
 themselves; not against the competition's server.
@@ -40,7 +41,6 @@ TOTAL_TEXT = {"tr": 0.7, "tp": 0.6, "fsc_k": 0.8, "k": 2}
 ICDAR2013 = {
     "area_recall": 0.8,
     "area_precision": 0.4,
-    "center_distance": 1.0,
     "one_to_one": 1.0,
     "one_to_many": 0.8,
     "many_to_one": 1.0,
@@ -118,8 +118,7 @@ def score_icdar2013(
         precisions = np.divide(shared, found.areas, where=shared > 0, out=0 * shared)
         counts = ~(precisions[~care] > ICDAR2013["area_precision"]).any(axis=0)
         detected[i], wanted[i] = counts.sum(), care.sum()
-        near = truths.near(found)
-        sums[i] = _icdar2013_credits(recalls, precisions, care, counts, near)
+        sums[i] = _icdar2013_credits(recalls, precisions, care, counts)
     return _columns(sums, detected, wanted, predictions)
 
 
@@ -128,7 +127,6 @@ def _icdar2013_credits(
     precisions: Table,
     care: NDArray[np.bool_],
     counts: NDArray[np.bool_],
-    near: NDArray[np.bool_],
 ) -> tuple[float, float]:
     """Return the credits of one picture.
 
@@ -137,7 +135,6 @@ def _icdar2013_credits(
         precisions: Shared area over the detection's.
         care: Which truths are not to be ignored.
         counts: Which detections are not left out.
-        near: Which centres are near to each other.
     """
     least_recall, least_precision = ICDAR2013["area_recall"], ICDAR2013["area_precision"]
     fits = (recalls >= least_recall) & (precisions >= least_precision)
@@ -145,7 +142,7 @@ def _icdar2013_credits(
     truth_overlaps = ((recalls > 0) & counts).sum(axis=1)
     overlaps = ((recalls > 0) & care[:, None]).sum(axis=0)
     single = (truth_overlaps[:, None] == 1) & (overlaps == 1)
-    alone = lone & single & near & care[:, None] & counts
+    alone = lone & single & care[:, None] & counts
     recall = precision = ICDAR2013["one_to_one"] * float(alone.sum())
     truth_free, free = care & ~alone.any(axis=1), counts & ~alone.any(axis=0)
     for g in np.flatnonzero(truth_free & (truth_overlaps >= 2)):
@@ -180,13 +177,6 @@ class _Rectangles:
         whole = (self.high >= self.low).all(axis=1)[:, None] & (other.high >= other.low).all(axis=1)
         areas: Table = sides.clip(min=0).prod(axis=2)
         return np.where(whole, areas, 0)
-
-    def near(self, other: "_Rectangles") -> NDArray[np.bool_]:
-        """Return of which pairs the centres are nearer than half the sum of the diagonals."""
-        centers, others = ((r.low + r.sides / 2) for r in (self, other))
-        apart = np.hypot(*np.moveaxis(centers[:, None] - others, -1, 0))
-        diagonals = np.hypot(*self.sides.T)[:, None] + np.hypot(*other.sides.T)
-        return 2 * apart < ICDAR2013["center_distance"] * diagonals
 
 
 def _around(item: Instance) -> tuple[float, ...]:

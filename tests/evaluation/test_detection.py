@@ -107,6 +107,12 @@ def test_sizes_are_counted_by_the_truth_and_by_the_detection_without_one():
         assert (parts == columns[total]).all()
 
 
+def test_a_detection_in_a_pair_is_as_large_as_its_truth():
+    columns = score_instances([found(box(0, 0, 31, 31), box(90, 0))], [wanted(box(0, 0, 32, 32))])
+    assert (columns["paired_medium"], columns["counted_medium"]) == (1, 1)
+    assert (columns["paired_small"], columns["counted_small"]) == (0, 1)
+
+
 def times(shape, factor):
     points = [(x * factor, y * factor) for x, y in shape.points]
     return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(tuple(points))
@@ -174,7 +180,7 @@ def test_nothing_is_zero():
 
 def test_invalid_shapes_are_made_valid_and_counted():
     bow = Polygon(((0.0, 0.0), (10.0, 10.0), (10.0, 0.0), (0.0, 10.0)))
-    backwards, point = Box(10, 10, 0, 0), Polygon(((1.0, 1.0),))
+    backwards, point = Box(10, 0, 0, 10), Polygon(((1.0, 1.0),))
     columns = score_instances([found(bow, backwards, point, box(0, 0))], [wanted(bow, box(50, 50))])
     assert (columns["invalid_detections"], columns["invalid_truths"]) == (3, 1)
     assert (columns["matched"], columns["detected"]) == (1, 4)  # what covers nothing is no match

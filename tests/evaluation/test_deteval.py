@@ -76,6 +76,17 @@ WORD, LEFT, RIGHT = Box(0, 0, 99, 19), Box(0, 0, 48, 19), Box(50, 0, 99, 19)
         ([LEFT], [WORD], (0, 0), (0, 0)),
         ([], [WORD], (0, 0), (0, 0)),
         ([WORD], [], (0, 0), (0, 0)),
+        # 0.7 of a truth is just enough where a detection holds another one's corner
+        ([Box(30, 0, 130, 9)], [Box(0, 0, 100, 9), Box(120, 0, 200, 9)], (1, 1), (0, 0)),
+        # 0.3 and 0.3 of a detection are just enough together
+        ([Box(0, 0, 100, 9)], [Box(0, 0, 30, 9), Box(70, 0, 100, 9)], (1.6, 0.8), (2, 1)),
+        # 0.79996 of a truth in two parts is rounded to 0.8
+        (
+            [Box(0, 0, 9999, 1), Box(15001, 0, 24999, 1)],
+            [Box(0, 0, 24999, 1)],
+            (0.8, 1.6),
+            (0.8, 1.6),
+        ),
     ],
 )
 def test_what_is_credited(found, truths, total_text, icdar2013):
@@ -92,10 +103,17 @@ def test_a_detection_in_an_ignored_region_does_not_count():
         columns = score([words(Box(1, 1, 10, 10), Box(50, 50, 60, 60))], [target])
         assert (columns["detected"], columns["truths"]) == (1, 1)
         assert columns["recall_credit"] == 1
-    # one pixel more in the denominator: 12 / (24 + 1) is less than half of it, 12.6 / 25 is more
+    # one pixel more in the denominator: 12 / (23.6 + 1) is less than half, 12 / (22.4 + 1) is more
     region = Instances((Instance(Box(0, 0, 4, 3), ignore=True),))
-    assert score_total_text([words(Box(0, 0, 4, 6))], [region])["detected"] == 1
+    assert score_total_text([words(Box(0, 0, 4, 5.9))], [region])["detected"] == 1
     assert score_total_text([words(Box(0, 0, 4, 5.6))], [region])["detected"] == 0
+
+
+def test_a_detection_that_fits_an_ignored_region_too_is_no_one_to_one_match():
+    # 4 of its 10 pixels are not more than 0.4, so it counts
+    target = Instances((Instance(Box(0, 0, 3, 0), ignore=True), Instance(Box(4, 0, 9, 0))))
+    columns = score_icdar2013([words(Box(0, 0, 9, 0))], [target])
+    assert (columns["detected"], columns["recall_credit"]) == (1, 0)
 
 
 def test_a_last_pixel_belongs_to_an_upright_box():
