@@ -5,19 +5,26 @@ picture, edges where they are: the box [0, 0, 10, 10] has an area of 100 (not 12
 count its last pixel in). A box that could not be read has an IoU of 0 and is never left out. A
 reversed box covers nothing. Acc@t is the share of rows with an IoU of at least t, as in RefCOCO's
 scripts (which some write as more than t: for boxes in whole pixels that is rarely another figure).
+The ``lenient`` figures are of the same answers with reversed corners swapped and clipped to the
+picture; they stand beside the strict ones and never in their place.
 """
 
 from collections.abc import Sequence
+from itertools import compress
 
 import numpy as np
-import shapely
 from numpy.typing import NDArray
 
 from mm_numeric.answers import Box, Shape
+from mm_numeric.evaluation.overlaps import gather, ious, shared_areas
 from mm_numeric.evaluation.scorer import Metric, Scorer, mean_of
 
 THRESHOLDS = (0.5, 0.75, 0.9)
 """Of Acc@t."""
+
+SIZES = ("small", "medium", "large")
+SIZE_LIMITS_PX = (32**2, 96**2)
+"""COCO's areas from which a shape is medium, and large."""
 
 
 def iou(prediction: Shape, target: Shape) -> float:
@@ -36,39 +43,13 @@ def shape_ious(
     """
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
+    is_read = np.array([prediction is not None for prediction in predictions], dtype=np.bool_)
+    a = gather([[prediction for prediction in predictions if prediction is not None]])
+    b = gather([list(compress(targets, is_read))])
+    pairs = np.arange(len(a.areas))
     found = np.zeros(len(targets))
-    boxes: list[tuple[int, Box, Box]] = []
-    others: list[tuple[int, Shape, Shape]] = []
-    for i, (prediction, target) in enumerate(zip(predictions, targets, strict=True)):
-        if isinstance(prediction, Box) and isinstance(target, Box):
-            boxes.append((i, prediction, target))
-        elif prediction is not None:
-            others.append((i, prediction, target))
-    if boxes:
-        rows, a, b = zip(*boxes, strict=True)
-        found[list(rows)] = box_ious(a, b)
-    if others:
-        rows, c, d = zip(*others, strict=True)
-        found[list(rows)] = polygon_ious(c, d)
+    found[is_read] = ious(a, pairs, b, pairs, shared_areas(a, pairs, b, pairs))
     return found
-
-
-def box_ious(predictions: Sequence[Box], targets: Sequence[Box]) -> NDArray[np.float64]:
-    """Return the IoU of each pair of boxes, [n]."""
-    a, b = _corners(predictions), _corners(targets)
-    sides = np.minimum(a[:, 2:], b[:, 2:]) - np.maximum(a[:, :2], b[:, :2])
-    shared = sides.clip(min=0).prod(axis=1)
-    either = _areas(a) + _areas(b) - shared
-    return np.divide(shared, either, out=np.zeros(len(a)), where=either > 0)
-
-
-def polygon_ious(predictions: Sequence[Shape], targets: Sequence[Shape]) -> NDArray[np.float64]:
-    """Return the IoU of each pair of shapes, [n]; a boundary that crosses itself is made valid."""
-    a, b = (shapely.make_valid(np.array([_outline(s) for s in side])) for side in
-            (predictions, targets))  # fmt: skip
-    shared = shapely.area(shapely.intersection(a, b))
-    either = shapely.area(a) + shapely.area(b) - shared
-    return np.divide(shared, either, out=np.zeros(len(shared)), where=either > 0)
 
 
 def score_shapes(
@@ -91,57 +72,63 @@ def score_shapes(
 
 def size_of(target: Shape) -> str:
     """Return COCO's name for the size of a shape, by its area: small, medium or large."""
-    area = shapely.area(_outline(target))
-    return "small" if area < 32**2 else "medium" if area < 96**2 else "large"
+    return size_name(float(gather([[target]]).areas[0]))
 
 
-def _corners(boxes: Sequence[Box]) -> NDArray[np.float64]:
-    rows = [(box.x1, box.y1, box.x2, box.y2) for box in boxes]
-    return np.array(rows, dtype=np.float64).reshape(len(boxes), 4)
+def size_name(area: float) -> str:
+    """Return COCO's name for an area in pixels."""
+    return SIZES[int(np.digitize(area, SIZE_LIMITS_PX))]
 
 
-def _areas(corners: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return areas, [n]; 0 for a reversed box."""
-    sides: NDArray[np.float64] = (corners[:, 2:] - corners[:, :2]).clip(min=0)
-    return sides.prod(axis=1)
+def lenient_box(shape: Shape | None, size_px: tuple[int, int] | None) -> Shape | None:
+    """Return a box with its corners in their order and moved into the picture.
+
+    Args:
+        shape: A box; another shape, or None, is returned as it is.
+        size_px: Width and height of the picture; nothing is moved where they are not known.
+    """
+    if not isinstance(shape, Box):
+        return shape
+    xs, ys = sorted((shape.x1, shape.x2)), sorted((shape.y1, shape.y2))
+    if size_px is not None:
+        xs, ys = (
+            [min(max(at, 0), edge) for at in side]
+            for side, edge in zip((xs, ys), size_px, strict=True)
+        )
+    return Box(xs[0], ys[0], xs[1], ys[1])
 
 
-def _outline(shape: Shape) -> shapely.Geometry:
-    if len(shape.points) > 2:
-        return shapely.Polygon(shape.points)
-    if isinstance(shape, Box) and shape.x1 <= shape.x2 and shape.y1 <= shape.y2:
-        return shapely.box(shape.x1, shape.y1, shape.x2, shape.y2)
-    return shapely.Polygon()  # of a reversed box too, which shapely would turn round
+def _share(column: str, label: str, *, good: bool = True) -> Metric:
+    name = column.replace("iou", "mean_iou")
+    return Metric(name=name, label=label, unit="%", higher_is_better=good, value=mean_of(column))
 
 
 BOXES = Scorer(
     columns=score_shapes,
     metrics=(
-        *(
-            Metric(
-                name=f"accuracy_at_{t:g}",
-                label=f"Acc@{t:g}",
-                unit="%",
-                higher_is_better=True,
-                value=mean_of(f"accuracy_at_{t:g}"),
-            )
-            for t in THRESHOLDS
-        ),
-        Metric(
-            name="mean_iou",
-            label="mean IoU",
-            unit="%",
-            higher_is_better=True,
-            value=mean_of("iou"),
-        ),
-        Metric(
-            name="unreadable",
-            label="unreadable",
-            unit="%",
-            higher_is_better=False,
-            value=mean_of("unreadable"),
-        ),
+        *(_share(f"accuracy_at_{t:g}", f"Acc@{t:g}") for t in THRESHOLDS),
+        _share("iou", "mean IoU"),
+        _share("unreadable", "unreadable", good=False),
+        *(_share(f"lenient_accuracy_at_{t:g}", f"lenient Acc@{t:g}") for t in THRESHOLDS),
+        _share("lenient_iou", "lenient mean IoU"),
     ),
     buckets={"size": size_of},
+    protocols={
+        "accuracy_at_*, mean_iou": {
+            "variant": "RefCOCO, RefCOCO+, RefCOCOg: Acc@t over sentences",
+            "thresholds": list(THRESHOLDS),
+            "comparison": "IoU >= t",
+            "matching": "the first box of the answer",
+            "clipping": "none",
+            "reversed corners": "an unreadable answer",
+            "unreadable answer": "IoU 0; it stays in the mean",
+        },
+        "lenient_*": {
+            "variant": "the same, of a kinder reading",
+            "clipping": "to the picture, where its size is written beside the prediction",
+            "reversed corners": "swapped",
+        },
+    },
+    lenient=lenient_box,
 )
 """One shape a row: grounding."""

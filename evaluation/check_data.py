@@ -362,20 +362,20 @@ def _inside(trained: Trained) -> Any:
 def _take_the_ceiling(config: Config, checkup: Checkup) -> None:
     """Score the answers as they are read back from the frame."""
     pairs = [(t.read_back, t.example.answer) for t in checkup.trained]
-    answers: list[Any] = [None if isinstance(a, Unreadable) else a for a, _ in pairs]
+    answers: list[Any] = [answer for answer, _ in pairs]
     targets = [target for _, target in pairs]
     if not targets:
         return
     if isinstance(targets[0], Instances):
         shown = [[i.shape for i in target.items if not i.ignore] for target in targets]
-        found = [[] if a is None else [i.shape for i in a.items] for a in answers]
+        found = [[i.shape for i in a.items] if isinstance(a, Instances) else [] for a in answers]
         answers = [s for shapes, t in zip(found, shown, strict=True) for s in _padded(shapes, t)]
         targets = [shape for shapes in shown for shape in shapes]
         checkup.scorer = BOXES
     else:
         checkup.scorer = scorer_of(config.task, config.task_name, targets[0], config.title)
     if targets:
-        columns = checkup.scorer.columns(answers, targets)
+        columns = checkup.scorer.judge(answers, targets)
         checkup.ceiling = {m.name: float(m.value(columns)) for m in checkup.scorer.metrics}
 
 

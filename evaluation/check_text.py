@@ -83,7 +83,8 @@ def ceiling_text(checkup: Checkup) -> str:
     """Return the best score that can be reached in the frame."""
     if checkup.scorer is None or not checkup.ceiling:
         return "none: no answer has anything to score"
-    shown = [m for m in checkup.scorer.metrics if m.name != "unreadable"][:6]
+    strict = [m for m in checkup.scorer.metrics if not m.name.startswith("lenient_")]
+    shown = [m for m in strict if m.name != "unreadable"][:6]
     return ", ".join(f"{m.label} {in_unit(checkup.ceiling[m.name], m.unit)}" for m in shown)
 
 

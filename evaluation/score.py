@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mm_numeric.answers import Box, ClockTime, Unreadable
+from mm_numeric.answers import Box, ClockTime, Instances, Unreadable
 from mm_numeric.choose import choose, load
 from mm_numeric.data import read_rows
 from mm_numeric.evaluation.bootstrap import interval
@@ -26,9 +26,18 @@ from mm_numeric.tasks import TASKS
 
 SCORERS: Mapping[type, str] = {
     Box: "mm_numeric.evaluation.boxes:BOXES",
+    Instances: "mm_numeric.evaluation.detection:TEXT_DETECTION",
     ClockTime: "mm_numeric.evaluation.times:TIMES",
 }
 """How each kind of answer is judged; a task with answers of its own names its ``scorer``."""
+
+PROTOCOLS: Mapping[str, str] = {
+    "icdar2015": "mm_numeric.evaluation.detection:TEXT_DETECTION",
+    "labelled": "mm_numeric.evaluation.detection:LABELLED_DETECTION",
+    "deteval_total_text": "mm_numeric.evaluation.deteval:DETEVAL_TOTAL_TEXT",
+    "deteval_icdar2013": "mm_numeric.evaluation.deteval:DETEVAL_ICDAR2013",
+}
+"""Ways to judge the shapes of a picture; the first is the default."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +45,8 @@ class Scores:
     """What a scorer says of a file of predictions."""
 
     task: str
+    """Or the protocol, where there is no task."""
+
     scorer: Scorer
     rows: list[dict[str, Any]]
     """Each row: id, image, target, text, parsed, reason, and one value for each column."""
@@ -76,7 +87,13 @@ class Scores:
         return found
 
 
-def score(predictions: Path, *, task_name: str | None = None, out: Path | None = None) -> Scores:
+def score(
+    predictions: Path,
+    *,
+    task_name: str | None = None,
+    out: Path | None = None,
+    protocol: str | None = None,
+) -> Scores:
     """Score a file of predictions, and write results.json and scores.jsonl.
 
     Args:
@@ -84,19 +101,25 @@ def score(predictions: Path, *, task_name: str | None = None, out: Path | None =
             ``task`` and ``image``.
         task_name: The task, where the rows do not name it.
         out: The folder to write to; beside the predictions when None.
+        protocol: One of ``PROTOCOLS``, for answers that are shapes of a picture.
 
     Raises:
         ValueError: If a row lacks something, an id stands twice, or there is nothing to score.
     """
-    scores = read_scores(predictions, task_name=task_name)
+    scores = read_scores(predictions, task_name=task_name, protocol=protocol)
     task = choose(scores.task, TASKS, "task", str(predictions))
-    folder = out or predictions.parent
+    head = {"task": scores.task, "task_version": getattr(task, "version", 1)}
+    write_scores(scores, out or predictions.parent, {**head, "predictions": str(predictions)})
+    return scores
+
+
+def write_scores(scores: Scores, folder: Path, head: Mapping[str, Any]) -> None:
+    """Write results.json, which begins with ``head``, and scores.jsonl."""
     folder.mkdir(parents=True, exist_ok=True)
     results = {
-        "task": scores.task,
-        "task_version": getattr(task, "version", 1),
-        "predictions": str(predictions),
+        **head,
         "rows": len(scores.rows),
+        "protocols": scores.scorer.protocols,
         "metrics": scores.metrics(),
         "failures": scores.failures,
         "buckets": scores.buckets(),
@@ -104,13 +127,14 @@ def score(predictions: Path, *, task_name: str | None = None, out: Path | None =
     lines = [json.dumps(row) + "\n" for row in scores.rows]
     write_text(folder / SCORES, "".join(lines))
     write_text(folder / RESULTS, json.dumps(results, indent=1) + "\n")  # last: it says "done"
-    return scores
 
 
-def read_scores(predictions: Path, *, task_name: str | None = None) -> Scores:
+def read_scores(
+    predictions: Path, *, task_name: str | None = None, protocol: str | None = None
+) -> Scores:
     """Score a file of predictions without writing anything; see ``score``."""
     rows: list[dict[str, Any]] = []
-    answers, targets = [], []
+    answers, targets, sizes_px = [], [], []
     seen: set[str] = set()
     task: Any = None
     name = task_name
@@ -140,8 +164,9 @@ def read_scores(predictions: Path, *, task_name: str | None = None) -> Scores:
         except ValueError as error:
             raise ValueError(f"{where}: {str(error).rstrip('.')}.") from error
         unreadable = isinstance(answer, Unreadable)
-        answers.append(None if unreadable else answer)
+        answers.append(answer)
         targets.append(target)
+        sizes_px.append(frame and (frame.width_px, frame.height_px))
         rows.append(
             {
                 "id": row["id"],
@@ -154,8 +179,37 @@ def read_scores(predictions: Path, *, task_name: str | None = None) -> Scores:
         )
     if task is None or name is None:
         raise ValueError(f"{predictions}: no predictions to score.")
-    scorer = scorer_of(task, name, targets[0], str(predictions))
-    columns = scorer.columns(answers, targets)
+    if protocol is None:
+        scorer = scorer_of(task, name, targets[0], str(predictions))
+    elif isinstance(targets[0], Instances):
+        scorer = choose(protocol, PROTOCOLS, "protocol", str(predictions))
+    else:
+        raise ValueError(
+            f"{predictions}: the protocol {protocol!r} judges the shapes of a picture, and the "
+            f"task {name!r} answers with something else; leave it out."
+        )
+    return scores_of(name, scorer, rows, answers, targets, sizes_px)
+
+
+def scores_of(
+    name: str,
+    scorer: Scorer,
+    rows: list[dict[str, Any]],
+    answers: list[Any],
+    targets: list[Any],
+    sizes_px: list[Any] | None = None,
+) -> Scores:
+    """Judge answers, and put what was found into the rows.
+
+    Args:
+        name: Of the task.
+        scorer: How they are judged.
+        rows: One for each answer.
+        answers: As they were parsed.
+        targets: As many.
+        sizes_px: Width and height of each picture, or None.
+    """
+    columns = scorer.judge(answers, targets, sizes_px)
     for i, row in enumerate(rows):
         row.update({column: float(values[i]) for column, values in columns.items()})
     return Scores(
@@ -183,7 +237,9 @@ def scorer_of(task: Any, name: str, answer: Any, where: str) -> Scorer:
 def results_table(scores: Scores) -> str:
     """Return the metrics and the failures as text for a terminal."""
     units = {metric.name: metric for metric in scores.scorer.metrics}
-    lines = [f"{len(scores.rows)} rows, task {scores.task}; 95 % bootstrap intervals over the rows"]
+    what = "protocol" if scores.task in PROTOCOLS else "task"
+    head = f"{len(scores.rows)} rows, {what} {scores.task}"
+    lines = [f"{head}; 95 % bootstrap intervals over the rows"]
     for name, found in scores.metrics().items():
         value, low, high = (in_unit(found[k], units[name].unit) for k in ("value", "low", "high"))
         lines.append(f"  {units[name].label:<28} {value:>9}   {low} to {high}")

@@ -5,11 +5,13 @@ can be compared row by row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mm_numeric.answers import Unreadable
 
 Columns = Mapping[str, NDArray[np.float64]]
 """One value for each row, by name. The rows are the last axis; resamples may stand before it."""
@@ -44,6 +46,39 @@ class Scorer:
     buckets: Mapping[str, Callable[[Any], str]]
     """How rows are sorted by their target, for tables by bucket."""
 
+    protocols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What each group of metrics does where tools differ: variant, thresholds, matching, what an
+    unreadable answer scores. Written beside the figures."""
+
+    lenient: Callable[[Any, tuple[int, int] | None], Any] | None = None
+    """A kinder reading of an answer, given the width and height of its picture where they are
+    known. The columns of these readings are ``lenient_...``, beside the strict ones."""
+
+    def judge(
+        self, answers: Sequence[Any], targets: Sequence[Any], sizes_px: Sequence[Any] | None = None
+    ) -> dict[str, NDArray[np.float64]]:
+        """Judge answers as they came, strictly and, where there is such a reading, leniently.
+
+        Args:
+            answers: As a task parsed them; ``Unreadable`` or None where it could not.
+            targets: As many.
+            sizes_px: Width and height of each picture, or None.
+
+        Returns:
+            One value a row for each column.
+        """
+        read = [None if isinstance(answer, Unreadable) else answer for answer in answers]
+        found = self.columns(read, targets)
+        if self.lenient is not None:
+            sizes = sizes_px or [None] * len(answers)
+            kinder = [
+                self.lenient(answer.lenient if isinstance(answer, Unreadable) else answer, size)
+                for answer, size in zip(answers, sizes, strict=True)
+            ]
+            columns = self.columns(kinder, targets)
+            found |= {f"lenient_{name}": values for name, values in columns.items()}
+        return found
+
 
 def mean_of(column: str) -> Callable[[Columns], Any]:
     """Return a metric's value: the mean of a column."""
@@ -53,3 +88,34 @@ def mean_of(column: str) -> Callable[[Columns], Any]:
 def median_of(column: str) -> Callable[[Columns], Any]:
     """Return a metric's value: the median of a column."""
     return lambda columns: np.median(columns[column], axis=-1)
+
+
+def share_of(part: str, whole: str, *, nothing: float = 0.0) -> Callable[[Columns], Any]:
+    """Return a metric's value: one sum over another, both over all rows.
+
+    Args:
+        part: A column.
+        whole: Another.
+        nothing: The value where there is nothing to share.
+    """
+    return lambda columns: _share(columns, part, whole, nothing)
+
+
+def hmean_of(precision: tuple[str, str], recall: tuple[str, str]) -> Callable[[Columns], Any]:
+    """Return a metric's value: the harmonic mean of two shares of sums over all rows.
+
+    Args:
+        precision: The columns of what was right and of what was found.
+        recall: Those of what was right and of what there is.
+    """
+
+    def value(columns: Columns) -> Any:
+        p, r = _share(columns, *precision), _share(columns, *recall)
+        return np.divide(2 * p * r, p + r, out=np.zeros_like(p), where=p + r > 0)
+
+    return value
+
+
+def _share(columns: Columns, part: str, whole: str, nothing: float = 0.0) -> NDArray[np.float64]:
+    parts, wholes = np.asarray(columns[part].sum(axis=-1)), columns[whole].sum(axis=-1)
+    return np.divide(parts, wholes, out=np.full_like(parts, nothing), where=wholes > 0)

@@ -144,5 +144,20 @@ TIMES = Scorer(
         ),
     ),
     buckets={"hour": lambda target: str(target.hour)},
+    protocols={
+        "deviation": {
+            "variant": "circular, on a 12-hour dial",
+            "unreadable answer": "360 minutes, and wrong in every other respect",
+            "parsed only": "mean over the answers that could be read",
+        },
+        "it_is_about_time": {
+            "variant": "It's About Time: right within one minute, 719 of 720 included",
+            "denominator": "all rows",
+        },
+        "linear_deviation_minutes": {
+            "variant": "minutes after twelve, not round the dial",
+            "unreadable answer": "719 minutes",
+        },
+    },
 )
 """How ``ClockTime`` answers are judged."""

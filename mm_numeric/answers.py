@@ -1,6 +1,6 @@
 """What a task asks for, as values with units. Tasks write and read them, scorers compare them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,6 +100,8 @@ class Unreadable:
     """An answer that a parser could not read: it is counted under its reason, never dropped."""
 
     reason: str
+    lenient: Any = field(default=None, compare=False)
+    """What a kinder reader takes it for, scored apart and by name; None for nothing."""
 
 
 class Mark(NamedTuple):

@@ -16,6 +16,7 @@ examples:
   mm-numeric train mine.yaml objective=emd             train, with one value changed
   mm-numeric predict --model runs/mine --data test.jsonl --out predictions.jsonl
   mm-numeric score predictions.jsonl                   metrics, intervals, parse failures
+  mm-numeric score submit.zip --truth gt.zip           detections of any tool, as ICDAR scores them
   mm-numeric compare clock_tiny                        which objective is best, and by how much
   torchrun --nproc-per-node 8 -m mm_numeric train mine.yaml
 """
@@ -126,9 +127,30 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("--limit", type=_positive, help="only the first so many rows")
 
     score = verb("score", "score predictions, with intervals and parse failures by reason", _score)
-    score.add_argument("predictions", type=Path, help="a .jsonl file with id, text and target")
+    score.add_argument(
+        "predictions",
+        type=Path,
+        help="a .jsonl file with id, text and target; with --truth, detections of another tool",
+    )
     score.add_argument("--task", help="the task, where the rows do not name it")
     score.add_argument("--out", type=Path, help="the folder for results.json and scores.jsonl")
+    score.add_argument(
+        "--truth",
+        type=Path,
+        help="ground truth beside a folder or zip of text files (ICDAR), or COCO's instances file "
+        "beside a list of results; nothing is written without --out",
+    )
+    score.add_argument(
+        "--protocol",
+        help="how shapes are judged: icdar2015, labelled, deteval_total_text, deteval_icdar2013, "
+        "coco_ap",
+    )
+    score.add_argument(
+        "--lines", help="what a line of the text files holds: box, quad, polygon, polygon_yx"
+    )
+    score.add_argument(
+        "--ties", help="of coco_ap: official (pycocotools' order) or averaged (scores may lack)"
+    )
 
     compare = verb(
         "compare", "compare objectives from one warm start, over several seeds", _compare
@@ -252,10 +274,36 @@ def _predict(arguments: argparse.Namespace) -> None:
 
 
 def _score(arguments: argparse.Namespace) -> None:
+    predictions, ranked = arguments.predictions, arguments.protocol == "coco_ap"
+    if arguments.truth is not None:
+        if arguments.task or predictions.suffix == ".jsonl":
+            raise ValueError("a .jsonl file with a task holds its own targets; leave --truth out.")
+        if arguments.ties and not ranked:
+            raise ValueError("--ties is about --protocol coco_ap; leave it out.")
+        _score_files(arguments, ranked)
+        return
+    of_text = predictions.is_dir() or predictions.suffix == ".zip"
+    if ranked or arguments.lines or arguments.ties or of_text:
+        raise ValueError(f"{predictions}: files of other tools are scored against --truth.")
     from mm_numeric.evaluation.score import results_table, score
 
-    scores = score(arguments.predictions, task_name=arguments.task, out=arguments.out)
+    scores = score(
+        predictions, task_name=arguments.task, out=arguments.out, protocol=arguments.protocol
+    )
     print(results_table(scores))
+
+
+def _score_files(arguments: argparse.Namespace, ranked: bool) -> None:
+    from mm_numeric.evaluation.score import results_table
+    from mm_numeric.evaluation.score_files import rank_files, ranked_table, score_files
+
+    paths, more = (arguments.predictions, arguments.truth), {"lines": arguments.lines}
+    if ranked:
+        ties = arguments.ties or "official"
+        print(ranked_table(rank_files(*paths, ties=ties, out=arguments.out, **more)))
+    else:
+        scores = score_files(*paths, protocol=arguments.protocol, out=arguments.out, **more)
+        print(results_table(scores))
 
 
 def _compare(arguments: argparse.Namespace) -> None:

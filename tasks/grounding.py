@@ -116,7 +116,7 @@ class Grounding:
             return Unreadable("no box")
         box = boxes[0]
         if box.x2 < box.x1 or box.y2 < box.y1:
-            return Unreadable("reversed box")
+            return Unreadable("reversed box", lenient=box)
         if min(box.x2, box.y2) < 0 or box.x1 > frame.width_px or box.y1 > frame.height_px:
             return Unreadable("outside the picture")
         return box

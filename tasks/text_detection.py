@@ -4,7 +4,8 @@ Rows     {"id": text, "image": path, "instances": [{"polygon": [x1, y1, x2, y2, 
          "ignore": true or false}, ...]}; or "box": [x1, y1, x2, y2] in place of a polygon;
          in pixels of the original, upright picture; "width" and "height" of it may be given
 Answer   the shapes that are not ignored, in a declared order, as the family writes them
-Score    mm_numeric.evaluation.detection
+Score    mm_numeric.evaluation.detection, which takes the truth in the order of the rows, as the
+         ICDAR 2015 protocol goes by
 """
 
 import random
@@ -40,7 +41,8 @@ class TextDetection:
 
     order: str = "raster"
     """Of the answer: raster, by the topmost point, then the leftmost; area, the largest first;
-    random, another for each picture and the same each time; rows, as the rows have them."""
+    random, another for each picture and the same each time; rows, as the rows have them. The truth
+    that is scored against keeps the order of the rows."""
 
     outside: str = "refuse"
     """refuse: a shape that reaches more than a pixel out of its picture is an error; clip: its
@@ -73,10 +75,6 @@ class TextDetection:
             items = [replace(item, label="") for item in read_instances(row, where).items]
             if self.shape == "box":
                 items = [replace(item, shape=_around(item)) for item in items]
-            if self.order == "random":
-                random.Random(identity).shuffle(items)
-            elif self.order != "rows":
-                items.sort(key=_raster if self.order == "raster" else _area)
             yield Example(
                 id=identity,
                 image=image,
@@ -93,6 +91,10 @@ class TextDetection:
             ValueError: If one reaches out of the picture.
         """
         items = [item for item in answer.items if not item.ignore]
+        if self.order == "random":
+            random.Random(repr(items)).shuffle(items)
+        elif self.order != "rows":
+            items.sort(key=_raster if self.order == "raster" else _area)
         if self.outside == "clip":
             size = frame.width_px, frame.height_px
             items = [replace(item, shape=clipped(item.shape, *size)) for item in items]

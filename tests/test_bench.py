@@ -250,3 +250,15 @@ def test_a_bench_file_of_another_kind_is_named(tmp_path):
     done = run("figures_losses.py", "--out", tmp_path, "--bench", tmp_path / "other.json")
     assert done.returncode == 2
     assert "other.json is not from bench_losses.py --json" in done.stderr.splitlines()[-1]
+
+
+def test_scoring_is_timed():
+    done = run("bench_scoring.py", "--pictures", 5, "--pairs", 400, "--repeats", 1)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split(",")[0].split("  ")[0] for line in lines[2:5]] == [
+        "ICDAR 2015",
+        "DetEval",
+        "DetEval",
+    ]
+    assert "400 pairs of boxes, 10 x 10 in 4 pictures" in lines

@@ -108,12 +108,44 @@ def test_what_check_prints_is_the_same_config(capsys, tmp_path):
         (["cp", "clock_tyni", "x.yaml"], "no config 'clock_tyni'."),
         (["cp", "clock_tiny", "no/such/x.yaml"], "no/such: there is no such folder."),
         (["score", "none.jsonl"], "none.jsonl: there is no such file."),
+        (["score", "none.zip"], "none.zip: files of other tools are scored against --truth."),
+        (["score", "r.jsonl", "--lines", "box"], "r.jsonl: files of other tools are scored agai"),
+        (["score", "r.jsonl", "--protocol", "coco_ap"], "files of other tools are scored against"),
+        (["score", "r.jsonl", "--truth", "gt.zip"], "holds its own targets; leave --truth out."),
+        (["score", "r.zip", "--truth", "gt.zip", "--task", "clock"], "leave --truth out."),
+        (["score", "r.zip", "--truth", "gt.zip", "--ties", "averaged"], "--ties is about --prot"),
+        (["score", "r.zip", "--truth", "gt.zip"], "gt.zip: there is no such file."),
         (["report", "none"], "none/summary.json: there is no such file. Run `mm-numeric compare`"),
     ],
 )
 def test_a_mistake_is_one_line(capsys, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     assert message in fails_with(capsys, *arguments)
+
+
+def test_files_of_other_tools_are_scored(capsys, tmp_path):
+    for name in ("gt", "res"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}_1.txt").write_text("0,0,10,0,10,10,0,10,0.5", encoding="utf-8")
+    command = ["score", str(tmp_path / "res"), "--truth", str(tmp_path / "gt")]
+    assert cli.main(command) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "1 rows, protocol icdar2015; 95 % bootstrap intervals over the rows"
+    assert said[1].split() == ["Hmean", "100.0", "%", "100.0", "%", "to", "100.0", "%"]
+    assert cli.main([*command, "--protocol", "coco_ap", "--lines", "quad"]) == 0
+    assert "AP 50                          100.0 %" in capsys.readouterr().out
+
+
+def test_every_protocol_is_in_the_help(capsys):
+    from mm_numeric.evaluation.foreign import LINES
+    from mm_numeric.evaluation.score import PROTOCOLS
+    from mm_numeric.evaluation.score_files import COCO_AP
+
+    with pytest.raises(SystemExit):
+        cli.main(["score", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"judged: {', '.join([*PROTOCOLS, COCO_AP])}" in said
+    assert f"hold: {', '.join(LINES)}" in said.replace("holds:", "hold:")
 
 
 def test_a_mistake_is_one_line_of_the_real_command_too(tmp_path):

@@ -12,7 +12,10 @@ ROOT = Path(__file__).parent.parent
 HEAVY = "torch :transformers"
 MODEL = "spans vocabulary losses families collate generate doors trainer train"
 PLAIN = "choose answers coordinates frames layouts numerals"
-SCORERS = "evaluation.scorer evaluation.times evaluation.boxes evaluation.bootstrap"
+SCORERS = (
+    "evaluation.scorer evaluation.times evaluation.boxes evaluation.bootstrap evaluation.overlaps "
+    "evaluation.detection evaluation.deteval evaluation.coco_ap evaluation.foreign"
+)
 RULES = [  # modules at or below the names on the left may not import what is on the right
     ("mm_numeric", "cli :tasks :evaluation :configs"),
     (

@@ -32,6 +32,7 @@ def test_a_file_of_another_engine_is_scored(tmp_path):
     assert results["task_version"] == 1
     assert results["predictions"] == str(path)
     assert results["rows"] == 5
+    assert results["protocols"]["deviation"]["variant"] == "circular, on a 12-hour dial"
     assert results["failures"] == {"no time as H:MM": 2, "empty answer": 1}
     assert results["metrics"]["exact"]["value"] == pytest.approx(0.2)
     assert results["metrics"]["within_5_minutes"]["value"] == pytest.approx(0.4)
@@ -177,6 +178,28 @@ def test_the_table_has_every_figure_and_every_failure(tmp_path):
 )
 def test_a_figure_is_written_with_its_unit(value, unit, text):
     assert in_unit(value, unit) == text
+
+
+def test_shapes_may_be_judged_by_another_protocol(tmp_path):
+    frame = {
+        "width_px": 100,
+        "height_px": 100,
+        "view": {"width_px": 100, "height_px": 100, "scale_x": 1, "scale_y": 1},
+        "coordinates": {"layout": "json"},
+    }
+    text = '[{"bbox_2d": [0, 0, 49, 20]}, {"bbox_2d": [50, 0, 100, 20]}]'
+    row = {"id": "a", "text": text, "target": [{"box": [0, 0, 100, 20]}], "frame": frame}
+    path = predictions(tmp_path, [row], task="text_detection")
+    assert score(path).metrics()["hmean"]["value"] == 0
+    credit = score(path, protocol="deteval_total_text").metrics()["deteval_precision"]["value"]
+    assert credit == pytest.approx(0.8)
+    results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert results["protocols"]["deteval_*"]["fsc_k"] == 0.8
+    with pytest.raises(ValueError, match="there is no protocol 'deteval'"):
+        score(path, protocol="deteval")
+    path = predictions(tmp_path, ROWS, task="clock")
+    with pytest.raises(ValueError, match="'labelled' judges the shapes of a picture, and the task"):
+        score(path, protocol="labelled")
 
 
 def test_rows_of_two_tasks_are_not_scored_as_one(tmp_path):

@@ -1,0 +1,116 @@
+"""How long scoring takes, and that it grows with the number of pictures alone.
+
+    python scripts/bench_scoring.py
+    python scripts/bench_scoring.py --pictures 2000 --repeats 5
+
+Made-up pictures with five words each, most of them found, and one detection that is wrong. Each
+scorer is timed on n, 2n and 4n pictures; a cost that is linear has ratios near 2 and 4. The best of
+several rounds is shown, in seconds of one processor, without reading files and without intervals.
+"""
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
+
+import numpy as np
+
+from mm_numeric.answers import Box, Instance, Instances, Polygon, Shape
+from mm_numeric.evaluation.boxes import shape_ious
+from mm_numeric.evaluation.detection import score_instances
+from mm_numeric.evaluation.deteval import score_icdar2013, score_total_text
+from mm_numeric.evaluation.overlaps import gather, overlapping
+
+WORDS = 5
+
+
+def quad(x: float, y: float, width: float, height: float, slant: float) -> Polygon:
+    """Return a slanted quadrilateral."""
+    corners = ((x, y), (x + width, y + slant), (x + width, y + height + slant), (x, y + height))
+    return Polygon(corners)
+
+
+def box(x: float, y: float, width: float, height: float, _: float) -> Box:
+    """Return an upright box."""
+    return Box(x, y, x + width, y + height)
+
+
+def pictures(
+    count: int, make: Callable[..., Shape], words: int = WORDS
+) -> tuple[list[Instances], list[Instances]]:
+    """Return predictions and targets."""
+    draw = np.random.default_rng(0)
+    sides: tuple[list[Instances], list[Instances]] = ([], [])
+    for _ in range(count):
+        places = draw.uniform((0, 0, 20, 8, -4), (1200, 700, 120, 40, 4), (words, 5))
+        near = places + draw.normal(0, 1.5, places.shape)
+        near[-1, :2] = draw.uniform(0, 700, 2)
+        for side, rows in zip(sides, (near, places), strict=True):
+            side.append(Instances(tuple(Instance(make(*row)) for row in rows.tolist())))
+    return sides
+
+
+def seconds(run: Callable[[], object], repeats: int) -> float:
+    """Return the processor time of the fastest of several runs."""
+    found = []
+    for _ in range(repeats):
+        start = time.process_time()
+        run()
+        found.append(time.process_time() - start)
+    return min(found)
+
+
+def growth(name: str, score: Callable[..., object], sizes: Sequence[int], repeats: int) -> None:
+    """Print a line of times and their ratios."""
+    taken = []
+    for size in sizes:
+        predictions, targets = pictures(size, quad)
+        taken.append(seconds(lambda p=predictions, t=targets: score(p, t), repeats))  # type: ignore[misc]
+    ratios = " ".join(f"{each / taken[0]:6.2f}" for each in taken[1:])
+    print(f"{name:<34}" + " ".join(f"{each:8.3f}" for each in taken) + f"   {ratios}")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Time scoring.")
+    parser.add_argument("--pictures", type=int, default=500)
+    parser.add_argument("--pairs", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    print(f"{platform.processor() or platform.machine()}, load {load:.1f}, numpy {np.__version__}")
+    sizes = [options.pictures * factor for factor in (1, 2, 4)]
+    head = " ".join(f"{size:>8}" for size in sizes)
+    print(f"{f'pictures of {WORDS} quads':<34}{head}   2n / n 4n / n")
+    growth("ICDAR 2015, F1, sizes", score_instances, sizes, options.repeats)
+    growth("DetEval, Total-Text", score_total_text, sizes, options.repeats)
+    growth("DetEval, ICDAR 2013", score_icdar2013, sizes, options.repeats)
+
+    each = 10
+    predictions, targets = pictures(max(options.pairs // each**2, 1), box, each)
+    detections, truths = (
+        gather([[item.shape for item in picture.items] for picture in side])
+        for side in (predictions, targets)
+    )
+    pairs = len(predictions) * each**2
+    print(f"\n{pairs:,} pairs of boxes, {each} x {each} in {len(predictions):,} pictures")
+    taken = seconds(lambda: overlapping(detections, truths), options.repeats)
+    print(f"  shared areas                    {taken:8.3f}")
+    taken = seconds(lambda: score_instances(predictions, targets), options.repeats)
+    print(f"  scored, all columns             {taken:8.3f}")
+    a, b = (
+        [item.shape for picture in side for item in picture.items]
+        for side in (predictions, targets)
+    )
+    a, b = ((side * (options.pairs // len(side) + 1))[: options.pairs] for side in (a, b))
+    taken = seconds(lambda: shape_ious(a, b), options.repeats)
+    print(f"  {len(a):,} rows of one box each   {taken:8.3f}")
+
+
+if __name__ == "__main__":
+    main()
