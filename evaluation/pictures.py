@@ -1,0 +1,49 @@
+"""Pictures and shapes as a page holds them: data URLs, and outlines as SVG paths."""
+
+import base64
+import io
+from pathlib import Path
+
+from PIL import Image, ImageOps
+
+from mm_numeric.answers import Box, Point, Shape
+
+_PLAIN_PX = 64  # up to here a picture is kept as it is: its noise is part of the task
+
+
+def embedded(path: Path, side_px: int) -> tuple[str, tuple[int, int]] | None:
+    """Return a picture as a data URL, with the width and height it had, upright.
+
+    Args:
+        path: Its file.
+        side_px: What its longer edge is shrunk to.
+
+    Returns:
+        None where it cannot be opened.
+    """
+    try:
+        with Image.open(path) as opened:
+            image = ImageOps.exif_transpose(opened).convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+    size_px = image.size
+    image.thumbnail((side_px, side_px))
+    buffer = io.BytesIO()
+    kind = "PNG" if max(image.size) <= _PLAIN_PX else "JPEG"
+    image.save(buffer, format=kind, optimize=True, quality=85)
+    data = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return f"data:image/{kind.lower()};base64,{data}", size_px
+
+
+def corners(shape: Shape) -> tuple[Point, ...]:
+    """Return the corners of a shape in their order, all four of a box."""
+    if isinstance(shape, Box):
+        x1, y1, x2, y2 = shape.x1, shape.y1, shape.x2, shape.y2
+        return (x1, y1), (x2, y1), (x2, y2), (x1, y2)
+    return shape.points
+
+
+def outline(shape: Shape, decimals: int = 2) -> str:
+    """Return the closed SVG path round a shape."""
+    points = (f"{x:.{decimals}f} {y:.{decimals}f}" for x, y in corners(shape))
+    return "M" + "L".join(points) + "Z"
