@@ -24,7 +24,7 @@ from mm_numeric.evaluation.page import (
     percent,
     plain,
 )
-from mm_numeric.evaluation.pictures import embedded
+from mm_numeric.evaluation.pictures import data_url, open_upright
 
 Row = Mapping[str, Any]
 Scores = Mapping[tuple[str, int], Sequence[Row]]  # by objective and seed
@@ -279,15 +279,16 @@ def _tile(mark: Mark, row: Row, picture: str, seed_index: int) -> str:
 
 def _picture(folder: Path, name: str, anchor: str) -> tuple[str, bool]:
     """Return a picture as an SVG definition, and whether it could be opened."""
-    found = embedded(folder / name, SIDE_PX)
-    if found is None:
+    image = open_upright(folder / name)
+    if image is None:
         label = html_text(Path(name).name, 20)
         style = 'x="50" text-anchor="middle" style="font:8px sans-serif;fill:#39424f"'
         return (
             f'<g id="{anchor}"><rect width="100" height="100" fill="#c9ced6"/>'
             f'<text y="86" {style}>no picture</text><text y="95" {style}>{label}</text></g>'
         ), False
-    return f'<image id="{anchor}" width="100" height="100" href="{found[0]}"/>', True
+    url = data_url(image, SIDE_PX)
+    return f'<image id="{anchor}" width="100" height="100" href="{url}"/>', True
 
 
 def _gallery(folder: Path, marks: Mapping[str, Mark], scores: Scores) -> Section:

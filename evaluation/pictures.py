@@ -11,28 +11,24 @@ from mm_numeric.answers import Box, Point, Shape
 _PLAIN_PX = 64  # up to here a picture is kept as it is: its noise is part of the task
 
 
-def embedded(path: Path, side_px: int) -> tuple[str, tuple[int, int]] | None:
-    """Return a picture as a data URL, with the width and height it had, upright.
-
-    Args:
-        path: Its file.
-        side_px: What its longer edge is shrunk to.
-
-    Returns:
-        None where it cannot be opened.
-    """
+def open_upright(path: Path) -> Image.Image | None:
+    """Load a picture as RGB, turned upright as its EXIF says; None where it cannot be opened."""
     try:
         with Image.open(path) as opened:
-            image = ImageOps.exif_transpose(opened).convert("RGB")
+            return ImageOps.exif_transpose(opened).convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
-    size_px = image.size
-    image.thumbnail((side_px, side_px))
+
+
+def data_url(image: Image.Image, side_px: int) -> str:
+    """Return a picture as a data URL, its longer edge shrunk to ``side_px``."""
+    small = image.copy()
+    small.thumbnail((side_px, side_px))
     buffer = io.BytesIO()
-    kind = "PNG" if max(image.size) <= _PLAIN_PX else "JPEG"
-    image.save(buffer, format=kind, optimize=True, quality=85)
+    kind = "PNG" if max(small.size) <= _PLAIN_PX else "JPEG"
+    small.save(buffer, format=kind, optimize=True, quality=85)
     data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    return f"data:image/{kind.lower()};base64,{data}", size_px
+    return f"data:image/{kind.lower()};base64,{data}"
 
 
 def corners(shape: Shape) -> tuple[Point, ...]:
