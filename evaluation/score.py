@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mm_numeric.answers import Box, ClockTime, Unreadable
+from mm_numeric.answers import Box, ClockTime, Instances, Unreadable
 from mm_numeric.choose import choose, load
 from mm_numeric.data import read_rows
 from mm_numeric.evaluation.bootstrap import interval
@@ -38,7 +38,8 @@ class Scores:
     task: str
     scorer: Scorer
     rows: list[dict[str, Any]]
-    """Each row: id, image, target, text, parsed, reason, and one value for each column."""
+    """Each row: id, image, target, text, parsed, reason, and one value for each column; the prompt
+    where the prediction has it, and of an answer of several shapes, ``cut`` and ``malformed``."""
 
     columns: dict[str, NDArray[np.float64]]
 
@@ -152,6 +153,10 @@ def read_scores(predictions: Path, *, task_name: str | None = None) -> Scores:
                 "reason": answer.reason if unreadable else None,
             }
         )
+        if isinstance(row.get("prompt"), str):
+            rows[-1]["prompt"] = row["prompt"]
+        if isinstance(answer, Instances):
+            rows[-1].update(cut=answer.cut, malformed=answer.malformed)
     if task is None or name is None:
         raise ValueError(f"{predictions}: no predictions to score.")
     scorer = scorer_of(task, name, targets[0], str(predictions))
