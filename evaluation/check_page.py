@@ -14,11 +14,12 @@ from typing import Any
 
 from PIL import Image
 
-from mm_numeric.answers import Box, Instances, Shape, Unreadable
+from mm_numeric.answers import Instances, Shape, Unreadable
 from mm_numeric.data import open_picture
 from mm_numeric.evaluation.check_data import DataReport, Trained, kind_of
 from mm_numeric.evaluation.check_text import facts, fault_title, frame_facts, verdict
 from mm_numeric.evaluation.page import Section, html_page, html_text, plain
+from mm_numeric.evaluation.pictures import outline
 from mm_numeric.run_folder import write_text
 
 _SHOWN_PX = 640  # the longer edge of a picture on the page
@@ -141,8 +142,8 @@ def _picture(trained: Trained) -> str:
     if trained.has_picture:
         shown = f'<image href="{_data_url(open_picture(trained.example))}" width="{width}" '
         shown += f'height="{height}" preserveAspectRatio="none"/>'
-    drawn = [f'<path class="row" d="{_path(s)}"/>' for s in _shapes(trained.example.answer)]
-    drawn += [f'<path class="labels" d="{_path(s)}"/>' for s in _shapes(trained.read_back)]
+    drawn = [f'<path class="row" d="{outline(s)}"/>' for s in _shapes(trained.example.answer)]
+    drawn += [f'<path class="labels" d="{outline(s)}"/>' for s in _shapes(trained.read_back)]
     text = html_text(trained.example.prompt, 120)
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{text}">{shown}'
@@ -162,14 +163,6 @@ def _shapes(answer: Any) -> Sequence[Shape]:
     if isinstance(answer, Instances):
         return [item.shape for item in answer.items if not item.ignore]
     return [] if isinstance(answer, Unreadable) or not hasattr(answer, "points") else [answer]
-
-
-def _path(shape: Shape) -> str:
-    points = shape.points
-    if isinstance(shape, Box):
-        x1, y1, x2, y2 = shape.x1, shape.y1, shape.x2, shape.y2
-        points = ((x1, y1), (x2, y1), (x2, y2), (x1, y2))
-    return "M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in points) + "Z"
 
 
 def _tokens(report: DataReport, trained: Trained) -> str:

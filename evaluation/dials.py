@@ -4,16 +4,12 @@ Units    minutes on a 12-hour dial: deviations 0 to 360, signed ones above -360 
 Rows     as ``scores.jsonl`` has them: id, image, target, text, parsed, reason, deviation_minutes
 """
 
-import base64
-import io
 import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from PIL import Image
 
 from mm_numeric.evaluation.charts import Axis, Line, Mark, bar_table, line_chart, who
 from mm_numeric.evaluation.compared import COMPARE_AGAIN
@@ -28,6 +24,7 @@ from mm_numeric.evaluation.page import (
     percent,
     plain,
 )
+from mm_numeric.evaluation.pictures import data_url, open_upright
 
 Row = Mapping[str, Any]
 Scores = Mapping[tuple[str, int], Sequence[Row]]  # by objective and seed
@@ -68,7 +65,7 @@ def signed_deviation(row: Row) -> int | None:
     return apart if apart <= DIAL // 2 else apart - DIAL
 
 
-def _pool(marks: Mapping[str, Mark], scores: Scores) -> dict[str, list[Row]]:
+def pool(marks: Mapping[str, Mark], scores: Scores) -> dict[str, list[Row]]:
     """Put the answers of all seeds of an objective together."""
     pooled: dict[str, list[Row]] = {name: [] for name in marks}
     for (name, _), rows in scores.items():
@@ -178,7 +175,7 @@ def _cumulative(marks: Mapping[str, Mark], pooled: Mapping[str, Sequence[Row]]) 
 
 def _deviations(marks: Mapping[str, Mark], scores: Scores) -> Section:
     """Write the chapter on how far off the answers are."""
-    pooled = _pool(marks, scores)
+    pooled = pool(marks, scores)
     names = list(pooled)
     shares = {name: _bin_shares(rows) for name, rows in pooled.items()}
     near = {name: [percent(_within(pooled[name], m)) for m in WITHIN] for name in names}
@@ -282,25 +279,16 @@ def _tile(mark: Mark, row: Row, picture: str, seed_index: int) -> str:
 
 def _picture(folder: Path, name: str, anchor: str) -> tuple[str, bool]:
     """Return a picture as an SVG definition, and whether it could be opened."""
-    try:
-        with Image.open(folder / name) as opened:
-            image = opened.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+    image = open_upright(folder / name)
+    if image is None:
         label = html_text(Path(name).name, 20)
         style = 'x="50" text-anchor="middle" style="font:8px sans-serif;fill:#39424f"'
         return (
             f'<g id="{anchor}"><rect width="100" height="100" fill="#c9ced6"/>'
             f'<text y="86" {style}>no picture</text><text y="95" {style}>{label}</text></g>'
         ), False
-    image.thumbnail((SIDE_PX, SIDE_PX))
-    buffer = io.BytesIO()
-    kind = "PNG" if max(image.size) <= 64 else "JPEG"  # noise of tiny faces is part of the task
-    image.save(buffer, format=kind, optimize=True, quality=85)
-    data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    return (
-        f'<image id="{anchor}" width="100" height="100" '
-        f'href="data:image/{kind.lower()};base64,{data}"/>'
-    ), True
+    url = data_url(image, SIDE_PX)
+    return f'<image id="{anchor}" width="100" height="100" href="{url}"/>', True
 
 
 def _gallery(folder: Path, marks: Mapping[str, Mark], scores: Scores) -> Section:

@@ -49,7 +49,8 @@ class Scores:
 
     scorer: Scorer
     rows: list[dict[str, Any]]
-    """Each row: id, image, target, text, parsed, reason, and one value for each column."""
+    """Each row: id, image, target, text, parsed, reason, and one value for each column; the prompt
+    where the prediction has it, and of an answer of several shapes, ``cut`` and ``malformed``."""
 
     columns: dict[str, NDArray[np.float64]]
 
@@ -177,6 +178,10 @@ def read_scores(
                 "reason": answer.reason if unreadable else None,
             }
         )
+        if isinstance(row.get("prompt"), str):
+            rows[-1]["prompt"] = row["prompt"]
+        if isinstance(answer, Instances):
+            rows[-1].update(cut=answer.cut, malformed=answer.malformed)
     if task is None or name is None:
         raise ValueError(f"{predictions}: no predictions to score.")
     if protocol is None:

@@ -4,6 +4,7 @@ predictions.jsonl, one object a row:
     id       of the row
     image    its picture, or null
     task     name of the task, so that `score` knows how to read the text
+    prompt   what was asked
     text     what the model wrote, word for word
     parsed   the answer read from it, or null; places in pixels of the original picture
     reason   why it could not be read, or null
@@ -118,6 +119,7 @@ def prediction(config: Config, example: Example, text: str, frame: Frame | None)
         "id": example.id,
         "image": None if example.image is None else str(example.image.resolve()),
         "task": config.task_name,
+        "prompt": example.prompt,
         "text": text,
         "parsed": None if unreadable else config.task.record(answer),
         "reason": answer.reason if unreadable else None,
