@@ -15,14 +15,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
 from transformers import AutoConfig
 
 from mm_numeric.answers import Example, Instances, Unreadable, Written
 from mm_numeric.choose import choose
 from mm_numeric.collate import TrainingCollator, frame_of, refuse_other_size
 from mm_numeric.config import Config
-from mm_numeric.data import examples_and_errors, open_picture
+from mm_numeric.data import examples_and_errors, open_picture, picture_size
 from mm_numeric.evaluation.boxes import BOXES
 from mm_numeric.evaluation.score import scorer_of
 from mm_numeric.evaluation.scorer import Scorer
@@ -195,10 +194,8 @@ def _size(example: Example, *, decode: bool) -> tuple[int, int]:
     else:
         assert example.image is not None
         try:
-            with Image.open(example.image) as picture:
-                turned = picture.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # of EXIF's orientations
-                size = picture.size[::-1] if turned else picture.size
-        except (OSError, ValueError, SyntaxError):
+            size = picture_size(example.image)
+        except ValueError:
             size = open_picture(example).size  # says what is wrong
     refuse_other_size(example, size)
     return size
