@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 IMPORTERS: Mapping[str, str] = {
     "coco": "mm_numeric.importers.coco:Coco",
+    "refcoco": "mm_numeric.importers.refcoco:RefCoco",
     "icdar2015": "mm_numeric.importers.icdar:Icdar2015",
     "icdar2013": "mm_numeric.importers.icdar:Icdar2013",
     "mmocr": "mm_numeric.importers.mmocr:MMOCR",
