@@ -11,4 +11,6 @@ IMPORTERS: Mapping[str, str] = {
     "icdar2015": "mm_numeric.importers.icdar:Icdar2015",
     "icdar2013": "mm_numeric.importers.icdar:Icdar2013",
     "mmocr": "mm_numeric.importers.mmocr:MMOCR",
+    "totaltext": "mm_numeric.importers.totaltext:TotalText",
+    "ctw1500": "mm_numeric.importers.ctw1500:CTW1500",
 }
