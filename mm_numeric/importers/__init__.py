@@ -13,4 +13,6 @@ IMPORTERS: Mapping[str, str] = {
     "mmocr": "mm_numeric.importers.mmocr:MMOCR",
     "totaltext": "mm_numeric.importers.totaltext:TotalText",
     "ctw1500": "mm_numeric.importers.ctw1500:CTW1500",
+    "llava": "mm_numeric.importers.llava:Llava",
+    "swift": "mm_numeric.importers.swift:Swift",
 }
