@@ -15,8 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from mm_numeric.answers import Box, Example, Instances, Polygon, Unreadable, Written
 from mm_numeric.choose import choose
 from mm_numeric.collate import TrainingCollator, frame_of, refuse_other_size
@@ -190,27 +188,13 @@ def _look_at(
 
 def _size(example: Example, *, decode: bool) -> tuple[int, int]:
     """Return width and height of an upright picture, and say if its row says otherwise."""
-    size = None if decode else _size_in_header(example)
-    size = open_picture(example).size if size is None else size
-    refuse_other_size(example, size)
-    return size
-
-
-def _size_in_header(example: Example) -> tuple[int, int] | None:
-    """Return width and height of an upright JPEG, without decoding it; None if that cannot be.
-
-    Of other kinds the header is not enough: a PNG may say at its end how it is to be turned, and
-    Pillow turns a TIFF by itself.
-    """
     assert example.image is not None
     try:
-        with Image.open(example.image) as picture:
-            if picture.format not in ("JPEG", "MPO"):
-                return None
-            turned = picture.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # of EXIF's orientations
-            return picture.size[::-1] if turned else picture.size
-    except Exception:  # whatever it is, open_picture says it
-        return None
+        size = open_picture(example).size if decode else picture_size(example.image)
+    except ValueError:
+        size = open_picture(example).size  # says what is wrong, and with which row
+    refuse_other_size(example, size)
+    return size
 
 
 def _trained(

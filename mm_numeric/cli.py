@@ -12,6 +12,7 @@ examples:
   mm-numeric ls                                        what ships: tasks, families, losses, configs
   mm-numeric cp clock_tiny mine.yaml                   copy a config and make it yours
   mm-numeric check mine.yaml                           read it strictly; nothing is loaded
+  mm-numeric prepare coco instances_val2017.json --out val.jsonl    rows of a published format
   mm-numeric check-data mine.yaml                      look at what would be trained
   mm-numeric train mine.yaml objective=emd             train, with one value changed
   mm-numeric predict --model runs/mine --data test.jsonl --out predictions.jsonl
@@ -29,8 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        0 when all is well, 1 where ``check-data`` finds faults, 2 for what the user can mend (one
-        sentence on stderr), 130 when stopped.
+        0 when all is well, 1 where ``check-data`` or ``prepare`` finds faults, 2 for what the user
+        can mend (one sentence on stderr), 130 when stopped.
     """
     parser = _parser()
     arguments, rest = parser.parse_known_args(argv)
@@ -90,6 +91,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("config", help=_CONFIG_HELP)
     check.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=_OVERRIDE_HELP)
+
+    prepare = verb("prepare", "turn a published format into rows, with checksums", _prepare)
+    prepare.epilog = "mm-numeric prepare FORMAT --help says what a format takes"
+    prepare.add_argument("format", metavar="FORMAT", help="a format that `mm-numeric ls` lists")
+    prepare.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="INPUT ... --out ROWS.jsonl", help="files"
+    )
 
     look = verb(
         "check-data", "show what would be trained, and what to fix before it is", _check_data
@@ -170,6 +178,7 @@ def _ls(_: argparse.Namespace) -> None:
     from mm_numeric.config import CONFIGS
     from mm_numeric.coordinates import COORDINATES
     from mm_numeric.families import FAMILIES
+    from mm_numeric.importers import IMPORTERS
     from mm_numeric.losses import PRESETS, TERMS
     from mm_numeric.tasks import TASKS
 
@@ -178,6 +187,7 @@ def _ls(_: argparse.Namespace) -> None:
         ("families", FAMILIES),
         ("coordinates", COORDINATES),
         ("loss terms", TERMS),
+        ("formats", IMPORTERS),
     ):
         print(f"{title}: {', '.join(names)}")
     print("objectives:")
@@ -219,6 +229,13 @@ def _check(arguments: argparse.Namespace) -> None:
     print("\n# What `trainer` leaves to transformers.TrainingArguments:")
     print("\n".join(f"# {line}" for line in text.splitlines()))
     print(f"# and what is chosen by the machine: {', '.join(BY_MACHINE)}.")
+
+
+def _prepare(arguments: argparse.Namespace) -> None:
+    from mm_numeric.prepare import run
+
+    if not run(arguments.format, arguments.words):
+        sys.exit(1)
 
 
 def _check_data(arguments: argparse.Namespace) -> None:

@@ -50,7 +50,7 @@ def examples_and_errors(
     folder = Path(source.images) if source.images is not None else None
     seen: dict[str, str] = {}
     rows = asked = 0
-    for row in _rows_or_errors(path):
+    for row in rows_or_errors(path):
         rows += 1
         try:
             if isinstance(row, ValueError):
@@ -90,14 +90,14 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         ValueError: If the file or a line of it cannot be read.
     """
-    for row in _rows_or_errors(path):
+    for row in rows_or_errors(path):
         if isinstance(row, ValueError):
             raise row
         yield row
 
 
-def _rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
-    """Yield rows, and errors where they stand."""
+def rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
+    """Yield what ``read_rows`` yields, and what it would raise where it stands."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -215,6 +215,28 @@ def open_picture(example: Example) -> Image.Image:
             f"{example.where}: the picture {example.image} cannot be read ({error}); "
             "replace it or take its row out."
         ) from error
+
+
+def picture_size(path: Path) -> tuple[int, int]:
+    """Return width and height of a picture, turned upright, in pixels.
+
+    Only the header of a JPEG is read. Of other kinds it is not enough: a PNG may say at its end how
+    it is to be turned, and Pillow turns a TIFF by itself.
+
+    Raises:
+        ValueError: If it is not there, or is no picture.
+    """
+    try:
+        with Image.open(path) as picture:
+            if picture.format not in ("JPEG", "MPO"):
+                ImageOps.exif_transpose(picture, in_place=True)
+                return picture.size
+            turned = picture.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # of EXIF's orientations
+            return picture.size[::-1] if turned else picture.size
+    except FileNotFoundError as error:
+        raise ValueError(f"there is no picture {path}") from error
+    except Exception as error:  # Pillow raises what it meets: struct.error, SyntaxError, bombs
+        raise ValueError(f"the picture {path} cannot be read ({error})") from error
 
 
 def _find_picture(example: Example, beside: Path, folder: Path | None) -> Path | None:

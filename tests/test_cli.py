@@ -55,16 +55,18 @@ assert not heavy - allowed, heavy
 def test_ls_lists_everything(capsys):
     from mm_numeric.coordinates import COORDINATES
     from mm_numeric.families import FAMILIES
+    from mm_numeric.importers import IMPORTERS
     from mm_numeric.losses import PRESETS, TERMS
     from mm_numeric.tasks import TASKS
 
     assert cli.main(["ls"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:4] == [
+    assert lines[:5] == [
         f"tasks: {', '.join(TASKS)}",
         f"families: {', '.join(FAMILIES)}",
         f"coordinates: {', '.join(COORDINATES)}",
         f"loss terms: {', '.join(TERMS)}",
+        f"formats: {', '.join(IMPORTERS)}",
     ]
     names = [line.split()[0] for line in lines if line.startswith("  ")]
     assert names == [*PRESETS, *sorted(path.stem for path in CONFIGS.glob("*.yaml"))]
@@ -79,7 +81,18 @@ def test_help_has_lines_to_paste(capsys):
         cli.main(["--help"])
     assert end.value.code == 0
     said = capsys.readouterr().out
-    verbs = ["ls", "cp", "check", "check-data", "train", "predict", "score", "compare", "report"]
+    verbs = [
+        "ls",
+        "cp",
+        "check",
+        "prepare",
+        "check-data",
+        "train",
+        "predict",
+        "score",
+        "compare",
+        "report",
+    ]
     assert [word for word in re.findall(r"\n    ([a-z-]+)\s", said) if word in verbs] == verbs
     assert "mm-numeric train mine.yaml objective=emd" in said
 

@@ -25,7 +25,8 @@ RULES = [  # modules at or below the names on the left may not import what is on
     ("vocabulary spans losses", ":transformers tasks evaluation config doors trainer train"),
     ("tasks", f":{HEAVY} {MODEL} evaluation"),
     (SCORERS, f":{HEAVY} {MODEL} tasks"),
-    ("config strict trainer_settings data run_folder", f":{HEAVY} evaluation"),
+    ("importers", f":{HEAVY} {MODEL} evaluation"),
+    ("config strict trainer_settings data run_folder prepare", f":{HEAVY} evaluation"),
     ("families collate generate doors trainer train", "evaluation"),
 ]
 
@@ -90,6 +91,7 @@ def test_room(module, path):
     [
         ("mm_numeric.tasks.new", "import torch"),
         ("mm_numeric.tasks.new", "def f():\n    from mm_numeric.evaluation import times"),
+        ("mm_numeric.importers.new", "from mm_numeric.evaluation.boxes import iou"),
         ("mm_numeric.losses.new", "from mm_numeric import tasks"),
         ("mm_numeric.answers", "from mm_numeric.spans import NumberSpans"),
         ("mm_numeric.train", "from mm_numeric.cli import main"),

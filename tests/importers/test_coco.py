@@ -1,0 +1,146 @@
+"""COCO instances: a row a picture or a category, and one of each fault."""
+
+import pytest
+from importing import examples, json_file, outcome, picture
+
+from mm_numeric.answers import Box
+from mm_numeric.importers.coco import Coco
+
+CATEGORIES = [{"id": 1, "name": "dog"}, {"id": 7, "name": "red car"}]
+
+
+def image(key, **more):
+    return {"id": key, "file_name": f"{key}.jpg", "width": 640, "height": 480, **more}
+
+
+def thing(key, image_id, box, category_id=1, **more):
+    return {"id": key, "image_id": image_id, "category_id": category_id, "bbox": box, **more}
+
+
+def coco(path, images=(), annotations=(), categories=CATEGORIES):
+    raw = {"images": images, "annotations": annotations, "categories": categories}
+    return json_file(path / "instances.json", {k: list(v) for k, v in raw.items()})
+
+
+GOOD = (
+    [image(3), image(4), image(5)],
+    [
+        thing(10, 3, [61.87, 276.25, 296.42, 103.18]),
+        thing(11, 4, [0, 0, 10, 20]),
+        thing(12, 3, [1, 2, 3, 4], 7),
+        thing(13, 4, [5, 5, 100, 50], iscrowd=1),
+        thing(14, 4, [9, 9, 9, 9], 7),
+    ],
+)
+
+
+def test_a_row_a_picture(tmp_path):
+    done = outcome(Coco(), coco(tmp_path, *GOOD))
+    assert done.rows[0] == {
+        "id": "3",
+        "image": "3.jpg",
+        "width": 640,
+        "height": 480,
+        "instances": [
+            {"box": [61.87, 276.25, 358.29, 379.43], "label": "dog"},
+            {"box": [1, 2, 4, 6], "label": "red car"},
+        ],
+    }
+    crowd = {"box": [5, 5, 105, 55], "label": "dog", "ignore": True}
+    assert done.rows[1]["instances"][1] == crowd
+    assert done.rows[2]["instances"] == []
+    assert not done.bad
+
+
+def test_a_row_a_category_that_stands_once(tmp_path):
+    done = outcome(Coco(per="category"), coco(tmp_path, *GOOD))
+    assert [(r["id"], r["phrase"], r["box"]) for r in done.rows] == [
+        ("3.1", "dog", [61.87, 276.25, 358.29, 379.43]),
+        ("3.7", "red car", [1, 2, 4, 6]),
+        ("4.7", "red car", [9, 9, 18, 18]),
+    ]
+    assert done.left_out == {"categories that stand more than once in a picture": 1}
+
+
+def test_a_crowd_alone_is_no_phrase(tmp_path):
+    path = coco(tmp_path, [image(3)], [thing(1, 3, [1, 2, 3, 4], iscrowd=1)])
+    assert not outcome(Coco(per="category"), path).rows
+
+
+@pytest.mark.parametrize("per", ["picture", "category"])
+def test_tasks_read_it(tmp_path, per):
+    found = examples(Coco(per=per), [coco(tmp_path, *GOOD)], tmp_path)
+    assert len(found) == 3
+    if per == "category":
+        assert found[1].prompt == "Locate: red car"
+        assert found[1].answer == Box(1, 2, 4, 6)
+    else:
+        assert [i.ignore for i in found[1].answer.items] == [False, True, False]
+
+
+FAULTS = [
+    (thing(1, 3, [1, 2, 0, 4]), "box", "has no area"),
+    (thing(1, 3, [1, 2, -5, 4]), "box", "width and height are at least 0"),
+    (thing(1, 3, [1, 2, 3]), "box", "not 3 numbers"),
+    (thing(1, 3, [1, 2, "3", 4]), "box", "'3' is not a number"),
+    (thing(1, 3, None), "box", "expected a list of numbers"),
+    (thing(1, 99, [1, 2, 3, 4]), "reference", "image_id 99 is none of the images"),
+    (thing(1, [3], [1, 2, 3, 4]), "reference", "image_id [3] is none of the images"),
+    (thing(1, 3, [1, 2, 3, 4], 99), "reference", "category_id 99 is none of the categories"),
+    (thing(1, 3, [1, 2, 3, 4], iscrowd=2), "crowd", "iscrowd is 0 or 1, not 2"),
+    (thing(9, 3, [1, 2, 3, 4]), "id", "stands twice"),
+    ({"image_id": 3}, "id", "expected an object with an id"),
+    (7, "id", "expected an object with an id, found 7"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "kind", "why"), FAULTS)
+def test_a_bad_annotation(tmp_path, annotation, kind, why):
+    good = [thing(9, 3, [1, 2, 3, 4]), thing(8, 4, [1, 2, 3, 4])]
+    done = outcome(Coco(), coco(tmp_path, [image(3), image(4)], [*good, annotation]))
+    assert done.kinds == [kind]
+    assert why in done.why
+    known = isinstance(annotation, dict) and annotation["image_id"] == 3 and "id" in annotation
+    assert [r["id"] for r in done.rows] == (["4"] if known else ["3", "4"])
+
+
+def test_a_bad_picture_is_one_fault(tmp_path):
+    path = coco(tmp_path, [image(3, width=0), image(4)], [thing(1, 3, [1, 2, 3, 4])])
+    done = outcome(Coco(), path)
+    assert done.kinds == ["picture"]
+    assert done.bad[0].where == f"{path}, image 3"
+    assert done.row["id"] == "4"
+
+
+def test_a_picture_that_stands_twice(tmp_path):
+    done = outcome(Coco(), coco(tmp_path, [image(3), image(3), image(4)]))
+    assert done.kinds == ["id"]
+    assert done.row["id"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"images": [], "annotations": [{', "not JSON, or not all of it"),
+        ("", "not JSON, or not all of it"),
+        ("[" * 100_000, "nested too deep"),
+        ("[]", 'there is no list "images"'),
+        ('{"images": [], "annotations": {}, "categories": []}', 'no list "annotations"'),
+        (b'{"images": "\xe9"}', "not UTF-8"),
+    ],
+)
+def test_a_file_that_is_none(tmp_path, text, why):
+    path = tmp_path / "instances.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=why):
+        outcome(Coco(), path)
+
+
+def test_pictures_are_compared_with_the_file(tmp_path):
+    path = coco(tmp_path, [image(3), image(4), image(5)])
+    picture(tmp_path / "pictures" / "3.jpg")
+    picture(tmp_path / "pictures" / "4.jpg", turned=True)
+    done = outcome(Coco(images=tmp_path / "pictures"), path)
+    assert done.row["id"] == "3"
+    assert "said to be 640 x 480; the picture, upright, has 480 x 640" in done.bad[0].why
+    assert f"there is no picture {tmp_path / 'pictures' / '5.jpg'}" in done.bad[1].why

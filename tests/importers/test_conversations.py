@@ -1,0 +1,315 @@
+"""LLaVA's and ms-swift's conversations: boxes in answers, in a frame that is declared."""
+
+import pytest
+from importing import examples, json_file, outcome, picture
+
+from mm_numeric.answers import Box, Instance
+from mm_numeric.coordinates import COORDINATES
+from mm_numeric.frames import Frame, Resize
+from mm_numeric.importers.llava import Llava
+from mm_numeric.importers.swift import Swift
+
+LLAVA = {"coordinates": "llava", "resize": "letterbox", "size": "640x480"}
+ASKED = "Please provide the bounding box coordinate of the region this sentence describes: {}."
+
+
+def talk(*texts, image="1.jpg", **more):
+    speakers = ("human", "gpt") * len(texts)
+    turns = [{"from": s, "value": t} for s, t in zip(speakers, texts, strict=False)]
+    return {"id": "7", "image": image, "conversations": turns, **more}
+
+
+def llava(tmp_path, *rows, ending=".json", **options):
+    path = json_file(tmp_path / f"talk{ending}", list(rows))
+    return outcome(Llava(**{**LLAVA, **options}), path)
+
+
+def test_boxes_of_the_padded_square(tmp_path):
+    row = talk("<image>\nWhere is the man?", "[0.125, 0.250, 0.5, 0.75]", "And?", "He is old.")
+    done = llava(tmp_path, row)
+    assert done.row == {
+        "id": "talk.1.1",
+        "image": "1.jpg",
+        "width": 640,
+        "height": 480,
+        "phrase": "Where is the man?",
+        "box": [80, 80, 320, 400],  # 80 pixels were padded above
+    }
+    assert done.left_out == {"answers without a box": 1}
+    assert not done.bad
+
+
+def test_boxes_of_the_picture_as_it_is(tmp_path):
+    for resize in ("none", "squash"):
+        done = llava(tmp_path, talk("a", "[0.125, 0.25, 0.5, 0.75]"), resize=resize)
+        assert done.row["box"] == [80, 120, 320, 360]
+
+
+@pytest.mark.parametrize(
+    ("coordinates", "options"),
+    [
+        ("qwen2_5_vl", {"resize": "smart", "factor": 28, "min_pixels": 3136, "max_pixels": 200704}),
+        (
+            "qwen2_5_vl",
+            {"resize": "smart", "factor": 32, "min_pixels": 500000, "max_pixels": 900000},
+        ),
+        ("pixels_seen", {"resize": "letterbox", "side": 336}),
+        ("pixels_original", {"resize": None}),
+        *((name, {"resize": "squash"}) for name in ("paligemma", "qwen2_vl", "qwen3_vl", "gemma3")),
+        *((name, {"resize": "letterbox"}) for name in ("llava", "yi_vl", "unit_2", "relative_999")),
+    ],
+)
+def test_what_a_frame_writes_comes_back(tmp_path, coordinates, options):
+    numbers = {"side": 448, **{k: v for k, v in options.items() if k != "resize"}}
+    resize = Resize(kind=options["resize"] or "none", **numbers)
+    frame = Frame(640, 480, resize.view(640, 480), COORDINATES[coordinates])
+    box = Box(50, 100, 320, 350)
+    answer = frame.write([Instance(box, "car")]).text
+    row = talk("<image>car?", answer)
+    done = llava(tmp_path, row, coordinates=coordinates, per="answer", **options)
+    expected = frame.quantised(box)
+    (instance,) = done.row["instances"]
+    assert instance["box"] == pytest.approx([expected.x1, expected.y1, expected.x2, expected.y2])
+    assert instance["label"] == "car"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"resize": None}, "as the model saw it; say with --resize"),
+        ({"coordinates": "lava"}, "no way to write coordinates 'lava'. Did you mean 'llava'?"),
+        ({"coordinates": "pixels_original"}, "of the original picture: --resize letterbox does"),
+        ({"coordinates": "pixels_seen"}, "are pixels of the square: give its --side"),
+        ({"resize": "smart", "factor": 28}, "needs --factor, --min-pixels and --max-pixels"),
+        ({"resize": "smart", "factor": -28}, "--factor is at least 1, not -28"),
+        ({"question": "Where is it?"}, "--question needs {phrase} once"),
+        ({"size": "640"}, "--size 640: write width and height in pixels, such as 640x480"),
+    ],
+)
+def test_a_frame_is_declared(options, why):
+    with pytest.raises(ValueError, match=r".") as error:
+        Llava(**{**LLAVA, **options})
+    assert why in str(error.value)
+
+
+def test_a_phrase_is_cut_out_of_its_question(tmp_path):
+    row = talk(ASKED.format("the man"), "[0.1, 0.3, 0.5, 0.6]", "Where else?", "[0, 0.2, 0.1, 0.3]")
+    assert [r["phrase"] for r in llava(tmp_path, row).rows] == [
+        ASKED.format("the man"),
+        "Where else?",
+    ]
+    done = llava(tmp_path, row, question=ASKED.replace("{}", "{phrase}"))
+    assert done.row["phrase"] == "the man"
+    assert done.kinds == ["question"]
+    assert "'Where else?' is not asked as --question says" in done.why
+
+
+def test_several_boxes(tmp_path):
+    row = talk("All dogs?", "a dog [0.1, 0.3, 0.5, 0.6], a puppy [0.2, 0.3, 0.5, 0.6]")
+    assert "2 boxes for a phrase; see --per answer" in llava(tmp_path, row).why
+    done = llava(tmp_path, row, per="answer")
+    assert done.row["question"] == "All dogs?"
+    assert [i["label"] for i in done.row["instances"]] == ["a dog", ", a puppy"]
+
+
+def test_sizes(tmp_path):
+    row = talk("a", "[0.1, 0.3, 0.5, 0.6]")
+    picture(tmp_path / "pictures" / "1.jpg", (300, 400))
+    there = {"images": tmp_path / "pictures"}
+    assert llava(tmp_path, row, **there).row["box"] == [-10, 120, 150, 240]
+    assert llava(tmp_path, {**row, "width": 400, "height": 400}).row["box"] == [40, 120, 200, 240]
+    wrong = {**row, "width": 400, "height": 300}
+    assert "said to be 400 x 300" in llava(tmp_path, wrong, **there).why
+    assert "its size is not known; give --images" in llava(tmp_path, row, size=None).why
+    assert "no picture" in llava(tmp_path, talk("a", "[0, 0.2, 1, 1]", image="2.jpg"), **there).why
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "why"),
+    [
+        (talk("a", "[0.1, 0.3, 0.5]"), "box", "a box has four numbers, not 3"),
+        (talk("a", "[0.1, 0.3, 0.5, 0.6, 0.1, 0.3, 0.5]"), "box", "not 7"),
+        (talk("a", "[0.1, 0.3, 0.5, 0.6] [0.1]"), "box", "not 1"),
+        (talk("a", "[0.1, nan, 0.5, 0.6]"), "box", "it begins like a box and is none"),
+        (talk("a", "[0.1, 1e-5, 0.5, 0.6]"), "box", "it begins like a box and is none"),
+        (talk("a", "[0.1, 0.3, 0.5, 0.6"), "box", "cut off within a box"),
+        (talk("a", "[0.5, 0.3, 0.1, 0.6]"), "box", "is reversed"),
+        (talk("a", "[0.1, 0.3, 0.1, 0.6]"), "box", "has no area"),
+        (talk("a", "[64, 100, 320, 350]"), "range", "64 is not 0 to 1, as --coordinates llava is"),
+        (talk("a", "[0.1, 0.3, 0.5, 1.2]"), "range", "1.2 is not 0 to 1"),
+        (talk("a", "[-0.1, 0.3, 0.1, 0.6]"), "range", "-0.1 is not 0 to 1"),
+        (talk("a", "[0.1, 0.3, 0.5, 0.6]", image=None), "picture", "a box, and 0 pictures"),
+        (talk("a", "[0.1, 0.3, 0.5, 0.6]", image=["1", "2"]), "picture", "a box, and 2 pictures"),
+        (talk("a", "[0.1, 0.3, 0.5, 0.6]", image=[7]), "text", "a picture is not a text: 7"),
+        (talk("a", "[0.1, 0.3, 0.5, 0.6]", width=7), "picture", "width 7 and height None are no"),
+        (talk("<image>", "[0.1, 0.3, 0.5, 0.6]"), "question", "no question before it"),
+        (talk("a", None), "text", "message 1 is not a text: None"),
+        ({"image": "1.jpg"}, "messages", 'no list "conversations" or "messages"'),
+        ({"conversations": [7]}, "messages", "message 0 is not an object: 7"),
+        ({"conversations": [{"from": "me", "value": "a"}]}, "messages", "message 0 is from 'me'"),
+        (7, "json", "expected an object"),
+    ],
+)
+def test_a_bad_conversation(tmp_path, row, kind, why):
+    done = llava(tmp_path, row, talk("a", "[0.1, 0.3, 0.5, 0.6]"))
+    assert done.kinds == [kind]
+    assert why in done.why
+    assert "row 1" in done.bad[0].where
+    assert done.row["id"] == "talk.2.1"
+
+
+def test_whole_numbers_are_whole(tmp_path):
+    row = talk("a", "[0.1, 0.3, 0.5, 0.6]")
+    done = llava(tmp_path, row, coordinates="relative_1000", resize="none")
+    assert "0.1 is not whole, as --coordinates relative_1000 is" in done.why
+
+
+def test_parentheses_are_counted_by_points(tmp_path):
+    options = {"coordinates": "yi_vl"}
+    assert llava(tmp_path, talk("a", "man (100,300),(500,600)"), **options).rows
+    bad = llava(tmp_path, talk("a", "man (100,300),(500,x600) (1,200),(2,300)"), **options)
+    assert bad.kinds == ["box"]
+
+
+def test_a_line_that_is_not_json(tmp_path):
+    path = json_file(tmp_path / "talk.jsonl", [talk("a", "[0.1, 0.3, 0.5, 0.6]")] * 2)
+    path.write_text(path.read_text().replace("\n", '\n{"id"\n'), encoding="utf-8")
+    done = outcome(Llava(**LLAVA), path)
+    assert done.bad[0].where == f"{path}, line 2"
+    assert done.why.startswith("not JSON (")
+    assert [row["id"] for row in done.rows] == ["talk.1.1", "talk.3.1"]
+
+
+def test_messages_with_roles(tmp_path):
+    turns = [
+        {"role": "system", "content": "Be good."},
+        {"role": "user", "content": "the man"},
+        {"role": "assistant", "content": "[0.1, 0.3, 0.5, 0.6]"},
+    ]
+    done = llava(tmp_path, {"messages": turns, "images": ["a.jpg"]}, ending=".jsonl")
+    assert (done.row["phrase"], done.row["image"]) == ("the man", "a.jpg")
+
+
+def test_the_task_reads_it(tmp_path):
+    path = json_file(tmp_path / "talk.json", [talk("a", "[0.1, 0.3, 0.5, 0.6]")])
+    (example,) = examples(Llava(**LLAVA), [path], tmp_path)
+    assert example.prompt == "Locate: a"
+    assert example.answer == Box(64, 112, 320, 304)
+
+
+# -- ms-swift -------------------------------------------------------------------------------------
+
+
+def swift_row(user, assistant, ref=(), bbox=(), images=("1.jpg",), **objects):
+    turns = [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
+    said = {"ref": list(ref), "bbox": list(bbox), **objects}
+    return {"messages": turns, "images": list(images), "objects": said}
+
+
+def swift(tmp_path, *rows, **options):
+    return outcome(Swift(**options), json_file(tmp_path / "rows.jsonl", list(rows)))
+
+
+DOG, WOMAN = [331.5, 61.4, 453.5, 159.8], [10, 20, 30, 40]
+
+
+def test_each_ref_has_its_box(tmp_path):
+    text = "<ref-object><bbox> and <ref-object><bbox> are playing"
+    done = swift(tmp_path, swift_row("<image>What?", text, ["a dog", "a woman"], [DOG, WOMAN]))
+    assert done.rows == [
+        {"id": "rows.1.1", "image": "1.jpg", "phrase": "a dog", "box": DOG},
+        {"id": "rows.1.2", "image": "1.jpg", "phrase": "a woman", "box": WOMAN},
+    ]
+    assert not done.bad
+
+
+@pytest.mark.parametrize(
+    ("user", "assistant", "ref"),
+    [
+        ("<image>Find the <ref-object>", "<bbox>", ["sheep"]),
+        ("<image>Find the <ref-object>", "<ref-object><bbox>", ["any", "sheep"]),
+        ("<image>sheep", "<bbox>", []),
+    ],
+)
+def test_whose_a_box_is(tmp_path, user, assistant, ref):
+    done = swift(tmp_path, swift_row(user, assistant, ref, [DOG]))
+    assert (done.row["phrase"], done.row["box"]) == ("sheep", DOG)
+
+
+def test_several_boxes_of_a_ref(tmp_path):
+    row = swift_row("Find the <ref-object>", "<bbox><bbox>", ["sheep"], [DOG, WOMAN])
+    assert "2 boxes for 'sheep'; see --per picture" in swift(tmp_path, row).why
+    done = swift(tmp_path, row, per="picture")
+    assert done.row["instances"] == [{"box": b, "label": "sheep"} for b in (DOG, WOMAN)]
+
+
+def test_boxes_of_several_pictures(tmp_path):
+    more = {"images": ["1.jpg", {"path": "2.jpg"}], "image_id": [1, 0]}
+    row = swift_row("x", "<ref-object><bbox><ref-object><bbox>", ["a", "b"], [DOG, WOMAN], **more)
+    done = swift(tmp_path, row)
+    assert [(r["phrase"], r["image"]) for r in done.rows] == [("a", "2.jpg"), ("b", "1.jpg")]
+    done = swift(tmp_path, row, per="picture")
+    there = [(r["id"], r["image"]) for r in done.rows]
+    assert there == [("rows.1.1", "2.jpg"), ("rows.1.0", "1.jpg")]
+
+
+def test_boxes_of_0_to_1(tmp_path):
+    row = swift_row("a", "<bbox>", bbox=[[0, 0.25, 0.5, 1]], bbox_type="norm1")
+    assert "its size is not known" in swift(tmp_path, row).why
+    assert swift(tmp_path, row, size="640x480").row["box"] == [0, 120, 320, 480]
+    images = picture(tmp_path / "pictures" / "1.jpg", (100, 200)).parent
+    done = swift(tmp_path, row, images=images)
+    assert (done.row["box"], done.row["width"]) == ([0, 50, 50, 200], 100)
+
+
+def test_what_is_left_out(tmp_path):
+    done = swift(
+        tmp_path,
+        {**swift_row("a", "b"), "objects": None},
+        swift_row("a", "b"),
+        swift_row("What is at <bbox>?", "<ref-object>", ["sheep"], [DOG]),
+    )
+    assert done.left_out == {"rows without objects": 2, "boxes in questions": 1}
+    assert not done.rows
+    assert not done.bad
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "why"),
+    [
+        (swift_row("a", "<bbox>", bbox=[DOG, DOG]), "placeholders", "1 <bbox> in the messages and"),
+        (swift_row("a", "<bbox>", ["x"], [DOG]), "placeholders", "0 <ref-object> in the messages"),
+        (
+            swift_row("<ref-object> <ref-object>", "<bbox><bbox>", ["x", "y"], [DOG, DOG]),
+            "placeholders",
+            "2 <ref-object> stand before a <bbox>",
+        ),
+        (swift_row("a", "<bbox>", bbox=[[615, 226]]), "box", "box 0 is a point"),
+        (swift_row("a", "<bbox>", bbox=[[1, 2, 3]]), "box", "not 3 numbers"),
+        (swift_row("a", "<bbox>", bbox=[[1, 2, 3, "4"]]), "numbers", "'4' is not a number"),
+        (swift_row("a", "<bbox>", bbox=[7]), "numbers", "expected a list of numbers, found 7"),
+        (swift_row("a", "<bbox>", bbox=[[9, 2, 3, 4]]), "box", "is reversed"),
+        (swift_row("a", "<bbox>", bbox=[DOG], bbox_type="norm1000"), "box", "is real or norm1"),
+        (swift_row("a", "<bbox>", bbox=[DOG], bbox_type="norm1"), "range", "is not 0 to 1"),
+        (swift_row("a", "<bbox>", bbox=[DOG], image_id=[1]), "picture", "in picture 1 of 1"),
+        (swift_row("a", "<bbox>", bbox=[DOG], image_id=1), "objects", "image_id is not a list: 1"),
+        (swift_row("a", "<bbox>", bbox=[DOG], images=[]), "picture", "in picture 0 of 0"),
+        (swift_row("a", "<ref-object><bbox>", [7], [DOG]), "text", "a ref is not a text: 7"),
+        (swift_row("<image>", "<bbox>", bbox=[DOG]), "text", "the question is not a text"),
+        ({**swift_row("a", "b"), "objects": [7]}, "objects", "objects is no object: [7]"),
+        ({**swift_row("a", "b"), "objects": {"bbox": {1: 2}}}, "objects", "needs lists"),
+        ({"objects": {"bbox": [DOG]}}, "messages", "there is no list"),
+    ],
+)
+def test_a_bad_row_of_swift(tmp_path, row, kind, why):
+    done = swift(tmp_path, row, swift_row("a", "<bbox>", bbox=[DOG]))
+    assert done.kinds == [kind]
+    assert why in done.why
+    assert "line 1" in done.bad[0].where
+    assert done.row["id"] == "rows.2.1"
+
+
+def test_the_task_reads_rows_of_swift(tmp_path):
+    path = json_file(tmp_path / "a.json", [swift_row("Find <ref-object>", "<bbox>", ["b"], [DOG])])
+    (example,) = examples(Swift(), [path], tmp_path)
+    assert example.prompt == "Locate: b"

@@ -1,0 +1,263 @@
+"""The command: files written in one piece, counted, with checksums, and every fault listed."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from importing import Mine, examples, json_file, outcome, picture, text_folder
+
+from mm_numeric import cli
+from mm_numeric.config import DataSource
+from mm_numeric.data import load_examples
+from mm_numeric.importers import IMPORTERS
+from mm_numeric.importers.coco import Coco
+from mm_numeric.importers.icdar import Icdar2015
+from mm_numeric.prepare import prepare
+from mm_numeric.tasks.text_detection import TextDetection
+
+LINE = "377,117,463,117,465,130,378,130,Genaxis Theatre"
+
+
+def prepared(out):
+    return json.loads(out.with_name(f"{out.name}.prepared.json").read_text(encoding="utf-8"))
+
+
+def run(capsys, *words, code=0):
+    """Run the command in this process, and return what it says."""
+    try:
+        assert cli.main(["prepare", *map(str, words)]) == code
+    except SystemExit as end:
+        assert end.code == code  # noqa: PT017
+    said = capsys.readouterr()
+    assert (code == 2) == bool(said.err)
+    return said.err or said.out
+
+
+@pytest.fixture
+def gt(tmp_path):
+    return text_folder(tmp_path / "gt", gt_img_1__txt=f"{LINE}\n{LINE[:-15]}###", gt_img_2__txt="")
+
+
+def test_rows_counts_and_checksums(capsys, tmp_path, gt):
+    out = tmp_path / "rows.jsonl"
+    said = run(capsys, "icdar2015", gt, "--out", out)
+    record = prepared(out)
+    assert record["counts"] == {
+        "rows": 2,
+        "instances": 2,
+        "ignored": 1,
+        "rows without instances": 1,
+        "sentences": 0,
+        "outside": 0,
+        "rows without a size": 2,
+    }
+    sums = [hashlib.sha256(p.read_bytes()).hexdigest() for p in (gt / "gt_img_1.txt", out)]
+    assert record["inputs"][0] == {"path": str(gt / "gt_img_1.txt"), "sha256": sums[0]}
+    assert record["output"] == {"path": str(out), "sha256": sums[1]}
+    assert record["options"] == {"images": None, "encoding": "utf-8", "clip": False}
+    assert (record["format"], record["version"], record["bad_lines"]) == ("icdar2015", 1, [])
+    assert said.startswith("icdar2015: 2 rows, 2 instances, 1 ignored, 1 rows without instances")
+    assert f"sha256 {sums[1]}  {out}\n" in said
+
+
+def test_the_same_files_give_the_same_bytes(capsys, tmp_path, gt):
+    out = tmp_path / "rows.jsonl"
+    run(capsys, "icdar2015", gt, "--out", out)
+    first = [p.read_bytes() for p in sorted(tmp_path.glob("rows*"))]
+    run(capsys, "icdar2015", gt, "--out", out, "--force")
+    assert [p.read_bytes() for p in sorted(tmp_path.glob("rows*"))] == first
+    assert len(first) == 2
+
+
+def test_nothing_is_replaced_unasked(capsys, tmp_path, gt):
+    out = tmp_path / "rows.jsonl"
+    for there in (out, tmp_path / "rows.jsonl.prepared.json"):
+        there.write_text("mine", encoding="utf-8")
+        said = run(capsys, "icdar2015", gt, "--out", out, code=2)
+        assert (
+            said == f"mm-numeric: {there} exists; name another file, or replace it with --force.\n"
+        )
+        assert there.read_text(encoding="utf-8") == "mine"
+        there.unlink()
+
+
+def test_an_input_is_never_the_output(capsys, tmp_path):
+    path = json_file(tmp_path / "rows.jsonl", [{"objects": None}])
+    said = run(capsys, "swift", path, "--out", path, "--force", code=2)
+    assert "is also read; name another file" in said
+    assert path.read_text(encoding="utf-8") == '{"objects": null}'
+
+
+def test_a_file_that_cannot_be_read_leaves_everything_as_it_was(capsys, tmp_path, gt):
+    out = tmp_path / "rows.jsonl"
+    run(capsys, "icdar2015", gt, "--out", out)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    (tmp_path / "cut.json").write_text('{"images": [', encoding="utf-8")
+    said = run(capsys, "coco", tmp_path / "cut.json", "--out", out, "--force", code=2)
+    assert "cut.json: not JSON, or not all of it" in said
+    (tmp_path / "cut.json").unlink()
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
+
+
+def test_bad_lines_are_listed_and_fail(capsys, tmp_path, gt):
+    (gt / "gt_img_3.txt").write_text("1,2\n" * 25, encoding="utf-8")
+    out = tmp_path / "rows.jsonl"
+    said = run(capsys, "icdar2015", gt, "--out", out, code=1)
+    assert "bad lines: 25 (25 numbers)\n" in said
+    assert said.count(f"  {gt}/gt_img_3.txt, line ") == 20
+    assert f"  and 5 more in {out}.prepared.json\n" in said
+    record = prepared(out)
+    assert record["bad_by_kind"] == {"numbers": 25}
+    assert record["bad_lines"][24] == {
+        "where": f"{gt}/gt_img_3.txt, line 25",
+        "why": "expected eight numbers and a transcription, found 2 numbers.",
+        "kind": "numbers",
+    }
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 2
+    run(capsys, "icdar2015", gt, "--out", out, "--force", "--allow-bad", 24, code=1)
+    run(capsys, "icdar2015", gt, "--out", out, "--force", "--allow-bad", 25)
+
+
+def test_many_files_are_in_the_record_alone(capsys, tmp_path):
+    gt = text_folder(tmp_path / "gt", **{f"gt_img_{i}__txt": LINE for i in range(30)})
+    said = run(capsys, "icdar2015", gt, "--out", tmp_path / "rows.jsonl")
+    assert said.count("sha256") == 21
+    assert "and 10 more files in" in said
+    names = [Path(file["path"]).name for file in prepared(tmp_path / "rows.jsonl")["inputs"]]
+    assert names == [f"gt_img_{i}.txt" for i in range(30)]
+
+
+def test_an_id_that_stands_twice(tmp_path, gt):
+    other = text_folder(tmp_path / "other", gt_img_1__txt=LINE)
+    done = prepare("icdar2015", Icdar2015(), [gt, other], tmp_path / "rows.jsonl")
+    (bad,) = done.record["bad_lines"]
+    assert bad["where"] == str(other / "gt_img_1.txt")
+    assert bad["why"] == f"the id 'img_1' already stands in {gt}/gt_img_1.txt."
+    assert done.record["counts"]["rows"] == 2
+
+
+def coco(tmp_path, *boxes, **size):
+    size = size or {"width": 640, "height": 480}
+    raw = {
+        "images": [{"id": 1, "file_name": "1.jpg", **size}],
+        "annotations": [
+            {"id": i, "image_id": 1, "category_id": 1, "bbox": box} for i, box in enumerate(boxes)
+        ],
+        "categories": [{"id": 1, "name": "dog"}],
+    }
+    return json_file(tmp_path / "instances.json", raw)
+
+
+def test_boxes_outside_are_counted_and_cut_only_if_asked(tmp_path):
+    path = coco(tmp_path, [-0.5, 1, 50, 50], [600, 1, 100, 50], [0, 0, 641, 10])
+    out = tmp_path / "rows.jsonl"
+    done = prepare("coco", Coco(), [path], out)
+    assert done.record["counts"]["outside"] == 1
+    assert done.record["counts"]["rows without instances"] == 0
+    boxes = [i["box"] for i in json.loads(out.read_text(encoding="utf-8"))["instances"]]
+    assert boxes == [[-0.5, 1, 49.5, 51], [600, 1, 700, 51], [0, 0, 641, 10]]
+    done = prepare("coco", Coco(), [path], out, clip=True, force=True)
+    assert done.record["counts"]["clipped"] == 3
+    boxes = [i["box"] for i in json.loads(out.read_text(encoding="utf-8"))["instances"]]
+    assert boxes == [[0, 1, 49.5, 51], [600, 1, 640, 51], [0, 0, 640, 10]]
+
+
+def test_what_cannot_be_cut(tmp_path):
+    out = tmp_path / "rows.jsonl"
+    done = prepare("coco", Coco(), [coco(tmp_path, [700, 1, 50, 50])], out, clip=True)
+    assert "the box [700, 1, 750, 51] is all outside" in done.record["bad_lines"][0]["why"]
+    path = coco(tmp_path, [1, 1, 50, 50], license=1)
+    done = prepare("coco", Coco(), [path], out, clip=True, force=True)
+    assert "--clip needs the size" in done.record["bad_lines"][0]["why"]
+
+
+def test_every_shape_is_cut(tmp_path):
+    out = tmp_path / "rows.jsonl"
+    path = text_folder(tmp_path / "in", a__txt="") / "a.txt"
+    done = prepare("mine", Mine(), [path], out, clip=True)
+    assert (done.record["counts"]["rows"], done.record["counts"]["instances"]) == (2, 2)
+    box, polygon = (json.loads(line) for line in out.read_text(encoding="utf-8").splitlines())
+    assert box["box_xywh"] == [630.5, 470, 9.5, 10]
+    assert polygon["polygon"] == [1, 1, 9, 1, 9, 480]
+    for bad in (Mine(text="\ud800"), Mine(score=float("nan"))):
+        done = prepare("mine", bad, [path], out, force=True)
+        assert [line["where"] for line in done.record["bad_lines"]] == ["one", "two"]
+        assert "cannot be written (" in done.record["bad_lines"][0]["why"]
+
+
+def test_a_format_of_ones_own(capsys, tmp_path, gt):
+    out = tmp_path / "rows.jsonl"
+    run(capsys, "importing:Mine", gt / "gt_img_1.txt", "--out", out, "--text", "b", "--loud")
+    assert json.loads(out.read_text(encoding="utf-8").split("\n")[0])["text"] == "B"
+    assert prepared(out)["format"] == "importing:Mine"
+
+
+def test_a_name_is_no_command_to_the_terminal(capsys, tmp_path):
+    path = tmp_path / "gt.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("\x1b[2Jgt_img_1.txt", "7")
+    said = run(capsys, "icdar2015", path, "--out", tmp_path / "rows.jsonl", code=1)
+    assert "\x1b" not in said
+    assert r"\x1b[2Jgt_img_1.txt, line 1" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["cocoa", "gt", "--out", "a.jsonl"], "no format 'cocoa'. Did you mean 'coco'?"),
+        (["icdar2015", "gt", "--out", "a.json"], "--out a.json: rows are written as .jsonl"),
+        (["icdar2015", "gt", "--out", "none/a.jsonl"], "none: there is no such folder"),
+        (["icdar2015", "none", "--out", "a.jsonl"], "none: there is no such file"),
+        (["icdar2015", "gt", "--out", "a.jsonl", "--images", "no"], "--images no: there is no"),
+        (["llava", "gt", "--out", "a.jsonl", "--coordinates", "llava"], "say with --resize"),
+        (["swift", "empty.jsonl", "--out", "a.jsonl"], "empty.jsonl: no rows in it, but nothing."),
+        (["swift", "none.jsonl", "--out", "a.jsonl"], "in it, but 2 rows without objects."),
+        (["icdar2015", "gt"], "arguments are required: --out"),
+        (["icdar2015", "gt", "--out", "a.jsonl", "--split", "val"], "unrecognized arguments: --s"),
+        (["coco", "gt", "--out", "a.jsonl", "--per", "x"], "argument --per: invalid choice: 'x'"),
+        (["refcoco", "gt", "--out", "a.jsonl"], "are required: --split, --split-by"),
+    ],
+)
+def test_a_mistake_is_one_sentence(capsys, tmp_path, monkeypatch, gt, words, why):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
+    json_file(tmp_path / "none.jsonl", [{"objects": None}] * 2)
+    said = run(capsys, *words, code=2)
+    assert why in said.splitlines()[-1]
+    assert "Traceback" not in said
+    assert not list(tmp_path.glob("a.json*"))
+
+
+@pytest.mark.parametrize("name", IMPORTERS)
+def test_help_says_what_a_format_takes(capsys, name):
+    said = run(capsys, name, "--help")
+    assert said.startswith(f"usage: mm-numeric prepare {name} ")
+    for option in ("--out", "--clip", "--allow-bad", "--force", "--images"):
+        assert option in said
+
+
+def test_no_torch_is_loaded(tmp_path, gt):
+    code = f"""
+import sys
+from mm_numeric.cli import main
+assert main(["prepare", "icdar2015", {str(gt)!r}, "--out", {str(tmp_path / "rows.jsonl")!r}]) == 0
+assert not {{"torch", "transformers"}} & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_row_that_says_its_size_is_held_to_it(tmp_path, gt):
+    pictures = picture(tmp_path / "p" / "img_1.jpg", (1280, 720)).parent
+    picture(pictures / "img_2.jpg", (100, 50))
+    out = tmp_path / "rows.jsonl"
+    prepare("icdar2015", Icdar2015(images=pictures), [gt], out)
+    source = DataSource(path=str(out), images=str(pictures))
+    found = load_examples(TextDetection(), source, tmp_path, training=True)
+    assert [example.size_px for example in found] == [(1280, 720), (100, 50)]
+    assert outcome(Icdar2015(), gt).rows
+    assert examples(Icdar2015(), [gt], tmp_path / "p")
