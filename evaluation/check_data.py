@@ -19,7 +19,7 @@ from mm_numeric.answers import Box, Example, Instances, Polygon, Unreadable, Wri
 from mm_numeric.choose import choose
 from mm_numeric.collate import TrainingCollator, frame_of, refuse_other_size
 from mm_numeric.config import Config
-from mm_numeric.data import examples_and_errors, open_picture
+from mm_numeric.data import examples_and_errors, open_picture, picture_size
 from mm_numeric.evaluation.boxes import BOXES
 from mm_numeric.evaluation.score import scorer_of
 from mm_numeric.evaluation.scorer import Scorer
