@@ -20,7 +20,6 @@ from mm_numeric.choose import choose
 from mm_numeric.collate import TrainingCollator, frame_of, refuse_other_size
 from mm_numeric.config import Config
 from mm_numeric.data import examples_and_errors, open_picture, picture_size
-from mm_numeric.evaluation.boxes import BOXES
 from mm_numeric.evaluation.score import scorer_of
 from mm_numeric.evaluation.scorer import Scorer
 from mm_numeric.families import FAMILIES
@@ -350,22 +349,9 @@ def _take_the_ceiling(config: Config, checkup: Checkup) -> None:
     targets = [target for _, target in pairs]
     if not targets:
         return
-    if isinstance(targets[0], Instances):
-        shown = [[i.shape for i in target.items if not i.ignore] for target in targets]
-        found = [[i.shape for i in a.items] if isinstance(a, Instances) else [] for a in answers]
-        answers = [s for shapes, t in zip(found, shown, strict=True) for s in _padded(shapes, t)]
-        targets = [shape for shapes in shown for shape in shapes]
-        checkup.scorer = BOXES
-    else:
-        checkup.scorer = scorer_of(config.task, config.task_name, targets[0], config.title)
-    if targets:
-        columns = checkup.scorer.judge(answers, targets)
-        checkup.ceiling = {m.name: float(m.value(columns)) for m in checkup.scorer.metrics}
-
-
-def _padded(shapes: Sequence[Any], targets: Sequence[Any]) -> list[Any]:
-    """Return as many shapes as there are targets, None for each that is not there."""
-    return [*shapes, *[None] * len(targets)][: len(targets)]
+    checkup.scorer = scorer_of(config.task, config.task_name, targets[0], config.title)
+    columns = checkup.scorer.judge(answers, targets)
+    checkup.ceiling = {m.name: float(m.value(columns)) for m in checkup.scorer.metrics}
 
 
 def _take_notes(report: DataReport) -> None:

@@ -7,6 +7,7 @@ from mm_numeric.evaluation.check_data import Checkup, DataReport, Fault
 from mm_numeric.evaluation.score import in_unit
 
 _SHOWN = 3  # places of each fault
+_METRICS = 9  # of a ceiling
 
 
 def report_text(report: DataReport) -> str:

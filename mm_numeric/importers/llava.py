@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from mm_numeric.answers import Box
+from mm_numeric.answers import Box, Instances
 from mm_numeric.choose import unknown
 from mm_numeric.coordinates import COORDINATES, Coordinates
 from mm_numeric.frames import Frame, Resize
@@ -233,9 +233,9 @@ class Llava:
         except ValueError as error:
             raise RefusedError("picture", f"{error}.") from error
         instances = Frame(width, height, view, self._coordinates).read(text)
-        assert isinstance(instances, tuple), text
+        assert isinstance(instances, Instances), text
         boxes = []
-        for instance in instances:
+        for instance in instances.items:
             assert isinstance(instance.shape, Box), text
             shape = instance.shape
             box: dict[str, Any] = {"box": box_of(tidy([shape.x1, shape.y1, shape.x2, shape.y2]))}

@@ -285,7 +285,7 @@ def test_icdar2015_is_ready(tmp_path):
     report = check_data(config)
     assert report.ready, report_text(report)
     assert len(report.checkups[0].trained) == 10
-    assert report.checkups[0].ceiling["mean_iou"] > 0.97
+    assert report.checkups[0].ceiling["mean_iou_of_pairs"] > 0.97
     written = sum(len(t.written.marks) for t in report.checkups[0].trained)
     rows = json.loads(rows.read_text(encoding="utf-8"))["data_list"]
     assert written == 8 * sum(not i["ignore"] for row in rows for i in row["instances"])
