@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mm_numeric import __version__
-from mm_numeric.answers import Box, Shape
+from mm_numeric.answers import Shape
 from mm_numeric.choose import choose
 from mm_numeric.importers import IMPORTERS
 from mm_numeric.importers.importer import (
@@ -199,9 +199,10 @@ def _inside(fields: dict[str, Any], *, clip: bool) -> int:
                 continue
             outside += 1
             if clip:
-                cut = clipped(shape, width, height)
-                if isinstance(cut, Box) and (cut.x1 >= cut.x2 or cut.y1 >= cut.y2):
-                    raise RefusedError("box", f"the box {holder[name]} is all outside the picture.")
+                try:
+                    cut = clipped(shape, width, height)
+                except ValueError as error:
+                    raise RefusedError(name, f"{error}.") from error
                 numbers = [coordinate for point in cut.points for coordinate in point]
                 if xywh:
                     numbers[2:] = numbers[2] - numbers[0], numbers[3] - numbers[1]

@@ -142,7 +142,7 @@ def test_boxes_are_written_y_first_and_the_far_edge_is_bin_1023():
     assert frame.write([whole]).text == "<loc0000><loc0000><loc1023><loc1023> cat"
     left = frame.write([Instance(Box(0, 0, 100, 100))]).text
     assert left == "<loc0000><loc0000><loc1023><loc0512>"
-    (read,) = frame.read("<loc0000><loc0000><loc1023><loc1023> cat")
+    (read,) = frame.read("<loc0000><loc0000><loc1023><loc1023> cat").items
     assert (*read.shape.points[1], read.label) == (pytest.approx(200), pytest.approx(100), "cat")
 
 

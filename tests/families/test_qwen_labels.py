@@ -99,4 +99,7 @@ def test_labels_and_polygons_of_qwen2_vl_survive_the_tokenizer():
     answer = family.answer(written.text)
     assert family.text(answer.ids) == written.text
     assert [family.tokenizer.decode([i]) for i in answer.ids].count("<|box_start|>") == 1
-    assert [i.label for i in frame.read(family.text(answer.ids))] == ["the cat's 2nd toy", "猫"]
+    assert [i.label for i in frame.read(family.text(answer.ids)).items] == [
+        "the cat's 2nd toy",
+        "猫",
+    ]

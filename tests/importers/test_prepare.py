@@ -169,7 +169,7 @@ def test_boxes_outside_are_counted_and_cut_only_if_asked(tmp_path):
 def test_what_cannot_be_cut(tmp_path):
     out = tmp_path / "rows.jsonl"
     done = prepare("coco", Coco(), [coco(tmp_path, [700, 1, 50, 50])], out, clip=True)
-    assert "the box [700, 1, 750, 51] is all outside" in done.record["bad_lines"][0]["why"]
+    assert "at (700, 1) is outside the picture of 640 x 480" in done.record["bad_lines"][0]["why"]
     path = coco(tmp_path, [1, 1, 50, 50], license=1)
     done = prepare("coco", Coco(), [path], out, clip=True, force=True)
     assert "--clip needs the size" in done.record["bad_lines"][0]["why"]
