@@ -33,6 +33,7 @@ def test_every_test_row_is_answered_once_in_order(run, tmp_path):
     assert predict(run, None, out, batch_size=5) == 12
     assert [line["id"] for line in lines(out)] == [f"2-{i:06d}" for i in range(12)]
     assert all(line["parsed"] is None or line["reason"] is None for line in lines(out))
+    assert {line["prompt"] for line in lines(out)} == {"What time is it?"}
     assert predict(run, None, out) == 0
 
 
