@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from transformers import AutoConfig
 
-from mm_numeric.answers import Example, Instances, Unreadable, Written
+from mm_numeric.answers import Box, Example, Instances, Polygon, Unreadable, Written
 from mm_numeric.choose import choose
 from mm_numeric.collate import TrainingCollator, frame_of, refuse_other_size
 from mm_numeric.config import Config
@@ -30,6 +29,7 @@ from mm_numeric.families import FAMILIES
 from mm_numeric.families.family import Family, Tokens
 from mm_numeric.frames import Frame
 from mm_numeric.spans import TokenNumber
+from mm_numeric.tasks.shapes import clipped
 from mm_numeric.train import TINY, load_family, make_collator, quiet_unless_terminal
 from mm_numeric.vocabulary import NumberVocabulary
 
@@ -46,8 +46,8 @@ class Trained:
     """Whether the picture is there; without, its size is the row's word."""
 
     frame: Frame | None
-    question: list[int]
-    """The tokens before the answer, one placeholder for each image feature included."""
+    question_tokens: int
+    """How many there are before the answer, one placeholder for each image feature included."""
 
     image_tokens: int
     written: Written
@@ -121,7 +121,8 @@ def check_data(
     Args:
         config: The whole job.
         limit: Only the first so many questions of each source.
-        pictures: How many pictures of each source are decoded; of the rest only the size is read.
+        pictures: How many pictures of each source are decoded; of JPEGs behind them the header is
+            read.
         size_px: What pictures that are not there are taken to be, where their rows do not say it.
 
     Raises:
@@ -135,8 +136,7 @@ def check_data(
             cls = choose(config.model.family, FAMILIES, "family", f"{config.title}, model.family")
             cls.make_tiny(Path(source), seed=0)
         family = load_family(config, source)
-        revision, trust = config.model.revision, config.model.trust_remote_code
-        settings = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=trust)
+        settings = family.load_config(source, config.model)
     positions = getattr(settings.get_text_config(), "max_position_embeddings", None)
     collator = make_collator(config, family)
     report = DataReport(config, family, collator.vocabulary, positions, [], [])
@@ -178,30 +178,39 @@ def _look_at(
         if example.size_px is None:
             return
     elif error is not None or example is None:
-        checkup.fault(_kind(str(error)), str(error))
+        checkup.fault(kind_of(str(error)), str(error))
         return
     try:
         has_picture = error is None and example.image is not None
         size = _size(example, decode=decode) if has_picture else example.size_px
         checkup.trained.append(_trained(collator, example, size, has_picture))
     except ValueError as wrong:
-        checkup.fault(_kind(str(wrong)), str(wrong))
+        checkup.fault(kind_of(str(wrong)), str(wrong))
 
 
 def _size(example: Example, *, decode: bool) -> tuple[int, int]:
     """Return width and height of an upright picture, and say if its row says otherwise."""
-    if decode:
-        size = open_picture(example).size
-    else:
-        assert example.image is not None
-        try:
-            with Image.open(example.image) as picture:
-                turned = picture.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # of EXIF's orientations
-                size = picture.size[::-1] if turned else picture.size
-        except (OSError, ValueError, SyntaxError):
-            size = open_picture(example).size  # says what is wrong
+    size = None if decode else _size_in_header(example)
+    size = open_picture(example).size if size is None else size
     refuse_other_size(example, size)
     return size
+
+
+def _size_in_header(example: Example) -> tuple[int, int] | None:
+    """Return width and height of an upright JPEG, without decoding it; None if that cannot be.
+
+    Of other kinds the header is not enough: a PNG may say at its end how it is to be turned, and
+    Pillow turns a TIFF by itself.
+    """
+    assert example.image is not None
+    try:
+        with Image.open(example.image) as picture:
+            if picture.format not in ("JPEG", "MPO"):
+                return None
+            turned = picture.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # of EXIF's orientations
+            return picture.size[::-1] if turned else picture.size
+    except Exception:  # whatever it is, open_picture says it
+        return None
 
 
 def _trained(
@@ -215,12 +224,16 @@ def _trained(
     frame = None if size is None else frame_of(family, example, size)
     image_tokens = 0 if size is None else family.image_tokens(*size)
     answer, numbers = collator.answer(example, frame)
+    try:
+        question = family.question(example.prompt, image_tokens)
+    except ValueError as error:
+        raise ValueError(f"{example.where}: {error}") from error
     return Trained(
         example=example,
         size_px=size,
         has_picture=has_picture,
         frame=frame,
-        question=family.question(example.prompt, image_tokens),
+        question_tokens=len(question),
         image_tokens=image_tokens,
         written=collator.task.format(example.answer, frame),
         answer=answer,
@@ -229,11 +242,14 @@ def _trained(
     )
 
 
-def _kind(sentence: str) -> str:
-    """Return what a sentence is about, without its place, names and numbers."""
-    told = re.sub(r"^.*?, (?:line|row) \d+(?:, ?|: )", "", sentence)
-    told = re.sub(r"'[^']*'|\"[^\"]*\"|\S*[/\\]\S*|\[[^]]*\]", "...", told)
-    return re.sub(r"-?\d+(?:\.\d+)?", "#", told)
+def kind_of(sentence: str) -> str:
+    """Return what a sentence is about, without its place, names and numbers.
+
+    What it quotes may be cut off: then it ends with the sentence.
+    """
+    told = re.sub(r"^.*?, (?:line|row) \d+(?:, ?|: )", "", sentence.removesuffix("."))
+    told = re.sub(r"(?<!\w)'[^']*(?:'|$)|\"[^\"]*(?:\"|$)|\[[^]]*(?:\]|$)", "...", told)
+    return re.sub(r"-?\d+(?:\.\d+)?", "#", re.sub(r"\S*[/\\]\S*", "...", told))
 
 
 def _look_at_batches(
@@ -247,7 +263,7 @@ def _look_at_batches(
         try:
             batch = collator([example])
         except ValueError as error:
-            checkup.fault(_kind(str(error)), str(error))
+            checkup.fault(kind_of(str(error)), str(error))
             continue
         if trained.has_picture:
             features = family.features(family.pictures([open_picture(example)]), settings)
@@ -257,7 +273,7 @@ def _look_at_batches(
                     f"{where}: {trained.image_tokens} placeholders for {features} features.",
                     "The checkpoint's image processor and model.family do not go together.",
                 )
-        start = 0 if family.encoder_decoder else len(trained.question) - 1
+        start = 0 if family.encoder_decoder else trained.question_tokens - 1
         supervised = batch["supervised"][0].nonzero().squeeze(1).tolist()
         if (
             supervised != list(range(start, start + len(trained.answer.ids)))
@@ -275,7 +291,7 @@ def _look_at_lengths(report: DataReport, checkup: Checkup) -> None:
     longest = max((len(t.answer.ids) for t in checkup.trained), default=0)
     for trained in checkup.trained:
         where, written = trained.example.where, len(trained.answer.ids)
-        total = len(trained.question) + written
+        total = trained.question_tokens + written
         if report.positions is not None and total > report.positions:
             checkup.fault(
                 "longer than the model",
@@ -318,14 +334,29 @@ def _look_at_tokens(report: DataReport, checkup: Checkup) -> None:
                 "answers that cannot be read back",
                 f"{where}: {text!r:.60} cannot be read back: {trained.read_back.reason}.",
             )
-        elif task.format(trained.read_back, trained.frame).text != text:
-            again = task.format(trained.read_back, trained.frame).text
+        elif (again := task.format(_inside(trained), trained.frame).text) != text:
             checkup.fault(
                 "answers that are read back as others",
                 f"{where}: {text!r:.60} is read back as {again!r:.60}.",
             )
         if end not in family.stop_ids:
             checkup.fault("answers without an end", f"{where}: the answer has no end token.")
+
+
+def _inside(trained: Trained) -> Any:
+    """Return what was read back, with its shapes inside the picture.
+
+    In a padded square rounding moves the edge of the picture into the padding, by up to half a
+    step: that is no fault, and could not be written again.
+    """
+    answer, frame = trained.read_back, trained.frame
+    if frame is None:
+        return answer
+    size = frame.width_px, frame.height_px
+    if isinstance(answer, Instances):
+        items = (replace(item, shape=clipped(item.shape, *size)) for item in answer.items)
+        return Instances(tuple(items))
+    return clipped(answer, *size) if isinstance(answer, Box | Polygon) else answer
 
 
 def _take_the_ceiling(config: Config, checkup: Checkup) -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from mm_numeric.answers import Box, Instances, Shape, Unreadable
 from mm_numeric.data import open_picture
-from mm_numeric.evaluation.check_data import DataReport, Trained
+from mm_numeric.evaluation.check_data import DataReport, Trained, kind_of
 from mm_numeric.evaluation.check_text import facts, fault_title, frame_facts, verdict
 from mm_numeric.evaluation.page import Section, html_page, html_text, plain
 from mm_numeric.run_folder import write_text
@@ -44,8 +44,12 @@ _CSS = """
 
 
 def write_check_page(report: DataReport, path: Path, *, samples: int = 12) -> None:
-    """Write what was found, and samples spread over the rows, as one self-contained file."""
+    """Write what was found, and samples spread over the rows, as one self-contained file.
+
+    A sample whose picture cannot be read, though its header can, is added to the faults.
+    """
     config = report.config
+    shown = _samples(report, samples)  # first: a picture that cannot be shown is one more fault
     header = (
         f'<p class="kicker">mm-numeric check-data</p><h1>{html_text(config.title)}</h1>'
         f'<p class="about">{html_text(config.task_name)}, {html_text(report.family.name)}, '
@@ -53,7 +57,7 @@ def write_check_page(report: DataReport, path: Path, *, samples: int = 12) -> No
         f'<p class="verdict">{html_text(verdict(report).capitalize())}.</p>'
     )
     sections = [_faults(report)] if not report.ready else []
-    sections += [_figures(report), _samples(report, samples)]
+    sections += [_figures(report), shown]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, html_page(f"check-data {config.title}", header, sections))
 
@@ -116,8 +120,14 @@ def _sample(report: DataReport, trained: Trained) -> str:
     if trained.size_px is not None and not trained.has_picture:
         said.append("the picture is missing")
     tokens = _tokens(report, trained)
+    try:
+        picture = _picture(trained)
+    except ValueError as error:
+        report.checkups[0].fault(kind_of(str(error)), str(error))
+        picture = ""
+        said.append("the picture cannot be read")
     return (
-        f'<div class="sample"><figure>{_picture(trained)}<p>{"; ".join(said)}<br>{where}</p>'
+        f'<div class="sample"><figure>{picture}<p>{"; ".join(said)}<br>{where}</p>'
         f'</figure><div class="tokens">{tokens}</div></div>'
     )
 
@@ -166,8 +176,8 @@ def _tokens(report: DataReport, trained: Trained) -> str:
     """Write the tokens of a sample; a run of one token, as of image features, is written once."""
     names = report.family.tokenizer.convert_ids_to_tokens
     spans = []
-    for token, run in groupby(trained.question[:_TOKENS] if not trained.image_tokens
-                              else trained.question):  # fmt: skip
+    question = report.family.question(trained.example.prompt, trained.image_tokens)
+    for token, run in groupby(question if trained.image_tokens else question[:_TOKENS]):
         count = len(list(run))
         text = html_text(_visible(names(token)), 60)
         if count > 3:

@@ -39,7 +39,7 @@ def verdict(report: DataReport) -> str:
 def fault_title(kind: str, fault: Fault) -> str:
     """Return how often a fault was found, and what it is."""
     count = len(fault.sentences)
-    return f"{count:,} x {kind.strip(' .:,')}" if count > 1 else kind.strip(" .:,")
+    return f"{count:,} x {kind}" if count > 1 else kind
 
 
 def facts(report: DataReport, checkup: Checkup) -> Iterator[tuple[str, str]]:
@@ -60,14 +60,14 @@ def facts(report: DataReport, checkup: Checkup) -> Iterator[tuple[str, str]]:
         yield "image tokens", _spread([t.image_tokens for t in trained])
     yield (
         "question tokens",
-        f"{_spread([len(t.question) for t in trained])}, the picture's included",
+        f"{_spread([t.question_tokens for t in trained])}, the picture's included",
     )
     limit = report.config.predict.max_new_tokens
     lengths = _spread([len(t.answer.ids) for t in trained])
     stop = f"; predict.max_new_tokens is {limit}" if checkup.name == "test" else ""
     yield "answer tokens", f"{lengths}, the end included{stop}"
     if report.positions:
-        total = max(len(t.question) + len(t.answer.ids) for t in trained)
+        total = max(t.question_tokens + len(t.answer.ids) for t in trained)
         yield "longest", f"{total:,} tokens of the model's {report.positions:,}; nothing is cut"
     supervised = sum(len(t.answer.ids) for t in trained)
     numbers = sum(len(n.positions) for t in trained for n in t.numbers)
@@ -89,8 +89,12 @@ def ceiling_text(checkup: Checkup) -> str:
 
 
 def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
-    """Yield how the family sees pictures and writes places, name and value."""
+    """Yield how the family ends an answer, sees pictures and writes places, name and value."""
     family = report.family
+    names = family.tokenizer.convert_ids_to_tokens(family.stop_ids)
+    yield "answers end with", f"{names[0]}; generation stops at {', '.join(names)}"
+    if not family.takes_pictures:
+        return
     coordinates, resize = family.coordinates, family.resize
     settings = {
         "squash": f"squashed to {resize.side} x {resize.side} pixels",
@@ -112,8 +116,6 @@ def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
     steps = [max(t.frame.step_px) for c in report.checkups for t in c.trained if t.frame]
     if steps:
         yield "one step is", f"{_spread(steps, 2)} pixels of the original picture"
-    names = family.tokenizer.convert_ids_to_tokens(family.stop_ids)
-    yield "answers end with", f"{names[0]}; generation stops at {', '.join(names)}"
 
 
 def _spread(values: Sequence[float], decimals: int = 0) -> str:

@@ -4,7 +4,7 @@ Axes    b samples, t positions, n supervised rows
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -85,6 +85,7 @@ class TrainingCollator:
             spans = NumberSpans.from_labels(_rectangle(ids), self.vocabulary, digit_runs=True)
         else:
             spans = NumberSpans.build(numbers, rows)
+        spans = replace(spans, supervised=supervised.flatten().nonzero().squeeze(1))
         return {**inputs, "labels": labels, "supervised": supervised, "spans": spans}
 
     def answer(self, example: Example, frame: Frame | None) -> tuple[Tokens, list[TokenNumber]]:
@@ -145,8 +146,13 @@ def frame_of(family: Family, example: Example, size: tuple[int, int]) -> Frame:
     """Return how a picture of so many pixels is seen.
 
     Raises:
-        ValueError: If it has no place in the family's frame.
+        ValueError: If it has no place in the family's frame, or the family takes no pictures.
     """
+    if not family.takes_pictures:
+        raise ValueError(
+            f"{example.where}: the row has a picture, and model.family {family.name} takes none; "
+            "set model.family to one that does, or take the picture out of the row."
+        )
     try:
         return family.frame(*size)
     except ValueError as error:
@@ -156,7 +162,8 @@ def frame_of(family: Family, example: Example, size: tuple[int, int]) -> Frame:
 def _asked(family: Family, examples: Sequence[Example]) -> tuple[Prompts, list[Frame | None]]:
     """Write the questions of examples, their pictures loaded."""
     pictures, frames = zip(*(framed(family, example) for example in examples), strict=True)
-    return family.prompts([example.prompt for example in examples], pictures), list(frames)
+    texts, where = zip(*((example.prompt, example.where) for example in examples), strict=True)
+    return family.prompts(texts, pictures, where), list(frames)
 
 
 def _inputs(

@@ -53,8 +53,8 @@ class Coordinates:
                 raise ValueError(
                     f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}"
                 )
-        if self.top is not None and self.top < 1:
-            raise ValueError(f"top is at least 1, or null for pixels; not {self.top}")
+        if self.top is not None and not 1 <= self.top <= 1_000_000:
+            raise ValueError(f"top is 1 to 1000000, or null for pixels; not {self.top}")
         if not 0 <= self.decimals <= 6:
             raise ValueError(f"decimals is 0 to 6, not {self.decimals}")
         if self.top is not None and self.top * 10**self.decimals < 2:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from mm_numeric.answers import Example
 from mm_numeric.config import DataSource
@@ -49,18 +49,20 @@ def examples_and_errors(
     path = Path(source.path) if source.path is not None else rendered(task, source, cache)
     folder = Path(source.images) if source.images is not None else None
     seen: dict[str, str] = {}
-    rows = 0
+    rows = asked = 0
     for row in _rows_or_errors(path):
         rows += 1
-        if isinstance(row, ValueError):
-            yield None, row
-            continue
         try:
+            if isinstance(row, ValueError):
+                raise row
+            _refuse_half_characters(*row)
             found = list(task.examples([row], training=training))
         except ValueError as error:
+            asked += 1
             yield None, error
             continue
         for example in found:
+            asked += 1
             if example.id in seen:
                 yield (
                     None,
@@ -75,8 +77,9 @@ def examples_and_errors(
                 yield replace(example, image=_find_picture(example, path.parent, folder)), None
             except ValueError as error:
                 yield example, error
-    if not rows:
-        yield None, ValueError(f"{path}: no rows; give at least one.")
+    if not asked:
+        nothing = f"no question in any of {rows} rows" if rows else "no rows"
+        yield None, ValueError(f"{path}: {nothing}; give at least one.")
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -112,12 +115,12 @@ def _rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueEr
                 where = f"{path}, line {number}"
                 try:
                     yield _object(json.loads(line), where)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:  # [[[[[...
                     yield ValueError(f"{where}: not JSON ({error}).")
     elif path.suffix == ".json":
         try:
             found = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             yield ValueError(f"{path}: not JSON ({error}).")
             return
         rows = found.get("data_list") if isinstance(found, dict) else found
@@ -136,6 +139,21 @@ def _object(row: Any, where: str) -> tuple[str, dict[str, Any]] | ValueError:
     if isinstance(row, dict):
         return where, row
     return ValueError(f'{where}: expected an object {{"id": ...}}, found {row!r:.40}.')
+
+
+def _refuse_half_characters(where: str, row: dict[str, Any]) -> None:
+    """Refuse a row that holds a surrogate without the other: no tokenizer takes it.
+
+    Raises:
+        ValueError: If it does.
+    """
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise ValueError(
+            f"{where}: {half!r} is half of a character; write the whole one, or rename the file."
+        ) from None
 
 
 def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
@@ -192,22 +210,17 @@ def open_picture(example: Example) -> Image.Image:
         with Image.open(example.image) as picture:
             ImageOps.exif_transpose(picture, in_place=True)
             return picture.convert("RGB")
-    except (
-        UnidentifiedImageError,
-        OSError,
-        SyntaxError,
-        ValueError,
-        Image.DecompressionBombError,
-    ) as error:
+    except Exception as error:  # Pillow raises nearly any kind for a file that is damaged
         raise ValueError(
             f"{example.where}: the picture {example.image} cannot be read ({error}); "
             "replace it or take its row out."
         ) from error
 
 
-def _find_picture(example: Example, beside: Path, folder: Path | None) -> Path:
+def _find_picture(example: Example, beside: Path, folder: Path | None) -> Path | None:
     """Find a picture in the folder that was given, else beside its file or in ``images`` there."""
-    assert example.image is not None
+    if example.image is None:
+        return None
     folders = [folder] if folder is not None else [beside, beside / "images"]
     for candidate in folders:
         if os.path.isfile(candidate / example.image):  # False also where a name is too long

@@ -136,7 +136,8 @@ class NumericLossMixin(_Trainer):
 
     The numbers are found in the labels when the step's batches are read. A collator may find them
     earlier and add them as ``spans`` (``objective.spans`` of shifted labels); ``TrainingCollator``
-    does, and gives ``labels`` [n] with the mask ``supervised`` [b, t].
+    does, and gives ``labels`` [n] with the mask ``supervised`` [b, t] and the same as an index in
+    its spans, for a model that gives logits of every row.
 
     Each raw part is logged as ``parts/NAME``: its mean over all that was trained on since the last
     log. What ``SFTTrainer.compute_loss`` logs beside its loss (``entropy``,
@@ -205,7 +206,7 @@ class NumericLossMixin(_Trainer):
             # An index and not the mask: a mask makes the host wait for its sum.
             rows = supervised if spans.supervised is None else spans.supervised
             labels = labels.flatten()[rows.flatten()]
-        if supervised is not None:
+        if supervised is not None and self._head_takes_rows:
             batch["logits_to_keep"] = supervised
         if self._is_encoder_decoder and "decoder_input_ids" not in batch:
             prepare = self.accelerator.unwrap_model(model).prepare_decoder_input_ids_from_labels

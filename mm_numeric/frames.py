@@ -14,8 +14,10 @@ from typing import Any, Self
 
 from mm_numeric.answers import Box, Instance, Mark, Point, Polygon, Shape, Unreadable, Written
 from mm_numeric.coordinates import Coordinates
+from mm_numeric.strict import read_dataclass
 
 _SLACK_PX = 1.0  # a rounded annotation may reach so far beyond the picture; it is clamped
+_LARGEST_LEVEL = 2.0**53  # beyond it a float holds no single steps, and digits enough are infinite
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,14 @@ class View:
     """What was padded on the left, in pixels as seen."""
 
     offset_y_px: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no picture can be resized to: it may come from a file."""
+        numbers = (self.scale_x, self.scale_y, self.offset_x_px, self.offset_y_px)
+        if min(self.width_px, self.height_px) < 1 or min(numbers[:2]) <= 0:
+            raise ValueError("sizes in pixels are at least 1, and scales above 0")
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError(f"scales and offsets are finite numbers, not {numbers}")
 
     def to_seen(self, x: float, y: float) -> Point:
         """Return where a point of the original picture is seen."""
@@ -105,6 +115,11 @@ class Frame:
     height_px: int
     view: View
     coordinates: Coordinates
+
+    def __post_init__(self) -> None:
+        """Refuse a picture without pixels."""
+        if min(self.width_px, self.height_px) < 1:
+            raise ValueError(f"a picture of {self.width_px} x {self.height_px} pixels is none")
 
     # -- points -------------------------------------------------------------------------------
 
@@ -190,23 +205,25 @@ class Frame:
         if not text.strip():
             return Unreadable("empty answer")
         reading = self.coordinates.text.read(text)
+        problem = "cut off within a shape" if reading.cut else "no coordinates"
         instances = []
         for numerals, label in reading.shapes:
-            if not numerals or len(numerals) % 2:
-                continue
             levels = [self.coordinates.read_numeral(numeral) for numeral in numerals]
-            pairs = zip(levels[::2], levels[1::2], strict=True)
-            points = tuple(
-                self.decode(a, b) if self.coordinates.order == "xy" else self.decode(b, a)
-                for a, b in pairs
-            )
-            shape = Box(*points[0], *points[1]) if len(points) == 2 else Polygon(points)
-            instances.append(Instance(shape, label))
+            if len(levels) % 2:
+                problem = "an odd number of coordinates"
+            elif any(abs(level) > _LARGEST_LEVEL for level in levels):
+                problem = "a coordinate beyond any picture"
+            elif levels:
+                pairs = zip(levels[::2], levels[1::2], strict=True)
+                points = tuple(
+                    self.decode(a, b) if self.coordinates.order == "xy" else self.decode(b, a)
+                    for a, b in pairs
+                )
+                shape = Box(*points[0], *points[1]) if len(points) == 2 else Polygon(points)
+                instances.append(Instance(shape, label))
         if instances or text.strip() == self.coordinates.text.nothing:
             return tuple(instances)
-        if reading.shapes:
-            return Unreadable("an odd number of coordinates")
-        return Unreadable("cut off within a shape" if reading.cut else "no coordinates")
+        return Unreadable(problem)
 
     # -- as data ------------------------------------------------------------------------------
 
@@ -221,8 +238,5 @@ class Frame:
         Raises:
             ValueError: If it is none.
         """
-        try:
-            view, coordinates = View(**raw["view"]), Coordinates(**raw["coordinates"])
-            return cls(raw["width_px"], raw["height_px"], view, coordinates)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a frame ({error}): {raw!r:.60}") from error
+        found: Self = read_dataclass(cls, raw, "frame")
+        return found

@@ -2,7 +2,7 @@
 
 predictions.jsonl, one object a row:
     id       of the row
-    image    its picture
+    image    its picture, or null
     task     name of the task, so that `score` knows how to read the text
     text     what the model wrote, word for word
     parsed   the answer read from it, or null; places in pixels of the original picture
@@ -93,6 +93,8 @@ def generate(
     """
     inputs, frames = prompt_batch(family, examples)
     inputs = {key: value.to(model.device) for key, value in inputs.items()}
+    if family.encoder_decoder:
+        inputs["decoder_start_token_id"] = family.decoder_start_id
     written = model.generate(
         **inputs,
         max_new_tokens=max_new_tokens,

@@ -13,9 +13,14 @@ from functools import cached_property
 from typing import NamedTuple
 
 _FIELD = re.compile(
-    r'"(?:label|text_content)"\s*:\s*("(?:[^"\\]|\\.)*")|"(?:[^"\\]|\\.)*"|\{', re.DOTALL
+    r'"(?:label|text_content)"\s*:\s*("(?:[^"\\]|\\.)*+")|"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|\{',
+    re.DOTALL,
 )
-"""A label in JSON, any other string, or the beginning of an object."""
+"""A label in JSON, any other string, or the beginning of an object.
+
+A string that is never closed is one, to the end of the text: else each quote in it would be looked
+for to the end again.
+"""
 
 
 class Piece(NamedTuple):
@@ -153,7 +158,8 @@ class Layout:
 
     @cached_property
     def _numeral(self) -> re.Pattern[str]:
-        return re.compile(r"<loc[0-9]{4}>" if self.bins else r"-?[0-9]+(?:\.[0-9]+)?")
+        digits = r"-?(?:[0-9]+(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)"  # .5 is 0.5, and not 5
+        return re.compile(r"<loc[0-9]{4}>" if self.bins else digits)
 
     @cached_property
     def _body(self) -> str:
@@ -174,10 +180,12 @@ class Layout:
 
     @cached_property
     def _begun(self) -> re.Pattern[str]:
-        """A shape that the text ends in."""
+        """A shape that the text ends in; here too nothing within one can begin one."""
         if self.bins:
             return re.compile(r"<loc[0-9]{0,4}$|<lo?$")
-        opens = self._either(self.open or "(", self.polygon_open)
+        if not self.open:
+            return re.compile(r"\([-0-9.,\s]*$")
+        opens = self._either(self.open, self.polygon_open)
         return re.compile(rf"(?:{opens})[-0-9.,()\s]*$")
 
     @staticmethod

@@ -200,8 +200,8 @@ class NumberSpans:
         boxes: [q, 4] the numbers that are x1, y1, x2 and y2 of a box: the groups of a sample that
             have two numbers of role ``x`` and two of role ``y`` (and no others), in their order.
         times: [r, 2] the numbers that are hour and minute of a time.
-        supervised: [n] which of the b * t positions of the labels each supervised row is; None
-            where the rows were selected before.
+        supervised: [n] which of the b * t positions of the batch each supervised row is; None
+            where that is not known, the rows having been selected before.
     """
 
     row: Tensor

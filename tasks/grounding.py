@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from mm_numeric.answers import Box, Example, Instance, Shape, Unreadable, Written
 from mm_numeric.frames import Frame
-from mm_numeric.tasks.shapes import OUTSIDE, clipped, read_box, read_image, shape_row
+from mm_numeric.tasks.shapes import OUTSIDE, clipped, read_box, read_id, read_image, shape_row
 
 _BOXES = {"box": False, "box_xyxy": False, "box_xywh": True}
 
@@ -55,7 +55,7 @@ class Grounding:
             image, size_px = read_image(row, where)
             phrases = _phrases(row, where)
             box = _box(row, where)
-            identity = next((str(row[k]) for k in ("id", "ref_id") if row.get(k)), str(image))
+            identity = read_id(row, ("id", "ref_id"), image)
             for i, phrase in enumerate(phrases):
                 yield Example(
                     id=identity if len(phrases) == 1 else f"{identity}.{i}",
@@ -112,7 +112,11 @@ class Grounding:
 def _phrases(row: Mapping[str, Any], where: str) -> list[str]:
     found = row.get("phrase") or row.get("sentence") or row.get("sentences")
     phrases = [found] if isinstance(found, str) else found
-    if not isinstance(phrases, list) or not all(isinstance(p, str) and p.strip() for p in phrases):
+    if not (
+        isinstance(phrases, list)
+        and phrases
+        and all(isinstance(p, str) and p.strip() for p in phrases)
+    ):
         raise ValueError(f'{where}: no phrase; each row needs "phrase" (or "sentences").')
     return phrases
 

@@ -1,6 +1,6 @@
 """Rows of grounding and text detection: shapes in pixels of the original, upright picture."""
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,14 @@ from mm_numeric.answers import Box, Instance, Point, Polygon, Shape
 
 OUTSIDE = ("refuse", "clip")
 """What to do with a shape that reaches out of its picture."""
+
+_LONGEST_PX = 1_000_000_000  # of an edge; more is a mistake, and much more no float
+
+
+def read_id(row: Mapping[str, Any], names: Sequence[str], image: Path) -> str:
+    """Return the id of a row, under the first of these names that it has; else its picture."""
+    found = (row[name] for name in names if row.get(name) not in (None, ""))
+    return str(next(found, image))
 
 
 def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int] | None]:
@@ -23,10 +31,11 @@ def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int
     width, height = row.get("width"), row.get("height")
     if width is None and height is None:
         return Path(image), None
-    if not (type(width) is int and type(height) is int and min(width, height) >= 1):
+    edges = range(1, _LONGEST_PX + 1)
+    if not (type(width) is int and width in edges and type(height) is int and height in edges):
         raise ValueError(
-            f"{where}: width {width!r} and height {height!r} are not the pixels of a picture; "
-            "give both as whole numbers, or neither."
+            f"{where}: width {width!r:.40} and height {height!r:.40} are not the pixels of a "
+            "picture; give both as whole numbers, or neither."
         )
     return Path(image), (width, height)
 
@@ -89,7 +98,10 @@ def read_instance(row: Any, where: str) -> Instance:
     ignore = row.get("ignore", False)
     if not isinstance(ignore, bool):
         raise ValueError(f"{where}: ignore is true or false, not {ignore!r:.20}.")
-    return Instance(shape, str(row.get("label") or ""), ignore)
+    label = "" if row.get("label") is None else row["label"]
+    if not isinstance(label, str):
+        raise ValueError(f"{where}: a label is a text, not {label!r:.20}.")
+    return Instance(shape, label, ignore)
 
 
 def instance_row(instance: Instance) -> dict[str, Any]:
@@ -109,10 +121,21 @@ def shape_row(shape: Shape) -> dict[str, list[float]]:
 
 
 def clipped(shape: Shape, width: float, height: float) -> Shape:
-    """Return a shape with every point moved into the picture."""
+    """Return a shape with every point moved into the picture.
+
+    Raises:
+        ValueError: If it lies outside, so that no area of it is left.
+    """
     points: tuple[Point, ...] = tuple(
         (min(max(x, 0.0), width), min(max(y, 0.0), height)) for x, y in shape.points
     )
+    axes = zip(zip(*shape.points, strict=True), zip(*points, strict=True), strict=True)
+    if any(len(set(after)) == 1 < len(set(before)) for before, after in axes):
+        x, y = shape.points[0]
+        raise ValueError(
+            f"the shape that begins at ({x:g}, {y:g}) is outside the picture of {width} x {height} "
+            "pixels, and nothing is left of it at the edge"
+        )
     return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)
 
 
@@ -120,6 +143,6 @@ def _numbers(value: Any, where: str) -> list[float]:
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise ValueError(f"{where}: expected a list of numbers, found {value!r:.40}.")
     for number in value:
-        if type(number) not in (int, float) or not math.isfinite(number):
+        if type(number) not in (int, float) or not abs(number) <= sys.float_info.max:  # nan is not
             raise ValueError(f"{where}: {number!r:.40} is not a number.")
     return [float(number) for number in value]

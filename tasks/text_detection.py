@@ -14,7 +14,14 @@ from typing import Any, ClassVar
 
 from mm_numeric.answers import Box, Example, Instance, Instances, Unreadable, Written
 from mm_numeric.frames import Frame
-from mm_numeric.tasks.shapes import OUTSIDE, clipped, instance_row, read_image, read_instance
+from mm_numeric.tasks.shapes import (
+    OUTSIDE,
+    clipped,
+    instance_row,
+    read_id,
+    read_image,
+    read_instance,
+)
 
 SHAPES = ("polygon", "box")
 ORDERS = ("raster", "rows")
@@ -71,7 +78,7 @@ class TextDetection:
             if self.order == "raster":
                 items.sort(key=_raster)
             yield Example(
-                id=str(row["id"]) if row.get("id") else str(image),
+                id=read_id(row, ("id",), image),
                 image=image,
                 prompt=self.prompt,
                 answer=Instances(tuple(items)),

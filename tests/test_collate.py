@@ -77,3 +77,11 @@ def test_a_picture_that_no_frame_takes_is_named_with_its_row(collator, clock_exa
     example = dataclasses.replace(clock_examples[1][0], image=tmp_path / "a.png", where="x, line 3")
     with pytest.raises(ValueError, match="x, line 3: a picture of 3 x 900 pixels is too long"):
         collator([example])
+
+
+def test_a_question_that_cannot_be_asked_is_named_with_its_row(collator, clock_examples):
+    example = dataclasses.replace(
+        clock_examples[1][0], prompt="What is <|image_pad|>?", where="x, line 3"
+    )
+    with pytest.raises(ValueError, match=r"x, line 3: .*take the token out of the question"):
+        collator([clock_examples[1][1], example])

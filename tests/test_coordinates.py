@@ -1,5 +1,7 @@
 """Places to text and back: the exact text of every family, and an inverse that is one."""
 
+import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -159,7 +161,8 @@ def test_a_point_within_a_pixel_of_the_picture_is_on_its_edge():
         ({"space": "padded"}, "space is one of seen, original, not 'padded'"),
         ({"order": "yxyx"}, "order is one of xy, yx"),
         ({"layout": "xml"}, "layout is one of brackets"),
-        ({"top": 0}, "top is at least 1"),
+        ({"top": 0}, "top is 1 to 1000000"),
+        ({"top": 10**400}, "top is 1 to 1000000"),
         ({"top": 1}, "top 1 needs decimals"),
         ({"decimals": 7}, "decimals is 0 to 6"),
         ({"layout": "loc"}, "layout 'loc' has 1024 tokens: it takes top 1023 and no decimals"),
@@ -177,6 +180,13 @@ def test_what_cannot_be_read_back_is_refused(change, message):
         ("llava", "There is no car.", "no coordinates"),
         ("llava", "[0.1, 0.2, 0.3", "cut off within a shape"),
         ("llava", "[0.1, 0.2, 0.3]", "an odd number of coordinates"),
+        ("llava", "[ ]", "no coordinates"),
+        ("llava", f"[0.1, 0.2, 0.3, {'9' * 5000}]", "a coordinate beyond any picture"),
+        (
+            "qwen2_vl",
+            f"<|box_start|>(1,2),(3,-1{'0' * 20})<|box_end|>",
+            "a coordinate beyond any picture",
+        ),
         ("qwen2_vl", "<|box_start|>(12,3", "cut off within a shape"),
         ("qwen3_vl", '[{"bbox_2d": [1, 2', "cut off within a shape"),
         ("paligemma", "<loc0001><loc00", "an odd number of coordinates"),
@@ -196,6 +206,7 @@ def test_why_a_text_holds_no_shape(name, text, reason):
     ("name", "text"),
     [
         ("llava", "Sure! The car is at [ 0.078,0.281, 0.500 ,0.672 ]."),
+        ("llava", "[.078, .281, .5, .672]"),
         ("qwen2_vl", "<|box_start|> (78, 208), (500, 729) <|box_end|>"),
         ("qwen3_vl", '```json\n[\n\t{"bbox_2d": [78, 208, 500, 729], "label": "car"}\n]\n```'),
         ("qwen3_vl", '{"label": "car", "bbox_2d":[78,208,500,729]}'),
@@ -207,6 +218,18 @@ def test_habits_of_models_are_read(name, text):
     (found,) = frame.read(text)
     for corner, wanted in zip(found.shape.points, BOX.points, strict=True):
         assert corner == pytest.approx(wanted, abs=max(frame.step_px) / 2 + 1e-9)
+
+
+@pytest.mark.parametrize("name", COORDINATES)
+def test_reading_takes_time_linear_in_the_text(name):
+    frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES[name])
+    shape = frame.write([Instance(BOX, "a")]).text
+    started = time.perf_counter()
+    for piece in ("(", "[", '"', '"\\', "<loc", "(1,", ' "label":', "<|box_start|>", "1 ", " "):
+        run = piece * (60_000 // len(piece))
+        for text in (f"{run}x", f"{shape}{run}x", f"{run}x{shape}"):
+            assert isinstance(frame.read(text), Unreadable) == (shape not in text)
+    assert time.perf_counter() - started < 5  # squared it would be minutes
 
 
 def test_labels_go_with_their_own_object():
@@ -227,6 +250,26 @@ def test_a_label_that_could_not_be_read_back_is_refused(label):
 
 def test_a_frame_is_plain_data():
     frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["llava"])
-    assert Frame.from_dict(frame.to_dict()) == frame
-    with pytest.raises(ValueError, match="not a frame"):
-        Frame.from_dict({"width_px": 3})
+    assert Frame.from_dict(json.loads(json.dumps(frame.to_dict()))) == frame
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"width_px": None}, r"frame\.width_px: None is not a whole number"),
+        ({"height_px": 0}, "frame: a picture of 640 x 0 pixels is none"),
+        ({"view": 5}, r"frame\.view: expected settings"),
+        ({"view": {"width_px": 3}}, r"frame\.view: the setting 'height_px' is missing"),
+        ({"scale_x": 0.0}, r"frame\.view: sizes in pixels are at least 1, and scales above 0"),
+        ({"scale_y": float("inf")}, r"frame\.view: scales and offsets are finite"),
+        ({"offset_x_px": "1"}, r"frame\.view\.offset_x_px: '1' is not a number"),
+        ({"coordinates": {"decimals": 1.5}}, r"frame\.coordinates\.decimals: 1.5 is not a whole"),
+        ({"coordinates": {"order": "yxyx"}}, r"frame\.coordinates: order is one of xy, yx"),
+    ],
+)
+def test_what_is_no_frame_is_one_sentence(change, message):
+    raw = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["llava"]).to_dict()
+    (name, value) = next(iter(change.items()))
+    (raw if name in raw else raw["view"])[name] = value
+    with pytest.raises(ValueError, match=message):
+        Frame.from_dict(raw)

@@ -84,6 +84,8 @@ GOOD = '{"id": "x", "image": "a.png", "time": "7:05"}\n'
         (GOOD + "{", r"rows\.jsonl, line 2: not JSON \(Expecting property name"),
         (GOOD + "[1]", r'rows\.jsonl, line 2: expected an object \{"id": \.\.\.\}, found \[1\]\.'),
         (GOOD + "9" * 5000, r"rows\.jsonl, line 2: not JSON \(Exceeds the limit"),
+        (GOOD + "[" * 100_000, r"rows\.jsonl, line 2: not JSON \(maximum recursion depth"),
+        (GOOD + r'{"image": "a.png", "a": "b\ud83d"}', r"line 2: '\\ud83d' is half of a character"),
         ("", r"rows\.jsonl: no rows; give at least one\."),
         ("\n \n", r"rows\.jsonl: no rows"),
         (b"\xff\xfe{}", r"rows\.jsonl: cannot be read \('utf-8'"),
@@ -209,6 +211,31 @@ def test_a_cut_off_picture_is_refused_or_read_but_never_a_crash(tmp_path, kind):
             assert str(error).startswith(f"r, line 1: the picture {path} cannot be read (")  # noqa: PT017
             refused += 1
     assert refused > 30
+
+
+def test_a_picture_whose_exif_is_damaged_is_refused(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "hello"
+    path = tmp_path / "a.jpg"
+    Image.new("RGB", (6, 4)).save(path, exif=exif)
+    whole = path.read_bytes()
+    text, number = b"\x01\x0e\x00\x02\x00\x00\x00\x06", b"\x01\x0e\x00\x0b\x00\x00\x00\x01"
+    assert text in whole
+    path.write_bytes(whole.replace(text, number))  # the text is said to be one float
+    with pytest.raises(ValueError, match=r"^r, line 1: the picture \S+a\.jpg cannot be read \("):
+        picture(path)
+
+
+def test_rows_without_a_question_are_refused(tmp_path):
+    class Silent(Clock):
+        def examples(self, rows, *, training):
+            return iter(())
+
+    path = rows_file(tmp_path, GOOD + GOOD)
+    with pytest.raises(
+        ValueError, match=r"rows\.jsonl: no question in any of 2 rows; give at least"
+    ):
+        load_examples(Silent(), DataSource(path=str(path)), tmp_path, training=True)
 
 
 def test_what_is_no_picture_is_refused(tmp_path):

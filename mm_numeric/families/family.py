@@ -7,18 +7,25 @@ part, and which class is loaded. Training, prediction and the tests go through t
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from PIL import Image
 from torch import Tensor
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from mm_numeric.config import ModelConfig, read_coordinates
-from mm_numeric.families.loading import check_saved_frame, load_weights, save_frame
+from mm_numeric.families.loading import (
+    check_saved_frame,
+    check_type,
+    load_weights,
+    save_frame,
+)
 from mm_numeric.frames import Frame, Resize
 from mm_numeric.vocabulary import NumberVocabulary
+
+_QUESTIONS_KEPT = 10_000  # of those that were tokenised: most tasks ask the same one
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,8 @@ class Family(ABC):
     habit: ClassVar[str] = "pixels_original"
     """How the family writes coordinates unless told otherwise: a key of ``COORDINATES``."""
 
+    takes_pictures: ClassVar[bool] = True
+
     encoder_decoder: ClassVar[bool] = False
     """Whether the answer goes to a decoder of its own (T5)."""
 
@@ -74,6 +83,9 @@ class Family(ABC):
 
     pad_id: int
 
+    image_id: int
+    """The placeholder of an image feature, where the family sees pictures."""
+
     decoder_start_id: int
     """What a decoder of its own begins with."""
 
@@ -92,6 +104,7 @@ class Family(ABC):
                 raise ValueError(
                     f"model.picture.{setting}: {self.name} has no such setting. Known: {known}."
                 )
+        self._questions: dict[tuple[str, bool], list[int]] = {}
 
     # -- loading and saving -------------------------------------------------------------------
 
@@ -106,12 +119,30 @@ class Family(ABC):
         Raises:
             ValueError: If the checkpoint is of another family, or was trained in another frame.
         """
-        tokenizer = AutoTokenizer.from_pretrained(
-            source, revision=model.revision, trust_remote_code=model.trust_remote_code
-        )
+        check_type(cls.model_class, cls.name, source, model)
+        tokenizer = cls._load_tokenizer(source, model)
         family = cls(tokenizer, cls._load_image_processor(source, model), model)
         check_saved_frame(source, family.resize, family.coordinates)
+        if model.picture:  # it would hide that the image processor beside the weights was changed
+            own = replace(model, picture={})
+            resize = cls(tokenizer, cls._load_image_processor(source, own), own).resize
+            where = f"the image processor in {source}"
+            check_saved_frame(source, resize, family.coordinates, where)
         return family
+
+    @classmethod
+    def _load_tokenizer(cls, source: str, model: ModelConfig) -> Any:
+        """Load the tokenizer."""
+        return AutoTokenizer.from_pretrained(
+            source, revision=model.revision, trust_remote_code=model.trust_remote_code
+        )
+
+    @classmethod
+    def load_config(cls, source: str, model: ModelConfig) -> Any:
+        """Load the configuration of a checkpoint, as transformers has it."""
+        return AutoConfig.from_pretrained(
+            source, revision=model.revision, trust_remote_code=model.trust_remote_code
+        )
 
     @classmethod
     @abstractmethod
@@ -150,9 +181,26 @@ class Family(ABC):
 
     # -- text ---------------------------------------------------------------------------------
 
-    @abstractmethod
     def question(self, text: str, image_tokens: int) -> list[int]:
-        """Return the tokens of a question, with so many placeholders; 0 where it has no picture."""
+        """Return the tokens of a question, with so many placeholders; 0 where it has no picture.
+
+        Raises:
+            ValueError: If it cannot be asked so.
+        """
+        key = text, image_tokens > 0
+        if key not in self._questions:
+            if len(self._questions) >= _QUESTIONS_KEPT:
+                self._questions.clear()
+            self._questions[key] = self._tokenised(*key)
+        ids = self._questions[key]
+        if not image_tokens:
+            return list(ids)
+        at = ids.index(self.image_id)
+        return [*ids[:at], *[self.image_id] * image_tokens, *ids[at + 1 :]]
+
+    @abstractmethod
+    def _tokenised(self, text: str, with_picture: bool) -> list[int]:
+        """Return the tokens of a question, one placeholder standing for the picture."""
 
     @abstractmethod
     def pictures(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
@@ -167,12 +215,29 @@ class Family(ABC):
             config: Of the model, in transformers' class; it says how large a patch is.
         """
 
-    def prompts(self, texts: Sequence[str], pictures: Sequence[Image.Image | None]) -> Prompts:
-        """Write questions, each about a picture or, where it is None, about none."""
-        ids = [
-            self.question(text, 0 if picture is None else self.image_tokens(*picture.size))
-            for text, picture in zip(texts, pictures, strict=True)
-        ]
+    def prompts(
+        self,
+        texts: Sequence[str],
+        pictures: Sequence[Image.Image | None],
+        where: Sequence[str] | None = None,
+    ) -> Prompts:
+        """Write questions.
+
+        Args:
+            texts: What is asked.
+            pictures: What each is about; None for nothing to see.
+            where: File and line of each, for errors.
+
+        Raises:
+            ValueError: If one cannot be asked so.
+        """
+        ids = []
+        for i, (text, picture) in enumerate(zip(texts, pictures, strict=True)):
+            try:
+                image_tokens = 0 if picture is None else self.image_tokens(*picture.size)
+                ids.append(self.question(text, image_tokens))
+            except ValueError as error:
+                raise ValueError(f"{where[i]}: {error}" if where else str(error)) from error
         shown = [picture for picture in pictures if picture is not None]
         return Prompts(ids=ids, pictures=self.pictures(shown) if shown else {})
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, BitsAndBytesConfig
+from transformers import BitsAndBytesConfig, PreTrainedConfig
 
 from mm_numeric.config import ModelConfig
 from mm_numeric.coordinates import Coordinates
@@ -30,16 +30,7 @@ def load_weights(model_class: Any, family: str, source: str, model: ModelConfig)
         ValueError: If the checkpoint is of another class, lacks weights or holds some of another
             shape, or is to be quantised without bitsandbytes.
     """
-    config = AutoConfig.from_pretrained(
-        source, revision=model.revision, trust_remote_code=model.trust_remote_code
-    )
-    wanted = getattr(model_class, "config_class", None)
-    if wanted is not None and config.model_type != wanted.model_type:
-        raise ValueError(
-            f"model.name: {source!r} is a checkpoint of type {config.model_type!r}, and "
-            f"model.family says {family}, which is {wanted.model_type!r}; set model.family to the "
-            "family that it belongs to."
-        )
+    check_type(model_class, family, source, model)
     loaded, info = model_class.from_pretrained(
         source,
         revision=model.revision,
@@ -53,6 +44,26 @@ def load_weights(model_class: Any, family: str, source: str, model: ModelConfig)
     )
     refuse_gaps(info, source)
     return loaded
+
+
+def check_type(model_class: Any, family: str, source: str, model: ModelConfig) -> None:
+    """Refuse a checkpoint of another class.
+
+    A folder without ``config.json``, that of a tokenizer alone, cannot say what it is.
+
+    Raises:
+        ValueError: If it is of another class.
+    """
+    wanted = getattr(model_class, "config_class", None)
+    if wanted is None or (Path(source).is_dir() and not Path(source, "config.json").is_file()):
+        return
+    config, _ = PreTrainedConfig.get_config_dict(source, revision=model.revision)
+    if config.get("model_type") != wanted.model_type:
+        raise ValueError(
+            f"model.name: {source!r} is a checkpoint of type {config.get('model_type')!r}, and "
+            f"model.family says {family}, which is {wanted.model_type!r}; set model.family to the "
+            "family that it belongs to."
+        )
 
 
 def refuse_gaps(info: dict[str, Any], source: str) -> None:
@@ -100,8 +111,16 @@ def save_frame(folder: Path, resize: Resize, coordinates: Coordinates) -> None:
     (folder / FRAME).write_text(json.dumps(frame, indent=1) + "\n", encoding="utf-8")
 
 
-def check_saved_frame(source: str, resize: Resize, coordinates: Coordinates) -> None:
+def check_saved_frame(
+    source: str, resize: Resize, coordinates: Coordinates, where: str = "model.picture"
+) -> None:
     """Refuse a folder whose model was trained in another frame: its boxes would be read wrongly.
+
+    Args:
+        source: The folder, or a hub name.
+        resize: How pictures are seen here.
+        coordinates: How places are written here.
+        where: What says how pictures are seen here, for errors.
 
     Raises:
         ValueError: If the frame beside the weights is another.
@@ -116,7 +135,7 @@ def check_saved_frame(source: str, resize: Resize, coordinates: Coordinates) -> 
         raise ValueError(f"{file}: not a frame ({error}); delete it or restore it.") from error
     for name, ours in {**asdict(resize), **asdict(coordinates)}.items():
         if theirs.get(name) != ours:
-            setting = "model.picture" if name in asdict(resize) else "model.coordinates"
+            setting = where if name in asdict(resize) else "model.coordinates"
             raise ValueError(
                 f"{setting}: the model in {source} was trained with {name} {theirs.get(name)!r}, "
                 f"and here it is {ours!r}: its coordinates would be read in another frame. Set it "

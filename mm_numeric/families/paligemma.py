@@ -98,19 +98,15 @@ class PaliGemma(Family):
         """Return the number of patches, the same for every picture."""
         return self.patches
 
-    def question(self, text: str, image_tokens: int) -> list[int]:
-        """Return the tokens of a question.
-
-        Raises:
-            ValueError: If it holds the token that stands for a picture.
-        """
+    def _tokenised(self, text: str, with_picture: bool) -> list[int]:
+        """Return the tokens of a question, one placeholder standing for the picture."""
         ids: list[int] = self.tokenizer(f"<bos>{text}\n", add_special_tokens=False)["input_ids"]
         if self.image_id in ids:
             raise ValueError(
                 f"the prompt {text!r:.80} holds {IMAGE_TOKEN}, which is put before the question by "
                 "itself, once for each patch of its picture; take it out of the prompt."
             )
-        return [self.image_id] * image_tokens + ids
+        return [self.image_id] * with_picture + ids
 
     def pictures(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
         """Return pictures as squares, [n, 3, side, side]."""

@@ -24,6 +24,7 @@ from mm_numeric.frames import Resize
 
 IMAGE_TOKEN = "<|image_pad|>"
 END_TOKEN = "<|im_end|>"
+TEXT_END_TOKEN = "<|endoftext|>"
 
 
 class Qwen2VL(Family):
@@ -46,16 +47,16 @@ class Qwen2VL(Family):
         """Wrap the tokenizer and the image processor of a checkpoint; neither is changed."""
         super().__init__(tokenizer, image_processor, model)
         self.image_id = self.token_id(IMAGE_TOKEN)
-        end_id = self.token_id(END_TOKEN)
+        end_id, text_end_id = self.token_id(END_TOKEN), tokenizer.get_vocab().get(TEXT_END_TOKEN)
+        self.stop_ids = [end_id] if text_end_id is None else [end_id, text_end_id]
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else end_id
-        self.stop_ids = [end_id]
         self.resize = Resize(
             kind="smart",
             factor=image_processor.patch_size * image_processor.merge_size,
             min_pixels=image_processor.size["shortest_edge"],
             max_pixels=image_processor.size["longest_edge"],
         )
-        self._prompt_ids: dict[tuple[str, bool], list[int]] = {}
+        self._check_limits()
 
     @classmethod
     def _load_image_processor(cls, source: str, model: ModelConfig) -> Any:
@@ -68,26 +69,15 @@ class Qwen2VL(Family):
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Make a model of a million parameters from code; see ``mm_numeric.families.tiny``."""
-        from mm_numeric.families.tiny import make_tiny_qwen2_vl
+        """Make a model of a million parameters from code."""
+        from mm_numeric.families.tiny_qwen import make_tiny_qwen
 
-        make_tiny_qwen2_vl(folder, seed)
+        make_tiny_qwen(cls.model_class, folder, seed)
 
     def image_tokens(self, width: int, height: int) -> int:
         """Return the number of merged patches."""
         view = self.resize.view(width, height)
         return view.width_px * view.height_px // self.resize.factor**2
-
-    def question(self, text: str, image_tokens: int) -> list[int]:
-        """Return the tokens of a question, in the checkpoint's own chat template."""
-        key = text, image_tokens > 0
-        if key not in self._prompt_ids:
-            self._prompt_ids[key] = self._tokenised(*key)
-        written = self._prompt_ids[key]
-        if not image_tokens:
-            return list(written)
-        at = written.index(self.image_id)
-        return [*written[:at], *[self.image_id] * image_tokens, *written[at + 1 :]]
 
     def pictures(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
         """Return the patches of pictures, and how many there are in each direction."""
@@ -106,7 +96,7 @@ class Qwen2VL(Family):
         answered: Tensor,
         pictures: dict[str, Tensor],
     ) -> dict[str, Any]:
-        """Return what ``Qwen2VLForConditionalGeneration.forward`` takes for a padded batch."""
+        """Return what the forward of these models takes for a padded batch."""
         return {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -122,4 +112,30 @@ class Qwen2VL(Family):
             add_generation_prompt=True,
             tokenize=False,
         )
-        return self.tokenizer(written, add_special_tokens=False)["input_ids"]
+        ids: list[int] = self.tokenizer(written, add_special_tokens=False)["input_ids"]
+        if ids.count(self.image_id) != with_picture:
+            raise ValueError(
+                f"model.name: the chat template of {self.tokenizer.name_or_path} writes "
+                f"{ids.count(self.image_id)} {IMAGE_TOKEN} for a question with "
+                f"{int(with_picture)} pictures ({text!r:.60}); take the token out of the question, "
+                f"or give a checkpoint whose template is that of {self.name}."
+            )
+        return ids
+
+    def _check_limits(self) -> None:
+        """Refuse pixel limits that no picture can be resized to.
+
+        Raises:
+            ValueError: If the smaller is the larger, or the larger not even one merged patch.
+        """
+        least, most, factor = self.resize.min_pixels, self.resize.max_pixels, self.resize.factor
+        if most < factor**2:
+            raise ValueError(
+                f"model.picture.max_pixels: {most} is less than the smallest picture that "
+                f"{self.name} sees, {factor} x {factor} = {factor**2} pixels; give at least that."
+            )
+        if least > most:
+            raise ValueError(
+                f"model.picture: min_pixels {least} is more than max_pixels {most} (what is not "
+                "set is as the checkpoint says); set both, the smaller first."
+            )

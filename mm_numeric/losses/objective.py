@@ -98,7 +98,8 @@ class Objective:
 
         Args:
             logits: [n, v] at the supervised rows, or [b, t, v].
-            labels: [n], or [b, t] with ``IGNORE_INDEX`` where nothing is trained.
+            labels: [n], or [b, t] with ``IGNORE_INDEX`` where nothing is trained. With [b, t, v]
+                logits [n] labels need spans that say which rows they are (``supervised``).
             spans: The numbers, from ``NumberSpans``. With [b, t] labels they are found here when
                 None, on the CPU.
             shift: Labels stand at the token itself, as causal language models in transformers take
@@ -257,6 +258,10 @@ class Objective:
             if rows is None:
                 rows = (labels != IGNORE_INDEX).flatten().nonzero().squeeze(1)
             return inputs.flatten(0, 1), labels.flatten()[rows], spans, rows
+        if inputs.dim() == 3 and labels.dim() == 1 and spans is not None and not shift:
+            rows = spans.supervised
+            if rows is not None and rows.shape == labels.shape:
+                return inputs.flatten(0, 1), labels, spans, rows
         if inputs.dim() != 2 or labels.shape != inputs.shape[:1] or shift or spans is None:
             raise ValueError(
                 f"an objective takes {what} [b, t, :] with labels [b, t], or {what} [n, :] with "

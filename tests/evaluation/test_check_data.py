@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from browser import drawn_in_a_browser
+from doctor import config_of, kinds
 from PIL import Image
 from rectangles import write_rectangles
 
 from mm_numeric import cli
 from mm_numeric.answers import Box, Example, Mark, Written
-from mm_numeric.config import config_from_dict
 from mm_numeric.evaluation.boxes import iou
 from mm_numeric.evaluation.check_data import check_data
 from mm_numeric.evaluation.check_page import write_check_page
@@ -20,22 +20,6 @@ from mm_numeric.evaluation.check_text import report_text
 from mm_numeric.evaluation.score import score
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-
-
-def config_of(folder, train, test=None, **changes):
-    raw = {
-        "task": "grounding",
-        "data": {"train": {"path": str(train)}, "test": {"path": str(test or train)}},
-        "model": {"name": "tiny", "dtype": "float32", "picture": {"max_pixels": 100 * 100}},
-        "trainer": {"output_dir": str(folder / "run")},
-        "predict": {"max_new_tokens": 64},
-        **changes,
-    }
-    return config_from_dict(raw, where="test", title="test")
-
-
-def kinds(report, split=0):
-    return {kind: len(f.sentences) for kind, f in report.checkups[split].faults.items()}
 
 
 def test_good_data_is_ready(tmp_path):

@@ -110,6 +110,7 @@ def test_every_parameter_is_in_one_part_and_lora_stays_in_the_language_model(che
     assert len(targets) >= 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "coordinates"), WAYS)
 def test_eight_rectangles_are_learnt_and_found_again(tmp_path, rows, name, coordinates):
     config = config_from_dict(

@@ -1,17 +1,27 @@
-"""The Qwen2-VL family: prompts, answers and inputs, through real transformers classes."""
+"""Text and pictures of Qwen2-VL, Qwen2.5-VL and Qwen3-VL, through real transformers classes."""
+
+import json
+import shutil
 
 import pytest
-import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
-from tiny_models import TINY, tiny_family, tiny_model
+from tiny_models import TINY, tiny_family
+from tiny_qwens import checkpoint, each_qwen, qwen, real_sizes
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
-from mm_numeric.collate import TrainingCollator, prompt_batch
+from mm_numeric.config import ModelConfig
 from mm_numeric.data import open_picture
-from mm_numeric.generate import generate
-from mm_numeric.vocabulary import NumberVocabulary
+from mm_numeric.families.qwen2_vl import Qwen2VL
+from mm_numeric.frames import Resize
 
-PICTURE = Image.new("RGB", (70, 70), (200, 100, 50))
+PICTURE = Image.new("RGB", (70, 100), (200, 100, 50))
+MARKERS = ["<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>", "<|box_end|>",
+           "<|quad_start|>", "<|quad_end|>"]  # fmt: skip
+
+
+# Text
 
 
 def test_digits_are_tokens_and_text_survives_the_tokenizer():
@@ -21,86 +31,75 @@ def test_digits_are_tokens_and_text_survives_the_tokenizer():
         assert tokenizer.decode(ids) == text
     ids = tokenizer("12:59", add_special_tokens=False)["input_ids"]
     assert [tokenizer.decode([i]) for i in ids] == ["1", "2", ":", "5", "9"]
+    assert len(tokenizer('[{"bbox_2d": [12, 3, 40, 51]}]')["input_ids"]) == 21
 
 
-def test_prompt_has_one_placeholder_for_each_merged_patch():
-    family = tiny_family()
-    (ids,) = family.prompts(["What time is it?"], [PICTURE]).ids
-    height, width = smart_resize(70, 70, factor=28, min_pixels=56 * 56, max_pixels=56 * 56)
-    assert ids.count(family.image_id) == (height // 28) * (width // 28) == 4
-    text = family.tokenizer.decode(ids)
-    assert text.endswith("What time is it?<|im_end|>\n<|im_start|>assistant\n")
-    assert text.startswith("<|im_start|>user\n<|vision_start|><|image_pad|>")
+def test_special_tokens_stand_in_the_order_of_qwen_s_own():
+    vocabulary = tiny_family().tokenizer.get_vocab()
+    first = vocabulary["<|endoftext|>"]
+    ends = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    assert [vocabulary[token] - first for token in [*ends, *MARKERS]] == list(range(9))
+    assert vocabulary["<|image_pad|>"] - first == 151655 - 151643
 
 
-def test_an_answer_ends_with_the_token_that_stops_generation():
-    family = tiny_family()
+@each_qwen
+def test_prompt_has_one_placeholder_for_each_merged_patch(cls):
+    family = qwen(cls)
+    ids, without = family.prompts(["What time is it?", "Why?"], [PICTURE, None]).ids
+    view = family.frame(*PICTURE.size).view
+    tokens = view.width_px * view.height_px // family.resize.factor**2
+    assert family.tokenizer.decode(ids) == (
+        f"<|im_start|>user\n<|vision_start|>{'<|image_pad|>' * tokens}<|vision_end|>"
+        "What time is it?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert tokens == family.image_tokens(*PICTURE.size) > 1
+    assert family.tokenizer.decode(without) == (
+        "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_the_checkpoint_s_own_template_decides_on_a_system_prompt():
+    family = Qwen2VL.load(checkpoint(Qwen2VL), TINY)
+    plain = family.prompts(["Why?"], [None]).ids[0]
+    system = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+    family = Qwen2VL.load(checkpoint(Qwen2VL), TINY)
+    family.tokenizer.chat_template = system + family.tokenizer.chat_template
+    with_system = family.prompts(["Why?"], [None]).ids[0]
+    assert family.tokenizer.decode(with_system) == system + family.tokenizer.decode(plain)
+
+
+def test_a_template_without_a_place_for_the_picture_is_refused():
+    family = Qwen2VL.load(checkpoint(Qwen2VL), TINY)
+    with pytest.raises(ValueError, match=r"writes 2 <\|image_pad\|> for a question with 1 pictur"):
+        family.prompts(["What is <|image_pad|>?"], [PICTURE])
+    family.tokenizer.chat_template = "{{ messages[0]['content'][-1]['text'] }}"
+    with pytest.raises(ValueError, match=r"chat template of .* writes 0 <\|image_pad\|>"):
+        family.prompts(["What time is it?"], [PICTURE])
+
+
+@each_qwen
+def test_an_answer_ends_with_the_first_of_the_tokens_that_stop_generation(cls):
+    family = qwen(cls)
     answer = family.answer("7:05")
-    assert answer.ids[-1] == family.stop_ids[0] == family.tokenizer.get_vocab()["<|im_end|>"]
+    vocabulary = family.tokenizer.get_vocab()
+    assert family.stop_ids == [vocabulary["<|im_end|>"], vocabulary["<|endoftext|>"]]
+    assert answer.ids[-1] == family.stop_ids[0]
     assert answer.offsets == [(0, 1), (1, 2), (2, 3), (3, 4), (0, 0)]
 
 
-def test_the_model_has_about_a_million_parameters_and_its_seed_matters():
-    one, same, other = tiny_model(0), tiny_model(0), tiny_model(1)
-    assert 0.8e6 < sum(p.numel() for p in one.parameters()) < 1.3e6
-    weights = [dict(m.named_parameters())["model.visual.patch_embed.proj.weight"]
-               for m in (one, same, other)]  # fmt: skip
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
+@each_qwen
+def test_markers_of_coordinates_survive_and_end_nothing(cls):
+    """They are special tokens, and answers that stop at <|object_ref_start|> a known complaint."""
+    family = qwen(cls)
+    written = "".join(MARKERS)
+    ids = [family.token_id(marker) for marker in MARKERS]
+    assert family.answer(written).ids == [*ids, family.stop_ids[0]]
+    assert set(ids) <= set(family.tokenizer.all_special_ids)
+    assert family.text([*ids, family.stop_ids[0], ids[0]]) == written
+    assert family.text([*ids, family.stop_ids[1], ids[0]]) == written
 
 
-def test_making_a_tiny_model_leaves_the_random_state_alone(tmp_path):
-    torch.manual_seed(7)
-    expected = torch.rand(1)
-    torch.manual_seed(7)
-    tiny_family().make_tiny(tmp_path, seed=3)
-    assert torch.equal(torch.rand(1), expected)
-
-
-def test_answers_do_not_depend_on_the_batch(clock_examples):
-    """Left padding and pictures of a batch must not leak into each other."""
-    _, examples = clock_examples
-    family, model = tiny_family(), tiny_model().eval()
-    together = list(generate(model, family, examples[:5], 6))
-    alone = [next(generate(model, family, [example], 6)) for example in examples[:5]]
-    assert together == alone
-
-
-def test_a_checkpoint_s_own_habits_of_generation_are_set_aside(clock_examples):
-    _, examples = clock_examples
-    family, model = tiny_family(), tiny_model().eval()
-    plain = list(generate(model, family, examples[:5], 6))
-    model.generation_config.update(repetition_penalty=9.0, no_repeat_ngram_size=1, num_beams=3)
-    assert list(generate(model, family, examples[:5], 6)) == plain
-
-
-def test_logits_at_supervised_rows_equal_those_of_the_full_forward(clock_examples):
-    task, examples = clock_examples
-    family, model = tiny_family(), tiny_model().eval()
-    vocabulary = NumberVocabulary.from_tokenizer(family.tokenizer)
-    batch = TrainingCollator(family, task, vocabulary)(examples[:4])
-    labels, supervised, _ = (batch.pop(k) for k in ("labels", "supervised", "spans"))
-    with torch.no_grad():
-        full = model(**batch).logits
-        rows = model(**batch, logits_to_keep=supervised).logits
-    torch.testing.assert_close(rows, full[supervised])
-    assert len(rows) == len(labels)
-
-
-def test_training_and_generation_write_the_same_prompt(clock_examples):
-    task, examples = clock_examples
-    family = tiny_family()
-    vocabulary = NumberVocabulary.from_tokenizer(family.tokenizer)
-    trained = TrainingCollator(family, task, vocabulary)(examples[:1])
-    asked, _ = prompt_batch(family, examples[:1])
-    length = asked["input_ids"].shape[1]
-    assert torch.equal(trained["input_ids"][:, :length], asked["input_ids"])
-    assert torch.equal(trained["pixel_values"], asked["pixel_values"])
-
-
-def test_another_family_s_tokenizer_is_refused(clock_examples):
-    from mm_numeric.families.qwen2_vl import Qwen2VL
-
+def test_another_family_s_tokenizer_is_refused():
     class OtherTokenizer:
         name_or_path = "other/model"
 
@@ -111,6 +110,86 @@ def test_another_family_s_tokenizer_is_refused(clock_examples):
         Qwen2VL(OtherTokenizer(), None, TINY)
 
 
+# Pictures
+
+
+@each_qwen
+@pytest.mark.parametrize(
+    "size", [(1, 1), (1, 200), (27, 29), (42, 70), (2000, 10), (333, 512), (1280, 720)]
+)
+def test_the_frame_is_what_the_real_image_processor_makes(cls, size):
+    for family in (qwen(cls), real_sizes(cls)):
+        view = family.frame(*size).view
+        prompts = family.prompts(["?"], [Image.new("RGB", size)])
+        (grid,) = prompts.pictures["image_grid_thw"].tolist()
+        patch = family.image_processor.patch_size
+        assert (1, view.height_px, view.width_px) == (1, grid[1] * patch, grid[2] * patch)
+        assert prompts.ids[0].count(family.image_id) == grid[1] * grid[2] // 4
+    assert real_sizes(cls).resize.factor == (32 if cls.habit == "qwen3_vl" else 28)
+
+
+@given(st.integers(1, 4000), st.integers(1, 4000), st.sampled_from([28, 32]),
+       st.integers(1, 200_000), st.integers(0, 200_000))  # fmt: skip
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_smart_resize_is_that_of_transformers(width, height, factor, min_pixels, more):
+    limits = {"factor": factor, "min_pixels": min_pixels, "max_pixels": min_pixels + more}
+    if max(width, height) <= 200 * min(width, height):
+        view = Resize(kind="smart", **limits).view(width, height)
+        assert (view.height_px, view.width_px) == smart_resize(height, width, **limits)
+
+
 def test_pictures_are_seen_in_colour_and_upright(clock_examples):
-    _, examples = clock_examples
-    assert open_picture(examples[0]).mode == "RGB"
+    _, clocks = clock_examples
+    assert open_picture(clocks[0]).mode == "RGB"
+
+
+@each_qwen
+def test_picture_limits_change_the_processor_the_frame_and_what_is_saved(cls, tmp_path):
+    factor = qwen(cls).resize.factor
+    limits = {"min_pixels": factor**2, "max_pixels": 9 * factor**2}
+    family = cls.load(checkpoint(cls), ModelConfig(name="tiny", picture=limits))
+    size = family.image_processor.size
+    assert (size["shortest_edge"], size["longest_edge"]) == (factor**2, 9 * factor**2)
+    assert family.image_tokens(4000, 4000) == family.image_tokens(3 * factor, 3 * factor) == 9
+    assert family.image_tokens(factor, factor) == 1
+    family.save(tmp_path)
+    again = cls.load(str(tmp_path), TINY)
+    assert again.resize == family.resize
+    assert again.resize != qwen(cls).resize
+
+
+def test_limits_of_real_checkpoints_stand_in_keys_of_their_own(tmp_path):
+    """preprocessor_config.json of Qwen2.5-VL has min_pixels and max_pixels, and no size."""
+    shutil.copytree(checkpoint(Qwen2VL), tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "preprocessor_config.json"
+    raw = json.loads(file.read_text())
+    del raw["size"]
+    file.write_text(json.dumps({**raw, "min_pixels": 3136, "max_pixels": 12845056}))
+    own = Qwen2VL.load(str(tmp_path), TINY)
+    assert (own.resize.min_pixels, own.resize.max_pixels) == (3136, 12845056)
+    changed = Qwen2VL.load(str(tmp_path), ModelConfig(name="x", picture={"max_pixels": 28**2 * 6}))
+    assert (changed.resize.min_pixels, changed.resize.max_pixels) == (3136, 28**2 * 6)
+    changed.save(tmp_path / "saved")
+    saved = shutil.copytree(tmp_path / "saved", tmp_path / "again")
+    assert Qwen2VL.load(str(saved), TINY).resize == changed.resize
+
+
+@each_qwen
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (
+            {"min_pixels": 9000, "max_pixels": 2000},
+            r": min_pixels 9000 is more than max_pixels 2000",
+        ),
+        (
+            {"min_pixels": 99_999},
+            r": min_pixels 99999 is more than max_pixels \d+ \(what is not set",
+        ),
+        ({"max_pixels": 700}, r"\.max_pixels: 700 is less than the smallest picture that Qwen"),
+        ({"side": 224}, r"\.side: Qwen\S*-VL has no such setting. Known: min_pixels, max_pixels"),
+    ],
+)
+def test_limits_that_no_picture_meets_are_refused(cls, limits, message):
+    with pytest.raises(ValueError, match=rf"^model\.picture{message}"):
+        cls.load(checkpoint(cls), ModelConfig(name="tiny", picture=limits))

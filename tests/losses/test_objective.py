@@ -311,9 +311,11 @@ def test_the_same_from_unshifted_labels_and_from_rows(name):
     assert torch.equal(gradient, wanted)
 
     supervised = shifted != IGNORE_INDEX
-    result, gradient = stepped(
-        whole, logits[supervised], shifted[supervised], spans=whole.spans(shifted)
-    )
+    spans = whole.spans(shifted)
+    result, gradient = stepped(whole, logits, shifted[supervised], spans=spans)
+    assert torch.equal(result.loss, expected.loss)
+    assert torch.equal(gradient, wanted)
+    result, gradient = stepped(whole, logits[supervised], shifted[supervised], spans=spans)
     torch.testing.assert_close(result.loss, expected.loss)
     torch.testing.assert_close(gradient, wanted[supervised])
     torch.testing.assert_close(result.parts, expected.parts)

@@ -43,15 +43,18 @@ def test_every_sentence_is_a_question():
         ({"image": None}, r'line 1: no picture; each row needs "image"'),
         ({"phrase": None}, r'line 1: no phrase; each row needs "phrase"'),
         ({"phrase": ["a", ""]}, "line 1: no phrase"),
+        ({"phrase": None, "sentences": []}, "line 1: no phrase"),
         ({"box": None}, r'line 1: no box; each row needs "box" as \[x1'),
         ({"box": None, "bbox": [1, 2, 3, 4]}, '"bbox" may be x1, y1, x2, y2 or x, y, width'),
         ({"box": [1, 2, 3]}, r"line 1, box: a box is \[x1, y1, x2, y2\], not 3 numbers\."),
         ({"box": "1 2 3 4"}, "line 1, box: expected a list of numbers, found '1 2 3 4'"),
         ({"box": [1, 2, "3", 4]}, "line 1, box: '3' is not a number"),
         ({"box": [1, 2, float("nan"), 4]}, "line 1, box: nan is not a number"),
+        ({"box": [1, 2, 10**400, 4]}, "line 1, box: 10{39} is not a number"),
         ({"box": [9, 2, 3, 4]}, r"the box \[9, 2, 3, 4\] is reversed; write the smaller"),
         ({"box": [3, 2, 3, 4]}, r"the box \[3, 2, 3, 4\] has no area"),
         ({"width": 640}, "line 1: width 640 and height None are not the pixels of a picture"),
+        ({"width": 640, "height": 10**400}, "height 10{39} are not the pixels of a picture"),
     ],
 )
 def test_a_bad_row_is_one_sentence(changes, message):
@@ -65,6 +68,12 @@ def test_a_box_comes_back_from_its_text():
     found = Grounding().parse(written.text, FRAME)
     assert Grounding().format(found, FRAME) == written
     assert Grounding().recorded(Grounding().record(found)) == found
+
+
+def test_an_id_may_be_0():
+    assert [grounded(id=i)[0].id for i in (0, "", None)] == ["0", "a.png", "a.png"]
+    assert grounded(id=None, ref_id=0)[0].id == "0"
+    assert detected(id=0).id == "0"
 
 
 @pytest.mark.parametrize(
@@ -86,6 +95,11 @@ def test_a_box_outside_is_refused_or_clipped_as_declared():
     with pytest.raises(ValueError, match=r"the point \(700, 470\) is outside the picture of 640"):
         Grounding().format(far, FRAME)
     assert Grounding(outside="clip").format(far, FRAME).text.endswith("1000, 979]}]")
+    farther = Box(650, 400, 700, 470)
+    with pytest.raises(
+        ValueError, match=r"begins at \(650, 400\) is outside the picture of 640 x 480"
+    ):
+        Grounding(outside="clip").format(farther, FRAME)
 
 
 def test_words_are_written_in_reading_order_without_the_ignored():
@@ -127,6 +141,7 @@ def test_a_picture_without_words_says_so():
         ({"polygon": [1, 2, 3, 4]}, "at least three points, not 4 numbers"),
         ({"polygon": [1, 2, 3, 4, 5, 6, 7]}, "at least three points, not 7 numbers"),
         ({"polygon": QUAD, "ignore": 1}, "ignore is true or false, not 1"),
+        ({"polygon": QUAD, "label": 0}, r"instances\.0: a label is a text, not 0"),
     ],
 )
 def test_a_bad_instance_is_one_sentence(instance, message):

@@ -1,0 +1,89 @@
+"""Small models that read text, made from code: a GPT-2 and a T5.
+
+Their tokenizers write every digit as one token, as the larger ones of today do.
+"""
+
+import string
+from pathlib import Path
+
+import torch
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2Tokenizer,
+    T5Config,
+    T5ForConditionalGeneration,
+    T5Tokenizer,
+)
+
+_WIDTH = 128
+
+
+def make_tiny_gpt2(folder: Path, seed: int) -> None:
+    """Save a GPT-2 of two layers, for texts of up to 512 bytes.
+
+    Args:
+        folder: Where ``from_pretrained`` will find it.
+        seed: Of the weights.
+    """
+    tokenizer = tiny_gpt2_tokenizer()
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=512,
+        n_embd=_WIDTH,
+        n_layer=2,
+        n_head=4,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        initializer_range=0.08,  # about 1 / sqrt(width), as in mm_numeric.families.tiny
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = GPT2LMHeadModel(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def make_tiny_t5(folder: Path, seed: int) -> None:
+    """Save a T5 of two layers on each side.
+
+    Args:
+        folder: Where ``from_pretrained`` will find it.
+        seed: Of the weights.
+    """
+    tokenizer = tiny_t5_tokenizer()
+    config = T5Config(
+        vocab_size=len(tokenizer),
+        d_model=_WIDTH,
+        d_kv=_WIDTH // 8,
+        d_ff=2 * _WIDTH,
+        num_layers=2,
+        num_heads=8,  # with 4 it takes twice as long to tell 99 from 9: positions are relative
+        dropout_rate=0.0,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = T5ForConditionalGeneration(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def tiny_gpt2_tokenizer() -> GPT2Tokenizer:
+    """Return a tokenizer that splits text as GPT-2's does and joins nothing: a token a byte."""
+    tokens = ["<|endoftext|>", *sorted(ByteLevel.alphabet())]
+    return GPT2Tokenizer(vocab={token: i for i, token in enumerate(tokens)}, merges=[])
+
+
+def tiny_t5_tokenizer() -> T5Tokenizer:
+    """Return a SentencePiece tokenizer as T5's, with a token for each printable ASCII character."""
+    names = ["<pad>", "</s>", "<unk>"]
+    pieces = ["\u2581", *string.digits, *string.ascii_letters, *string.punctuation]
+    scores = [*((name, 0.0) for name in names), *((piece, -1.0) for piece in pieces)]
+    return T5Tokenizer(vocab=scores, extra_ids=0)

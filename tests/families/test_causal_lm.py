@@ -1,0 +1,295 @@
+"""The causal language models: prompts, answers, labels, parts, and a tiny GPT-2 that learns."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+import torch
+import transformers
+from PIL import Image
+from sums import SUMS, Sums, sums_config
+from test_real_tokenizers import REAL, load
+from tiny_models import ROOT, TINY, tiny_checkpoint
+
+from mm_numeric.collate import BATCH_KEYS, TrainingCollator
+from mm_numeric.config import DataSource
+from mm_numeric.data import load_examples
+from mm_numeric.evaluation.check_data import check_data
+from mm_numeric.evaluation.check_page import write_check_page
+from mm_numeric.evaluation.check_text import report_text
+from mm_numeric.families.causal_lm import CausalLM
+from mm_numeric.families.t5 import T5
+from mm_numeric.generate import generate, predict
+from mm_numeric.losses.objective import objective
+from mm_numeric.run_folder import last_checkpoint
+from mm_numeric.train import make_trainer, train, training_arguments
+
+ANSWERS = ("12 3.5", "-7", "1,234 and 0.125", "yes")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """The folder of a tiny GPT-2."""
+    folder = tmp_path_factory.mktemp("gpt2")
+    CausalLM.make_tiny(folder, seed=0)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def family(checkpoint):
+    return CausalLM.load(checkpoint, TINY)
+
+
+def examples_of(config):
+    return load_examples(config.task, config.data.train, ROOT, training=True)
+
+
+def collator_of(family):
+    return TrainingCollator(family, Sums(), family.vocabulary())
+
+
+# Prompts and answers
+
+
+def test_a_question_ends_with_a_line_break(family):
+    texts = [family.text(ids) for ids in family.prompts(["3+4=", "3+4=\n"], [None, None]).ids]
+    assert texts == ["3+4=\n", "3+4=\n"]
+
+
+def test_the_token_that_begins_a_text_is_there_if_the_tokenizer_adds_it():
+    load("llama2")
+    llama = transformers.LlamaTokenizer.from_pretrained(REAL / "llama2", add_bos_token=True)
+    (ids,) = CausalLM(llama, None, TINY).prompts(["3+4="], [None]).ids
+    assert ids == [llama.bos_token_id, *CausalLM(load("llama2"), None, TINY).question("3+4=", 0)]
+
+
+def test_a_chat_template_is_the_prompt():
+    tokenizer = load("qwen2")
+    (ids,) = CausalLM(tokenizer, None, TINY).prompts(["3+4="], [None]).ids
+    text = tokenizer.decode(ids)
+    assert text.endswith("<|im_start|>user\n3+4=<|im_end|>\n<|im_start|>assistant\n")
+    assert text.startswith("<|im_start|>system\n")
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("name", [None, "gpt2", "llama2", "qwen2"])
+def test_prompt_and_answer_are_tokenised_as_one_text(family, name, answer):
+    family = CausalLM(load(name), None, TINY) if name else family
+    tokenizer, written = family.tokenizer, family.answer(answer)
+    (prompt,) = family.prompts(["What is 3+4?"], [None]).ids
+    whole = tokenizer.decode(prompt, skip_special_tokens=False) + answer
+    assert prompt + written.ids[:-1] == tokenizer(whole, add_special_tokens=False)["input_ids"]
+    assert written.ids[-1] == family.stop_ids[0] == tokenizer.eos_token_id
+    assert family.text(written.ids) == family.text([*written.ids, 3, family.pad_id]) == answer
+    assert written.offsets[-1] == (0, 0)
+    assert "".join(answer[start:end] for start, end in written.offsets) == answer
+
+
+@pytest.mark.parametrize("name", ["qwen2", "gpt2"])
+def test_an_answer_that_would_melt_into_the_question_keeps_all_its_tokens(name):
+    family = CausalLM(load(name), None, TINY)
+    assert family.text(family.answer("\n\n7").ids) == "\n\n7"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama2", "qwen2"])
+def test_the_labels_of_real_tokenizers_are_the_answers_and_nothing_else(tmp_path, name):
+    family = CausalLM(load(name), None, TINY)
+    batch = collator_of(family)(examples_of(sums_config(tmp_path, "causal_lm")))
+    end = family.tokenizer.eos_token
+    text = family.tokenizer.decode(batch["labels"], skip_special_tokens=False)
+    # LLaMA-2's decoder writes each </s> with what follows it
+    assert text.replace(f"{end} ", end) == "".join(answer + end for answer in SUMS.values())
+    values = [float(word) for answer in SUMS.values() for word in answer.split()]
+    assert batch["spans"].value.tolist() == values
+
+
+# Labels and losses
+
+
+def test_each_supervised_row_predicts_the_token_behind_it(family, tmp_path):
+    batch = collator_of(family)(examples_of(sums_config(tmp_path, "causal_lm")))
+    behind = batch["supervised"].roll(1, dims=1)
+    assert torch.equal(batch["input_ids"][behind], batch["labels"])
+    assert torch.equal(
+        batch["spans"].supervised, batch["supervised"].flatten().nonzero().squeeze(1)
+    )
+    assert family.text(batch["input_ids"][0].tolist()) == "3+4=\n7"
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_ce_of_the_trainer_is_the_model_s_own_loss(checkpoint, family, tmp_path, runs):
+    config = sums_config(tmp_path, "causal_lm", objective={"preset": "ce", "digit_runs": runs})
+    trainer = make_trainer(
+        config, training_arguments(config), examples_of(config), family, checkpoint
+    )
+    batch = trainer.data_collator(trainer.train_dataset)
+    unshifted = torch.full(batch["supervised"].shape, -100)
+    behind = batch["supervised"].roll(1, dims=1)
+    unshifted[behind] = batch["input_ids"][behind]
+    inputs = {key: value for key, value in batch.items() if key not in BATCH_KEYS}
+    model = trainer.model.double().eval()
+    with torch.no_grad():
+        own = model(**inputs, labels=unshifted).loss
+        ours = trainer.compute_loss(model, batch)
+        wrong = model(**inputs, labels=unshifted.roll(-1, dims=1)).loss
+    # transformers takes the logits of a causal model to float32
+    torch.testing.assert_close(ours, own, rtol=1e-6, atol=1e-6, check_dtype=False)
+    assert (wrong - own).abs() > 1e-2
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_head_that_takes_no_rows_gives_the_same_loss(checkpoint, family, tmp_path, runs):
+    collate = dataclasses.replace(collator_of(family), digit_runs=runs)
+    batch = collate(examples_of(sums_config(tmp_path, "causal_lm")))
+    labels, supervised, spans = (batch.pop(key) for key in BATCH_KEYS)
+    loss_of = objective("ntil", family.vocabulary())
+    with torch.no_grad():
+        model = family.load_model(checkpoint, TINY).eval()
+        rows = loss_of(model(**batch, logits_to_keep=supervised).logits, labels, spans)
+        full = loss_of(model(**batch).logits, labels, spans)
+    torch.testing.assert_close(full.loss, rows.loss)
+
+
+# Generation
+
+
+def test_answers_do_not_depend_on_the_batch(checkpoint, family, tmp_path):
+    """GPT-2 counts positions from the left, padding or not."""
+    examples = examples_of(sums_config(tmp_path, "causal_lm"))
+    model = family.load_model(checkpoint, TINY).eval()
+    together = list(generate(model, family, examples, 6))
+    alone = [next(generate(model, family, [example], 6)) for example in examples]
+    assert together == alone
+    assert family.pad_id == family.stop_ids[0]  # GPT-2 has no token to pad with
+    assert len({text for text, _ in together}) > 4
+
+
+@pytest.mark.parametrize("preset", ["ntil", "emd"])
+def test_a_tiny_gpt2_learns_eight_sums_by_heart(tmp_path, preset):
+    train(sums_config(tmp_path, "causal_lm", objective=preset))
+    first, *_, last = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
+    assert all(part > 0 for part in first["parts"].values())
+    assert last["loss"] < 0.1
+    assert predict(tmp_path / "run", None, tmp_path / "p.jsonl", batch_size=3) == 8
+    lines = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert [line["text"] for line in lines] == [line["target"] for line in lines]
+    assert {(line["image"], line["frame"]) for line in lines} == {(None, None)}
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path, family):
+    config = sums_config(tmp_path, "causal_lm", max_steps=2, save_steps=1)
+    folder = train(config)
+    args = training_arguments(config)
+    trainer = make_trainer(config, args, examples_of(config), family, str(tmp_path / "run/init"))
+    trainer.load_weights(last_checkpoint(tmp_path / "run"))
+    trained = family.load_model(str(folder), TINY).state_dict()
+    assert all(torch.equal(trained[k], v.cpu()) for k, v in trainer.model.state_dict().items())
+
+
+# What is refused
+
+
+def test_a_picture_is_refused_with_its_row(tmp_path, family):
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"id": "1", "image": "a.png", "sum": "3+4=", "answer": "7"}')
+    (example,) = load_examples(Sums(), DataSource(path=str(rows)), ROOT, training=True)
+    message = r"rows\.jsonl, line 1: the row has a picture, and model\.family causal_lm takes none"
+    with pytest.raises(ValueError, match=message):
+        collator_of(family)([example])
+    with pytest.raises(ValueError, match="causal_lm takes no pictures; give None"):
+        family.prompts(["3+4="], [Image.new("RGB", (4, 4))])
+    assert family.image_tokens(4, 4) == 0
+
+
+@pytest.mark.parametrize("name", ["causal_lm", "t5"])
+def test_check_data_reads_rows_without_pictures(tmp_path, name):
+    config = sums_config(tmp_path, name)
+    report = check_data(config)
+    assert report.ready
+    assert [checkup.ceiling for checkup in report.checkups] == [{"exact": 1.0}] * 2
+    text = report_text(report)
+    assert text.endswith("ready")
+    assert "picture" not in text.replace("the picture's included", "")
+    write_check_page(report, tmp_path / "page.html")
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    row = '{"id": "x", "image": "a.png", "sum": "3+4=", "answer": "7"}'
+    (tmp_path / "rows.jsonl").write_text(row)
+    (fault,) = check_data(config).checkups[0].faults.values()
+    assert "line 1: the row has a picture, and model.family" in fault.sentences[0]
+
+
+def test_a_checkpoint_of_another_family_is_refused(tmp_path):
+    T5.make_tiny(tmp_path, seed=0)
+    with pytest.raises(ValueError, match="'t5', and model\\.family says causal_lm, which is for"):
+        CausalLM.load(str(tmp_path), TINY)
+    with pytest.raises(ValueError, match="type 'qwen2_vl', and model\\.family says causal"):
+        CausalLM.load(tiny_checkpoint(), TINY)
+
+
+@pytest.mark.parametrize(
+    ("config", "fits"),
+    [
+        (transformers.GraniteConfig(), True),
+        (transformers.Gemma3TextConfig(), True),
+        (transformers.Gemma3Config(), False),  # AutoModelForCausalLM would load both of these
+        (transformers.BartConfig(), False),
+        (transformers.PreTrainedConfig(auto_map={"AutoModelForCausalLM": "its.own"}), True),
+        (transformers.T5Config(), False),
+    ],
+    ids=lambda value: getattr(value, "model_type", None),
+)
+def test_only_decoders_that_read_text_alone_fit(config, fits):
+    assert CausalLM.fits(config) is fits
+
+
+def test_a_tokenizer_without_an_end_is_refused(checkpoint):
+    endless = transformers.AutoTokenizer.from_pretrained(checkpoint, eos_token=None)
+    with pytest.raises(ValueError, match=r"the tokenizer of '.*' has no eos_token, so that"):
+        CausalLM(endless, None, TINY)
+
+
+def test_model_picture_is_refused(family):
+    with pytest.raises(ValueError, match=r"model\.picture\.side: causal_lm has no such setting"):
+        CausalLM(family.tokenizer, None, dataclasses.replace(TINY, picture={"side": 3}))
+
+
+# Parts
+
+SMALL = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "pad_token_id": 0, "tie_word_embeddings": False,
+}  # fmt: skip
+SMALL_MODELS = [
+    transformers.GPT2Config(
+        vocab_size=64, n_embd=32, n_layer=2, n_head=2, n_positions=64, tie_word_embeddings=False
+    ),
+    transformers.LlamaConfig(**SMALL),
+    transformers.Qwen2Config(**SMALL, num_key_value_heads=2),
+    transformers.GraniteConfig(**SMALL),
+    transformers.Gemma2Config(**SMALL, num_key_value_heads=2, head_dim=16),
+    transformers.PhiConfig(**SMALL),
+    transformers.GPTNeoXConfig(**SMALL),
+    transformers.OPTConfig(**SMALL, ffn_dim=64, word_embed_proj_dim=32),
+]
+
+
+@pytest.mark.parametrize("config", SMALL_MODELS, ids=lambda config: config.model_type)
+def test_every_parameter_is_in_one_part_and_every_linear_layer_is_a_lora_target(config):
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    parts = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        (part,) = [part for part, pattern in CausalLM.parts.items() if re.match(pattern, name)]
+        parts.setdefault(part, set()).add(parameter)
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    assert parts["head"] == set(head.parameters())
+    tables = {m.weight for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    assert parts["embeddings"] == tables >= set(embeddings.parameters())
+    linear = {
+        name for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear | transformers.pytorch_utils.Conv1D)
+        and module is not head
+    }  # fmt: skip
+    names = {name for name, _ in model.named_modules()}
+    assert {name for name in names if re.fullmatch(CausalLM.lora_targets, name)} == linear

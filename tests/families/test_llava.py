@@ -1,0 +1,340 @@
+"""LLaVA-1.5: a whole picture is seen, places are where the frame says, and labels are exact."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+from tiny_models import TINY
+from tokenizers import Tokenizer, normalizers
+from transformers import (
+    LlamaTokenizer,
+    LlavaImageProcessorPil,
+    LlavaProcessor,
+    PreTrainedTokenizerFast,
+)
+
+from mm_numeric.answers import Box, Example, Instance
+from mm_numeric.collate import TrainingCollator, prompt_batch
+from mm_numeric.config import ModelConfig
+from mm_numeric.families.llava import Llava
+from mm_numeric.families.qwen2_vl import Qwen2VL
+from mm_numeric.families.yi_vl import YiVL
+from mm_numeric.generate import generate
+from mm_numeric.tasks.grounding import Grounding
+
+LLAMA = Path(__file__).parents[3] / "shared" / "data" / "tokenizers" / "llama2"
+MEAN = (122, 116, 104)  # of CLIP, cut off to whole numbers: what squares are padded with
+PICTURE = Image.new("RGB", (80, 60), (200, 100, 50))
+SIZES = [(640, 200), (200, 640), (333, 200), (200, 333), (57, 40), (40, 57), (64, 64), (501, 500)]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """The folder of a tiny checkpoint."""
+    folder = tmp_path_factory.mktemp("llava") / "tiny"
+    Llava.make_tiny(folder, seed=0)
+    return folder
+
+
+def changed(folder, tmp_path, **changes):
+    """Return a copy of a checkpoint with another config.json."""
+    copy = tmp_path / "changed"
+    shutil.copytree(folder, copy)
+    config = json.loads((copy / "config.json").read_text("utf-8"))
+    for name, value in changes.items():
+        *path, last = name.split("__")
+        place = config
+        for key in path:
+            place = place[key]
+        place[last] = value
+    (copy / "config.json").write_text(json.dumps(config), "utf-8")
+    return copy
+
+
+@pytest.fixture
+def full_size(tiny, tmp_path):
+    """The family as it sees 336 pixels, as LLaVA-1.5 does."""
+    return Llava.load(str(changed(tiny, tmp_path, vision_config__image_size=336)), TINY)
+
+
+def seen(processor, picture):
+    """Return what an image processor makes of a picture, as colours [height, width, 3]."""
+    values = processor(images=[picture], return_tensors="np")["pixel_values"][0]
+    values = np.asarray(values).transpose(1, 2, 0)
+    return (values * processor.image_std + processor.image_mean) * 255
+
+
+# Pictures and places
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_dot_is_seen_where_its_coordinates_say(full_size, size):
+    """Half a pixel of padding is seen: differences of the edges are odd in some of the sizes."""
+    width, height = size
+    frame = full_size.frame(width, height)
+    dot = max(size) // 40 + 2
+    for x, y in [(0.1, 0.2), (0.9, 0.8), (0.5, 0.5), (0.8, 0.1)]:
+        left, top = int(x * (width - dot)), int(y * (height - dot))
+        picture = Image.new("RGB", size, MEAN)
+        box = [left, top, left + dot - 1, top + dot - 1]
+        ImageDraw.Draw(picture).rectangle(box, (255, 255, 255))
+        light = (seen(full_size.image_processor, picture) - MEAN).sum(axis=2)
+        centre = np.arange(336) + 0.5
+        found = light.sum(axis=0) @ centre / light.sum(), light.sum(axis=1) @ centre / light.sum()
+        middle = left + dot / 2, top + dot / 2
+        assert found == pytest.approx(frame.view.to_seen(*middle), abs=0.05)
+        levels = frame.encode(middle)
+        assert found == pytest.approx([level / 1000 * 336 for level in levels], abs=0.05 + 0.168)
+
+
+def test_the_far_edge_of_a_long_picture_survives(tiny, tmp_path, full_size):
+    picture = Image.new("RGB", (640, 200), (0, 0, 0))
+    box = Box(608, 50, 640, 150)
+    ImageDraw.Draw(picture).rectangle([608, 50, 639, 149], (255, 255, 255))
+    white = seen(full_size.image_processor, picture).min(axis=2) > 190
+    frame = full_size.frame(640, 200)
+    left, top = frame.view.to_seen(box.x1, box.y1)
+    right, bottom = frame.view.to_seen(box.x2, box.y2)
+    rows, columns = np.flatnonzero(white.any(axis=1)), np.flatnonzero(white.any(axis=0))
+    assert [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1] == pytest.approx(
+        [left, top, right, bottom], abs=1
+    )
+    assert right == 336
+    assert frame.write([Instance(box)]).text == "[0.950, 0.422, 1.000, 0.578]"
+    # As the checkpoint has it, the picture would be cropped.
+    cropping = LlavaImageProcessorPil.from_pretrained(tmp_path / "changed")
+    assert cropping.do_center_crop
+    assert not (seen(cropping, picture).min(axis=2) > 190).any()
+
+
+def test_a_square_is_padded_with_the_mean_colour(full_size):
+    colours = seen(full_size.image_processor, Image.new("RGB", (640, 200), (255, 255, 255)))
+    above = (640 - 200) // 2 * 336 // 640
+    for padding in (colours[: above - 2], colours[-above + 2 :]):
+        assert np.abs(padding - MEAN).max() < 0.01
+
+
+@pytest.mark.parametrize("strategy", ["default", "full"])
+def test_there_is_a_placeholder_for_every_feature(tiny, tmp_path, strategy):
+    folder = changed(tiny, tmp_path, vision_feature_select_strategy=strategy)
+    family = Llava.load(str(folder), TINY)
+    model = family.load_model(str(folder), TINY)
+    prompts = family.prompts(["box"], [PICTURE])
+    (features,) = model.get_image_features(**prompts.pictures).pooler_output
+    assert prompts.ids[0].count(family.image_id) == len(features) == 16 + (strategy == "full")
+    settings = Llava.load_config(str(folder), TINY)
+    assert family.features(family.pictures([PICTURE] * 3), settings) == 3 * len(features)
+    theirs = LlavaProcessor(
+        LlavaImageProcessorPil.from_pretrained(folder),
+        family.tokenizer,
+        patch_size=14,
+        vision_feature_select_strategy=strategy,
+        num_additional_image_tokens=1,
+    )
+    assert (
+        family.image_tokens(80, 60)
+        == theirs._get_num_multimodal_tokens([(60, 80)])["num_image_tokens"].pop()
+    )
+
+
+# Prompts and answers
+
+
+def test_prompts(tiny):
+    family = Llava.load(str(tiny), TINY)
+    shown, plain = family.prompts(["What?", "What?"], [PICTURE, None]).ids
+    images = "<image>" * 16
+    assert family.tokenizer.decode(shown) == f"<s> USER: {images}\nWhat? ASSISTANT:"
+    assert family.tokenizer.decode(plain) == "<s> USER: What? ASSISTANT:"
+
+
+def test_the_chat_template_of_a_checkpoint_is_used(tiny):
+    family = Llava.load(str(tiny), TINY)
+    parts = (
+        "{% for part in messages[0]['content'] %}"
+        "{{ '<image>\n' if part['type'] == 'image' else part['text'] }}{% endfor %}"
+    )
+    family.tokenizer.chat_template = "{{ bos_token }}Q: " + parts + " A:"
+    shown, plain = family.prompts(["What?", "What?"], [PICTURE, None]).ids
+    assert family.tokenizer.decode(shown) == "<s> Q: " + "<image>" * 16 + "\nWhat? A:"
+    assert family.tokenizer.decode(plain) == "<s> Q: What? A:"
+    assert [ids.count(family.tokenizer.bos_token_id) for ids in (shown, plain)] == [1, 1]
+
+
+def test_a_question_with_the_mark_of_a_picture_is_refused(tiny):
+    family = Llava.load(str(tiny), TINY)
+    with pytest.raises(ValueError, match=r"has 2 places for a picture instead of 1; take <image>"):
+        family.prompts(["What is <image>?"], [PICTURE])
+    family.tokenizer.chat_template = "{{ messages[0]['content'][-1]['text'] }}"
+    with pytest.raises(ValueError, match="has 0 places for a picture instead of 1"):
+        family.prompts(["What?"], [PICTURE])
+
+
+def llama_folder(tiny, tmp_path, kind):
+    """Return a checkpoint, without weights, with LLaMA-2's real tokenizer.
+
+    Args:
+        tiny: A checkpoint whose configuration it has.
+        tmp_path: Where to.
+        kind: model: only tokenizer.model, which has no ``<image>``; json: as transformers saves it
+            today; old_json: as it was saved when llava-hf's was, without a pre-tokenizer.
+    """
+    if not LLAMA.is_dir():
+        pytest.skip("the real tokenizers are not here")
+    pytest.importorskip("sentencepiece")
+    folder = tmp_path / kind
+    folder.mkdir()
+    for name in ("config.json", "preprocessor_config.json"):
+        shutil.copy(tiny / name, folder)
+    if kind == "model":
+        shutil.copy(LLAMA / "tokenizer.model", folder)
+        return folder
+    tokenizer = LlamaTokenizer.from_pretrained(LLAMA, add_bos_token=True, pad_token="<pad>")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    if kind == "old_json":
+        backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        backend.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        )
+        backend.pre_tokenizer = None
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            bos_token="<s>",
+            eos_token="</s>",
+            unk_token="<unk>",
+            pad_token="<pad>",
+        )
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+ANSWERS = ("[0.250, 0.100, 1.000, 0.987]", "7:05", "none", "(12,34),(567,89)", "-3.25", "[]")
+
+
+@pytest.mark.parametrize("kind", ["model", "json", "old_json"])
+@pytest.mark.parametrize("family_class", [Llava, YiVL])
+def test_answers_of_the_real_tokenizer(tiny, tmp_path, kind, family_class):
+    source = llama_folder(tiny, tmp_path, kind)
+    config = json.loads((source / "config.json").read_text("utf-8"))
+    config["architectures"] = [family_class.model_class.__name__]
+    (source / "config.json").write_text(json.dumps(config), "utf-8")
+    family = family_class.load(str(source), TINY)
+    tokenizer = family.tokenizer
+    assert tokenizer.convert_ids_to_tokens(family.stop_ids) == ["</s>"]
+    vocabulary = family.vocabulary()
+    written = family.prompt_text("Where is 1?", with_picture=False)
+    (prompt,) = family.prompts(["Where is 1?"], [None]).ids
+    assert prompt[0] == tokenizer.bos_token_id
+    for text in ANSWERS:
+        answer = family.answer(text)
+        assert tokenizer(f"{written} {text}")["input_ids"] + family.stop_ids == prompt + answer.ids
+        assert family.text(answer.ids) == text
+        numbers = [
+            (vocabulary.tokens[vocabulary.classes[token]].digits, text[start:end])
+            for token, (start, end) in zip(answer.ids, answer.offsets, strict=True)
+            if token in vocabulary.classes
+        ]
+        assert numbers == [(c, c) for c in text if c.isdigit()]
+    with_picture = family.prompts(["Where is 1?"], [PICTURE]).ids[0]
+    at = with_picture.index(family.image_id)
+    assert with_picture[at : at + 16] == [family.image_id] * 16
+    assert with_picture.count(family.image_id) == 16
+    assert family.pad_id != family.image_id
+
+
+@pytest.mark.parametrize("kind", ["model", "json", "old_json"])
+def test_labels_of_the_real_tokenizer(tiny, tmp_path, kind):
+    family = Llava.load(str(llama_folder(tiny, tmp_path, kind)), TINY)
+    file = tmp_path / "picture.png"
+    PICTURE.save(file)
+    example = Example(id="1", image=file, prompt="box", answer=Box(20, 15, 40, 30), where="here")
+    batch = TrainingCollator(family, Grounding(), family.vocabulary())([example])
+    answer = "[0.250, 0.312, 0.500, 0.500]"
+    assert family.tokenizer.decode(batch["labels"]) == f"{answer}</s>"
+    digits = [family.vocabulary().tokens[j].digits for j in batch["spans"].target.tolist()]
+    assert digits == [c for c in answer if c.isdigit()]
+    assert batch["spans"].value.tolist() == [0.25, 0.312, 0.5, 0.5]
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tiny, tmp_path):
+    folder = changed(tiny, tmp_path)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match=r"neither a tokenizer\.json nor a tokenizer\.model"):
+        Llava.load(str(folder), TINY)
+
+
+# The model
+
+
+def test_rows_with_and_without_a_picture_go_together(tiny, tmp_path):
+    family = Llava.load(str(tiny), TINY)
+    model = family.load_model(str(tiny), TINY).eval()
+    examples = []
+    for i, size in enumerate([(80, 60), None, (40, 90)]):
+        file = None if size is None else tmp_path / f"{i}.png"
+        if file is not None:
+            Image.new("RGB", size, (40 * i, 200, 90)).save(file)
+        examples.append(
+            Example(id=str(i), image=file, prompt="box " * i, answer=None, where="here")
+        )
+    inputs, _ = prompt_batch(family, examples)
+    assert inputs["pixel_values"].shape == (2, 3, 56, 56)
+    together = [text for text, _ in generate(model, family, examples, 8)]
+    alone = [text for example in examples for text, _ in generate(model, family, [example], 8)]
+    assert together == alone
+
+
+def test_what_is_saved_sees_and_asks_the_same(tiny, tmp_path):
+    family = Llava.load(str(tiny), TINY)
+    model = family.load_model(str(tiny), TINY)
+    model.save_pretrained(tmp_path)
+    family.save(tmp_path)
+    again = Llava.load(str(tmp_path), TINY)
+    first, second = (f.prompts(["What?"], [PICTURE]) for f in (family, again))
+    assert first.ids == second.ids
+    assert torch.equal(first.pictures["pixel_values"], second.pictures["pixel_values"])
+    saved = LlavaImageProcessorPil.from_pretrained(tmp_path)
+    assert (saved.do_pad, saved.do_center_crop) == (True, False)
+    weights = again.load_model(str(tmp_path), TINY).state_dict()
+    assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
+
+
+# What is refused
+
+
+def test_checkpoints_of_other_families_are_refused(tiny, tmp_path):
+    Qwen2VL.make_tiny(tmp_path / "qwen", seed=0)
+    YiVL.make_tiny(tmp_path / "yi", seed=0)
+    with pytest.raises(ValueError, match=r"of type .qwen2_vl.*says LLaVA-1\.5.*set model\.family"):
+        Llava.load(str(tmp_path / "qwen"), TINY)
+    with pytest.raises(ValueError, match=r"of YiVLForCond.*says LLaVA-1\.5.*set model\.family"):
+        Llava.load(str(tmp_path / "yi"), TINY)
+    with pytest.raises(ValueError, match=r"of LlavaForCond.*says Yi-VL.*set model\.family"):
+        YiVL.load(str(tiny), TINY)
+
+
+def test_another_token_for_a_picture_is_refused(tiny, tmp_path):
+    folder = changed(tiny, tmp_path, image_token_index=7)
+    family = Llava.load(str(folder), TINY)
+    with pytest.raises(ValueError, match=rf"is {family.image_id}, and the model's is 7; set image"):
+        family.load_model(str(folder), TINY)
+
+
+def test_a_tokenizer_without_any_token_for_a_picture_is_refused():
+    class OtherTokenizer:
+        name_or_path = "other/model"
+
+        def get_vocab(self):
+            return {"a": 0}
+
+    with pytest.raises(ValueError, match=r"other/model has no <image>.*not a LLaVA-1\.5 checkp"):
+        Llava(OtherTokenizer(), None, TINY)
+
+
+def test_the_side_is_that_of_the_vision_tower(tiny):
+    with pytest.raises(ValueError, match=r"model\.picture\.side: LLaVA-1\.5 has no such setting"):
+        Llava.load(str(tiny), ModelConfig(name="tiny", picture={"side": 112}))

@@ -1,0 +1,111 @@
+"""Yi-VL: its projector, its words, and a picture that stands at ``<unk>``."""
+
+import pytest
+import torch
+from PIL import Image
+from tiny_models import TINY
+from torch import nn
+
+from mm_numeric.answers import Box, Example, Instance
+from mm_numeric.collate import prompt_batch
+from mm_numeric.families.yi_vl import SYSTEM_PROMPT, YiVL
+from mm_numeric.generate import generate
+
+PICTURE = Image.new("RGB", (80, 60), (200, 100, 50))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """The folder of a tiny checkpoint."""
+    folder = tmp_path_factory.mktemp("yi_vl") / "tiny"
+    YiVL.make_tiny(folder, seed=0)
+    return str(folder)
+
+
+@pytest.fixture
+def family(tiny):
+    """Its family."""
+    return YiVL.load(tiny, TINY)
+
+
+def test_the_projector_is_two_linear_layers_with_norms(family, tiny):
+    model = family.load_model(tiny, TINY)
+    projector = model.model.multi_modal_projector
+    layers = nn.Sequential(  # as numbered in the checkpoints of Yi-VL
+        nn.Linear(96, 96), nn.LayerNorm(96), nn.GELU(), nn.Linear(96, 96), nn.LayerNorm(96)
+    )
+    names = {"0": "linear_1", "1": "norm_1", "3": "linear_2", "4": "norm_2"}
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in projector.parameters():
+            parameter.normal_(generator=generator)
+    for number, name in names.items():
+        layers[int(number)].load_state_dict(getattr(projector, name).state_dict())
+    features = torch.randn(2, 5, 96, generator=generator)
+    torch.testing.assert_close(projector(features), layers(features))
+    assert len(list(projector.parameters())) == len(list(layers.parameters())) == 8
+
+
+def test_a_new_projector_is_drawn_like_the_rest(tiny, family):
+    projector = family.load_model(tiny, TINY).model.multi_modal_projector
+    for linear in (projector.linear_1, projector.linear_2):
+        assert 0.095 < linear.weight.std() < 0.105
+        assert not linear.bias.any()
+
+
+def test_the_prompt_is_yi_s_own(family):
+    text = family.prompt_text("Where is the cat?", with_picture=True)
+    assert text.startswith("This is a chat between an inquisitive human and an AI assistant. Assu")
+    assert "answers. 这是一个好奇的人类和一个人工智能助手之间的对话。假设" in text
+    assert text.endswith("\n\n### Human: <image_placeholder>\nWhere is the cat?\n### Assistant:")
+    plain = family.prompt_text("Where is the cat?", with_picture=False)
+    assert plain == f"{SYSTEM_PROMPT}\n\n### Human: Where is the cat?\n### Assistant:"
+    family.tokenizer.chat_template = "{{ messages[0]['content'] }}"  # of the language model
+    assert family.prompt_text("Where is the cat?", with_picture=True) == text
+
+
+def test_the_picture_stands_where_the_mark_was(family):
+    (ids,) = family.prompts(["Where is the cat?"], [PICTURE]).ids
+    assert ids.count(family.image_id) == 16
+    at = ids.index(family.image_id)
+    before, after = ids[:at], ids[at + 16 :]
+    tokenizer = family.tokenizer
+    first, second = family.prompt_text("Where is the cat?", True).split("<image_placeholder>")
+    assert before == tokenizer(first)["input_ids"]
+    assert after == tokenizer(second, add_special_tokens=False)["input_ids"]
+    assert family.image_id == tokenizer.unk_token_id
+
+
+def test_no_text_becomes_the_token_that_stands_for_a_picture(family):
+    ids = family.prompts(["naïve ☃ 图 \u2603 \x00"], [None]).ids[0]
+    assert family.image_id not in ids
+    with pytest.raises(ValueError, match="has 1 places for a picture instead of 0"):
+        family.prompts(["What is <unk>?"], [None])
+
+
+def test_padding_is_not_taken_for_a_picture(family, tiny, tmp_path):
+    """Yi's own padding is ``<unk>``."""
+    assert family.tokenizer.pad_token_id == family.image_id != family.pad_id
+    model = family.load_model(tiny, TINY).eval()
+    examples = []
+    for i in range(3):
+        file = tmp_path / f"{i}.png"
+        Image.new("RGB", (80, 60), (80 * i, 200, 90)).save(file)
+        image = None if i == 1 else file
+        examples.append(Example(id=str(i), image=image, prompt="b " * i, answer=None, where=""))
+    inputs, _ = prompt_batch(family, examples)
+    assert (inputs["input_ids"][inputs["attention_mask"] == 0] == family.pad_id).all()
+    together = [text for text, _ in generate(model, family, examples, 8)]
+    alone = [text for example in examples for text, _ in generate(model, family, [example], 8)]
+    assert together == alone
+
+
+def test_what_is_written_from_the_next_turn_on_is_cut_off(family):
+    ids = family.tokenizer("(1,2),(3,4)\n### Human: no", add_special_tokens=False)["input_ids"]
+    assert family.text(ids) == "(1,2),(3,4)"
+    assert family.text(family.answer("(1,2),(3,4)").ids) == "(1,2),(3,4)"
+
+
+def test_places_are_parts_of_999_of_the_padded_square(family):
+    text = family.frame(640, 200).write([Instance(Box(0, 0, 640, 200))]).text
+    assert text == "(0,343),(999,656)"  # 220 and 420 of 640
