@@ -36,8 +36,13 @@ FIGURES = (
 TIES = ("official", "averaged")
 
 
-def protocol(ties: str) -> dict[str, Any]:
-    """Return what is to be written beside the figures."""
+def protocol(ties: str, source: str) -> dict[str, Any]:
+    """Return what is to be written beside the figures.
+
+    Args:
+        ties: As in ``average_precision``.
+        source: Where the scores are from, such as "mean probability of the tokens".
+    """
     order = {
         "official": "pycocotools: by image id, then as listed; one score for all is refused",
         "averaged": "each counts as the mean of its tie; no score at all is one tie",
@@ -47,6 +52,7 @@ def protocol(ties: str) -> dict[str, Any]:
         "thresholds": [round(0.5 + 0.05 * step, 2) for step in range(10)],
         "comparison": "IoU >= t",
         "matching": "by score, each takes the best free truth of its label",
+        "scores": source,
         "ties": order[ties],
         "shapes": "upright boxes around them",
         "ignored regions": "crowds: a detection that lies in one counts neither way",

@@ -111,7 +111,11 @@ def rank_files(
     if out is not None:
         shown = {name: None if math.isnan(v) else v for name, v in figures.items()}
         head = _head(predictions, truth, COCO_AP)
-        results_json = {**head, "protocols": {"all": protocol(ties)}, "metrics": shown}
+        results_json = {
+            **head,
+            "protocols": {"all": protocol(ties, "as the files have them")},
+            "metrics": shown,
+        }
         folder = _checked(out, predictions, truth)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / RESULTS, json.dumps(results_json, indent=1) + "\n")

@@ -149,6 +149,21 @@ def test_files_of_other_tools_are_scored(capsys, tmp_path):
     assert "AP 50                          100.0 %" in capsys.readouterr().out
 
 
+def test_scoring_files_loads_no_torch(tmp_path):
+    (tmp_path / "gt_1.txt").write_text("0,0,10,0,10,10,0,10,x", encoding="utf-8")
+    code = f"""
+import sys
+from pathlib import Path
+from mm_numeric.evaluation.score_files import rank_files, score_files
+folder = Path({str(tmp_path)!r})
+score_files(folder, folder)
+rank_files(folder, folder, ties="averaged")
+assert not {{"torch", "transformers"}} & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_protocol_is_in_the_help(capsys):
     from mm_numeric.evaluation.foreign import LINES
     from mm_numeric.evaluation.score import PROTOCOLS

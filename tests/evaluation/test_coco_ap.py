@@ -203,8 +203,10 @@ def test_ignored_regions_are_crowds_and_polygons_the_boxes_around_them():
 
 
 def test_the_protocol_says_what_becomes_of_ties():
-    assert "refused" in protocol("official")["ties"]
-    assert "mean of its tie" in protocol("averaged")["ties"]
+    assert "refused" in protocol("official", "token probability")["ties"]
+    averaged = protocol("averaged", "none")
+    assert "mean of its tie" in averaged["ties"]
+    assert averaged["scores"] == "none"
 
 
 @pytest.mark.skipif(not REAL.is_file(), reason="the sample is not here")
