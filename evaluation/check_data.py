@@ -6,104 +6,25 @@ knowing is a note. The ceiling is the score of the right answers themselves, wri
 and read back: no model can do better in it.
 """
 
-import re
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.answers import Box, Example, Instances, Polygon, Unreadable, Written
+from mm_numeric.answers import Box, Example, Instances, Polygon, Unreadable
 from mm_numeric.choose import choose
 from mm_numeric.collate import TrainingCollator, frame_of, refuse_other_size
 from mm_numeric.config import Config
 from mm_numeric.data import examples_and_errors, open_picture, picture_size
+from mm_numeric.evaluation.checkup import Checkup, DataReport, Trained, kind_of
 from mm_numeric.evaluation.score import scorer_of
-from mm_numeric.evaluation.scorer import Scorer
 from mm_numeric.families import FAMILIES
-from mm_numeric.families.family import Family, Tokens
-from mm_numeric.frames import Frame
+from mm_numeric.families.family import Tokens
 from mm_numeric.spans import TokenNumber
 from mm_numeric.tasks.shapes import clipped
 from mm_numeric.train import TINY, load_family, make_collator, quiet_unless_terminal
-from mm_numeric.vocabulary import NumberVocabulary
-
-
-@dataclass(frozen=True)
-class Trained:
-    """One example as it will be trained on."""
-
-    example: Example
-    size_px: tuple[int, int] | None
-    """Of its upright picture."""
-
-    has_picture: bool
-    """Whether the picture is there; without, its size is the row's word."""
-
-    frame: Frame | None
-    question_tokens: int
-    """How many there are before the answer, one placeholder for each image feature included."""
-
-    image_tokens: int
-    written: Written
-    answer: Tokens
-    numbers: list[TokenNumber]
-    read_back: Any
-    """What the task reads from the tokens of the answer, generation's end included."""
-
-
-@dataclass
-class Fault:
-    """Something to mend, and every place where it was found."""
-
-    advice: str
-    """What to do; empty where the sentences say it."""
-
-    sentences: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Checkup:
-    """What was found in one data source."""
-
-    name: str
-    """train or test."""
-
-    source: str
-    questions: int = 0
-    trained: list[Trained] = field(default_factory=list)
-    faults: dict[str, Fault] = field(default_factory=dict)
-    """By what they are, such as ``line 3, box: the box [...] is reversed``, without its numbers."""
-
-    ceiling: dict[str, float] = field(default_factory=dict)
-    """Each metric of the task's scorer, on the answers read back."""
-
-    scorer: Scorer | None = None
-
-    def fault(self, kind: str, sentence: str, advice: str = "") -> None:
-        """Note one more place of a fault."""
-        self.faults.setdefault(kind, Fault(advice)).sentences.append(sentence)
-
-
-@dataclass
-class DataReport:
-    """What ``check-data`` found."""
-
-    config: Config
-    family: Family
-    vocabulary: NumberVocabulary
-    positions: int | None
-    """How many tokens the model has positions for."""
-
-    checkups: list[Checkup]
-    notes: list[str]
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is nothing to mend."""
-        return not any(checkup.faults for checkup in self.checkups)
 
 
 def check_data(
@@ -136,7 +57,7 @@ def check_data(
         settings = family.load_config(source, config.model)
     positions = getattr(settings.get_text_config(), "max_position_embeddings", None)
     collator = make_collator(config, family)
-    report = DataReport(config, family, collator.vocabulary, positions, [], [])
+    report = DataReport(config, collator, positions, [], [])
     for name, data in (("train", config.data.train), ("test", config.data.test)):
         cache = Path(config.data.cache)
         found = examples_and_errors(config.task, data, cache, training=name == "train")
@@ -149,7 +70,6 @@ def check_data(
             _look_at(checkup, collator, example, error, decode=count < pictures)
         _look_at_batches(checkup, collator, settings)
         _look_at_lengths(report, checkup)
-        _look_at_tokens(report, checkup)
         _take_the_ceiling(config, checkup)
     _take_notes(report)
     return report
@@ -180,9 +100,14 @@ def _look_at(
     try:
         has_picture = error is None and example.image is not None
         size = _size(example, decode=decode) if has_picture else example.size_px
-        checkup.trained.append(_trained(collator, example, size, has_picture))
+        trained, answer, numbers = _trained(collator, example, size, has_picture)
     except ValueError as wrong:
         checkup.fault(kind_of(str(wrong)), str(wrong))
+        return
+    checkup.trained.append(trained)
+    text = trained.written.text
+    _look_at_answer(checkup, trained, text, answer)
+    _count_numbers(checkup, collator, text, answer, numbers)
 
 
 def _size(example: Example, *, decode: bool) -> tuple[int, int]:
@@ -201,8 +126,8 @@ def _trained(
     example: Example,
     size: tuple[int, int] | None,
     has_picture: bool,
-) -> Trained:
-    """Write one example as the collator does."""
+) -> tuple[Trained, Tokens, list[TokenNumber]]:
+    """Write one example as the collator does, and return its answer's tokens and numbers too."""
     family = collator.family
     frame = None if size is None else frame_of(family, example, size)
     image_tokens = 0 if size is None else family.image_tokens(*size)
@@ -211,28 +136,19 @@ def _trained(
         question = family.question(example.prompt, image_tokens)
     except ValueError as error:
         raise ValueError(f"{example.where}: {error}") from error
-    return Trained(
+    trained = Trained(
+        collator=collator,
         example=example,
         size_px=size,
         has_picture=has_picture,
         frame=frame,
         question_tokens=len(question),
         image_tokens=image_tokens,
-        written=collator.task.format(example.answer, frame),
-        answer=answer,
-        numbers=numbers,
+        answer_tokens=len(answer.ids),
+        number_tokens=sum(len(number.positions) for number in numbers),
         read_back=collator.task.parse(family.text(answer.ids), frame),
     )
-
-
-def kind_of(sentence: str) -> str:
-    """Return what a sentence is about, without its place, names and numbers.
-
-    What it quotes may be cut off: then it ends with the sentence.
-    """
-    told = re.sub(r"^.*?, (?:line|row) \d+(?:, ?|: )", "", sentence.removesuffix("."))
-    told = re.sub(r"(?<!\w)'[^']*(?:'|$)|\"[^\"]*(?:\"|$)|\[[^]]*(?:\]|$)", "...", told)
-    return re.sub(r"-?\d+(?:\.\d+)?", "#", re.sub(r"\S*[/\\]\S*", "...", told))
+    return trained, answer, numbers
 
 
 def _look_at_batches(
@@ -258,10 +174,9 @@ def _look_at_batches(
                 )
         start = 0 if family.encoder_decoder else trained.question_tokens - 1
         supervised = batch["supervised"][0].nonzero().squeeze(1).tolist()
-        if (
-            supervised != list(range(start, start + len(trained.answer.ids)))
-            or batch["labels"].tolist() != trained.answer.ids
-        ):
+        answer = trained.answer.ids
+        rows = list(range(start, start + len(answer)))
+        if supervised != rows or batch["labels"].tolist() != answer:
             checkup.fault(
                 "more in the loss than the answer",
                 f"{where}: the labels are {family.tokenizer.decode(batch['labels'])!r:.80}.",
@@ -271,9 +186,9 @@ def _look_at_batches(
 def _look_at_lengths(report: DataReport, checkup: Checkup) -> None:
     """Find what is longer than the model takes, or than prediction will write."""
     length = report.config.predict.max_new_tokens
-    longest = max((len(t.answer.ids) for t in checkup.trained), default=0)
+    longest = max((t.answer_tokens for t in checkup.trained), default=0)
     for trained in checkup.trained:
-        where, written = trained.example.where, len(trained.answer.ids)
+        where, written = trained.example.where, trained.answer_tokens
         total = trained.question_tokens + written
         if report.positions is not None and total > report.positions:
             checkup.fault(
@@ -291,39 +206,55 @@ def _look_at_lengths(report: DataReport, checkup: Checkup) -> None:
             )
 
 
-def _look_at_tokens(report: DataReport, checkup: Checkup) -> None:
-    """Find answers that would end early, or not come back as they were written."""
-    family, task = report.family, report.config.task
-    stops = {*family.stop_ids, family.pad_id}
-    for trained in checkup.trained:
-        where, text = trained.example.where, trained.written.text
-        *ids, end = trained.answer.ids
-        early = [token for token in ids if token in stops]
-        if early:
-            name = family.tokenizer.convert_ids_to_tokens(early[0])
-            checkup.fault(
-                "answers that stop early",
-                f"{where}: the answer {text!r:.60} holds {name}, which ends generation.",
-                "Change the answer's text, or the layout of model.coordinates.",
-            )
-        elif family.text(trained.answer.ids) != text:
-            checkup.fault(
-                "answers that decode to another text",
-                f"{where}: {text!r:.60} is decoded as {family.text(trained.answer.ids)!r:.60}.",
-                "Its spaces or characters are not the tokenizer's own; change how it is written.",
-            )
-        elif isinstance(trained.read_back, Unreadable):
-            checkup.fault(
-                "answers that cannot be read back",
-                f"{where}: {text!r:.60} cannot be read back: {trained.read_back.reason}.",
-            )
-        elif (again := task.format(_inside(trained), trained.frame).text) != text:
-            checkup.fault(
-                "answers that are read back as others",
-                f"{where}: {text!r:.60} is read back as {again!r:.60}.",
-            )
-        if end not in family.stop_ids:
-            checkup.fault("answers without an end", f"{where}: the answer has no end token.")
+def _look_at_answer(checkup: Checkup, trained: Trained, text: str, answer: Tokens) -> None:
+    """Find whether an answer would end early, or not come back as it was written."""
+    family, task, where = trained.collator.family, trained.collator.task, trained.example.where
+    *ids, end = answer.ids
+    early = [token for token in ids if token in (*family.stop_ids, family.pad_id)]
+    if early:
+        name = family.tokenizer.convert_ids_to_tokens(early[0])
+        checkup.fault(
+            "answers that stop early",
+            f"{where}: the answer {text!r:.60} holds {name}, which ends generation.",
+            "Change the answer's text, or the layout of model.coordinates.",
+        )
+    elif (decoded := family.text(answer.ids)) != text:
+        checkup.fault(
+            "answers that decode to another text",
+            f"{where}: {text!r:.60} is decoded as {decoded!r:.60}.",
+            "Its spaces or characters are not the tokenizer's own; change how it is written.",
+        )
+    elif isinstance(trained.read_back, Unreadable):
+        checkup.fault(
+            "answers that cannot be read back",
+            f"{where}: {text!r:.60} cannot be read back: {trained.read_back.reason}.",
+        )
+    elif (again := task.format(_inside(trained), trained.frame).text) != text:
+        checkup.fault(
+            "answers that are read back as others",
+            f"{where}: {text!r:.60} is read back as {again!r:.60}.",
+        )
+    if end not in family.stop_ids:
+        checkup.fault("answers without an end", f"{where}: the answer has no end token.")
+
+
+def _count_numbers(
+    checkup: Checkup,
+    collator: TrainingCollator,
+    text: str,
+    answer: Tokens,
+    numbers: Sequence[TokenNumber],
+) -> None:
+    """Count what is worth a note in an answer's tokens."""
+    checkup.tokens.update(answer.ids[:-1])
+    seen = {position for number in numbers for position in number.positions}
+    checkup.digits_left += sum(
+        sum(map(str.isdigit, text[start:end]))
+        for position, (start, end) in enumerate(answer.offsets)
+        if position not in seen
+    )
+    tokens = collator.vocabulary.tokens
+    checkup.wide_tokens += sum(len(tokens[j].digits) > 1 for n in numbers for j in n.targets)
 
 
 def _inside(trained: Trained) -> Any:
@@ -356,49 +287,35 @@ def _take_the_ceiling(config: Config, checkup: Checkup) -> None:
 
 def _take_notes(report: DataReport) -> None:
     """Say what is no fault and worth knowing."""
-    family, trained = report.family, [t for c in report.checkups for t in c.trained]
-    special = set(family.tokenizer.all_special_ids)
-    inside = Counter(token for t in trained for token in t.answer.ids[:-1] if token in special)
-    if inside:
-        names = ", ".join(family.tokenizer.convert_ids_to_tokens(list(inside))[:6])
+    checkups, tokenizer = report.checkups, report.family.tokenizer
+    written = {token for checkup in checkups for token in checkup.tokens}
+    special = sorted(written.intersection(tokenizer.all_special_ids))
+    if special:
+        names = ", ".join(tokenizer.convert_ids_to_tokens(special)[:6])
         report.notes.append(
             f"Answers hold special tokens ({names}): they survive here, and another engine must "
             "decode with skip_special_tokens=False."
         )
-    left = sum(_digits_left(t, report.vocabulary) for t in trained)
+    left = sum(checkup.digits_left for checkup in checkups)
     if left:
         report.notes.append(
             f"{left} digits of answers are in no marked number: cross-entropy alone trains them. "
             "objective.numbers: all takes those in that tokens show."
         )
-    several = sum(
-        len(report.vocabulary.tokens[j].digits) > 1
-        for t in trained for n in t.numbers for j in n.targets
-    )  # fmt: skip
-    if several:
+    wide = sum(checkup.wide_tokens for checkup in checkups)
+    if wide:
         report.notes.append(
-            f"{several} number tokens hold more than one digit each: digit losses charge each "
+            f"{wide} number tokens hold more than one digit each: digit losses charge each "
             "digit of them, and a wrong width is left to cross-entropy."
         )
-    twice = sum(c.questions for c in report.checkups) and _shared(report.checkups)
+    twice = _shared(checkups)
     if twice:
         report.notes.append(f"{twice} test questions ask of a picture that is trained on, too.")
-    tiny = sum(_collapsed(t) for t in trained)
+    tiny = sum(_collapsed(t) for checkup in checkups for t in checkup.trained)
     if tiny:
         report.notes.append(
             f"{tiny} shapes are narrower than a step of the frame, and come back without area."
         )
-
-
-def _digits_left(trained: Trained, vocabulary: NumberVocabulary) -> int:
-    """Return how many digits of an answer no numeric loss sees."""
-    seen = {position for number in trained.numbers for position in number.positions}
-    offsets = zip(trained.answer.ids, trained.answer.offsets, strict=True)
-    return sum(
-        sum(map(str.isdigit, trained.written.text[start:end]))
-        for position, (_, (start, end)) in enumerate(offsets)
-        if position not in seen
-    )
 
 
 def _collapsed(trained: Trained) -> int:

@@ -16,8 +16,8 @@ from PIL import Image
 
 from mm_numeric.answers import Instances, Shape, Unreadable
 from mm_numeric.data import open_picture
-from mm_numeric.evaluation.check_data import DataReport, Trained, kind_of
 from mm_numeric.evaluation.check_text import facts, fault_title, frame_facts, verdict
+from mm_numeric.evaluation.checkup import DataReport, Trained, kind_of
 from mm_numeric.evaluation.page import Section, html_page, html_text, plain
 from mm_numeric.evaluation.pictures import outline
 from mm_numeric.run_folder import write_text
@@ -178,7 +178,8 @@ def _tokens(report: DataReport, trained: Trained) -> str:
         else:
             spans += [f"<span>{text}</span>"] * count
     told = {p: n for n in trained.numbers for p in n.positions}
-    for position, token in enumerate(trained.answer.ids[:_TOKENS]):
+    answer = trained.answer.ids
+    for position, token in enumerate(answer[:_TOKENS]):
         text = html_text(_visible(names(token)), 60)
         number = told.get(position)
         if number is None:
@@ -186,8 +187,8 @@ def _tokens(report: DataReport, trained: Trained) -> str:
         else:
             title = html_text(f"{number.role}: {number.value:g}")
             spans.append(f'<span class="loss digit" title="{title}">{text}</span>')
-    if len(trained.answer.ids) > _TOKENS:
-        spans.append(f"<span>... {len(trained.answer.ids) - _TOKENS:,} more</span>")
+    if len(answer) > _TOKENS:
+        spans.append(f"<span>... {len(answer) - _TOKENS:,} more</span>")
     return "".join(spans)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from mm_numeric.evaluation.check_data import Checkup, DataReport, Fault
+from mm_numeric.evaluation.checkup import Checkup, DataReport, Fault
 from mm_numeric.evaluation.score import in_unit
 
 _SHOWN = 3  # places of each fault
@@ -64,14 +64,14 @@ def facts(report: DataReport, checkup: Checkup) -> Iterator[tuple[str, str]]:
         f"{_spread([t.question_tokens for t in trained])}, the picture's included",
     )
     limit = report.config.predict.max_new_tokens
-    lengths = _spread([len(t.answer.ids) for t in trained])
+    lengths = _spread([t.answer_tokens for t in trained])
     stop = f"; predict.max_new_tokens is {limit}" if checkup.name == "test" else ""
     yield "answer tokens", f"{lengths}, the end included{stop}"
     if report.positions:
-        total = max(t.question_tokens + len(t.answer.ids) for t in trained)
+        total = max(t.question_tokens + t.answer_tokens for t in trained)
         yield "longest", f"{total:,} tokens of the model's {report.positions:,}; nothing is cut"
-    supervised = sum(len(t.answer.ids) for t in trained)
-    numbers = sum(len(n.positions) for t in trained for n in t.numbers)
+    supervised = sum(t.answer_tokens for t in trained)
+    numbers = sum(t.number_tokens for t in trained)
     yield (
         "in the loss",
         f"{supervised:,} tokens, {numbers:,} of them numbers "

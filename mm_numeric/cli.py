@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -246,9 +247,11 @@ def _check_data(arguments: argparse.Namespace) -> None:
     from mm_numeric.evaluation.check_page import write_check_page
     from mm_numeric.evaluation.check_text import report_text
 
-    report = check_data(config, limit=arguments.limit, size_px=arguments.size)
-    folder = config.output_dir
+    folder = config.output_dir.resolve()  # "." has no name
     page = arguments.page or folder.with_name(f"{folder.name}.check-data.html")
+    if page.is_dir():
+        raise ValueError(f"--page: {page} is a folder; name a file in it.")
+    report = check_data(config, limit=arguments.limit, size_px=arguments.size)
     write_check_page(report, page, samples=arguments.samples)
     *lines, last = report_text(report).split("\n")
     print("\n".join([*lines, f"page: {page.resolve()}", last]))
@@ -356,14 +359,13 @@ def _show_report(folder: Path) -> None:
 
 
 def _size(text: str) -> tuple[int, int]:
-    width, _, height = text.partition("x")
-    if not (width.isdecimal() and height.isdecimal() and int(width) and int(height)):
-        raise argparse.ArgumentTypeError(f"{text} is not a size such as 640x480")
-    return int(width), int(height)
+    found = re.fullmatch("([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text:.40} is not a size such as 640x480")
+    return int(found[1]), int(found[2])
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return value
+    if not re.fullmatch("[0-9]{1,18}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text:.40} is not a whole number of at least 1")
+    return int(text)

@@ -112,6 +112,15 @@ class PredictConfig:
     batch_size: int = 64
     max_new_tokens: int = 16
 
+    def __post_init__(self) -> None:
+        """Refuse what answers nothing."""
+        for name, value in (
+            ("batch_size", self.batch_size),
+            ("max_new_tokens", self.max_new_tokens),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig:

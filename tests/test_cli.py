@@ -232,7 +232,7 @@ def test_what_must_be_positive(capsys, option):
     with pytest.raises(SystemExit) as end:
         cli.main(["predict", "--model", "x", option, "0"])
     assert end.value.code == 2
-    assert f"argument {option}: 0 is not at least 1" in capsys.readouterr().err
+    assert f"argument {option}: 0 is not a whole number of at least 1" in capsys.readouterr().err
 
 
 def test_a_reader_who_leaves_is_no_crash():

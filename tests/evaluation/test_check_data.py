@@ -270,9 +270,12 @@ def test_the_command_says_ready_or_what_to_fix(tmp_path, capsys, faulty):
         cli.main(["check-data", str(config), f"data.train.path={faulty}"])
     assert end.value.code == 1
     assert capsys.readouterr().out.endswith(f"not ready: {len(FAULTY) - 1} things to fix\n")
-    with pytest.raises(SystemExit):
-        cli.main(["check-data", str(config), "--size", "640"])
-    assert "640 is not a size such as 640x480" in capsys.readouterr().err
+    for size in ("640", "640x0", "-1x5", f"1x{'9' * 400}"):
+        with pytest.raises(SystemExit):
+            cli.main(["check-data", str(config), f"--size={size}"])
+        assert f"{size:.40} is not a size such as 640x480" in capsys.readouterr().err
+    assert cli.main(["check-data", str(config), "--page", str(tmp_path)]) == 2
+    assert "is a folder; name a file in it" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no shared data")
