@@ -40,9 +40,11 @@ _CSS = """
 .shown .tile { max-width: 300px; }
 .several .tiles { grid-template-columns: repeat(auto-fit, minmax(270px, 1fr)); }
 .several .tile { max-width: 420px; }
+.alone { display: grid; grid-template-columns: repeat(auto-fill, minmax(240px, 1fr)); gap: 0 28px; }
+.alone .tiles { display: block; }
 @media (max-width: 700px) {
   .shown .tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 16px 12px; }
-  .several .tiles { grid-template-columns: minmax(0, 1fr); }
+  .shown.several .tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); }
 }
 """
 
@@ -163,6 +165,7 @@ def gallery_section(
         cases = cases[:WORST] + [rest[len(rest) * (k + 1) // SPREAD - 1] for k in range(SPREAD)]
     asked = len({case.prompt for case in cases}) > 1
     shown = [_show(folder, case, f"picture{i}", asked=asked) for i, case in enumerate(cases)]
+    names = [name for name in marks if (name, seeds[0]) in scores]
     articles = [
         _article(case, marks, on, total, asked=asked) for case, on in zip(cases, shown, strict=True)
     ]
@@ -173,18 +176,22 @@ def gallery_section(
     intro += f" {missing} of the {len(cases)} pictures could not be opened." if missing else ""
     definitions = (on.definition(case.truth) for case, on in zip(cases, shown, strict=True))
     ignored = any(case.truth.ignored for case in cases)
+
+    def group(some: Sequence[str]) -> str:
+        # One objective leaves room for several pictures beside each other.
+        return f'<div class="{"alone" if len(names) == 1 else "all"}">{"".join(some)}</div>'
+
     html = (
         f'<svg class="store" aria-hidden="true"><defs>{"".join(definitions)}</defs></svg>'
         f"<p>{intro}</p>{keys(one_each=cases[0].one_each, ignored=ignored)}"
-        + "".join(articles[: FOLDED if folded else None])
+        + group(articles[: FOLDED if folded else None])
     )
     if folded:
-        more, others = ("".join(a) for a in (articles[FOLDED:WORST], articles[WORST:]))
+        more, others = group(articles[FOLDED:WORST]), group(articles[WORST:])
         html += (
             f"<details><summary>{WORST - FOLDED} more of the worst</summary>{more}</details>"
             f"<h3>From the rest, to the best</h3>{others}"
         )
-    names = [name for name in marks if (name, seeds[0]) in scores]
     return Section(
         anchor="gallery",
         title="On the picture",

@@ -22,6 +22,7 @@ COUNTS = ("matched", "detected", "truths")
 POINTS = 2000  # drawn of one answer at most: a model that repeats itself must not fill the page
 SIDE_PX = 640
 _ROOM = 0.06  # around the shapes that a picture is cut to, as a share of its longer edge
+_LEAST = 1 / 3  # of each edge is left by a cut
 _MOST = 0.75  # of a picture may be left by a cut, or it is shown whole
 _FIXED = 'vector-effect="non-scaling-stroke"'  # not in CSS: its rules do not reach into <use>
 CSS = """
@@ -151,7 +152,7 @@ def _view(size_px: tuple[int, int], boxes: Sequence[Box]) -> View:
     x2, y2 = max(b.x2 for b in boxes) + room, max(b.y2 for b in boxes) + room
     x1, x2 = (min(max(x, 0), width) for x in (x1, x2))
     y1, y2 = (min(max(y, 0), height) for y in (y1, y2))
-    share = max((x2 - x1) / width, (y2 - y1) / height)
+    share = max((x2 - x1) / width, (y2 - y1) / height, _LEAST)
     if share > _MOST:
         return View(0, 0, width, height)
     wide, high = round(share * width), round(share * height)

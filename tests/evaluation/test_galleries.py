@@ -56,6 +56,7 @@ def test_shares_and_means_are_those_of_all_boxes(tmp_path):
         ["ce", "40.0%", "20.0%", "20.0%", "0.367", "20.0%", "20.0%"],
         ["mean box", "100.0%", "100.0%", "100.0%", "1.000", "0.0%", "0.0%"],
     ]
+    assert "| 0.00 to 0.05 | 0.0% |" in twin
     for line in ("| 0.30 to 0.35 | 20.0% |", "| 0.50 to 0.55 | 20.0% |", "| 0.95 to 1.00 | 20.0%"):
         assert line in twin
     assert table(page, "sizes")[0] == ["objective", "Acc@0.5, small", "mean IoU, small"]
@@ -79,6 +80,19 @@ def test_the_mean_box_is_what_a_model_gets_that_does_not_look(tmp_path):
     # once in each picture: one of two words is found, and what covers an ignored one is no mistake
     assert table(page, "overlap")[2][:6] == ["mean box", *["50.0%"] * 3, "0.500", "100.0%"]
     assert "recall@0.5 50.0%, precision@0.5 100.0% and a mean IoU of 0.500" in page
+
+
+def test_each_size_has_its_own_figures(tmp_path):
+    small, large = [0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 200.0, 200.0]
+    rows = [one_box("0", small, [0.0, 0.0, 9.0, 3.0], 1 / 3), one_box("1", large, large, 1.0)]
+    page, _ = compared(tmp_path, "grounding", {("ce", 0): rows})
+    assert table(page, "sizes")[:2] == [
+        [
+            "objective",
+            *(f"{name}, {s}" for name in ("Acc@0.5", "mean IoU") for s in ("small", "large")),
+        ],
+        ["ce", "0.0%", "100.0%", "0.333", "1.000"],
+    ]
 
 
 def test_precision_by_size_is_there_where_the_scorer_says_it(tmp_path):
@@ -149,6 +163,21 @@ def test_shapes_are_drawn_where_they_are(tmp_path):
     assert 'd="M30.0 10.0L70.0 10.0L70.0 50.0L30.0 50.0Z"' in page
     assert "IoU 0.60</title>" in page
     assert "The only picture" in page
+
+
+def test_among_several_shapes_what_was_missed_and_what_is_wrong_is_filled(tmp_path):
+    boxes = [[at, 0.0, at + 20, 20.0] for at in (0.0, 30.0, 60.0, 90.0)]
+    drawn = [f"M{a:.1f} 0.0L{b:.1f} 0.0L{b:.1f} 20.0L{a:.1f} 20.0Z" for a, _, b, _ in boxes]
+    row = {"id": "x", "image": None, "text": "", "reason": None}
+    row |= {"target": [{"box": boxes[0]}, {"box": boxes[1]}, {"box": boxes[3], "ignore": True}]}
+    row |= {"parsed": [{"box": boxes[0]}, {"box": boxes[2]}, {"box": boxes[3]}]}
+    page, _ = compared(tmp_path, "text_detection", {("ce", 0): [counted(row)]})
+    assert f'class="missed" d="{drawn[1]}"' in page
+    assert re.search(rf'id="picture0a0w" [^>]* d="{drawn[2]}"', page)
+    assert re.search(rf'id="picture0a0r" [^>]* d="{drawn[0]}{drawn[3]}"', page)
+    assert re.search(rf'id="picture0t" [^>]* d="{drawn[0]}{drawn[1]}"', page)
+    assert "1 of 2 found, 1 too many</title>" in page
+    assert "need not be found" in page
 
 
 def test_a_picture_with_small_words_is_cut_to_where_they_are(tmp_path):

@@ -21,6 +21,11 @@ def test_the_best_pair_comes_first_and_each_shape_is_in_one():
     assert found.ious == pytest.approx([0.8, 1])
 
 
+def test_a_find_has_an_iou_of_a_half_or_more():
+    assert paired([{"box": [0, 0, 10, 10]}], [{"box": [0, 0, 10, 5]}]).found == [True]
+    assert paired([{"box": [0, 0, 10, 10]}], [{"box": [0, 0, 10, 4.9]}]).found == [False]
+
+
 def test_what_covers_an_ignored_shape_does_not_count():
     truths = [{"polygon": [0, 0, 20, 0, 20, 20, 0, 20], "ignore": True}, {"box": [0, 0, 10, 10]}]
     answers = [{"box": [0, 0, 10, 10]}, {"box": [10, 0, 31, 10]}]
