@@ -85,7 +85,7 @@ def ceiling_text(checkup: Checkup) -> str:
     if checkup.scorer is None or not checkup.ceiling:
         return "none: no answer has anything to score"
     strict = [m for m in checkup.scorer.metrics if not m.name.startswith("lenient_")]
-    shown = [m for m in strict if m.name != "unreadable"][:6]
+    shown = [m for m in strict if m.name != "unreadable"][:_METRICS]
     return ", ".join(f"{m.label} {in_unit(checkup.ceiling[m.name], m.unit)}" for m in shown)
 
 

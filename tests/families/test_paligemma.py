@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw
-from tiny_models import ROOT, TINY, small_config, tiny_checkpoint
+from tiny_models import ROOT, TINY, tiny_checkpoint
 from transformers import AutoTokenizer, PaliGemmaProcessor
 
 from mm_numeric.answers import Box, Instance
@@ -21,10 +21,8 @@ from mm_numeric.config import DataSource, ModelConfig
 from mm_numeric.data import load_examples
 from mm_numeric.families.paligemma import PaliGemma
 from mm_numeric.families.tiny_paligemma import tiny_gemma_tokenizer
-from mm_numeric.generate import generate
 from mm_numeric.losses.objective import objective
 from mm_numeric.tasks.grounding import Grounding
-from mm_numeric.train import load_family, load_model, train
 
 PICTURE = Image.new("RGB", (70, 50), (200, 100, 50))
 HABITS = ("paligemma", "relative_1000")
@@ -208,24 +206,3 @@ def test_checkpoints_of_another_family_are_refused():
 
 
 # -- training ---------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("coordinates", HABITS)
-def test_boxes_are_learnt_and_written(coordinates, tmp_path):
-    source = f"{{path: {rectangles(tmp_path)}}}"
-    config = small_config(
-        tmp_path, "model.family=paligemma", f"model.coordinates={coordinates}",
-        "task={name: grounding}", f"data.train={source}", f"data.test={source}", "objective=ce",
-        "trainer.per_device_train_batch_size=8", "trainer.max_steps=100",
-        "trainer.learning_rate=0.004", "trainer.warmup_steps=10", "trainer.save_strategy='no'",
-    )  # fmt: skip
-    folder = str(train(config))
-    *_, last = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
-    assert json.loads(last)["loss"] < 0.05
-    family = load_family(config, folder)
-    model = load_model(config, family, folder).eval()
-    asked = examples(tmp_path)
-    for example, (text, frame) in zip(asked, generate(model, family, asked, 24), strict=True):
-        assert text == config.task.format(example.answer, frame).text
-        assert config.task.parse(text, frame) == frame.quantised(example.answer)
