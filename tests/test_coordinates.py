@@ -91,7 +91,7 @@ def points_in_pictures(draw):
 @given(case=points_in_pictures())
 @example(case=((1, 1), (1.0, 0.0)))
 @example(case=((4000, 3000), (4000.0, 3000.0)))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 def test_an_error_is_at_most_half_a_step(resize, coordinates, case):
     size, point = case
     if resize.kind == "smart" and max(size) > 200 * min(size):
@@ -110,7 +110,7 @@ def test_an_error_is_at_most_half_a_step(resize, coordinates, case):
 
 @pytest.mark.parametrize(("resize", "coordinates"), WAYS)
 @given(size=st.tuples(st.integers(1, 4000), st.integers(1, 3000)), part=st.floats(0, 1))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 def test_a_grid_s_own_points_come_back_as_they_are(resize, coordinates, size, part):
     if resize.kind == "smart" and max(size) > 200 * min(size):
         return

@@ -294,6 +294,7 @@ def test_icdar2015_is_ready(tmp_path):
     assert written == 8 * sum(not i["ignore"] for row in rows for i in row["instances"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no shared data")
 def test_refcocog_lacks_its_pictures_and_nothing_else(tmp_path):
     rows = SHARED / "refcocog" / "refcocog_umd_val.jsonl"

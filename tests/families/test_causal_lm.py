@@ -165,6 +165,7 @@ def test_answers_do_not_depend_on_the_batch(checkpoint, family, tmp_path):
     assert len({text for text, _ in together}) > 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["ntil", "emd"])
 def test_a_tiny_gpt2_learns_eight_sums_by_heart(tmp_path, preset):
     train(sums_config(tmp_path, "causal_lm", objective=preset))

@@ -191,6 +191,7 @@ def test_answers_do_not_depend_on_the_batch(checkpoint, family, tmp_path):
     assert together == [next(generate(model, family, [example], 6)) for example in examples]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["ntil", "emd"])
 def test_a_tiny_t5_learns_eight_sums_by_heart(tmp_path, preset):
     train(sums_config(tmp_path, "t5", objective=preset))

@@ -47,6 +47,7 @@ def random_text(rng):
     return "".join(rng.choice(PIECES) for _ in range(rng.randint(0, 20)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COORDINATES)
 def test_any_text_has_an_answer_or_a_reason(name):
     """100,000 texts over all ways to write coordinates and all parsers."""
@@ -99,7 +100,7 @@ labels = st.sampled_from(["", "a", "red car", "naïve 図", "7 dogs", "x-y", "it
 
 @pytest.mark.parametrize("name", COORDINATES)
 @given(items=st.lists(st.builds(Instance, shapes, labels), max_size=6))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 def test_every_written_answer_is_read_as_itself(name, items):
     frame, task = frame_of(name), Grounding(answer="list")
     if not frame.coordinates.text.close:  # nothing says where a shape ends but that all are alike
@@ -112,6 +113,7 @@ def test_every_written_answer_is_read_as_itself(name, items):
     assert task.format(found, frame) == written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COORDINATES)
 @pytest.mark.parametrize(
     "unit",
