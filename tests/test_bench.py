@@ -13,6 +13,8 @@ import torch
 
 from mm_numeric.losses import PRESETS, TERMS
 
+pytestmark = pytest.mark.slow  # each starts the script
+
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 TINY = ["--vocabulary", "200", "--rows", "16", "--width", "32", "--repeats", "1"]
 

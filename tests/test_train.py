@@ -181,6 +181,7 @@ def test_settings_that_would_do_nothing_are_refused(tmp_path, setting, why):
         small_config(tmp_path, f"trainer.{setting}")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_resumed_is_not(tmp_path):
     config = small_config(tmp_path, "trainer.save_only_model=true")
     train(config)
