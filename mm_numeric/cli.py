@@ -263,9 +263,10 @@ def _train(arguments: argparse.Namespace) -> None:
     from mm_numeric.config import read_config
 
     config = read_config(arguments.config, arguments.overrides)
-    from mm_numeric.train import train
+    from mm_numeric.train import leave_ranks, train
 
     model = train(config, resume=arguments.resume)
+    leave_ranks()
     if int(os.environ.get("RANK", "0")) == 0:
         print(f"trained: {model}")
         print(f"next: mm-numeric predict --model {config.output_dir}")

@@ -1,5 +1,6 @@
 """A config in, a trained model in a run folder out."""
 
+import gc
 import json
 import sys
 import time
@@ -177,6 +178,18 @@ def device_type() -> str:
     if accelerator is None or accelerator.type == "mps" or not torch.accelerator.is_available():
         return "cpu"
     return accelerator.type
+
+
+def leave_ranks() -> None:
+    """End this process's part in distributed work; nothing is done where there is none.
+
+    A process group's threads may still need the GIL for the last work that they did. At Python's
+    end that aborts the process, which a launcher reports as a job that failed (PyTorch #179291);
+    freed by DDP's reducer, which keeps the GIL, it never ends. So models go first.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        gc.collect()
+        torch.distributed.destroy_process_group()
 
 
 def take_folder(config: Config, *, resume: bool) -> None:

@@ -15,6 +15,7 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from mm_numeric import NumberVocabulary, NumericLossMixin, objective, step_counts
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
+from mm_numeric.train import leave_ranks
 
 TOKENIZER = tiny_qwen2_tokenizer()
 NUMBERS = NumberVocabulary.from_tokenizer(TOKENIZER)
@@ -140,3 +141,4 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    leave_ranks()
