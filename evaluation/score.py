@@ -22,6 +22,7 @@ from mm_numeric.evaluation.bootstrap import interval
 from mm_numeric.evaluation.scorer import Scorer
 from mm_numeric.frames import Frame
 from mm_numeric.run_folder import RESULTS, SCORES, write_text
+from mm_numeric.strict import read_dataclass
 from mm_numeric.tasks import TASKS
 
 SCORERS: Mapping[type, str] = {
@@ -29,7 +30,7 @@ SCORERS: Mapping[type, str] = {
     Instances: "mm_numeric.evaluation.detection:TEXT_DETECTION",
     ClockTime: "mm_numeric.evaluation.times:TIMES",
 }
-"""How each kind of answer is judged; a task with answers of its own names its ``scorer``."""
+"""How each kind of answer is judged, unless the task names its ``scorer``."""
 
 PROTOCOLS: Mapping[str, str] = {
     "icdar2015": "mm_numeric.evaluation.detection:TEXT_DETECTION",
@@ -99,7 +100,8 @@ def score(
 
     Args:
         predictions: A .jsonl file; each row has ``id``, ``text`` and ``target``, and may have
-            ``task`` and ``image``.
+            ``task``, ``task_options`` (fields of the task, such as ``{"answer": "list"}``) and
+            ``image``.
         task_name: The task, where the rows do not name it.
         out: The folder to write to; beside the predictions when None.
         protocol: One of ``PROTOCOLS``, for answers that are shapes of a picture.
@@ -154,10 +156,16 @@ def read_scores(
             name = task_name or row.get("task")
             if not isinstance(name, str):
                 raise ValueError(f"{where}: the rows name no task; give one with --task.")
-            task = choose(name, TASKS, "task", where)()
+            options = row.get("task_options") or {}
+            task = read_dataclass(choose(name, TASKS, "task", where), options, f"{where}, task")
         if task_name is None and row.get("task", name) != name:
             raise ValueError(
                 f"{where}: the task {row['task']!r} among rows of {name!r}; score each by itself."
+            )
+        if (row.get("task_options") or {}) != options:
+            raise ValueError(
+                f"{where}: task_options {row.get('task_options')} among rows of {options or None}; "
+                "score each by itself."
             )
         try:
             frame = None if row.get("frame") is None else Frame.from_dict(row["frame"])
@@ -227,12 +235,12 @@ def scores_of(
 
 
 def scorer_of(task: Any, name: str, answer: Any, where: str) -> Scorer:
-    """Return how answers are judged: as their kind is, else as the task says.
+    """Return how answers are judged: as the task says, else as their kind is.
 
     Raises:
         ValueError: If neither is known.
     """
-    path = SCORERS.get(type(answer)) or getattr(task, "scorer", None)
+    path = getattr(task, "scorer", None) or SCORERS.get(type(answer))
     if path is None:
         raise ValueError(f"{where}: the task {name!r} has no `scorer`; give it one to score it.")
     found: Scorer = load(path, where)

@@ -115,10 +115,12 @@ def prediction(config: Config, example: Example, text: str, frame: Frame | None)
     """Return one line of predictions.jsonl."""
     answer = config.task.parse(text, frame)
     unreadable = isinstance(answer, Unreadable)
+    reads_by = {name: getattr(config.task, name) for name in getattr(config.task, "reads_by", ())}
     return {
         "id": example.id,
         "image": None if example.image is None else str(example.image.resolve()),
         "task": config.task_name,
+        **({"task_options": reads_by} if reads_by else {}),
         "prompt": example.prompt,
         "text": text,
         "parsed": None if unreadable else config.task.record(answer),

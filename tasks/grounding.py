@@ -30,6 +30,7 @@ from mm_numeric.tasks.shapes import (
 )
 
 _BOXES = {"box": False, "box_xyxy": False, "box_xywh": True}
+_LABELLED = "mm_numeric.evaluation.detection:LABELLED_DETECTION"
 _EVERYTHING = "every object"  # what is asked for without a phrase
 
 
@@ -38,6 +39,7 @@ class Grounding:
     """Pictures and phrases in, boxes out."""
 
     version: ClassVar[int] = 1  # raise it when a prompt, a parse or the renderer changes a score
+    reads_by: ClassVar[tuple[str, ...]] = ("answer",)  # fields that say how a text is read
 
     prompt: str = "Locate: {phrase}"
     """What is asked; ``{phrase}`` stands for the row's."""
@@ -86,6 +88,11 @@ class Grounding:
                     where=where,
                     size_px=size_px,
                 )
+
+    @property
+    def scorer(self) -> str | None:
+        """Of a list, the labels have to be right, too; of a box, what judges any box."""
+        return _LABELLED if self.answer == "list" else None
 
     def format(self, answer: Box | Instances, frame: Frame) -> Written:
         """Write a box, or the boxes that are not ignored.

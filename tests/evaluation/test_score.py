@@ -3,9 +3,13 @@
 import json
 
 import pytest
+from tiny_models import small_config
 
+from mm_numeric.answers import Box, Example, Instance, Instances
 from mm_numeric.evaluation import score as score_module
 from mm_numeric.evaluation.score import in_unit, read_scores, results_table, score
+from mm_numeric.frames import Frame
+from mm_numeric.generate import prediction
 
 ROWS = [
     {"id": "a", "text": "7:05", "target": "7:05"},
@@ -200,6 +204,29 @@ def test_shapes_may_be_judged_by_another_protocol(tmp_path):
     path = predictions(tmp_path, ROWS, task="clock")
     with pytest.raises(ValueError, match="'labelled' judges the shapes of a picture, and the task"):
         score(path, protocol="labelled")
+
+
+def test_a_prediction_says_what_its_text_is_read_by(tmp_path):
+    config = small_config(tmp_path, "task={name: grounding, answer: list}")
+    size = {"width_px": 100, "height_px": 100}
+    frame = Frame.from_dict(
+        {**size, "view": {**size, "scale_x": 1, "scale_y": 1}, "coordinates": {"layout": "json"}}
+    )
+    items = (Instance(Box(0, 0, 9, 9), label="a"), Instance(Box(50, 0, 59, 9), label="b"))
+    truth = Instances(items)
+    text = config.task.format(Instances(items[::-1]), frame).text
+    example = Example(id="1", image=None, prompt="", answer=truth, where="")
+    rows = [prediction(config, example, text, frame)]
+    assert rows[0]["task_options"] == {"answer": "list"}
+    scores = read_scores(predictions(tmp_path, rows, task="grounding"))
+    assert scores.metrics()["f1_at_0.5"]["value"] == 1
+    assert scores.scorer.protocols["all"]["labels"] == "must be equal, letter by letter"
+    other = {**rows[0], "id": "2", "task_options": None}
+    with pytest.raises(ValueError, match="line 2: task_options None among rows of {'answer': 'li"):
+        read_scores(predictions(tmp_path, [*rows, other], task="grounding"))
+    wrong = {**rows[0], "task_options": {"answer": "boxes"}}
+    with pytest.raises(ValueError, match="line 1, task: answer is one of"):
+        read_scores(predictions(tmp_path, [wrong], task="grounding"))
 
 
 def test_rows_of_two_tasks_are_not_scored_as_one(tmp_path):
