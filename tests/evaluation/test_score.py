@@ -222,7 +222,7 @@ def test_a_prediction_says_what_its_text_is_read_by(tmp_path):
     assert scores.metrics()["f1_at_0.5"]["value"] == 1
     assert scores.scorer.protocols["all"]["labels"] == "must be equal, letter by letter"
     other = {**rows[0], "id": "2", "task_options": None}
-    with pytest.raises(ValueError, match="line 2: task_options None among rows of {'answer': 'li"):
+    with pytest.raises(ValueError, match=r"line 2: task_options None among rows of \{'answer'"):
         read_scores(predictions(tmp_path, [*rows, other], task="grounding"))
     wrong = {**rows[0], "task_options": {"answer": "boxes"}}
     with pytest.raises(ValueError, match="line 1, task: answer is one of"):
