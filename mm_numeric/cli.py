@@ -296,22 +296,26 @@ def _predict(arguments: argparse.Namespace) -> None:
 
 def _score(arguments: argparse.Namespace) -> None:
     predictions, ranked = arguments.predictions, arguments.protocol == "coco_ap"
+    if arguments.ties and not ranked:
+        raise ValueError("--ties is about --protocol coco_ap; leave it out.")
     if arguments.truth is not None:
         if arguments.task or predictions.suffix == ".jsonl":
             raise ValueError("a .jsonl file with a task holds its own targets; leave --truth out.")
-        if arguments.ties and not ranked:
-            raise ValueError("--ties is about --protocol coco_ap; leave it out.")
         _score_files(arguments, ranked)
         return
     of_text = predictions.is_dir() or predictions.suffix == ".zip"
-    if ranked or arguments.lines or arguments.ties or of_text:
+    if arguments.lines or of_text or (ranked and predictions.suffix != ".jsonl"):
         raise ValueError(f"{predictions}: files of other tools are scored against --truth.")
+    more = {"task_name": arguments.task, "out": arguments.out}
+    if ranked:
+        from mm_numeric.evaluation.score_files import rank_predictions, ranked_table
+
+        figures = rank_predictions(predictions, ties=arguments.ties or "official", **more)
+        print(ranked_table(figures))
+        return
     from mm_numeric.evaluation.score import results_table, score
 
-    scores = score(
-        predictions, task_name=arguments.task, out=arguments.out, protocol=arguments.protocol
-    )
-    print(results_table(scores))
+    print(results_table(score(predictions, protocol=arguments.protocol, **more)))
 
 
 def _score_files(arguments: argparse.Namespace, ranked: bool) -> None:
