@@ -72,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    # DeepSpeed's launcher puts it before the command; the rank is read from the environment.
+    parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def verb(

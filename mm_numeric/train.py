@@ -40,6 +40,7 @@ from mm_numeric.zero import (
     keep_names,
     parameters,
     refuse_settings,
+    refuse_unsharded,
     require_deepspeed,
     whole_models,
 )
@@ -123,6 +124,7 @@ def make_trainer(
         objective=objective,
         callbacks=[JsonLog(config.output_dir / LOG)],
     )
+    refuse_unsharded(trainer, f"{config.title}, trainer")
     trainer.remove_callback(PrinterCallback)
     return trainer
 

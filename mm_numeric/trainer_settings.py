@@ -33,6 +33,9 @@ _ONLY: Mapping[str, tuple[Any, str]] = {
     "resume_from_checkpoint": (None, "there is `mm-numeric train ... --resume`"),
 }
 
+_MORE_TYPES: Mapping[str, tuple[str, ...]] = {"fsdp": ("bool",)}
+"""What transformers says in a setting's description that it takes, and not in its annotation."""
+
 DEEPSPEED = Path(__file__).parent / "configs" / "deepspeed"
 """Where DeepSpeed's settings that ship are; ``trainer.deepspeed`` names one of them."""
 
@@ -85,7 +88,8 @@ def check_trainer_settings(raw: Any, where: str) -> dict[str, Any]:
     for key, value in raw.items():
         if key not in known:
             raise unknown(key, known, "setting of transformers.TrainingArguments", where)
-        checked[str(key)] = _check(known[key].types, value, f"{where}.{key}")
+        types = (*_MORE_TYPES.get(key, ()), *known[key].types)
+        checked[str(key)] = _check(types, value, f"{where}.{key}")
         only, why = _ONLY.get(key, (value, ""))
         if value != only:
             raise ValueError(f"{where}.{key}: only {only!r} can be used here, for {why}.")

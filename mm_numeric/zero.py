@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from transformers import TrainingArguments
+from transformers import Trainer, TrainingArguments
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 
 GATHERS = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
@@ -77,14 +77,37 @@ def keep_names(model: Any) -> None:
 
 
 def refuse_settings(args: TrainingArguments, where: str) -> None:
-    """Refuse settings of DeepSpeed under which there would be no weights at the end.
+    """Refuse settings of DeepSpeed, ours or of accelerate's launcher, that save no weights.
 
     Raises:
         ValueError: If ZeRO-3 is not to gather them.
     """
-    settings = getattr(args, "hf_deepspeed_config", None)
-    if settings is not None and settings.is_zero3() and settings.get_value(GATHERS) is not True:
-        raise ValueError(f"{where}: set {GATHERS} to true, or no weights are saved.")
+    plugin = args.deepspeed_plugin
+    if plugin is None or plugin.zero_stage < 3:
+        return
+    if plugin.hf_ds_config.get_value(GATHERS) is not True:
+        raise ValueError(
+            f"{where}: set {GATHERS} to true (with accelerate's own settings "
+            "--zero3_save_16bit_model true), or no weights are saved."
+        )
+
+
+def refuse_unsharded(trainer: Trainer, where: str) -> None:
+    """Refuse a start under which accelerate leaves sharding out, which it does in silence.
+
+    Raises:
+        ValueError: If DeepSpeed or FSDP is asked for and not there.
+    """
+    if trainer.args.deepspeed_plugin is not None and not trainer.is_deepspeed_enabled:
+        raise ValueError(
+            f"{where}.deepspeed: `accelerate launch --cpu` leaves DeepSpeed out; start with "
+            "`torchrun --nproc-per-node N -m mm_numeric train ...`."
+        )
+    if trainer.args.fsdp and not trainer.is_fsdp_enabled:
+        raise ValueError(
+            f"{where}.fsdp: accelerate shards over several GPUs alone, each with a process of its "
+            "own; start it so, leave it out, or take trainer.deepspeed."
+        )
 
 
 def parameters(model: torch.nn.Module) -> int:
