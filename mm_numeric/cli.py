@@ -72,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    # DeepSpeed's launcher puts it before the command; the rank is read from the environment.
+    parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def verb(
@@ -84,7 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     verb("ls", "list tasks, families, coordinates, losses and configs", _ls)
 
     cp = verb("cp", "copy a shipped config to a file of your own", _cp)
-    cp.add_argument("config", help="the name of a shipped config")
+    cp.add_argument(
+        "config", help="the name of a shipped config, or of DeepSpeed's settings: zero2"
+    )
     cp.add_argument("file", type=Path, help="where to; an existing file is not overwritten")
 
     check = verb(
@@ -182,6 +186,7 @@ def _ls(_: argparse.Namespace) -> None:
     from mm_numeric.importers import IMPORTERS
     from mm_numeric.losses import PRESETS, TERMS
     from mm_numeric.tasks import TASKS
+    from mm_numeric.trainer_settings import deepspeed_settings
 
     for title, names in (
         ("tasks", TASKS),
@@ -201,20 +206,23 @@ def _ls(_: argparse.Namespace) -> None:
     for path in sorted(CONFIGS.glob("*.yaml")):
         first = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
         print(f"  {path.stem:<17} {first}")
+    print(f"trainer.deepspeed: {', '.join(deepspeed_settings())}")
 
 
 def _cp(arguments: argparse.Namespace) -> None:
     from mm_numeric.config import find_config
+    from mm_numeric.trainer_settings import deepspeed_settings
 
-    source = find_config(arguments.config)
+    settings = deepspeed_settings().get(arguments.config)
+    source = settings or find_config(arguments.config)
     if arguments.file.exists():
         raise ValueError(f"{arguments.file} exists; name another file.")
     if not arguments.file.parent.is_dir():
         raise ValueError(f"{arguments.file.parent}: there is no such folder.")
     shutil.copyfile(source, arguments.file)
-    print(
-        f"{arguments.file}: a copy of {source.name}; `mm-numeric check {arguments.file}` reads it."
-    )
+    read = f"`mm-numeric check {arguments.file}` reads it."
+    named = f"`mm-numeric train ... trainer.deepspeed={arguments.file}` takes it."
+    print(f"{arguments.file}: a copy of {source.name}; {named if settings else read}")
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -1,18 +1,23 @@
 """transformers.Trainer, with the loss taken from an objective."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, Trainer
 
 from mm_numeric.doors import NumericLossMixin
+from mm_numeric.zero import whole_models
 
 
 class NumericTrainer(NumericLossMixin, Trainer):
     """A Trainer whose loss is an ``Objective``, on batches of ``TrainingCollator``.
 
-    ``NumericLossMixin`` has the loss, the counts and the log; this reads checkpoints back whole.
+    ``NumericLossMixin`` has the loss, the counts and the log; this saves weights, and reads them
+    back whole.
     """
+
+    model: Any
 
     def load_weights(self, checkpoint: str | Path) -> None:
         """Load the weights of a checkpoint, every one of them.
@@ -25,14 +30,36 @@ class NumericTrainer(NumericLossMixin, Trainer):
             ValueError: If the checkpoint lacks a weight, or has one too many.
         """
         model = self.accelerator.unwrap_model(self.model)
-        saved, found = type(model).from_pretrained(
-            checkpoint, config=model.config, dtype=model.dtype, output_loading_info=True
-        )
+        with whole_models(self.args):
+            saved, found = type(model).from_pretrained(
+                checkpoint, config=model.config, dtype=model.dtype, output_loading_info=True
+            )
         for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
             if found[what]:
                 names = ", ".join(sorted(map(str, found[what]))[:3])
                 raise ValueError(f"{checkpoint}: {len(found[what])} {what} ({names} ...).")
-        model.load_state_dict(saved.state_dict())
+        if self.is_deepspeed_enabled:  # which loads what it goes on from by itself
+            self.model = saved
+        else:
+            model.load_state_dict(saved.state_dict())
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the weights, also those that DeepSpeed was not told of, for nothing was trained."""
+        if self.is_deepspeed_enabled and self.deepspeed is None:
+            self._save(output_dir)
+        else:
+            super().save_model(output_dir, _internal_call)
+
+    def _save(
+        self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None
+    ) -> None:
+        """Save the weights, tied ones once.
+
+        Under ZeRO-1 and ZeRO-2, whose models are whole, transformers saves copies, tied ones too.
+        """
+        plugin = self.accelerator.state.deepspeed_plugin if self.is_deepspeed_enabled else None
+        is_whole = plugin is not None and plugin.zero_stage < 3
+        super()._save(output_dir, None if is_whole else state_dict)
 
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: torch.nn.Module | None = None

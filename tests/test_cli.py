@@ -224,6 +224,13 @@ def test_cp_copies_and_does_not_overwrite(capsys, tmp_path):
     assert f"{tmp_path} exists" in fails_with(capsys, "cp", "clock_tiny", str(tmp_path))
 
 
+def test_cp_copies_settings_of_deepspeed_too(capsys, tmp_path):
+    mine = tmp_path / "mine.json"
+    assert cli.main(["cp", "zero2", str(mine)]) == 0
+    assert mine.read_bytes() == (CONFIGS / "deepspeed" / "zero2.json").read_bytes()
+    assert f"trainer.deepspeed={mine}` takes it." in capsys.readouterr().out
+
+
 def test_images_without_data_are_refused(capsys):
     said = fails_with(capsys, "predict", "--model", "x", "--images", "y")
     assert "--images says where the pictures of --data are; give --data too." in said
