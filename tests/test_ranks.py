@@ -56,7 +56,7 @@ def job(folder: Path, rows: Path, family: str, objective: str, *overrides: str):
         "trainer.warmup_steps=0",
         "trainer.logging_steps=1",
         "trainer.save_strategy='no'",
-        # The bias of a key changes nothing: its gradient is rounding, and Adam's step is a whole one.
+        # A key's bias changes nothing: its gradient is rounding, Adam's step a whole one.
         "trainer.adam_epsilon=1.0e-5",
         *overrides,
     )
