@@ -285,6 +285,14 @@ def _one_sentence(config: Config, source: str) -> Iterator[None]:
             f"{config.title}, model.name: {source!r} cannot be loaded ({first}). Give a hub name, "
             f"a folder with a checkpoint, or {TINY!r}."
         ) from error
+    except RuntimeError as error:  # under ZeRO-3 alone; elsewhere the family refuses it
+        lines = [line.strip() for line in str(error).splitlines() if "size mismatch" in line]
+        if not lines:
+            raise
+        raise ValueError(
+            f"{config.title}, model.name: {source!r} has weights of another shape ({lines[0]}); "
+            "give the folder of a complete checkpoint."
+        ) from error
 
 
 @contextmanager
