@@ -33,12 +33,15 @@ from mm_numeric.run_folder import (
     locked,
     write_text,
 )
+from mm_numeric.steps import with_same_rows
 from mm_numeric.trainer import NumericTrainer
 from mm_numeric.trainer_settings import find_deepspeed
 from mm_numeric.zero import (
     join_ranks,
     keep_names,
+    make_universal,
     parameters,
+    reading_other_ranks,
     refuse_settings,
     refuse_unsharded,
     require_deepspeed,
@@ -63,11 +66,11 @@ def train(config: Config, *, resume: bool = False) -> Path:
     """
     started = time.monotonic()
     quiet_unless_terminal()
-    args = training_arguments(config)
     folder = config.output_dir
+    checkpoint = last_checkpoint(folder) if resume else None
+    args = training_arguments(_as_saved(config, checkpoint) if checkpoint else config)
     for term in config.objective.spec.terms:  # refused before a folder is claimed or a model loaded
         make_term(term.name, term.options, f"{config.title}, objective")
-    checkpoint = last_checkpoint(folder)
     if resume and checkpoint is None and not (folder / FINISHED).is_file():
         raise ValueError(f"{folder}: no checkpoint to resume from; train without --resume.")
     if resume and args.save_only_model:
@@ -87,10 +90,12 @@ def train(config: Config, *, resume: bool = False) -> Path:
                 return folder / MODEL
             with whole_models(args):
                 source = model_source(config, folder)
+            if checkpoint and args.should_save:
+                make_universal(args, checkpoint)
             family = load_family(config, source)
         trainer = make_trainer(config, args, examples, family, source)
         with _worker_errors_as_ours():
-            fit(trainer, checkpoint if resume else None)
+            fit(trainer, checkpoint)
         trainer.save_model(str(folder / MODEL))
         if args.should_save:
             family.save(folder / MODEL)
@@ -107,6 +112,11 @@ def train(config: Config, *, resume: bool = False) -> Path:
             }
             finish(folder, facts)
     return folder / MODEL
+
+
+def _as_saved(config: Config, checkpoint: Path) -> Config:
+    """Return a config that goes on from a checkpoint on the ranks that are here."""
+    return reading_other_ranks(with_same_rows(config, checkpoint), checkpoint)
 
 
 def make_trainer(
@@ -274,6 +284,14 @@ def _one_sentence(config: Config, source: str) -> Iterator[None]:
         raise ValueError(
             f"{config.title}, model.name: {source!r} cannot be loaded ({first}). Give a hub name, "
             f"a folder with a checkpoint, or {TINY!r}."
+        ) from error
+    except RuntimeError as error:  # under ZeRO-3 alone; elsewhere the family refuses it
+        lines = [line.strip() for line in str(error).splitlines() if "size mismatch" in line]
+        if not lines:
+            raise
+        raise ValueError(
+            f"{config.title}, model.name: {source!r} has weights of another shape ({lines[0]}); "
+            "give the folder of a complete checkpoint."
         ) from error
 
 

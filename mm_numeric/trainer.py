@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel, Trainer
 
 from mm_numeric.doors import NumericLossMixin
+from mm_numeric.steps import write_step
 from mm_numeric.zero import whole_models
 
 
@@ -60,6 +61,14 @@ class NumericTrainer(NumericLossMixin, Trainer):
         plugin = self.accelerator.state.deepspeed_plugin if self.is_deepspeed_enabled else None
         is_whole = plugin is not None and plugin.zero_stage < 3
         super()._save(output_dir, None if is_whole else state_dict)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Save, with what a run goes on from, how many rows a step has."""
+        super()._save_optimizer_and_scheduler(output_dir)
+        args = self.args
+        if args.should_save:
+            rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+            write_step(Path(output_dir), ranks=args.world_size, rows=rows)
 
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: torch.nn.Module | None = None

@@ -4,18 +4,27 @@ ZeRO-3 holds one piece of every parameter on each rank: a parameter's own size i
 are made or loaded while its settings are in force are cut up at once.
 """
 
+import argparse
+import contextlib
+import json
 import os
+import shutil
 import socket
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import Trainer, TrainingArguments
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
+
+from mm_numeric.config import Config, with_trainer
+from mm_numeric.steps import ranks_here, saved_ranks
+from mm_numeric.trainer_settings import find_deepspeed
 
 GATHERS = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
 """The setting under which ZeRO-3 can save weights that others can load."""
@@ -50,7 +59,7 @@ def join_ranks(args: TrainingArguments) -> None:
         comm.init_distributed(auto_mpi_discovery=False, timeout=timedelta(seconds=args.ddp_timeout))
 
 
-@contextmanager
+@contextlib.contextmanager
 def whole_models(args: TrainingArguments) -> Iterator[None]:
     """Make and load whole models inside, on one rank alone if need be, also under ZeRO-3."""
     plugin = args.deepspeed_plugin
@@ -107,6 +116,61 @@ def refuse_unsharded(trainer: Trainer, where: str) -> None:
         raise ValueError(
             f"{where}.fsdp: accelerate shards over several GPUs alone, each with a process of its "
             "own; start it so, leave it out, or take trainer.deepspeed."
+        )
+
+
+def reading_other_ranks(config: Config, checkpoint: Path) -> Config:
+    """Return a config under which DeepSpeed reads a checkpoint that other ranks have saved.
+
+    Raises:
+        ValueError: If it cannot.
+    """
+    saved = saved_ranks(checkpoint)
+    if saved == ranks_here() or not any(checkpoint.glob("global_step*")):
+        return config
+    settings = config.trainer.get("deepspeed")
+    # A universal checkpoint of ZeRO-3 is read with one step count and one weight decay for all
+    # (DeepSpeed 0.19): such a run would go on, elsewhere.
+    if settings is None or any(checkpoint.glob("global_step*/zero_pp_rank_*_model_states.pt")):
+        raise ValueError(
+            f"{checkpoint}: {saved} ranks have saved it under "
+            f"{'ZeRO-3' if settings else 'settings of accelerate'}, which as many alone go on "
+            f"from; resume with {saved} ranks. ZeRO-1, ZeRO-2 and plain data parallelism go on "
+            "with any number."
+        )
+    if isinstance(settings, str):
+        file = find_deepspeed(settings, f"{config.title}, trainer.deepspeed")
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    reading = {**settings.get("checkpoint", {}), "load_universal": True}
+    return with_trainer(config, deepspeed={**settings, "checkpoint": reading})
+
+
+def make_universal(args: TrainingArguments, checkpoint: Path) -> None:
+    """Write a checkpoint of ZeRO beside itself so that any number of ranks can read it, once.
+
+    ``python -m deepspeed.checkpoint.ds_to_universal`` does the same, with more processes.
+    """
+    settings = getattr(args, "hf_deepspeed_config", None)
+    if settings is None or not settings.get_value("checkpoint.load_universal"):
+        return
+    if (checkpoint / "latest_universal").is_file():  # which is written last
+        return
+    from deepspeed.checkpoint.ds_to_universal import main
+
+    source = checkpoint / (checkpoint / "latest").read_text(encoding="utf-8").strip()
+    target = source.with_name(f"{source.name}_universal")
+    shutil.rmtree(target, ignore_errors=True)  # cut off
+    with contextlib.redirect_stdout(sys.stderr):
+        main(
+            argparse.Namespace(
+                input_folder=str(source),
+                output_folder=str(target),
+                num_extract_workers=1,
+                num_merge_workers=1,
+                keep_temp_folder=False,
+                strict=True,
+                inject_missing_state=True,
+            )
         )
 
 

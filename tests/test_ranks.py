@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,7 +57,7 @@ def job(folder: Path, rows: Path, family: str, objective: str, *overrides: str):
         "trainer.warmup_steps=0",
         "trainer.logging_steps=1",
         "trainer.save_strategy='no'",
-        # A key's bias changes nothing: its gradient is rounding, Adam's step a whole one.
+        # The bias of a key changes nothing: its gradient is rounding, and Adam would take it whole.
         "trainer.adam_epsilon=1.0e-5",
         *overrides,
     )
@@ -79,6 +80,10 @@ def run(ranks: int, files: list[str]) -> None:
     command = [sys.executable, *(launcher if ranks > 1 else []), tiny_ranks.__file__, *files]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "run" / "model" / "model.safetensors")
 
 
 def log(folder: Path) -> list[dict]:
@@ -116,8 +121,7 @@ def test_two_ranks_reach_the_weights_of_one(tmp_path, rows, alone, mode):
     run(2, write_jobs(tmp_path, rows, *overrides))
     for i, case in enumerate(CASES):
         one, two = alone / str(i), tmp_path / str(i)
-        whole = load_file(one / "run" / "model" / "model.safetensors")
-        split = load_file(two / "run" / "model" / "model.safetensors")
+        whole, split = weights(one), weights(two)
         first = load_file(one / "run" / "init" / "model.safetensors")
         assert whole.keys() == split.keys() == first.keys()
         assert max((whole[name] - first[name]).abs().max() for name in whole) > 1e-3
@@ -130,3 +134,53 @@ def test_two_ranks_reach_the_weights_of_one(tmp_path, rows, alone, mode):
         facts = [json.loads((x / "run" / "run.json").read_text()) for x in (one, two)]
         for what in ("parameters", "batch_rows", "steps"):
             assert facts[0][what] == facts[1][what]
+
+
+def cut(folder: Path, step: int) -> None:
+    """Leave of a run what a kill behind a checkpoint would have left."""
+    shutil.rmtree(folder / "run" / "model")
+    (folder / "run" / "run.json").unlink()
+    for path in (folder / "run").glob("checkpoint-*"):
+        if path.name != f"checkpoint-{step}":
+            shutil.rmtree(path)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_other_ranks(tmp_path, rows):
+    """From one rank to two and back, and under ZeRO-2 from two to one; the rows are shuffled.
+
+    The run called ``last`` was cut off behind its last checkpoint: there is nothing left to train.
+    """
+    files, whole = {}, {}
+    for mode in ("ddp", "zero2", "last"):
+        overrides = () if mode == "ddp" else ("trainer.deepspeed=zero2",)
+        config = job(
+            tmp_path / mode, rows, *CASES[0], *overrides,
+            "trainer.per_device_train_batch_size=4" if mode == "ddp" else "trainer.max_steps=10",
+            "trainer.train_sampling_strategy=random", "trainer.save_strategy=steps",
+            "trainer.save_steps=3", "trainer.save_total_limit=null",
+        )  # fmt: skip
+        files[mode] = tmp_path / mode / "job.yaml"
+        files[mode].parent.mkdir()
+        files[mode].write_text(config.to_yaml())
+    run(1, [str(files["ddp"])])
+    whole["ddp"] = weights(tmp_path / "ddp")
+    cut(tmp_path / "ddp", 3)
+    run(2, [str(file) for file in files.values()])
+    whole["zero2"] = weights(tmp_path / "zero2")
+    two = weights(tmp_path / "ddp")
+    cut(tmp_path / "ddp", 9)
+    cut(tmp_path / "zero2", 3)
+    cut(tmp_path / "last", STEPS)
+    run(1, [str(file) for file in files.values()])
+    for found, wanted in (
+        (two, whole["ddp"]),
+        (weights(tmp_path / "ddp"), whole["ddp"]),
+        (weights(tmp_path / "zero2"), whole["zero2"]),
+        (weights(tmp_path / "last"), whole["zero2"]),
+        (whole["zero2"], whole["ddp"]),
+    ):
+        assert max((found[name] - wanted[name]).abs().max() for name in wanted) <= 1e-5
+    for mode in files:
+        assert json.loads((tmp_path / mode / "run" / "run.json").read_text())["batch_rows"] == 4
+        assert [line["step"] for line in log(tmp_path / mode)] == list(range(1, STEPS + 1))
