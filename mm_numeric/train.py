@@ -22,6 +22,7 @@ from mm_numeric.data import load_examples
 from mm_numeric.families import FAMILIES
 from mm_numeric.families.family import Family
 from mm_numeric.losses.objective import Objective, make_term
+from mm_numeric.model_parts import GradientCheck, ModelParts, table_text
 from mm_numeric.run_folder import (
     FINISHED,
     LOG,
@@ -77,6 +78,10 @@ def train(config: Config, *, resume: bool = False) -> Path:
             source = model_source(config, folder)
             family = load_family(config, source)
         trainer = make_trainer(config, args, examples, family, source)
+        assert trainer.parts is not None
+        parts = trainer.parts.table(trainer.model)
+        if args.should_save:
+            print(table_text(parts), file=sys.stderr)
         with _worker_errors_as_ours():
             fit(trainer, checkpoint if resume else None)
         trainer.save_model(str(folder / MODEL))
@@ -89,6 +94,7 @@ def train(config: Config, *, resume: bool = False) -> Path:
                 * args.gradient_accumulation_steps
                 * args.world_size,
                 "parameters": sum(p.numel() for p in trainer.model.parameters()),
+                "parts": parts,
                 "task_version": getattr(config.task, "version", 1),
                 "seconds": round(time.monotonic() - started, 1),
                 "resumed": resume,
@@ -103,14 +109,19 @@ def make_trainer(
     """Put model, data and objective together."""
     collator = make_collator(config, family)
     objective = Objective(config.objective.spec, collator.vocabulary)
+    parts = ModelParts(family, config.parts, args.learning_rate, config.title)
     transformers.set_seed(args.seed)
+    model = load_model(config, family, source)
+    parts.check(model)
+    parts.freeze(model)
     trainer = NumericTrainer(
-        model=load_model(config, family, source),
+        model=model,
+        parts=parts,
         args=args,
         train_dataset=examples,
         data_collator=collator,
         objective=objective,
-        callbacks=[JsonLog(config.output_dir / LOG)],
+        callbacks=[JsonLog(config.output_dir / LOG), GradientCheck(parts)],
     )
     trainer.remove_callback(PrinterCallback)
     return trainer

@@ -1,18 +1,57 @@
 """transformers.Trainer, with the loss taken from an objective."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, Trainer
 
 from mm_numeric.doors import NumericLossMixin
+from mm_numeric.model_parts import ModelParts
+
+_OWN_GROUPS = {"params", "model", "optimizer_dict"}  # of optimisers that choose what they train
 
 
 class NumericTrainer(NumericLossMixin, Trainer):
     """A Trainer whose loss is an ``Objective``, on batches of ``TrainingCollator``.
 
-    ``NumericLossMixin`` has the loss, the counts and the log; this reads checkpoints back whole.
+    ``NumericLossMixin`` has the loss, the counts and the log; this reads checkpoints back whole,
+    and gives each part of the model its learning rate.
     """
+
+    optimizer_cls_and_kwargs: Any
+
+    def __init__(self, *args: Any, parts: ModelParts | None = None, **kwargs: Any) -> None:
+        """Take what the trainer takes, and which part each parameter is in.
+
+        Raises:
+            ValueError: If parts have rates of their own, and DeepSpeed makes the optimiser.
+        """
+        super().__init__(*args, **kwargs)
+        self.parts = parts
+        plugin = self.args.deepspeed_plugin
+        if parts is not None and plugin is not None and "optimizer" in plugin.deepspeed_config:
+            parts.refuse_rates("the `optimizer` of trainer.deepspeed")
+
+    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
+        """Make the optimiser, its parameters grouped by part.
+
+        Raises:
+            ValueError: If parts have rates of their own, and the optimiser makes its own groups.
+        """
+        if self.parts is not None and self.optimizer is None:
+            trained = self.model if model is None else model
+            kind, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(
+                self.args, trained
+            )
+            if not isinstance(kind, type) or _OWN_GROUPS & options.keys():
+                self.parts.refuse_rates(f"trainer.optim {self.args.optim}")
+            else:
+                decayed = set(self.get_decay_parameter_names(trained))
+                groups = self.parts.groups(trained, decayed, self.args.weight_decay)
+                self.optimizer_cls_and_kwargs = kind, {**options, "params": groups}
+        optimizer: torch.optim.Optimizer = super().create_optimizer(model)
+        return optimizer
 
     def load_weights(self, checkpoint: str | Path) -> None:
         """Load the weights of a checkpoint, every one of them.

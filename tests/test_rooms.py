@@ -26,7 +26,7 @@ RULES = [  # modules at or below the names on the left may not import what is on
     ("tasks", f":{HEAVY} {MODEL} evaluation"),
     (SCORERS, f":{HEAVY} {MODEL} tasks"),
     ("importers", f":{HEAVY} {MODEL} evaluation"),
-    ("config strict trainer_settings data run_folder prepare", f":{HEAVY} evaluation"),
+    ("config parts strict trainer_settings data run_folder prepare", f":{HEAVY} evaluation"),
     ("families collate generate doors trainer train", "evaluation"),
 ]
 
