@@ -298,6 +298,11 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
         raise unknown(config.model.family, FAMILIES, "family", f"{where}, model.family")
     if config.model.coordinates is not None:
         read_coordinates(config.model.coordinates, f"{where}, model.coordinates")
+    if model.quantize is not None and not parts.adapted:
+        raise ValueError(
+            f"{where}, model.quantize: quantised weights cannot be trained; adapt a part, such as "
+            "`parts: {language: adapted}`, or take quantize out."
+        )
     if not config.trainer.get("output_dir"):
         raise ValueError(f"{where}, trainer.output_dir: name the folder that the run is kept in.")
     if config.compare:

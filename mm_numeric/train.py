@@ -14,6 +14,7 @@ import transformers
 from accelerate import PartialState
 from transformers import PrinterCallback, TrainerCallback, TrainerState, TrainingArguments
 
+from mm_numeric.adapters import add_adapters, has_adapters, load_adapted
 from mm_numeric.answers import Example
 from mm_numeric.choose import choose
 from mm_numeric.collate import TrainingCollator
@@ -113,6 +114,7 @@ def make_trainer(
     transformers.set_seed(args.seed)
     model = load_model(config, family, source)
     parts.check(model)
+    model = add_adapters(model, parts, config.lora, source, config.model.revision)
     parts.freeze(model)
     trainer = NumericTrainer(
         model=model,
@@ -240,8 +242,10 @@ def load_family(config: Config, source: str) -> Family:
 
 
 def load_model(config: Config, family: Family, source: str) -> Any:
-    """Load the weights of a config's model."""
+    """Load the weights of a config's model; where a folder holds adapters, on what they are for."""
     with _one_sentence(config, source):
+        if has_adapters(source):
+            return load_adapted(family, source, config.model)
         return family.load_model(source, config.model)
 
 

@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel
 from transformers import PreTrainedModel, Trainer
 
+from mm_numeric.adapters import read_adapted, save_adapted
 from mm_numeric.doors import NumericLossMixin
 from mm_numeric.model_parts import ModelParts
 
@@ -64,6 +66,9 @@ class NumericTrainer(NumericLossMixin, Trainer):
             ValueError: If the checkpoint lacks a weight, or has one too many.
         """
         model = self.accelerator.unwrap_model(self.model)
+        if isinstance(model, PeftModel):
+            read_adapted(model, Path(checkpoint))
+            return
         saved, found = type(model).from_pretrained(
             checkpoint, config=model.config, dtype=model.dtype, output_loading_info=True
         )
@@ -77,7 +82,20 @@ class NumericTrainer(NumericLossMixin, Trainer):
         self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
     ) -> None:
         """Load the weights that a run goes on from."""
-        if model is None and isinstance(self.model, PreTrainedModel) and not self.is_fsdp_enabled:
+        ours = isinstance(self.model, PreTrainedModel | PeftModel)
+        if model is None and ours and not self.is_fsdp_enabled:
             self.load_weights(resume_from_checkpoint)
         else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _save(
+        self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None
+    ) -> None:
+        """Save the model; of one with adapters, what was trained."""
+        model = self.accelerator.unwrap_model(self.model)
+        if not isinstance(model, PeftModel):
+            super()._save(output_dir, state_dict)
+        elif self.args.should_save:
+            folder = Path(output_dir or self.args.output_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            save_adapted(model, folder, state_dict)
