@@ -19,7 +19,7 @@ from mm_numeric.answers import Example
 from mm_numeric.choose import choose
 from mm_numeric.collate import TrainingCollator
 from mm_numeric.config import Config
-from mm_numeric.data import load_examples
+from mm_numeric.data import fingerprint, load_examples
 from mm_numeric.families import FAMILIES
 from mm_numeric.families.family import Family
 from mm_numeric.losses.objective import Objective, make_term
@@ -91,6 +91,7 @@ def train(config: Config, *, resume: bool = False) -> Path:
             facts = {
                 "steps": trainer.state.global_step,
                 "rows": len(examples),
+                "rows_sha256": fingerprint(examples),
                 "batch_rows": args.train_batch_size
                 * args.gradient_accumulation_steps
                 * args.world_size,
