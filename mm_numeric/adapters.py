@@ -10,6 +10,8 @@ config.json                                       of the model
 
 import re
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,7 @@ def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftMode
             f"be loaded ({str(error).strip().partition(chr(10))[0]}); put it back, or correct "
             f"base_model_name_or_path in {Path(source, SETTINGS)}."
         ) from error
+    config.inference_mode = False  # as it is saved, nothing could be trained on
     adapted = get_peft_model(model, config)
     read_adapted(adapted, Path(source))
     return adapted
@@ -112,20 +115,28 @@ def read_adapted(model: PeftModel, folder: Path) -> None:
     Raises:
         ValueError: If a weight is missing, one too many, or of another shape.
     """
-    found = _read(folder / ADAPTER)
-    wanted = get_peft_model_state_dict(model, save_embedding_layers=False)
-    _refuse_gaps(found, wanted, folder / ADAPTER)
-    set_peft_model_state_dict(model, found)
+    adapters = _read(folder / ADAPTER)
     own = {name.removeprefix(_INSIDE): p for name, p in model.named_parameters()}
     trained = {name.removeprefix(_INSIDE) for name in _trained_whole(model)}
-    if (folder / TRAINED_WEIGHTS).is_file() or trained:
-        found = _read(folder / TRAINED_WEIGHTS)
-        unknown = found.keys() - own.keys()
-        _refuse_gaps(found, {n: own[n] for n in trained | found.keys() - unknown}, folder)
-        with torch.no_grad():
-            for name, value in found.items():
-                own[name].copy_(value)
-                own[name].requires_grad_()  # says what was trained; see _refuse_others
+    whole = {}
+    if trained or (folder / TRAINED_WEIGHTS).is_file():
+        whole = _read(folder / TRAINED_WEIGHTS)
+    changed = [p for n, p in own.items() if n in trained or n in whole or is_adapter(n)]
+    with in_one_piece(changed), torch.no_grad():
+        wanted = get_peft_model_state_dict(model, save_embedding_layers=False)
+        _refuse_gaps(adapters, wanted, folder / ADAPTER)
+        known = trained | (whole.keys() & own.keys())
+        _refuse_gaps(whole, {name: own[name] for name in known}, folder / TRAINED_WEIGHTS)
+        set_peft_model_state_dict(model, adapters)
+        for name, value in whole.items():
+            own[name].copy_(value)
+            own[name].requires_grad_()  # says what was trained; see _refuse_others
+
+
+def saved_parameters(model: PeftModel) -> list[Tensor]:
+    """Return what ``save_adapted`` saves: adapters, and what is trained beside them."""
+    whole = set(_trained_whole(model))
+    return [p for n, p in model.named_parameters() if n in whole or is_adapter(n)]
 
 
 def merged(model: Any) -> Any:
@@ -227,6 +238,19 @@ def _refuse_gaps(found: dict[str, Tensor], wanted: dict[str, Any], where: Path) 
             f"{where}: {len(wrong)} weights are not those of this model and its parts; {name} is "
             f"{theirs.get(name, 'missing')} there and {shapes.get(name, 'missing')} here."
         )
+
+
+@contextmanager
+def in_one_piece(parameters: list[Tensor]) -> Iterator[None]:
+    """Put parameters together that ZeRO-3 has cut up, and cut them up again behind."""
+    pieces = [parameter for parameter in parameters if hasattr(parameter, "ds_id")]
+    if not pieces:
+        yield
+        return
+    from deepspeed.runtime.zero import GatheredParameters
+
+    with GatheredParameters(pieces, modifier_rank=0):
+        yield
 
 
 def _read(file: Path) -> dict[str, Tensor]:

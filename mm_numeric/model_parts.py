@@ -192,8 +192,9 @@ class GradientCheck(TrainerCallback):
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
         """Look out for pictures, and under DeepSpeed for gradients: it keeps them to itself."""
-        trained = {part for part, _ in self._trained(model)}
-        self._waiting = [part for part in PARTS if part in trained]
+        present = {self.parts.part(name) for name, _ in model.named_parameters()}
+        frozen = {part for part in present if self.parts.settings.of(part).how == FROZEN}
+        self._waiting = [part for part in PARTS if part in present - frozen]
         hook = model.register_forward_pre_hook(self._look_at_batch, with_kwargs=True)
         self._hooks.callback(hook.remove)
         if args.deepspeed_plugin is not None:

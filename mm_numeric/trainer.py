@@ -7,7 +7,7 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, Trainer
 
-from mm_numeric.adapters import read_adapted, save_adapted
+from mm_numeric.adapters import in_one_piece, read_adapted, save_adapted, saved_parameters
 from mm_numeric.doors import NumericLossMixin
 from mm_numeric.model_parts import ModelParts
 
@@ -95,7 +95,11 @@ class NumericTrainer(NumericLossMixin, Trainer):
         model = self.accelerator.unwrap_model(self.model)
         if not isinstance(model, PeftModel):
             super()._save(output_dir, state_dict)
-        elif self.args.should_save:
-            folder = Path(output_dir or self.args.output_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            save_adapted(model, folder, state_dict)
+            return
+        folder = Path(output_dir or self.args.output_dir)
+        # DeepSpeed hands over what it gathered, unless nothing was trained and it knows no model.
+        idle = self.is_deepspeed_enabled and self.deepspeed is None
+        with in_one_piece(saved_parameters(model) if idle else []):
+            if self.args.should_save:
+                folder.mkdir(parents=True, exist_ok=True)
+                save_adapted(model, folder, state_dict)

@@ -78,6 +78,10 @@ def test_what_is_trained_on_adapters_goes_on_with_them(tmp_path):
     second = a_config(tmp_path / "b", *steps, source, still)
     train(second)
     assert same(first.output_dir / "model", second.output_dir / "model")
+    third = a_config(tmp_path / "e", *steps, source, "trainer.warmup_steps=0")
+    train(third)
+    before, after = saved(first.output_dir / "model"), saved(third.output_dir / "model")
+    assert all(not torch.equal(before[name], after[name]) for name in before)
     for number, (change, said) in enumerate(
         (
             ("lora.rank=8", "adapters with other rank"),
