@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import shapely
 
-from mm_numeric.answers import Box, Instance, Polygon, Shape
-from mm_numeric.evaluation.boxes import THRESHOLDS, shape_ious
+from mm_numeric.answers import Box, Instance, Instances, Polygon, Shape
+from mm_numeric.evaluation.boxes import THRESHOLDS
+from mm_numeric.evaluation.detection import paired
+from mm_numeric.evaluation.overlaps import ious, one_to_one
 from mm_numeric.evaluation.pictures import corners
 
 FIND = THRESHOLDS[0]
 """The IoU from which a true shape is found."""
 
 _FARTHEST_PX = 1e6  # a shape with a corner beyond it is nowhere in a picture
-_IGNORED_SHARE = 0.5  # a detection more of which is in one region to be ignored is left out
 
 
 @dataclass(frozen=True)
@@ -106,56 +106,36 @@ def pair(rows: Sequence[Mapping[str, Any]], where: str) -> list[Paired]:
     Raises:
         ValueError: If a row has something that is no shape.
     """
-    sides = [
+    wanted, given = (
         [read_shapes(row[key], f"{where}, {row['id']!r:.40}, {key}") for row in rows]
         for key in ("target", "parsed")
-    ]
-    labelled = any(truth.label for truths in sides[0] for truth in truths)
-    candidates: list[tuple[int, int, int]] = []  # row, truth, answer
-    for index, (truths, answers) in enumerate(zip(*sides, strict=True)):
-        candidates += [
-            (index, t, a)
-            for t, a in _overlapping(truths, answers)
-            if not labelled
-            or truths[t].label == answers[a].label
-            or (truths[t].ignore and not truths[t].label)
-        ]
-    ious = shape_ious(
-        [sides[1][index][a].shape for index, _, a in candidates],
-        [sides[0][index][t].shape for index, t, _ in candidates],
     )
-    by_row: list[list[tuple[float, int, int]]] = [[] for _ in rows]
-    for (index, t, a), iou in zip(candidates, ious.tolist(), strict=True):
-        by_row[index].append((iou, t, a))
-    return [_pair_row(*row) for row in zip(*sides, by_row, strict=True)]
-
-
-def _pair_row(
-    truths: Sequence[Instance],
-    answers: Sequence[Instance],
-    overlaps: Sequence[tuple[float, int, int]],
-) -> Paired:
-    counts = [True] * len(answers)
-    for iou, t, a in overlaps:
-        if truths[t].ignore:
-            areas = _area_px(truths[t].shape), _area_px(answers[a].shape)
-            shared = iou * sum(areas) / (1 + iou)  # as IoU = shared / (sum of both - shared)
-            counts[a] &= not shared > _IGNORED_SHARE * areas[1]
-    partners: dict[int, int] = {}
-    best: dict[int, float] = {}
-    for iou, t, a in sorted(overlaps, key=lambda o: -o[0]):
-        free = t not in partners and a not in partners.values()
-        if iou > 0 and free and counts[a] and not truths[t].ignore:
-            partners[t], best[t] = a, iou
-    wanted = [t for t, truth in enumerate(truths) if not truth.ignore]
-    return Paired(
-        truths=[truths[t] for t in wanted],
-        ignored=[truth for truth in truths if truth.ignore],
-        answers=answers,
-        ious=[best.get(t, 0.0) for t in wanted],
-        partners=[partners.get(t) for t in wanted],
-        counts=counts,
+    answers, truths, pairs, outside, care = paired(
+        [Instances(tuple(items)) for items in given],
+        [Instances(tuple(items)) for items in wanted],
+        labelled=any(truth.label for items in wanted for truth in items),
     )
+    iou = ious(answers, pairs.detection, truths, pairs.truth, pairs.shared)
+    order = np.argsort(-iou, kind="stable")
+    order = order[outside[pairs.detection[order]]]
+    taken = order[one_to_one(pairs.at(order))]
+    best, partner = np.zeros(len(care)), np.full(len(care), -1)
+    best[pairs.truth[taken]], partner[pairs.truth[taken]] = iou[taken], pairs.detection[taken]
+    found, truth, answer = [], 0, 0
+    for mine, theirs in zip(wanted, given, strict=True):
+        own = [truth + i for i, item in enumerate(mine) if not item.ignore]
+        found.append(
+            Paired(
+                truths=[item for item in mine if not item.ignore],
+                ignored=[item for item in mine if item.ignore],
+                answers=theirs,
+                ious=best[own].tolist(),
+                partners=[None if at < 0 else at - answer for at in partner[own].tolist()],
+                counts=outside[answer : answer + len(theirs)].tolist(),
+            )
+        )
+        truth, answer = truth + len(mine), answer + len(theirs)
+    return found
 
 
 def mean_box(rows: Sequence[Paired]) -> Box | None:
@@ -163,28 +143,3 @@ def mean_box(rows: Sequence[Paired]) -> Box | None:
     boxes = [around(truth.shape) for row in rows for truth in row.truths]
     edges = [(box.x1, box.y1, box.x2, box.y2) for box in boxes]
     return Box(*np.mean(edges, axis=0).tolist()) if edges else None
-
-
-def _overlapping(truths: Sequence[Instance], answers: Sequence[Instance]) -> list[tuple[int, int]]:
-    """Return which pairs have boxes around them that share an area."""
-    a, b = _bounds(truths), _bounds(answers)
-    low = np.maximum(a[:, None, :2], b[None, :, :2])
-    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
-    return [(t, d) for t, d in np.argwhere((low < high).all(axis=2)).tolist()]
-
-
-def _bounds(instances: Sequence[Instance]) -> Any:
-    """Return x1, y1, x2, y2 around each, [n, 4]; nan for what is nowhere, which shares nothing."""
-    found = np.full((len(instances), 4), np.nan)
-    for row, item in enumerate(instances):
-        if is_drawable(item.shape):
-            box = around(item.shape)
-            found[row] = box.x1, box.y1, box.x2, box.y2
-    return found
-
-
-def _area_px(shape: Shape) -> float:
-    points = corners(shape)
-    if len(points) < 3:
-        return 0.0
-    return float(shapely.area(shapely.make_valid(shapely.Polygon(points))))

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,19 @@ class Scores:
         return found
 
 
+class Answers(NamedTuple):
+    """A file of predictions, as it was read."""
+
+    name: str
+    """Of the task."""
+
+    task: Any
+    rows: list[dict[str, Any]]
+    answers: list[Any]
+    targets: list[Any]
+    sizes_px: list[tuple[int, int] | None]
+
+
 def score(
     predictions: Path,
     *,
@@ -136,8 +149,34 @@ def read_scores(
     predictions: Path, *, task_name: str | None = None, protocol: str | None = None
 ) -> Scores:
     """Score a file of predictions without writing anything; see ``score``."""
+    read = read_answers(predictions, task_name=task_name)
+    if protocol is None:
+        scorer = scorer_of(read.task, read.name, read.targets[0], str(predictions))
+    else:
+        check_shapes(read, protocol, predictions)
+        scorer = choose(protocol, PROTOCOLS, "protocol", str(predictions))
+    return scores_of(read.name, scorer, read.rows, read.answers, read.targets, read.sizes_px)
+
+
+def check_shapes(read: Answers, protocol: str, predictions: Path) -> None:
+    """Refuse a protocol that judges shapes for answers that are none.
+
+    Raises:
+        ValueError: If they are none.
+    """
+    if not isinstance(read.targets[0], Instances):
+        raise ValueError(
+            f"{predictions}: the protocol {protocol!r} judges the shapes of a picture, and the "
+            f"task {read.name!r} answers with something else; leave it out."
+        )
+
+
+def read_answers(predictions: Path, *, task_name: str | None = None) -> Answers:
+    """Read the text of every prediction; see ``score``."""
     rows: list[dict[str, Any]] = []
-    answers, targets, sizes_px = [], [], []
+    answers: list[Any] = []
+    targets: list[Any] = []
+    sizes_px: list[Any] = []
     seen: set[str] = set()
     task: Any = None
     name = task_name
@@ -190,18 +229,22 @@ def read_scores(
             rows[-1]["prompt"] = row["prompt"]
         if isinstance(answer, Instances):
             rows[-1].update(cut=answer.cut, malformed=answer.malformed)
+            if row.get("scores") is not None:
+                rows[-1]["scores"] = _checked_scores(row["scores"], len(answer.items), where)
     if task is None or name is None:
         raise ValueError(f"{predictions}: no predictions to score.")
-    if protocol is None:
-        scorer = scorer_of(task, name, targets[0], str(predictions))
-    elif isinstance(targets[0], Instances):
-        scorer = choose(protocol, PROTOCOLS, "protocol", str(predictions))
-    else:
+    return Answers(name, task, rows, answers, targets, sizes_px)
+
+
+def _checked_scores(scores: Any, count: int, where: str) -> list[float]:
+    """Return the scores of the shapes of an answer, one each."""
+    numbers = isinstance(scores, list) and all(type(s) in (int, float) for s in scores)
+    if not numbers or len(scores) != count:
         raise ValueError(
-            f"{predictions}: the protocol {protocol!r} judges the shapes of a picture, and the "
-            f"task {name!r} answers with something else; leave it out."
+            f'{where}: "scores" is {scores!r:.60}, and the text holds {count} shapes; give one '
+            "number each, or leave it out."
         )
-    return scores_of(name, scorer, rows, answers, targets, sizes_px)
+    return scores
 
 
 def scores_of(

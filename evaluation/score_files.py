@@ -16,7 +16,15 @@ from mm_numeric.evaluation.foreign import (
     read_coco_truth,
     read_text_files,
 )
-from mm_numeric.evaluation.score import PROTOCOLS, Scores, in_unit, scores_of, write_scores
+from mm_numeric.evaluation.score import (
+    PROTOCOLS,
+    Scores,
+    check_shapes,
+    in_unit,
+    read_answers,
+    scores_of,
+    write_scores,
+)
 from mm_numeric.run_folder import RESULTS, write_text
 from mm_numeric.tasks.shapes import instance_row
 
@@ -109,17 +117,58 @@ def rank_files(
         dataset, results = read_coco_truth(truth), read_coco_results(predictions)
         figures = coco_average_precision(dataset, results, ties=ties)
     if out is not None:
-        shown = {name: None if math.isnan(v) else v for name, v in figures.items()}
-        head = _head(predictions, truth, COCO_AP)
-        results_json = {
-            **head,
+        head = {
+            **_head(predictions, truth, COCO_AP),
             "protocols": {"all": protocol(ties, "as the files have them")},
-            "metrics": shown,
         }
-        folder = _checked(out, predictions, truth)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / RESULTS, json.dumps(results_json, indent=1) + "\n")
+        _write_ranked(_checked(out, predictions, truth), head, figures)
     return figures
+
+
+def rank_predictions(
+    predictions: Path,
+    *,
+    task_name: str | None = None,
+    ties: str = "official",
+    out: Path | None = None,
+) -> dict[str, float]:
+    """Return COCO's average precision and recall of a file of predictions.
+
+    Args:
+        predictions: As in ``score``; ``scores`` of a row ranks its shapes. ``mm-numeric predict``
+            writes the mean probability of the tokens of each.
+        task_name: As in ``score``.
+        ties: See ``coco_ap``.
+        out: The folder for results.json; beside the predictions when None.
+
+    Raises:
+        ValueError: If a row cannot be read, its answers are no shapes, or nothing ranks them.
+    """
+    from mm_numeric.evaluation.coco_ap import average_precision, protocol
+
+    read = read_answers(predictions, task_name=task_name)
+    check_shapes(read, COCO_AP, predictions)
+    answers = [answer if isinstance(answer, Instances) else None for answer in read.answers]
+    scores = [row.get("scores") for row in read.rows]
+    try:
+        figures = average_precision(answers, read.targets, scores, ties=ties)
+    except ValueError as error:
+        raise ValueError(f"{predictions}: {error}") from error
+    head = {
+        "task": read.name,
+        "task_version": getattr(read.task, "version", 1),
+        "predictions": str(predictions),
+        "rows": len(read.rows),
+        "protocols": {"all": protocol(ties, "of the rows (predict: mean probability of tokens)")},
+    }
+    _write_ranked(out or predictions.parent, head, figures)
+    return figures
+
+
+def _write_ranked(folder: Path, head: Mapping[str, Any], figures: Mapping[str, float]) -> None:
+    shown = {name: None if math.isnan(value) else value for name, value in figures.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / RESULTS, json.dumps({**head, "metrics": shown}, indent=1) + "\n")
 
 
 def ranked_table(figures: Mapping[str, float]) -> str:

@@ -94,6 +94,9 @@ class Instances:
     malformed: int = 0
     """Of a text: how many shapes were closed and are none, such as three numbers in brackets."""
 
+    spans: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    """Of a text: where each item stands in it, from its first character to one past its last."""
+
 
 @dataclass(frozen=True)
 class Unreadable:

@@ -73,6 +73,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    # DeepSpeed's launcher puts it before the command; the rank is read from the environment.
+    parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def verb(
@@ -85,7 +87,9 @@ def _parser() -> argparse.ArgumentParser:
     verb("ls", "list tasks, families, coordinates, losses and configs", _ls)
 
     cp = verb("cp", "copy a shipped config to a file of your own", _cp)
-    cp.add_argument("config", help="the name of a shipped config")
+    cp.add_argument(
+        "config", help="the name of a shipped config, or of DeepSpeed's settings: zero2"
+    )
     cp.add_argument("file", type=Path, help="where to; an existing file is not overwritten")
 
     check = verb(
@@ -187,6 +191,7 @@ def _ls(_: argparse.Namespace) -> None:
     from mm_numeric.importers import IMPORTERS
     from mm_numeric.losses import PRESETS, TERMS
     from mm_numeric.tasks import TASKS
+    from mm_numeric.trainer_settings import deepspeed_settings
 
     for title, names in (
         ("tasks", TASKS),
@@ -206,20 +211,23 @@ def _ls(_: argparse.Namespace) -> None:
     for path in sorted(CONFIGS.glob("*.yaml")):
         first = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
         print(f"  {path.stem:<17} {first}")
+    print(f"trainer.deepspeed: {', '.join(deepspeed_settings())}")
 
 
 def _cp(arguments: argparse.Namespace) -> None:
     from mm_numeric.config import find_config
+    from mm_numeric.trainer_settings import deepspeed_settings
 
-    source = find_config(arguments.config)
+    settings = deepspeed_settings().get(arguments.config)
+    source = settings or find_config(arguments.config)
     if arguments.file.exists():
         raise ValueError(f"{arguments.file} exists; name another file.")
     if not arguments.file.parent.is_dir():
         raise ValueError(f"{arguments.file.parent}: there is no such folder.")
     shutil.copyfile(source, arguments.file)
-    print(
-        f"{arguments.file}: a copy of {source.name}; `mm-numeric check {arguments.file}` reads it."
-    )
+    read = f"`mm-numeric check {arguments.file}` reads it."
+    named = f"`mm-numeric train ... trainer.deepspeed={arguments.file}` takes it."
+    print(f"{arguments.file}: a copy of {source.name}; {named if settings else read}")
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -301,22 +309,26 @@ def _predict(arguments: argparse.Namespace) -> None:
 
 def _score(arguments: argparse.Namespace) -> None:
     predictions, ranked = arguments.predictions, arguments.protocol == "coco_ap"
+    if arguments.ties and not ranked:
+        raise ValueError("--ties is about --protocol coco_ap; leave it out.")
     if arguments.truth is not None:
         if arguments.task or predictions.suffix == ".jsonl":
             raise ValueError("a .jsonl file with a task holds its own targets; leave --truth out.")
-        if arguments.ties and not ranked:
-            raise ValueError("--ties is about --protocol coco_ap; leave it out.")
         _score_files(arguments, ranked)
         return
     of_text = predictions.is_dir() or predictions.suffix == ".zip"
-    if ranked or arguments.lines or arguments.ties or of_text:
+    if arguments.lines or of_text or (ranked and predictions.suffix != ".jsonl"):
         raise ValueError(f"{predictions}: files of other tools are scored against --truth.")
+    more = {"task_name": arguments.task, "out": arguments.out}
+    if ranked:
+        from mm_numeric.evaluation.score_files import rank_predictions, ranked_table
+
+        figures = rank_predictions(predictions, ties=arguments.ties or "official", **more)
+        print(ranked_table(figures))
+        return
     from mm_numeric.evaluation.score import results_table, score
 
-    scores = score(
-        predictions, task_name=arguments.task, out=arguments.out, protocol=arguments.protocol
-    )
-    print(results_table(scores))
+    print(results_table(score(predictions, protocol=arguments.protocol, **more)))
 
 
 def _score_files(arguments: argparse.Namespace, ranked: bool) -> None:

@@ -230,8 +230,8 @@ class Frame:
             return Unreadable("empty answer")
         shapes, cut = self.coordinates.text.read(text)
         problem = "cut off within a shape" if cut else "no coordinates"
-        instances = []
-        for numerals, label in shapes:
+        instances, spans = [], []
+        for numerals, label, span in shapes:
             levels = [self.coordinates.read_numeral(numeral) for numeral in numerals]
             if len(levels) % 2:
                 problem = "an odd number of coordinates"
@@ -239,8 +239,10 @@ class Frame:
                 problem = "a coordinate beyond any picture"
             elif levels:
                 instances.append(Instance(self._shape(levels), label))
+                spans.append(span)
         if instances or text.strip() == self.coordinates.text.nothing:
-            return Instances(tuple(instances), cut, malformed=len(shapes) - len(instances))
+            malformed = len(shapes) - len(instances)
+            return Instances(tuple(instances), cut, malformed, spans=tuple(spans))
         return Unreadable(problem)
 
     def _shape(self, levels: Sequence[float]) -> Shape:

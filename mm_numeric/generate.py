@@ -4,9 +4,11 @@ predictions.jsonl, one object a row:
     id       of the row
     image    its picture, or null
     task     name of the task, so that `score` knows how to read the text
+    task_options    what it is read by, where the task has such fields
     prompt   what was asked
     text     what the model wrote, word for word
     parsed   the answer read from it, or null; places in pixels of the original picture
+    scores   of an answer of several shapes: the mean probability of the tokens of each
     reason   why it could not be read, or null
     target   the right answer, or null where the data has none
     frame    how the picture was seen and places in it were written; null without a picture
@@ -14,14 +16,17 @@ predictions.jsonl, one object a row:
 
 import hashlib
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import torch
 from tqdm import tqdm
+from transformers import LogitsProcessor, LogitsProcessorList
 
-from mm_numeric.answers import Example, Unreadable
+from mm_numeric.answers import Example, Instances, Unreadable
 from mm_numeric.collate import prompt_batch
 from mm_numeric.config import Config, DataSource
 from mm_numeric.data import load_examples
@@ -75,19 +80,61 @@ def predict(
     with out.open("a", encoding="utf-8") as file, bar:
         for batch in batches:
             answers = generate(model, family, batch, length)
-            for example, (text, frame) in zip(batch, answers, strict=True):
-                line = prediction(config, example, text, frame)
+            for example, answer in zip(batch, answers, strict=True):
+                line = prediction(config, family, example, answer)
                 file.write(json.dumps(line) + "\n")  # all ASCII, whatever was written
             file.flush()
             bar.update(len(batch))
     return len(todo)
 
 
+class Generated(NamedTuple):
+    """What a model wrote."""
+
+    text: str
+    frame: Frame | None
+    """The frame that it wrote in; None where there is no picture."""
+
+    ids: Sequence[int]
+    """Its tokens, its end and the padding behind it included."""
+
+    probabilities: Sequence[float]
+    """What the model gave each of them."""
+
+    def surely(self, family: Family, span: tuple[int, int]) -> float:
+        """Return the mean probability of the tokens of a part of the text, 0 to 1.
+
+        Args:
+            family: What decodes them.
+            span: The first character, and one past the last.
+        """
+        counts = range(1, len(self.ids) + 1)  # of tokens that reach up to some character
+
+        def length(count: int) -> int:
+            return len(family.text(self.ids[:count]))
+
+        first = bisect_right(counts, span[0], key=length)
+        last = bisect_left(counts, span[1], key=length)
+        return fmean(self.probabilities[first : last + 1])
+
+
+class _Surely(LogitsProcessor):
+    """Keeps how probable the likeliest token of each row is: the one that greed takes."""
+
+    def __init__(self) -> None:
+        self.steps: list[torch.Tensor] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Return the scores, [batch, vocabulary], as they are."""
+        self.steps.append((scores.amax(-1) - scores.logsumexp(-1)).float().exp())
+        return scores
+
+
 @torch.inference_mode()
 def generate(
     model: Any, family: Family, examples: Sequence[Example], max_new_tokens: int
-) -> Iterator[tuple[str, Frame | None]]:
-    """Yield what a model writes for each example, greedily, and the frame it wrote in.
+) -> Iterator[Generated]:
+    """Yield what a model writes for each example, greedily.
 
     What a checkpoint's generation_config asks for is set aside: a penalty on repetition, which
     Qwen's have, would keep a model from writing 11:11.
@@ -96,8 +143,10 @@ def generate(
     inputs = {key: value.to(model.device) for key, value in inputs.items()}
     if family.encoder_decoder:
         inputs["decoder_start_token_id"] = family.decoder_start_id
+    surely = _Surely()
     written = model.generate(
         **inputs,
+        logits_processor=LogitsProcessorList([surely]),
         max_new_tokens=max_new_tokens,
         do_sample=False,
         num_beams=1,
@@ -107,14 +156,20 @@ def generate(
         pad_token_id=family.pad_id,
     )
     asked = 1 if family.encoder_decoder else inputs["input_ids"].shape[1]
-    for ids, frame in zip(written[:, asked:].tolist(), frames, strict=True):
-        yield family.text(ids), frame
+    probabilities = torch.stack(surely.steps, dim=1).tolist()
+    for row, frame in enumerate(frames):
+        ids = written[row, asked:].tolist()
+        yield Generated(family.text(ids), frame, ids, probabilities[row])
 
 
-def prediction(config: Config, example: Example, text: str, frame: Frame | None) -> dict[str, Any]:
-    """Return one line of predictions.jsonl."""
+def prediction(
+    config: Config, family: Family, example: Example, generated: Generated
+) -> dict[str, Any]:
+    """Return one line of predictions.jsonl; shapes have the mean probability of their tokens."""
+    text, frame, *_ = generated
     answer = config.task.parse(text, frame)
     unreadable = isinstance(answer, Unreadable)
+    spans = answer.spans if isinstance(answer, Instances) else ()
     reads_by = {name: getattr(config.task, name) for name in getattr(config.task, "reads_by", ())}
     return {
         "id": example.id,
@@ -124,6 +179,7 @@ def prediction(config: Config, example: Example, text: str, frame: Frame | None)
         "prompt": example.prompt,
         "text": text,
         "parsed": None if unreadable else config.task.record(answer),
+        **({"scores": [round(generated.surely(family, s), 6) for s in spans]} if spans else {}),
         "reason": answer.reason if unreadable else None,
         "target": None if example.answer is None else config.task.record(example.answer),
         "frame": None if frame is None else frame.to_dict(),

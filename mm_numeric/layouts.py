@@ -36,6 +36,8 @@ class ShapeText(NamedTuple):
 
     numerals: tuple[str, ...]
     label: str
+    span: tuple[int, int]
+    """Its first character, and one past its last; the label is not in it."""
 
 
 class Reading(NamedTuple):
@@ -153,7 +155,7 @@ class Layout:
         for i, match in enumerate(found):
             numerals = tuple(self._numeral.findall(match.group()[len(match.group("open")) :]))
             before, after = text[ends[i] : starts[i]], text[ends[i + 1] : starts[i + 1]]
-            shapes.append(ShapeText(numerals, self._read_label(before, after)))
+            shapes.append(ShapeText(numerals, self._read_label(before, after), match.span()))
         begun = self._begun.search(text, ends[-1])
         rest = text[ends[-1] : begun.start() if begun else None].strip()
         if not self.close and shapes and rest in ("", self.between_points.strip()):

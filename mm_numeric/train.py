@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -35,6 +36,16 @@ from mm_numeric.run_folder import (
     write_text,
 )
 from mm_numeric.trainer import NumericTrainer
+from mm_numeric.trainer_settings import find_deepspeed
+from mm_numeric.zero import (
+    join_ranks,
+    keep_names,
+    parameters,
+    refuse_settings,
+    refuse_unsharded,
+    require_deepspeed,
+    whole_models,
+)
 
 TINY = "tiny"
 
@@ -76,7 +87,8 @@ def train(config: Config, *, resume: bool = False) -> Path:
                 take_folder(config, resume=resume)
             if resume and (folder / FINISHED).is_file():
                 return folder / MODEL
-            source = model_source(config, folder)
+            with whole_models(args):
+                source = model_source(config, folder)
             family = load_family(config, source)
         trainer = make_trainer(config, args, examples, family, source)
         assert trainer.parts is not None
@@ -95,7 +107,7 @@ def train(config: Config, *, resume: bool = False) -> Path:
                 "batch_rows": args.train_batch_size
                 * args.gradient_accumulation_steps
                 * args.world_size,
-                "parameters": sum(p.numel() for p in trainer.model.parameters()),
+                "parameters": parameters(trainer.model),
                 "parts": parts,
                 "task_version": getattr(config.task, "version", 1),
                 "seconds": round(time.monotonic() - started, 1),
@@ -126,6 +138,7 @@ def make_trainer(
         objective=objective,
         callbacks=[JsonLog(config.output_dir / LOG), GradientCheck(parts)],
     )
+    refuse_unsharded(trainer, f"{config.title}, trainer")
     trainer.remove_callback(PrinterCallback)
     return trainer
 
@@ -164,17 +177,26 @@ def training_arguments(config: Config) -> TrainingArguments:
         ValueError: If transformers refuses them, or one process sees several GPUs.
     """
     cpu = device_type() == "cpu"
+    if cpu:  # or DeepSpeed, where it is installed, says on every start that it found no accelerator
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     settings = {
         "dataloader_pin_memory": not cpu,
         "use_cpu": cpu,  # several ranks on CPUs ask for it
         "disable_tqdm": not sys.stderr.isatty(),
         **config.trainer,
     }
+    if settings.get("deepspeed"):
+        where = f"{config.title}, trainer.deepspeed"
+        require_deepspeed(where)
+        if isinstance(settings["deepspeed"], str):
+            settings["deepspeed"] = str(find_deepspeed(settings["deepspeed"], where))
     try:
         args = TrainingArguments(**settings)
         _ = args.device  # joins the other ranks
+        join_ranks(args)
     except (ValueError, TypeError, ImportError, KeyError) as error:
         raise ValueError(f"{config.title}, trainer: {error}") from error
+    refuse_settings(args, f"{config.title}, trainer.deepspeed")
     if args.n_gpu > 1:
         raise ValueError(
             f"one process sees {args.n_gpu} GPUs; start one for each with `torchrun "
@@ -246,8 +268,11 @@ def load_model(config: Config, family: Family, source: str) -> Any:
     """Load the weights of a config's model; where a folder holds adapters, on what they are for."""
     with _one_sentence(config, source):
         if has_adapters(source):
-            return load_adapted(family, source, config.model)
-        return family.load_model(source, config.model)
+            model = load_adapted(family, source, config.model)
+        else:
+            model = family.load_model(source, config.model)
+    keep_names(model)
+    return model
 
 
 def quiet_unless_terminal() -> None:

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, Trainer
 from mm_numeric.adapters import in_one_piece, read_adapted, save_adapted, saved_parameters
 from mm_numeric.doors import NumericLossMixin
 from mm_numeric.model_parts import ModelParts
+from mm_numeric.zero import whole_models
 
 _OWN_GROUPS = {"params", "model", "optimizer_dict"}  # of optimisers that choose what they train
 
@@ -17,10 +18,11 @@ _OWN_GROUPS = {"params", "model", "optimizer_dict"}  # of optimisers that choose
 class NumericTrainer(NumericLossMixin, Trainer):
     """A Trainer whose loss is an ``Objective``, on batches of ``TrainingCollator``.
 
-    ``NumericLossMixin`` has the loss, the counts and the log; this reads checkpoints back whole,
-    and gives each part of the model its learning rate.
+    ``NumericLossMixin`` has the loss, the counts and the log; this saves weights, reads them
+    back whole, and gives each part of the model its learning rate.
     """
 
+    model: Any
     optimizer_cls_and_kwargs: Any
 
     def __init__(self, *args: Any, parts: ModelParts | None = None, **kwargs: Any) -> None:
@@ -69,14 +71,46 @@ class NumericTrainer(NumericLossMixin, Trainer):
         if isinstance(model, PeftModel):
             read_adapted(model, Path(checkpoint))
             return
-        saved, found = type(model).from_pretrained(
-            checkpoint, config=model.config, dtype=model.dtype, output_loading_info=True
-        )
+        with whole_models(self.args):
+            saved, found = type(model).from_pretrained(
+                checkpoint, config=model.config, dtype=model.dtype, output_loading_info=True
+            )
         for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
             if found[what]:
                 names = ", ".join(sorted(map(str, found[what]))[:3])
                 raise ValueError(f"{checkpoint}: {len(found[what])} {what} ({names} ...).")
-        model.load_state_dict(saved.state_dict())
+        if self.is_deepspeed_enabled:  # which loads what it goes on from by itself
+            self.model = saved
+        else:
+            model.load_state_dict(saved.state_dict())
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the weights, also those that DeepSpeed was not told of, for nothing was trained."""
+        if self.is_deepspeed_enabled and self.deepspeed is None:
+            self._save(output_dir)
+        else:
+            super().save_model(output_dir, _internal_call)
+
+    def _save(
+        self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None
+    ) -> None:
+        """Save the weights, tied ones once; of a model with adapters, what was trained.
+
+        Under ZeRO-1 and ZeRO-2, whose models are whole, transformers saves copies, tied ones too.
+        """
+        model = self.accelerator.unwrap_model(self.model)
+        if isinstance(model, PeftModel):
+            folder = Path(output_dir or self.args.output_dir)
+            # DeepSpeed hands over what it gathered, unless nothing was trained and it has no model.
+            idle = self.is_deepspeed_enabled and self.deepspeed is None
+            with in_one_piece(saved_parameters(model) if idle else []):
+                if self.args.should_save:
+                    folder.mkdir(parents=True, exist_ok=True)
+                    save_adapted(model, folder, state_dict)
+            return
+        plugin = self.accelerator.state.deepspeed_plugin if self.is_deepspeed_enabled else None
+        is_whole = plugin is not None and plugin.zero_stage < 3
+        super()._save(output_dir, None if is_whole else state_dict)
 
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
@@ -87,19 +121,3 @@ class NumericTrainer(NumericLossMixin, Trainer):
             self.load_weights(resume_from_checkpoint)
         else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
-
-    def _save(
-        self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None
-    ) -> None:
-        """Save the model; of one with adapters, what was trained."""
-        model = self.accelerator.unwrap_model(self.model)
-        if not isinstance(model, PeftModel):
-            super()._save(output_dir, state_dict)
-            return
-        folder = Path(output_dir or self.args.output_dir)
-        # DeepSpeed hands over what it gathered, unless nothing was trained and it knows no model.
-        idle = self.is_deepspeed_enabled and self.deepspeed is None
-        with in_one_piece(saved_parameters(model) if idle else []):
-            if self.args.should_save:
-                folder.mkdir(parents=True, exist_ok=True)
-                save_adapted(model, folder, state_dict)

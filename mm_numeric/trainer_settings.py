@@ -33,6 +33,12 @@ _ONLY: Mapping[str, tuple[Any, str]] = {
     "resume_from_checkpoint": (None, "there is `mm-numeric train ... --resume`"),
 }
 
+_MORE_TYPES: Mapping[str, tuple[str, ...]] = {"fsdp": ("bool",)}
+"""What transformers says in a setting's description that it takes, and not in its annotation."""
+
+DEEPSPEED = Path(__file__).parent / "configs" / "deepspeed"
+"""Where DeepSpeed's settings that ship are; ``trainer.deepspeed`` names one of them."""
+
 NO_DEFAULT = object()
 """Stands for a default that is not a plain value."""
 
@@ -82,11 +88,35 @@ def check_trainer_settings(raw: Any, where: str) -> dict[str, Any]:
     for key, value in raw.items():
         if key not in known:
             raise unknown(key, known, "setting of transformers.TrainingArguments", where)
-        checked[str(key)] = _check(known[key].types, value, f"{where}.{key}")
+        types = (*_MORE_TYPES.get(key, ()), *known[key].types)
+        checked[str(key)] = _check(types, value, f"{where}.{key}")
         only, why = _ONLY.get(key, (value, ""))
         if value != only:
             raise ValueError(f"{where}.{key}: only {only!r} can be used here, for {why}.")
+        if key == "deepspeed" and isinstance(value, str):
+            find_deepspeed(value, f"{where}.{key}")
     return checked
+
+
+def deepspeed_settings() -> dict[str, Path]:
+    """Return DeepSpeed's settings that ship, by name."""
+    return {path.stem: path for path in sorted(DEEPSPEED.glob("*.json"))}
+
+
+def find_deepspeed(name: str, where: str) -> Path:
+    """Return the file of DeepSpeed's settings: a path, or the name of one that ships.
+
+    Raises:
+        ValueError: If there is neither.
+    """
+    if Path(name).is_file():
+        return Path(name)
+    shipped = deepspeed_settings()
+    if name in shipped:
+        return shipped[name]
+    if Path(name).suffix or Path(name).parent != Path():
+        raise ValueError(f"{where}: there is no file {name}. What ships: {', '.join(shipped)}.")
+    raise unknown(name, shipped, "DeepSpeed setting", where)
 
 
 def trainer_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:

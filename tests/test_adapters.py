@@ -151,12 +151,14 @@ def test_activations_may_be_recomputed(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_ranks_train_the_adapters_of_one_with_double_accumulation(tmp_path):
+@pytest.mark.parametrize("sharding", ["null", "zero3"])
+def test_two_ranks_train_the_adapters_of_one_with_double_accumulation(tmp_path, sharding):
     steps = ("trainer.max_steps=3", "trainer.per_device_train_batch_size=3", "objective=ntil",
-             "objective.balance=fixed", "trainer.save_strategy='no'")  # fmt: skip
+             "objective.balance=fixed", "trainer.save_strategy='no'",
+             "parts.projector={learning_rate: 3.0e-3}")  # fmt: skip
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     for name, more, start in (
-        ("two", "trainer.gradient_accumulation_steps=1", launcher),
+        ("two", f"trainer.deepspeed={sharding}", launcher),
         ("one", "trainer.gradient_accumulation_steps=2", [sys.executable]),
     ):
         file = tmp_path / f"{name}.yaml"
@@ -167,5 +169,6 @@ def test_two_ranks_train_the_adapters_of_one_with_double_accumulation(tmp_path):
         ).stderr
         assert done.count("projector ") == 1  # the table, once
     one, two = (saved(tmp_path / name / "run" / "model") for name in ("one", "two"))
+    assert one.keys() == two.keys()
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-5)

@@ -123,7 +123,9 @@ def test_what_check_prints_is_the_same_config(capsys, tmp_path):
         (["score", "none.jsonl"], "none.jsonl: there is no such file."),
         (["score", "none.zip"], "none.zip: files of other tools are scored against --truth."),
         (["score", "r.jsonl", "--lines", "box"], "r.jsonl: files of other tools are scored agai"),
-        (["score", "r.jsonl", "--protocol", "coco_ap"], "files of other tools are scored against"),
+        (["score", "r.json", "--protocol", "coco_ap"], "files of other tools are scored against"),
+        (["score", "r.jsonl", "--protocol", "coco_ap"], "r.jsonl: there is no such file."),
+        (["score", "r.jsonl", "--ties", "averaged"], "--ties is about --protocol coco_ap"),
         (["score", "r.jsonl", "--truth", "gt.zip"], "holds its own targets; leave --truth out."),
         (["score", "r.zip", "--truth", "gt.zip", "--task", "clock"], "leave --truth out."),
         (["score", "r.zip", "--truth", "gt.zip", "--ties", "averaged"], "--ties is about --prot"),
@@ -220,6 +222,13 @@ def test_cp_copies_and_does_not_overwrite(capsys, tmp_path):
     assert f"{mine} exists; name another file." in fails_with(capsys, "cp", "clock_tiny", str(mine))
     assert mine.read_text(encoding="utf-8") == "mine"
     assert f"{tmp_path} exists" in fails_with(capsys, "cp", "clock_tiny", str(tmp_path))
+
+
+def test_cp_copies_settings_of_deepspeed_too(capsys, tmp_path):
+    mine = tmp_path / "mine.json"
+    assert cli.main(["cp", "zero2", str(mine)]) == 0
+    assert mine.read_bytes() == (CONFIGS / "deepspeed" / "zero2.json").read_bytes()
+    assert f"trainer.deepspeed={mine}` takes it." in capsys.readouterr().out
 
 
 def test_images_without_data_are_refused(capsys):

@@ -5,14 +5,27 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
-from tiny_models import small_config
+from tiny_models import CACHE, small_config
 
+from mm_numeric.answers import Example, Instances
+from mm_numeric.collate import prompt_batch
 from mm_numeric.config import DataSource
+from mm_numeric.data import load_examples
 from mm_numeric.evaluation.score import read_scores
-from mm_numeric.generate import predict
-from mm_numeric.train import train
+from mm_numeric.frames import Frame
+from mm_numeric.generate import Generated, generate, predict, prediction
+from mm_numeric.layouts import LAYOUTS
+from mm_numeric.run_folder import read_run
+from mm_numeric.train import load_family, load_model, model_source, train
 
+SIZE = {"width_px": 100, "height_px": 100}
+FRAME = {
+    **SIZE,
+    "view": {**SIZE, "scale_x": 1, "scale_y": 1},
+    "coordinates": {"top": 1000, "layout": "qwen_vl"},
+}
 CLOCKS = Path(__file__).parents[2] / "shared" / "data" / "clocks" / "labels.csv"
 
 
@@ -51,6 +64,58 @@ def test_what_was_learnt_is_written_and_nothing_behind_its_end(tmp_path):
     predict(tmp_path / "run", None, tmp_path / "p.jsonl")
     (line,) = lines(tmp_path / "p.jsonl")
     assert (line["text"], line["parsed"], line["target"]) == ("7:05", "7:05", "7:05")
+
+
+def test_tokens_are_as_probable_as_the_model_says_when_it_reads_them(run):
+    config = read_run(run)
+    family = load_family(config, str(run / "model"))
+    model = load_model(config, family, str(run / "model")).eval()
+    examples = load_examples(config.task, config.data.test, CACHE, training=False)[:3]
+    for example, found in zip(examples, generate(model, family, examples, 6), strict=True):
+        inputs, _ = prompt_batch(family, [example])
+        prompt = inputs["input_ids"].shape[1]
+        ids = torch.cat([inputs["input_ids"], torch.tensor([found.ids])], dim=1)
+        mask, answered = torch.ones_like(ids), torch.zeros_like(ids, dtype=torch.bool)
+        pictures = {key: inputs[key] for key in ("pixel_values", "image_grid_thw")}
+        with torch.no_grad():
+            logits = model(**family.model_inputs(ids, mask, answered, pictures)).logits
+        chances = logits[0, prompt - 1 : -1].double().softmax(-1)
+        length = found.ids.index(family.pad_id) if family.pad_id in found.ids else len(found.ids)
+        for i in range(length):
+            assert found.probabilities[i] == pytest.approx(
+                float(chances[i, found.ids[i]]), abs=1e-5
+            )
+            assert chances[i].argmax() == found.ids[i]
+
+
+def test_a_shape_is_as_sure_as_its_tokens_are_in_the_mean(run):
+    config = read_run(run)
+    family = load_family(config, str(run / "model"))
+    text = "a<|box_start|>(1,22),(3,4)<|box_end|>é<|box_start|>(5,6),(7,8)<|box_end|>"
+    ids = family.tokenizer(text)["input_ids"]
+    chances = [1 / (i + 2) for i in range(len(ids))]
+    found = Generated(text, None, [*ids, family.stop_ids[0], family.pad_id], [*chances, 0.9, 0.1])
+    tokens = family.tokenizer.convert_ids_to_tokens(ids)
+    starts = [i for i, token in enumerate(tokens) if token == "<|box_start|>"]
+    ends = [i for i, token in enumerate(tokens) if token == "<|box_end|>"]
+    spans = LAYOUTS["qwen_vl"].read(text).shapes
+    for shape, start, end in zip(spans, starts, ends, strict=True):
+        mean = sum(chances[start : end + 1]) / (end + 1 - start)
+        assert found.surely(family, shape.span) == pytest.approx(mean)
+
+
+def test_shapes_have_the_mean_probability_of_their_tokens(tmp_path):
+    config = small_config(tmp_path, "task=text_detection")
+    family = load_family(config, model_source(config, config.output_dir))
+    text = "<|box_start|>(10,20),(300,400)<|box_end|><|quad_start|>(1)<|quad_end|>"
+    ids = family.tokenizer(text)["input_ids"]
+    example = Example(id="1", image=None, prompt="", answer=Instances(()), where="")
+    frame = Frame.from_dict(FRAME)
+    answer = Generated(text, frame, ids, [0.5] * len(ids))
+    line = prediction(config, family, example, answer)
+    assert len(line["parsed"]) == len(line["scores"]) == 1
+    assert line["scores"] == [0.5]
+    assert "scores" not in prediction(config, family, example, answer._replace(text="none"))
 
 
 def test_a_stopped_prediction_goes_on(run, tmp_path):

@@ -10,7 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 HEAVY = "torch :transformers"
-MODEL = "spans vocabulary losses families collate generate doors trainer train adapters model_parts"
+MODEL = (
+    "spans vocabulary losses families collate generate doors trainer train zero adapters "
+    "model_parts"
+)
 PLAIN = "choose answers coordinates frames layouts numerals"
 SCORERS = (
     "evaluation.scorer evaluation.times evaluation.boxes evaluation.bootstrap evaluation.overlaps "
@@ -27,7 +30,7 @@ RULES = [  # modules at or below the names on the left may not import what is on
     (SCORERS, f":{HEAVY} {MODEL} tasks"),
     ("importers", f":{HEAVY} {MODEL} evaluation"),
     ("config parts strict trainer_settings data run_folder prepare", f":{HEAVY} evaluation"),
-    ("families collate generate doors trainer train adapters model_parts", "evaluation"),
+    ("families collate generate doors trainer train zero adapters model_parts", "evaluation"),
 ]
 
 

@@ -21,6 +21,12 @@ _SPECIAL_TOKENS = (
     "<|video_pad|>",
 )
 _WORDS = ("user", "assistant", "What", "Ġtime", "Ġis", "Ġit", "Locate")
+# Of rendered scenes: a word is a token, as it is to any model that has read text.
+_PHRASES = (
+    "the", "Ġthe", "Ġat", "Ġred", "Ġgreen", "Ġblue", "Ġyellow", "Ġpurple", "Ġwhite", "Ġcircle",
+    "Ġsquare", "Ġtriangle", "Ġlarge", "Ġsmall", "Ġleft", "Ġright", "Ġtop", "Ġbottom", "Ġshapes",
+    "red", "green", "blue", "yellow", "purple", "white",
+)  # fmt: skip
 # Boxes: `[{"bbox_2d": [12, 3, 40, 51], "label": "cat"}]` and `(12,3),(40,51)`.
 _PUNCTUATION = ('[{"', "bbox", '":', "Ġ[", "],", 'Ġ"', "label", '"}', "]}]", "),(")
 
@@ -42,7 +48,7 @@ def tiny_qwen2_tokenizer() -> Qwen2Tokenizer:
     """
     tokens = sorted(ByteLevel.alphabet())
     merges = []
-    for word in _WORDS + _PUNCTUATION:
+    for word in _WORDS + _PHRASES + _PUNCTUATION:
         for end in range(2, len(word) + 1):
             if word[:end] not in tokens:
                 tokens.append(word[:end])

@@ -6,6 +6,7 @@ Adding a format is one file and one line in ``IMPORTERS``.
 from collections.abc import Mapping
 
 IMPORTERS: Mapping[str, str] = {
+    "rows": "mm_numeric.importers.rows:Rows",
     "coco": "mm_numeric.importers.coco:Coco",
     "refcoco": "mm_numeric.importers.refcoco:RefCoco",
     "icdar2015": "mm_numeric.importers.icdar:Icdar2015",

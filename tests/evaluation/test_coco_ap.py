@@ -12,6 +12,7 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from mm_numeric import cli
 from mm_numeric.answers import Box, Instance, Instances, Polygon
 from mm_numeric.evaluation.coco_ap import (
     FIGURES,
@@ -19,6 +20,7 @@ from mm_numeric.evaluation.coco_ap import (
     coco_average_precision,
     protocol,
 )
+from mm_numeric.evaluation.score_files import rank_predictions
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "coco" / "instances_val2014_100.json"
 
@@ -226,3 +228,61 @@ def test_real_annotations_are_scored_as_pycocotools_scores_them():
     expected = by_pycocotools(dataset, results)
     assert coco_average_precision(dataset, results) == pytest.approx(expected, nan_ok=True)
     assert expected["ap_50"] > 0.3
+
+
+def ranked_rows(scores):
+    """Three pictures of two boxes each, the second of each beside the truth."""
+    size = {"width_px": 100, "height_px": 100}
+    frame = {
+        **size, "view": {**size, "scale_x": 1, "scale_y": 1}, "coordinates": {"layout": "json"},
+    }  # fmt: skip
+    text = '[{"bbox_2d": [0, 0, 40, 20]}, {"bbox_2d": [50, 50, 90, 80]}]'
+    target = [{"box": [0, 0, 40, 20]}]
+    row = {"task": "text_detection", "text": text, "target": target, "frame": frame}
+    return [{**row, "id": str(i), "scores": s} for i, s in enumerate(scores)]
+
+
+def test_predictions_are_ranked_by_the_scores_that_stand_beside_them(tmp_path, capsys):
+    scores = [[0.9, 0.2], [0.8, 0.85], [0.7, 0.1]]
+    path = tmp_path / "predictions.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows(scores)))
+    found = Instances((Instance(Box(0, 0, 40, 20)), Instance(Box(50, 50, 90, 80))))
+    truth = Instances((Instance(Box(0, 0, 40, 20)),))
+    wanted = average_precision([found] * 3, [truth] * 3, scores)
+    assert 0.5 < wanted["ap_50"] < 1
+    assert cli.main(["score", str(path), "--protocol", "coco_ap"]) == 0
+    assert (
+        f"AP 50                           {100 * wanted['ap_50']:.1f} %" in capsys.readouterr().out
+    )
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["metrics"]["ap_50"] == wanted["ap_50"]
+    assert results["protocols"]["all"]["scores"].endswith("mean probability of tokens)")
+    assert (results["task"], results["rows"]) == ("text_detection", 3)
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([None, None, None], "no score, and AP ranks detections by it"),
+        ([[0.5, 0.5]] * 3, "all 6 scores are 0.5"),
+        (
+            [[0.5]] * 3,
+            r'line 1: "scores" is \[0\.5\], and the text holds 2 shapes; give one number',
+        ),
+        ([["a", "b"]] * 3, "line 1: .scores. is .* give one number each, or leave it out"),
+    ],
+)
+def test_what_does_not_rank_predictions_is_one_sentence(tmp_path, scores, message):
+    path = tmp_path / "predictions.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows(scores)))
+    with pytest.raises(ValueError, match=message):
+        rank_predictions(path)
+
+
+def test_predictions_without_scores_have_an_ap_of_averaged_ties(tmp_path):
+    path = tmp_path / "predictions.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows([None] * 3)))
+    assert 0.4 < rank_predictions(path, ties="averaged")["ap_50"] < 0.6
+    path.write_text('{"task": "clock", "id": "a", "text": "7:05", "target": "7:05"}')
+    with pytest.raises(ValueError, match="'coco_ap' judges the shapes of a picture, and the task"):
+        rank_predictions(path)

@@ -9,7 +9,8 @@ from mm_numeric.answers import Box, Example, Instance, Instances
 from mm_numeric.evaluation import score as score_module
 from mm_numeric.evaluation.score import in_unit, read_scores, results_table, score
 from mm_numeric.frames import Frame
-from mm_numeric.generate import prediction
+from mm_numeric.generate import Generated, prediction
+from mm_numeric.train import load_family, model_source
 
 ROWS = [
     {"id": "a", "text": "7:05", "target": "7:05"},
@@ -216,7 +217,9 @@ def test_a_prediction_says_what_its_text_is_read_by(tmp_path):
     truth = Instances(items)
     text = config.task.format(Instances(items[::-1]), frame).text
     example = Example(id="1", image=None, prompt="", answer=truth, where="")
-    rows = [prediction(config, example, text, frame)]
+    family = load_family(config, model_source(config, config.output_dir))
+    ids = family.tokenizer(text)["input_ids"]
+    rows = [prediction(config, family, example, Generated(text, frame, ids, [0.5] * len(ids)))]
     assert rows[0]["task_options"] == {"answer": "list"}
     scores = read_scores(predictions(tmp_path, rows, task="grounding"))
     assert scores.metrics()["f1_at_0.5"]["value"] == 1

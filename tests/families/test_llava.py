@@ -283,8 +283,8 @@ def test_rows_with_and_without_a_picture_go_together(tiny, tmp_path):
         )
     inputs, _ = prompt_batch(family, examples)
     assert inputs["pixel_values"].shape == (2, 3, 56, 56)
-    together = [text for text, _ in generate(model, family, examples, 8)]
-    alone = [text for example in examples for text, _ in generate(model, family, [example], 8)]
+    together = [found.text for found in generate(model, family, examples, 8)]
+    alone = [next(generate(model, family, [example], 8)).text for example in examples]
     assert together == alone
 
 

@@ -95,8 +95,8 @@ def test_padding_is_not_taken_for_a_picture(family, tiny, tmp_path):
         examples.append(Example(id=str(i), image=image, prompt="b " * i, answer=None, where=""))
     inputs, _ = prompt_batch(family, examples)
     assert (inputs["input_ids"][inputs["attention_mask"] == 0] == family.pad_id).all()
-    together = [text for text, _ in generate(model, family, examples, 8)]
-    alone = [text for example in examples for text, _ in generate(model, family, [example], 8)]
+    together = [found.text for found in generate(model, family, examples, 8)]
+    alone = [next(generate(model, family, [example], 8)).text for example in examples]
     assert together == alone
 
 

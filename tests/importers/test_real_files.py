@@ -11,6 +11,7 @@ from mm_numeric.config import DataSource
 from mm_numeric.data import load_examples, read_rows
 from mm_numeric.importers.coco import Coco
 from mm_numeric.importers.mmocr import MMOCR
+from mm_numeric.importers.rows import Rows
 from mm_numeric.prepare import prepare
 from mm_numeric.tasks.grounding import Grounding
 from mm_numeric.tasks.text_detection import TextDetection
@@ -66,6 +67,18 @@ def test_icdar_of_mmocr(tmp_path):
     source = DataSource(path=str(path))
     own = load_examples(TextDetection(), source, tmp_path, training=True)
     assert [example.answer for example in own] == [example.answer for example in found]
+
+
+def test_refcocog_rows_are_prepared(tmp_path):
+    path = real("refcocog/refcocog_umd_val.jsonl")
+    record, _ = written("rows", Rows(), path, tmp_path)
+    counts = {"rows": 2573, "sentences": 4896, "rows without a size": 2573}
+    assert {key: record["counts"][key] for key in counts} == counts
+    found, own = (
+        list(Grounding().examples(read_rows(file), training=True))
+        for file in (tmp_path / "rows.jsonl", path)
+    )
+    assert [(e.id, e.answer, e.prompt) for e in found] == [(e.id, e.answer, e.prompt) for e in own]
 
 
 def test_refcocog_rows_are_read_as_they_are():

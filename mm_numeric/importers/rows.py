@@ -1,0 +1,69 @@
+"""Rows that were made elsewhere in the form that tasks read: checked one by one, sizes added.
+
+    {"ref_id": 5044, "image": "1.jpg", "box_xyxy": [285, 23, 424, 146], "sentences": ["a bush"]}
+    {"id": "7", "image": "2.jpg", "instances": [{"polygon": [...], "ignore": true}]}
+
+What a task does not look at is kept as it is.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mm_numeric.importers.files import Pictures, listed, read_objects
+from mm_numeric.importers.importer import (
+    BadLine,
+    Found,
+    ImagesFolder,
+    RefusedError,
+    Row,
+)
+from mm_numeric.tasks.grounding import Grounding
+from mm_numeric.tasks.shapes import read_id, read_image
+
+_OTHER_NAMES = {"file": "image", "img_path": "image", "box_xyxy": "box", "ref_id": "id"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows of your own, as grounding and text_detection read them: every line is checked."""
+
+    version: ClassVar[int] = 1
+
+    images: ImagesFolder = None
+
+    def files(self, inputs: Sequence[Path]) -> list[Path]:
+        """Return the files that will be read."""
+        return listed(inputs, (".json", ".jsonl"))
+
+    def rows(self, files: Sequence[Path]) -> Iterator[Found]:
+        """Read each row as its task would."""
+        pictures = Pictures(self.images)
+        for path in files:
+            for item in read_objects(path):
+                if isinstance(item, BadLine):
+                    yield item
+                    continue
+                where, raw = item
+                try:
+                    yield Row(where, _fields(where, raw, pictures))
+                except RefusedError as refusal:
+                    yield refusal.at(where)
+
+
+def _fields(where: str, raw: Mapping[str, Any], pictures: Pictures) -> dict[str, Any]:
+    """Return a row under one name each, after its task has read it.
+
+    Raises:
+        RefusedError: If the task would refuse it, or its picture is not there.
+    """
+    task = Grounding(answer="list" if "instances" in raw else "box")
+    try:
+        list(task.examples([(where, raw)], training=True))
+        image, size_px = read_image(raw, where)
+        identity = read_id(raw, ("id", "ref_id"), image)
+    except ValueError as error:
+        raise RefusedError("row", str(error).removeprefix(where).lstrip(":, ")) from error
+    kept = {_OTHER_NAMES.get(name, name): value for name, value in raw.items()}
+    return {**kept, "id": identity, **pictures.facts(str(image), size_px)}

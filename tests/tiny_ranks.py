@@ -1,0 +1,20 @@
+"""What each rank of a job runs: it trains one config after the other, in one process."""
+
+import sys
+from pathlib import Path
+
+from mm_numeric.config import read_config
+from mm_numeric.run_folder import last_checkpoint
+from mm_numeric.train import leave_ranks, train
+
+
+def main(files: list[str]) -> None:
+    """Train every config, from its last checkpoint if there is one."""
+    for file in files:
+        config = read_config(Path(file))
+        train(config, resume=last_checkpoint(config.output_dir) is not None)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+    leave_ranks()
