@@ -20,6 +20,7 @@ examples:
   mm-numeric score predictions.jsonl                   metrics, intervals, parse failures
   mm-numeric score submit.zip --truth gt.zip           detections of any tool, as ICDAR scores them
   mm-numeric compare clock_tiny                        which objective is best, and by how much
+  mm-numeric export runs/mine --out my-model           adapters merged, with a model card
   torchrun --nproc-per-node 8 -m mm_numeric train mine.yaml
 """
 
@@ -173,6 +174,10 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument(
         "--seeds", type=int, nargs="+", help="only these seeds, for machines that share the work"
     )
+
+    export = verb("export", "write a run as a model that stands alone, with a model card", _export)
+    export.add_argument("run", type=Path, help="the folder of a finished run")
+    export.add_argument("--out", type=Path, required=True, help="a folder that does not exist yet")
 
     report = verb("report", "write the page of a comparison again", _report)
     report.add_argument("folder", type=Path, help="the output_dir of a comparison")
@@ -353,6 +358,13 @@ def _compare(arguments: argparse.Namespace) -> None:
         sys.exit(code)
     if arguments.seeds is None:
         _show_report(folder)
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from mm_numeric.export import CARD, export
+
+    export(arguments.run, arguments.out)
+    print(f"exported: {arguments.out}; {arguments.out / CARD} says what it is and how to load it")
 
 
 def _report(arguments: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ import yaml
 from mm_numeric.choose import choose, unknown
 from mm_numeric.coordinates import COORDINATES, Coordinates
 from mm_numeric.losses.presets import PRESETS, ObjectiveSpec
+from mm_numeric.parts import LoraSettings, Parts, read_lora, read_parts
 from mm_numeric.strict import read_dataclass, read_yaml, with_override
 from mm_numeric.trainer_settings import OURS, check_trainer_settings
 
@@ -171,6 +172,10 @@ class Config:
 
     data: DataConfig
     model: ModelConfig
+    parts: Parts
+    lora: LoraSettings | None
+    """None where no part is adapted."""
+
     objective: NamedObjective
     trainer: Mapping[str, Any]
     """Handed unchanged to transformers.TrainingArguments."""
@@ -189,6 +194,8 @@ class Config:
             "task": {"name": self.task_name, **asdict(self.task)},
             "data": asdict(self.data),
             "model": asdict(self.model),
+            "parts": asdict(self.parts),
+            "lora": asdict(self.lora) if self.lora else None,
             "objective": {"name": self.objective.name, **asdict(self.objective.spec)},
             "trainer": dict(self.trainer),
             "predict": asdict(self.predict),
@@ -240,7 +247,17 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
     from mm_numeric.families import FAMILIES, HABITS
     from mm_numeric.tasks import TASKS
 
-    known = ("task", "data", "model", "objective", "trainer", "predict", "compare")
+    known = (
+        "task",
+        "data",
+        "model",
+        "parts",
+        "lora",
+        "objective",
+        "trainer",
+        "predict",
+        "compare",
+    )
     for key in raw:
         if key not in known:
             raise unknown(key, known, "setting", where)
@@ -259,12 +276,15 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
     if habit is not None:
         options.setdefault("prompt", habit)
     predict, compare = raw.get("predict"), raw.get("compare")
+    parts = read_parts(raw.get("parts"), f"{where}, parts")
     config = Config(
         title=title,
         task_name=task["name"],
         task=read_dataclass(task_class, options, f"{where}, task"),
         data=read_dataclass(DataConfig, raw["data"], f"{where}, data"),
         model=model,
+        parts=parts,
+        lora=read_lora(raw.get("lora"), parts, f"{where}, lora"),
         objective=read_objective(raw.get("objective", "ce"), f"{where}, objective"),
         trainer={**OURS, **check_trainer_settings(raw["trainer"], f"{where}, trainer")},
         predict=read_dataclass(
@@ -278,6 +298,11 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
         raise unknown(config.model.family, FAMILIES, "family", f"{where}, model.family")
     if config.model.coordinates is not None:
         read_coordinates(config.model.coordinates, f"{where}, model.coordinates")
+    if model.quantize is not None and not parts.adapted:
+        raise ValueError(
+            f"{where}, model.quantize: quantised weights cannot be trained; adapt a part, such as "
+            "`parts: {language: adapted}`, or take quantize out."
+        )
     if not config.trainer.get("output_dir"):
         raise ValueError(f"{where}, trainer.output_dir: name the folder that the run is kept in.")
     if config.compare:

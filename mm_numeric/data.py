@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,15 @@ def load_examples(task: Any, source: DataSource, cache: Path, *, training: bool)
             raise error
         examples.append(example)
     return examples
+
+
+def fingerprint(examples: Sequence[Example]) -> str:
+    """Return the SHA-256 of ids, questions, answers and names of pictures, in their order."""
+    digest = hashlib.sha256()
+    for example in examples:
+        picture = example.image.name if example.image else None
+        digest.update(repr((example.id, picture, example.prompt, example.answer)).encode())
+    return digest.hexdigest()
 
 
 def examples_and_errors(

@@ -3,7 +3,7 @@
 config.yaml       the config with every default filled in
 log.jsonl         one line for each logged step
 checkpoint-N/     of transformers.Trainer
-model/            the weights, tokenizer and image processor at the end
+model/            the weights (of a model with adapters, those), tokenizer and image processor
 run.json          written last: what was done, with which versions
 
 and, where it was tested, predictions.jsonl, scores.jsonl and results.json.
@@ -30,7 +30,7 @@ PREDICTIONS, SCORES, RESULTS = "predictions.jsonl", "scores.jsonl", "results.jso
 _FREE_TO_CHANGE = frozenset({"predict", "compare"})  # what does not change what is trained
 _LEFTOVERS = (CONFIG, LOG, "init", "checkpoint-*", "*.unfinished")
 _HEADER = "# Written by mm-numeric: the config of this folder, every default filled in.\n"
-_PACKAGES = ("mm-numeric", "torch", "transformers", "accelerate", "numpy", "pillow")
+_PACKAGES = ("mm-numeric", "torch", "transformers", "accelerate", "peft", "numpy", "pillow")
 
 
 def claim(folder: Path, config: Config, *, ignore: Set[str] = _FREE_TO_CHANGE) -> bool:

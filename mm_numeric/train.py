@@ -15,14 +15,16 @@ import transformers
 from accelerate import PartialState
 from transformers import PrinterCallback, TrainerCallback, TrainerState, TrainingArguments
 
+from mm_numeric.adapters import add_adapters, has_adapters, load_adapted
 from mm_numeric.answers import Example
 from mm_numeric.choose import choose
 from mm_numeric.collate import TrainingCollator
 from mm_numeric.config import Config
-from mm_numeric.data import load_examples
+from mm_numeric.data import fingerprint, load_examples
 from mm_numeric.families import FAMILIES
 from mm_numeric.families.family import Family
 from mm_numeric.losses.objective import Objective, make_term
+from mm_numeric.model_parts import GradientCheck, ModelParts, table_text
 from mm_numeric.run_folder import (
     FINISHED,
     LOG,
@@ -94,6 +96,10 @@ def train(config: Config, *, resume: bool = False) -> Path:
                 make_universal(args, checkpoint)
             family = load_family(config, source)
         trainer = make_trainer(config, args, examples, family, source)
+        assert trainer.parts is not None
+        parts = trainer.parts.table(trainer.model)
+        if args.should_save:
+            print(table_text(parts), file=sys.stderr)
         with _worker_errors_as_ours():
             fit(trainer, checkpoint)
         trainer.save_model(str(folder / MODEL))
@@ -102,10 +108,12 @@ def train(config: Config, *, resume: bool = False) -> Path:
             facts = {
                 "steps": trainer.state.global_step,
                 "rows": len(examples),
+                "rows_sha256": fingerprint(examples),
                 "batch_rows": args.train_batch_size
                 * args.gradient_accumulation_steps
                 * args.world_size,
                 "parameters": parameters(trainer.model),
+                "parts": parts,
                 "task_version": getattr(config.task, "version", 1),
                 "seconds": round(time.monotonic() - started, 1),
                 "resumed": resume,
@@ -125,14 +133,20 @@ def make_trainer(
     """Put model, data and objective together."""
     collator = make_collator(config, family)
     objective = Objective(config.objective.spec, collator.vocabulary)
+    parts = ModelParts(family, config.parts, args.learning_rate, config.title)
     transformers.set_seed(args.seed)
+    model = load_model(config, family, source)
+    parts.check(model)
+    model = add_adapters(model, parts, config.lora, source, config.model.revision)
+    parts.freeze(model)
     trainer = NumericTrainer(
-        model=load_model(config, family, source),
+        model=model,
+        parts=parts,
         args=args,
         train_dataset=examples,
         data_collator=collator,
         objective=objective,
-        callbacks=[JsonLog(config.output_dir / LOG)],
+        callbacks=[JsonLog(config.output_dir / LOG), GradientCheck(parts)],
     )
     refuse_unsharded(trainer, f"{config.title}, trainer")
     trainer.remove_callback(PrinterCallback)
@@ -261,9 +275,12 @@ def load_family(config: Config, source: str) -> Family:
 
 
 def load_model(config: Config, family: Family, source: str) -> Any:
-    """Load the weights of a config's model."""
+    """Load the weights of a config's model; where a folder holds adapters, on what they are for."""
     with _one_sentence(config, source):
-        model = family.load_model(source, config.model)
+        if has_adapters(source):
+            model = load_adapted(family, source, config.model)
+        else:
+            model = family.load_model(source, config.model)
     keep_names(model)
     return model
 

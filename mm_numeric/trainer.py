@@ -4,21 +4,59 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel
 from transformers import PreTrainedModel, Trainer
 
+from mm_numeric.adapters import in_one_piece, read_adapted, save_adapted, saved_parameters
 from mm_numeric.doors import NumericLossMixin
+from mm_numeric.model_parts import ModelParts
 from mm_numeric.steps import write_step
 from mm_numeric.zero import whole_models
+
+_OWN_GROUPS = {"params", "model", "optimizer_dict"}  # of optimisers that choose what they train
 
 
 class NumericTrainer(NumericLossMixin, Trainer):
     """A Trainer whose loss is an ``Objective``, on batches of ``TrainingCollator``.
 
-    ``NumericLossMixin`` has the loss, the counts and the log; this saves weights, and reads them
-    back whole.
+    ``NumericLossMixin`` has the loss, the counts and the log; this saves weights, reads them
+    back whole, and gives each part of the model its learning rate.
     """
 
     model: Any
+    optimizer_cls_and_kwargs: Any
+
+    def __init__(self, *args: Any, parts: ModelParts | None = None, **kwargs: Any) -> None:
+        """Take what the trainer takes, and which part each parameter is in.
+
+        Raises:
+            ValueError: If parts have rates of their own, and DeepSpeed makes the optimiser.
+        """
+        super().__init__(*args, **kwargs)
+        self.parts = parts
+        plugin = self.args.deepspeed_plugin
+        if parts is not None and plugin is not None and "optimizer" in plugin.deepspeed_config:
+            parts.refuse_rates("the `optimizer` of trainer.deepspeed")
+
+    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
+        """Make the optimiser, its parameters grouped by part.
+
+        Raises:
+            ValueError: If parts have rates of their own, and the optimiser makes its own groups.
+        """
+        if self.parts is not None and self.optimizer is None:
+            trained = self.model if model is None else model
+            kind, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(
+                self.args, trained
+            )
+            if not isinstance(kind, type) or _OWN_GROUPS & options.keys():
+                self.parts.refuse_rates(f"trainer.optim {self.args.optim}")
+            else:
+                decayed = set(self.get_decay_parameter_names(trained))
+                groups = self.parts.groups(trained, decayed, self.args.weight_decay)
+                self.optimizer_cls_and_kwargs = kind, {**options, "params": groups}
+        optimizer: torch.optim.Optimizer = super().create_optimizer(model)
+        return optimizer
 
     def load_weights(self, checkpoint: str | Path) -> None:
         """Load the weights of a checkpoint, every one of them.
@@ -31,6 +69,9 @@ class NumericTrainer(NumericLossMixin, Trainer):
             ValueError: If the checkpoint lacks a weight, or has one too many.
         """
         model = self.accelerator.unwrap_model(self.model)
+        if isinstance(model, PeftModel):
+            read_adapted(model, Path(checkpoint))
+            return
         with whole_models(self.args):
             saved, found = type(model).from_pretrained(
                 checkpoint, config=model.config, dtype=model.dtype, output_loading_info=True
@@ -54,10 +95,20 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None
     ) -> None:
-        """Save the weights, tied ones once.
+        """Save the weights, tied ones once; of a model with adapters, what was trained.
 
         Under ZeRO-1 and ZeRO-2, whose models are whole, transformers saves copies, tied ones too.
         """
+        model = self.accelerator.unwrap_model(self.model)
+        if isinstance(model, PeftModel):
+            folder = Path(output_dir or self.args.output_dir)
+            # DeepSpeed hands over what it gathered, unless nothing was trained and it has no model.
+            idle = self.is_deepspeed_enabled and self.deepspeed is None
+            with in_one_piece(saved_parameters(model) if idle else []):
+                if self.args.should_save:
+                    folder.mkdir(parents=True, exist_ok=True)
+                    save_adapted(model, folder, state_dict)
+            return
         plugin = self.accelerator.state.deepspeed_plugin if self.is_deepspeed_enabled else None
         is_whole = plugin is not None and plugin.zero_stage < 3
         super()._save(output_dir, None if is_whole else state_dict)
@@ -74,7 +125,8 @@ class NumericTrainer(NumericLossMixin, Trainer):
         self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
     ) -> None:
         """Load the weights that a run goes on from."""
-        if model is None and isinstance(self.model, PreTrainedModel) and not self.is_fsdp_enabled:
+        ours = isinstance(self.model, PreTrainedModel | PeftModel)
+        if model is None and ours and not self.is_fsdp_enabled:
             self.load_weights(resume_from_checkpoint)
         else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)

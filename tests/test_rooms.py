@@ -10,7 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 HEAVY = "torch :transformers"
-MODEL = "spans vocabulary losses families collate generate doors trainer train zero"
+MODEL = (
+    "spans vocabulary losses families collate generate doors trainer train zero adapters "
+    "model_parts"
+)
 PLAIN = "choose answers coordinates frames layouts numerals"
 SCORERS = (
     "evaluation.scorer evaluation.times evaluation.boxes evaluation.bootstrap evaluation.overlaps "
@@ -26,8 +29,8 @@ RULES = [  # modules at or below the names on the left may not import what is on
     ("tasks", f":{HEAVY} {MODEL} evaluation"),
     (SCORERS, f":{HEAVY} {MODEL} tasks"),
     ("importers", f":{HEAVY} {MODEL} evaluation"),
-    ("config strict trainer_settings data run_folder prepare steps", f":{HEAVY} evaluation"),
-    ("families collate generate doors trainer train zero", "evaluation"),
+    ("config parts strict trainer_settings data run_folder prepare steps", f":{HEAVY} evaluation"),
+    ("families collate generate doors trainer train zero adapters model_parts", "evaluation"),
 ]
 
 

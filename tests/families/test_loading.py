@@ -90,7 +90,7 @@ def test_quantised_weights_need_bitsandbytes(checkpoint, monkeypatch):
 
     monkeypatch.setattr(loading, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"model\.quantize: nf4 needs bitsandbytes, which is not"):
-        loads(checkpoint, quantize="nf4")
+        loading.quantization(replace(TINY, quantize="nf4"))
     monkeypatch.setattr(loading, "find_spec", lambda name: object())
     four = loading.quantization(replace(TINY, quantize="nf4"))
     eight = loading.quantization(replace(TINY, quantize="int8"))
