@@ -29,7 +29,10 @@ RULES = [  # modules at or below the names on the left may not import what is on
     ("tasks", f":{HEAVY} {MODEL} evaluation"),
     (SCORERS, f":{HEAVY} {MODEL} tasks"),
     ("importers", f":{HEAVY} {MODEL} evaluation"),
-    ("config parts strict trainer_settings data run_folder prepare steps", f":{HEAVY} evaluation"),
+    (
+        "config sources parts strict trainer_settings data run_folder prepare steps",
+        f":{HEAVY} evaluation",
+    ),
     ("families collate generate doors trainer train zero adapters model_parts", "evaluation"),
 ]
 
