@@ -14,7 +14,7 @@ from mm_numeric.choose import choose, unknown
 from mm_numeric.coordinates import COORDINATES, Coordinates
 from mm_numeric.losses.presets import PRESETS, ObjectiveSpec
 from mm_numeric.parts import LoraSettings, Parts, read_lora, read_parts
-from mm_numeric.sources import DataConfig
+from mm_numeric.sources import DataConfig, EvaluateConfig
 from mm_numeric.sources import DataSource as DataSource
 from mm_numeric.strict import read_dataclass, read_yaml, with_override
 from mm_numeric.trainer_settings import OURS, check_trainer_settings
@@ -146,6 +146,9 @@ class Config:
     """Handed unchanged to transformers.TrainingArguments."""
 
     predict: PredictConfig
+    evaluate: EvaluateConfig | None
+    """None where nothing is answered while training."""
+
     compare: CompareConfig | None
 
     @property
@@ -164,6 +167,7 @@ class Config:
             "objective": {"name": self.objective.name, **asdict(self.objective.spec)},
             "trainer": dict(self.trainer),
             "predict": asdict(self.predict),
+            "evaluate": asdict(self.evaluate) if self.evaluate else None,
             "compare": asdict(self.compare) if self.compare else None,
         }
         return _plain(parts)
@@ -221,6 +225,7 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
         "objective",
         "trainer",
         "predict",
+        "evaluate",
         "compare",
     )
     for key in raw:
@@ -240,7 +245,7 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
     habit = HABITS.get(model.family, {}).get(task["name"])
     if habit is not None:
         options.setdefault("prompt", habit)
-    predict, compare = raw.get("predict"), raw.get("compare")
+    predict, evaluate, compare = raw.get("predict"), raw.get("evaluate"), raw.get("compare")
     parts = read_parts(raw.get("parts"), f"{where}, parts")
     config = Config(
         title=title,
@@ -255,6 +260,9 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
         predict=read_dataclass(
             PredictConfig, {} if predict is None else predict, f"{where}, predict"
         ),
+        evaluate=None
+        if evaluate is None
+        else read_dataclass(EvaluateConfig, evaluate, f"{where}, evaluate"),
         compare=None
         if compare is None
         else read_dataclass(CompareConfig, compare, f"{where}, compare"),

@@ -1,4 +1,4 @@
-"""Which rows are trained on and tested on: the settings. Loads no torch."""
+"""Which rows are trained on, tested on, and answered on the way: the settings. Loads no torch."""
 
 from dataclasses import dataclass
 
@@ -38,3 +38,36 @@ class DataConfig:
     test: DataSource
     cache: str = "runs/cache"
     """Where rendered pictures are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """Evaluation on the way: the model answers the same rows every so many steps, and at the end.
+
+    Whoever chooses weights by a metric reports on other rows than these: give ``data``.
+    """
+
+    every_steps: int
+    """Of the optimiser; the last step is evaluated too."""
+
+    rows: int | None = 64
+    """How many, from the first on; null for all."""
+
+    data: DataSource | None = None
+    """Where they are from; ``data.test`` by default."""
+
+    best: str | None = None
+    """The metric, as results.json calls it, whose best weights are kept in ``best/``; null keeps
+    the last weights alone."""
+
+    patience: int | None = None
+    """Training stops after so many evaluations in a row that were no better than the best."""
+
+    def __post_init__(self) -> None:
+        """Refuse what evaluates nothing, and patience without a metric."""
+        for name in ("every_steps", "rows", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        if self.patience is not None and self.best is None:
+            raise ValueError("patience waits for a better metric; name it as best, or take it out")
