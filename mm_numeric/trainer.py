@@ -25,6 +25,8 @@ class NumericTrainer(NumericLossMixin, Trainer):
 
     model: Any
     optimizer_cls_and_kwargs: Any
+    evaluation: Any = None
+    """What ``evaluate`` runs (``on_the_way.Evaluation``); transformers' own where None."""
 
     def __init__(self, *args: Any, parts: ModelParts | None = None, **kwargs: Any) -> None:
         """Take what the trainer takes, and which part each parameter is in.
@@ -57,6 +59,13 @@ class NumericTrainer(NumericLossMixin, Trainer):
                 self.optimizer_cls_and_kwargs = kind, {**options, "params": groups}
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
         return optimizer
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Return what rows score that the model answers, or what transformers measures."""
+        figures: dict[str, float] = (
+            self.evaluation.run() if self.evaluation else super().evaluate(*args, **kwargs)
+        )
+        return figures
 
     def load_weights(self, checkpoint: str | Path) -> None:
         """Load the weights of a checkpoint, every one of them.
