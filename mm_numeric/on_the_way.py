@@ -39,7 +39,7 @@ from mm_numeric.run_folder import (
     write_text,
 )
 
-UNREADABLE = "eval_unreadable"
+FAILURES = "eval_failures"
 """How many answers could not be read; it marks the lines of the log that are an evaluation's."""
 
 
@@ -148,7 +148,7 @@ class Evaluation(TrainerCallback):
         sign = 1 if self.higher_is_better[name] else -1
         best = None
         for line in history:
-            if UNREADABLE not in line:
+            if FAILURES not in line:
                 continue
             value = line.get(f"eval_{name}")
             if value is not None and (best is None or sign * value > sign * best.value):
@@ -203,7 +203,7 @@ class Evaluation(TrainerCallback):
         scores = read_scores(file)
         figures = {m.name: float(m.value(scores.columns)) for m in scores.scorer.metrics}
         known = {f"eval_{name}": value for name, value in figures.items() if math.isfinite(value)}
-        return {**known, UNREADABLE: sum(scores.failures.values())}
+        return {**known, FAILURES: sum(scores.failures.values())}
 
     def _keep(self, best: Best) -> None:
         """Let the weights of now take the place of the best ones."""
