@@ -4,14 +4,14 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mm_numeric.data import picture_size, rows_or_errors
-from mm_numeric.importers.importer import BadLine, RefusedError
+from mm_numeric.importers.importer import BadLine, Found, RefusedError
 
 PICTURES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp")
 
@@ -121,6 +121,30 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]] | BadLine]:
             yield BadLine(f"{path}{place}", why, "json")
         else:
             yield row
+
+
+def read_each(
+    files: Sequence[Path], read: Callable[[str, str, dict[str, Any]], Iterable[Found]]
+) -> Iterator[Found]:
+    """Yield what each object of .json and .jsonl files gives; one that is refused is a bad line.
+
+    Args:
+        files: In their order.
+        read: Takes where an object stands, a name for it, and its fields.
+
+    Raises:
+        ValueError: If a file cannot be read at all.
+    """
+    for path in files:
+        for count, item in enumerate(read_objects(path), start=1):
+            if isinstance(item, BadLine):
+                yield item
+                continue
+            where, raw = item
+            try:
+                yield from read(where, f"{path.stem}.{count}", raw)
+            except RefusedError as refusal:
+                yield refusal.at(where)
 
 
 @dataclass(frozen=True)

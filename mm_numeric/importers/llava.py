@@ -12,7 +12,7 @@ a picture of 640 x 480, without a word. So it is declared: what a coordinate is 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -21,9 +21,8 @@ from mm_numeric.choose import unknown
 from mm_numeric.coordinates import COORDINATES, Coordinates
 from mm_numeric.frames import Frame, Resize
 from mm_numeric.importers.conversations import question_of, read_pictures, read_turns
-from mm_numeric.importers.files import Pictures, listed, read_objects
+from mm_numeric.importers.files import Pictures, listed, read_each
 from mm_numeric.importers.importer import (
-    BadLine,
     Found,
     ImagesFolder,
     LeftOut,
@@ -142,19 +141,10 @@ class Llava:
     def rows(self, files: Sequence[Path]) -> Iterator[Found]:
         """Read the answers that hold boxes."""
         pictures = Pictures(self.images, read_size(self.size))
-        for path in files:
-            for count, item in enumerate(read_objects(path), start=1):
-                if isinstance(item, BadLine):
-                    yield item
-                    continue
-                where, raw = item
-                try:
-                    yield from self._conversation(where, f"{path.stem}.{count}", raw, pictures)
-                except RefusedError as refusal:
-                    yield refusal.at(where)
+        return read_each(files, partial(self._conversation, pictures))
 
     def _conversation(
-        self, where: str, identity: str, raw: Mapping[str, Any], pictures: Pictures
+        self, pictures: Pictures, where: str, identity: str, raw: Mapping[str, Any]
     ) -> Iterator[Found]:
         names = read_pictures(raw)
         question = ""

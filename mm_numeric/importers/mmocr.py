@@ -5,12 +5,12 @@ Source: https://mmocr.readthedocs.io, the dataset classes; checked on tests/data
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mm_numeric.importers.files import Pictures, listed, read_objects
+from mm_numeric.importers.files import Pictures, listed, read_each
 from mm_numeric.importers.importer import (
-    BadLine,
     Found,
     ImagesFolder,
     RefusedError,
@@ -36,25 +36,15 @@ class MMOCR:
 
     def rows(self, files: Sequence[Path]) -> Iterator[Found]:
         """Read them; a picture with a bad instance has no row."""
-        pictures = Pictures(self.images)
-        for path in files:
-            for item in read_objects(path):
-                if isinstance(item, BadLine):
-                    yield item
-                else:
-                    yield from self._picture(*item, pictures)
+        return read_each(files, partial(self._picture, Pictures(self.images)))
 
     def _picture(
-        self, where: str, raw: Mapping[str, Any], pictures: Pictures
-    ) -> Iterator[Row | BadLine]:
-        try:
-            name = text_of(raw.get("img_path"), "img_path")
-            fields = {"id": name, **pictures.facts(name, size_of(raw))}
-            if not isinstance(raw.get("instances"), list):
-                raise RefusedError("instances", 'there is no list "instances".')
-        except RefusedError as refusal:
-            yield refusal.at(where)
-            return
+        self, pictures: Pictures, where: str, identity: str, raw: Mapping[str, Any]
+    ) -> Iterator[Found]:
+        name = text_of(raw.get("img_path"), "img_path")
+        fields = {"id": name, **pictures.facts(name, size_of(raw))}
+        if not isinstance(raw.get("instances"), list):
+            raise RefusedError("instances", 'there is no list "instances".')
         instances = []
         for i, instance in enumerate(raw["instances"]):
             try:

@@ -8,12 +8,12 @@ What a task does not look at is kept as it is.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mm_numeric.importers.files import Pictures, listed, read_objects
+from mm_numeric.importers.files import Pictures, listed, read_each
 from mm_numeric.importers.importer import (
-    BadLine,
     Found,
     ImagesFolder,
     RefusedError,
@@ -39,17 +39,11 @@ class Rows:
 
     def rows(self, files: Sequence[Path]) -> Iterator[Found]:
         """Read each row as its task would."""
-        pictures = Pictures(self.images)
-        for path in files:
-            for item in read_objects(path):
-                if isinstance(item, BadLine):
-                    yield item
-                    continue
-                where, raw = item
-                try:
-                    yield Row(where, _fields(where, raw, pictures))
-                except RefusedError as refusal:
-                    yield refusal.at(where)
+        return read_each(files, partial(_row, Pictures(self.images)))
+
+
+def _row(pictures: Pictures, where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[Found]:
+    yield Row(where, _fields(where, raw, pictures))
 
 
 def _fields(where: str, raw: Mapping[str, Any], pictures: Pictures) -> dict[str, Any]:

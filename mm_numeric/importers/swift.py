@@ -14,11 +14,12 @@ Source: https://swift.readthedocs.io, custom datasets, grounding.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from mm_numeric.importers.conversations import question_of, read_pictures, read_turns
-from mm_numeric.importers.files import Pictures, listed, read_objects
+from mm_numeric.importers.files import Pictures, listed, read_each
 from mm_numeric.importers.importer import (
     BadLine,
     Found,
@@ -78,24 +79,15 @@ class Swift:
     def rows(self, files: Sequence[Path]) -> Iterator[Found]:
         """Read the boxes in answers."""
         pictures = Pictures(self.images, read_size(self.size))
-        for path in files:
-            for count, item in enumerate(read_objects(path), start=1):
-                if isinstance(item, BadLine):
-                    yield item
-                    continue
-                where, raw = item
-                if not raw.get("objects"):
-                    yield LeftOut("rows without objects")
-                    continue
-                try:
-                    yield from self._row(where, f"{path.stem}.{count}", raw, pictures)
-                except RefusedError as refusal:
-                    yield refusal.at(where)
+        return read_each(files, partial(self._row, pictures))
 
     def _row(
-        self, where: str, identity: str, raw: Mapping[str, Any], pictures: Pictures
+        self, pictures: Pictures, where: str, identity: str, raw: Mapping[str, Any]
     ) -> Iterator[Found]:
-        objects = raw["objects"]
+        objects = raw.get("objects")
+        if not objects:
+            yield LeftOut("rows without objects")
+            return
         if not isinstance(objects, Mapping):
             raise RefusedError("objects", f"objects is no object: {objects!r:.40}.")
         answers, asked = _answers(raw, objects)
