@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 HEAVY = "torch :transformers"
 MODEL = (
     "spans vocabulary losses families collate generate doors trainer train zero adapters "
-    "model_parts"
+    "model_parts faults"
 )
 PLAIN = "choose answers coordinates frames layouts numerals"
 SCORERS = (
@@ -30,7 +30,10 @@ RULES = [  # modules at or below the names on the left may not import what is on
     (SCORERS, f":{HEAVY} {MODEL} tasks"),
     ("importers", f":{HEAVY} {MODEL} evaluation"),
     ("config parts strict trainer_settings data run_folder prepare steps", f":{HEAVY} evaluation"),
-    ("families collate generate doors trainer train zero adapters model_parts", "evaluation"),
+    (
+        "families collate generate doors trainer train zero adapters model_parts faults",
+        "evaluation",
+    ),
 ]
 
 
