@@ -14,6 +14,8 @@ from mm_numeric.choose import choose, unknown
 from mm_numeric.coordinates import COORDINATES, Coordinates
 from mm_numeric.losses.presets import PRESETS, ObjectiveSpec
 from mm_numeric.parts import LoraSettings, Parts, read_lora, read_parts
+from mm_numeric.sources import DataConfig, EvaluateConfig
+from mm_numeric.sources import DataSource as DataSource
 from mm_numeric.strict import read_dataclass, read_yaml, with_override
 from mm_numeric.trainer_settings import OURS, check_trainer_settings
 
@@ -22,51 +24,6 @@ CONFIGS = Path(__file__).parent / "configs"
 
 WARM_START = "warm_start"
 """The run that all objectives of a seed go on from; none of them may have its name."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataSource:
-    """Rows of a task: a file of yours, or pictures rendered here."""
-
-    path: str | None = None
-    """A .jsonl or .csv file; pictures are looked up from its folder."""
-
-    render: int | None = None
-    """How many rows to render, once; they are kept in ``data.cache``."""
-
-    seed: int = 0
-    """Of the renderer."""
-
-    images: str | None = None
-    """The folder that picture names start from; by default the folder of the file, then ``images``
-    inside it."""
-
-    def __post_init__(self) -> None:
-        """Refuse a source that is none, or two."""
-        if (self.path is None) == (self.render is None):
-            raise ValueError(
-                "give either path (a .jsonl or .csv file) or render (a number of rows)"
-            )
-        if self.render is not None and self.render < 1:
-            raise ValueError(f"render must be at least 1, not {self.render}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """What is trained on, and what is tested on."""
-
-    train: DataSource
-    test: DataSource
-    cache: str = "runs/cache"
-    """Where rendered pictures are kept."""
-
-    on_bad_picture: str = "stop"
-    """What training does at a picture that cannot be read: stop, or skip its row, counted."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be done."""
-        if self.on_bad_picture not in ("stop", "skip"):
-            raise ValueError(f"on_bad_picture is stop or skip, not {self.on_bad_picture!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +146,9 @@ class Config:
     """Handed unchanged to transformers.TrainingArguments."""
 
     predict: PredictConfig
+    evaluate: EvaluateConfig | None
+    """None where nothing is answered while training."""
+
     compare: CompareConfig | None
 
     @property
@@ -207,6 +167,7 @@ class Config:
             "objective": {"name": self.objective.name, **asdict(self.objective.spec)},
             "trainer": dict(self.trainer),
             "predict": asdict(self.predict),
+            "evaluate": asdict(self.evaluate) if self.evaluate else None,
             "compare": asdict(self.compare) if self.compare else None,
         }
         return _plain(parts)
@@ -264,6 +225,7 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
         "objective",
         "trainer",
         "predict",
+        "evaluate",
         "compare",
     )
     for key in raw:
@@ -283,7 +245,7 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
     habit = HABITS.get(model.family, {}).get(task["name"])
     if habit is not None:
         options.setdefault("prompt", habit)
-    predict, compare = raw.get("predict"), raw.get("compare")
+    predict, evaluate, compare = raw.get("predict"), raw.get("evaluate"), raw.get("compare")
     parts = read_parts(raw.get("parts"), f"{where}, parts")
     config = Config(
         title=title,
@@ -298,6 +260,9 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
         predict=read_dataclass(
             PredictConfig, {} if predict is None else predict, f"{where}, predict"
         ),
+        evaluate=None
+        if evaluate is None
+        else read_dataclass(EvaluateConfig, evaluate, f"{where}, evaluate"),
         compare=None
         if compare is None
         else read_dataclass(CompareConfig, compare, f"{where}, compare"),

@@ -130,7 +130,7 @@ class _Surely(LogitsProcessor):
         return scores
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference_mode: what a model keeps from it could not be trained with
 def generate(
     model: Any, family: Family, examples: Sequence[Example], max_new_tokens: int
 ) -> Iterator[Generated]:

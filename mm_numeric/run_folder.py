@@ -5,6 +5,8 @@ log.jsonl         one line for each logged step
 checkpoint-N/     of transformers.Trainer
 model/            the weights (of a model with adapters, those), tokenizer and image processor
 run.json          written last: what was done, with which versions
+evaluation/       predictions.jsonl of the last evaluation on the way, if the config asks for them
+best/             the best weights of those, as a run folder of its own
 
 and, where it was tested, predictions.jsonl, scores.jsonl and results.json.
 """
@@ -25,10 +27,11 @@ from mm_numeric.config import Config, config_from_dict
 from mm_numeric.strict import read_yaml
 
 CONFIG, LOG, MODEL, FINISHED = "config.yaml", "log.jsonl", "model", "run.json"
+EVALUATION, BEST = "evaluation", "best"
 PREDICTIONS, SCORES, RESULTS = "predictions.jsonl", "scores.jsonl", "results.json"
 
 _FREE_TO_CHANGE = frozenset({"predict", "compare"})  # what does not change what is trained
-_LEFTOVERS = (CONFIG, LOG, "init", "checkpoint-*", "*.unfinished")
+_LEFTOVERS = (CONFIG, LOG, EVALUATION, BEST, "init", "checkpoint-*", "*.unfinished")
 _HEADER = "# Written by mm-numeric: the config of this folder, every default filled in.\n"
 _PACKAGES = ("mm-numeric", "torch", "transformers", "accelerate", "peft", "numpy", "pillow")
 

@@ -84,11 +84,14 @@ def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> P
             f"{config.title}, trainer.save_only_model: such checkpoints lack the optimiser's "
             "state, so that nothing can be resumed from them."
         )
+    from mm_numeric.on_the_way import Evaluation, evaluated_rows  # which imports this module
+
     with ExitStack() as stack:
         with PartialState().main_process_first():
             examples = load_examples(
                 config.task, config.data.train, Path(config.data.cache), training=True
             )
+            evaluated = evaluated_rows(config)
             if args.should_save:
                 stack.enter_context(locked(folder))
                 take_folder(config, resume=resume)
@@ -104,21 +107,13 @@ def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> P
         parts = trainer.parts.table(trainer.model)
         if args.should_save:
             print(table_text(parts), file=sys.stderr)
-        with full_disk_as_ours(folder), trainer.stopping.listening(stoppable):
-            fit(trainer, checkpoint)
-        if trainer.stopping.stopped:
-            resumable = not args.save_only_model
-            raise StoppedError(trainer.stopping.sentence(folder, resumable=resumable))
-        left_out = trainer.left_out.count()
-        stack.enter_context(full_disk_as_ours(folder))
-        trainer.save_model(str(folder / MODEL))
-        if args.should_save:
-            family.save(folder / MODEL)
-            facts = {
+
+        def facts() -> dict[str, Any]:
+            return {
                 "steps": trainer.state.global_step,
                 "rows": len(examples),
                 "rows_sha256": fingerprint(examples),
-                "rows_left_out": left_out,
+                "rows_left_out": len(trainer.left_out.ids),
                 "batch_rows": args.train_batch_size
                 * args.gradient_accumulation_steps
                 * args.world_size,
@@ -128,7 +123,21 @@ def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> P
                 "seconds": round(time.monotonic() - started, 1),
                 "resumed": resume,
             }
-            finish(folder, facts)
+
+        if config.evaluate:
+            Evaluation(trainer, config, family, evaluated, facts)
+        with full_disk_as_ours(folder), trainer.stopping.listening(stoppable):
+            fit(trainer, checkpoint)
+        if trainer.stopping.stopped:
+            resumable = not args.save_only_model
+            raise StoppedError(trainer.stopping.sentence(folder, resumable=resumable))
+        trainer.left_out.count()
+        stack.enter_context(full_disk_as_ours(folder))
+        trainer.save_model(str(folder / MODEL))
+        if args.should_save:
+            family.save(folder / MODEL)
+            outcome = trainer.evaluation.outcome() if trainer.evaluation else {}
+            finish(folder, {**facts(), **outcome})
     return folder / MODEL
 
 
@@ -180,12 +189,15 @@ def make_collator(config: Config, family: Family) -> TrainingCollator:
 def fit(trainer: NumericTrainer, checkpoint: Path | None) -> None:
     """Train, from a checkpoint if there is one.
 
-    A checkpoint of the last step is only loaded: transformers would train one step more.
+    A checkpoint of the last step, or of that which evaluation ended the training at, is only
+    loaded: transformers would train one step more.
     """
     if checkpoint is not None:
         trainer.left_out.load(checkpoint)
         state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        if state.global_step >= state.max_steps:
+        evaluation = trainer.evaluation
+        ended = evaluation is not None and evaluation.in_vain(state.log_history)
+        if state.global_step >= state.max_steps or ended:
             trainer.load_weights(checkpoint)
             trainer.state = state
             return
@@ -339,9 +351,17 @@ class JsonLog(TrainerCallback):
             write_text(self.path, "".join(line + "\n" for line in kept))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Append what the trainer logs, raw parts together."""
-        if state.is_world_process_zero and logs and "loss" in logs:
+        """Append what the trainer logs, raw parts together, figures of an evaluation too."""
+        if not state.is_world_process_zero or not logs:
+            return
+        if "loss" in logs:
             line = {k: v for k, v in logs.items() if not k.startswith("parts/")}
             parts = {k.removeprefix("parts/"): v for k, v in logs.items() if k.startswith("parts/")}
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": state.global_step, **line, "parts": parts}) + "\n")
+            self._write({"step": state.global_step, **line, "parts": parts})
+        scores = {k.removeprefix("eval_"): v for k, v in logs.items() if k.startswith("eval_")}
+        if scores:
+            self._write({"step": state.global_step, "epoch": logs.get("epoch"), "eval": scores})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")

@@ -35,6 +35,8 @@ class NumericTrainer(NumericLossMixin, Trainer):
 
     model: Any
     optimizer_cls_and_kwargs: Any
+    evaluation: Any = None
+    """What ``evaluate`` runs (``on_the_way.Evaluation``); transformers' own where None."""
 
     def __init__(self, *args: Any, parts: ModelParts | None = None, **kwargs: Any) -> None:
         """Take what the trainer takes, and which part each parameter is in.
@@ -142,6 +144,14 @@ class NumericTrainer(NumericLossMixin, Trainer):
                 raise
             full = str(error)
         self.ranks.exchange(full)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Return what rows score that the model answers, or what transformers measures."""
+        self.finite.look(self.model)  # the best weights are kept without a checkpoint
+        figures: dict[str, float] = (
+            self.evaluation.run() if self.evaluation else super().evaluate(*args, **kwargs)
+        )
+        return figures
 
     def load_weights(self, checkpoint: str | Path) -> None:
         """Load the weights of a checkpoint, every one of them.

@@ -15,6 +15,8 @@ from tiny_models import small_config, tiny_checkpoint
 from mm_numeric.evaluation.compare import compare
 from mm_numeric.train import load_family, load_model, train
 
+pytestmark = pytest.mark.slow
+
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 PARTS = ("parts={projector: trained, language: adapted}", "lora.rank=4")
 

@@ -193,6 +193,7 @@ def test_with_debug_the_traceback_is_shown(tmp_path):
     assert "Traceback" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

@@ -64,6 +64,7 @@ def test_three_doors_reach_the_same_weights(tmp_path, preset):
     assert_same(by_sft_trainer(tmp_path, objective=loss_of).model, looped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", FIXED)
 def test_unequal_micro_batches_train_as_one_batch_does(tmp_path, preset):
     loss_of = objective(preset, NUMBERS, balance="fixed")
@@ -176,6 +177,7 @@ def test_loss_func_weighs_micro_batches_by_their_supervised_tokens():
     torch.testing.assert_close(loss_func(loss_of)(outputs[0], batches[0]["labels"]), means[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

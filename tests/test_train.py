@@ -207,6 +207,7 @@ def test_a_user_s_own_config_in_the_folder_is_left_alone(tmp_path):
     assert (tmp_path / "run" / "config.yaml").read_text() == own
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_was_cut_off_is_not_resumed_from(tmp_path):
     train(small_config(tmp_path, "trainer.save_total_limit=null"))
     run = tmp_path / "run"

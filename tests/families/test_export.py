@@ -16,6 +16,8 @@ from mm_numeric.families import FAMILIES
 from mm_numeric.generate import predict
 from mm_numeric.train import train
 
+pytestmark = pytest.mark.slow
+
 WITH_PROJECTOR = ("llava", "yi_vl", "qwen2_5_vl")  # trained, not adapted: PEFT alone lacks it
 DORA = ("qwen2_vl", "t5", "yi_vl")
 

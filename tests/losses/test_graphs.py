@@ -129,6 +129,7 @@ def compared(made, backend, hidden=False):
 QUICK = ("ce", "ntil_soft")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PRESETS],
@@ -138,6 +139,7 @@ def test_an_objective_is_one_graph(name):
     compared(objective(name, VOCABULARY, terms=terms), "aot_eager")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_a_head_without_logits_is_one_graph(name):
     compared(objective(name, VOCABULARY), "aot_eager", hidden=True)
