@@ -16,42 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm_numeric.answers import (
-    Box,
-    Choice,
-    ClockTime,
     Instances,
-    Number,
-    ShortAnswer,
-    Text,
     Unreadable,
 )
-from mm_numeric.choose import choose, load
-from mm_numeric.evaluation.bootstrap import interval
-from mm_numeric.evaluation.scorer import Measured, Scorer, figures_of, taken
-from mm_numeric.frames import Frame
-from mm_numeric.row_files import read_rows
-from mm_numeric.run_folder import RESULTS, SCORES, write_text
-from mm_numeric.strict import read_dataclass
-from mm_numeric.tasks import TASKS
-
-SCORERS: Mapping[type, str] = {
-    Box: "mm_numeric.evaluation.boxes:BOXES",
-    Instances: "mm_numeric.evaluation.detection:TEXT_DETECTION",
-    ClockTime: "mm_numeric.evaluation.times:TIMES",
-    Number: "mm_numeric.evaluation.numbers:NUMBERS",
-    ShortAnswer: "mm_numeric.evaluation.mathvista:MATHVISTA",
-    Text: "mm_numeric.evaluation.texts:TEXTS",
-    Choice: "mm_numeric.evaluation.texts:CHOICES",
-}
-"""How each kind of answer is judged, unless the task names its ``scorer``."""
-
-PROTOCOLS: Mapping[str, str] = {
-    "icdar2015": "mm_numeric.evaluation.detection:TEXT_DETECTION",
-    "labelled": "mm_numeric.evaluation.detection:LABELLED_DETECTION",
-    "deteval_total_text": "mm_numeric.evaluation.deteval:DETEVAL_TOTAL_TEXT",
-    "deteval_icdar2013": "mm_numeric.evaluation.deteval:DETEVAL_ICDAR2013",
-}
-"""Ways to judge the shapes of a picture; the first is the default."""
+from mm_numeric.evaluation.metrics.base import Measured, Scorer, figures_of, taken
+from mm_numeric.evaluation.metrics.bootstrap import interval
+from mm_numeric.files import read_rows, write_text
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.parsing import read_dataclass
+from mm_numeric.registry import PROTOCOLS, SCORERS, TASKS, choose, load
+from mm_numeric.run_folder import RESULTS, SCORES
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,33 +10,36 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from mm_numeric.answers import ClockTime
-    from mm_numeric.config import Config, read_config
-    from mm_numeric.doors import NumericLossMixin, end_step, loss_func, step_counts
-    from mm_numeric.losses.counts import Counts
+    from mm_numeric.config.reader import read_config
+    from mm_numeric.config.schema import Config
+    from mm_numeric.losses.normalization import Counts
     from mm_numeric.losses.objective import Objective, ObjectiveResult, objective
-    from mm_numeric.losses.presets import ObjectiveSpec, TermSpec
-    from mm_numeric.spans import NumberSpans
-    from mm_numeric.trainer import NumericTrainer
-    from mm_numeric.vocabulary import NumberVocabulary
+    from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+    from mm_numeric.numbers.spans import NumberSpans
+    from mm_numeric.numbers.vocabulary import NumberVocabulary
+    from mm_numeric.training.integrations import end_step, loss_func, step_counts
+    from mm_numeric.training.mixin import NumericLossMixin
+    from mm_numeric.training.trainer import NumericTrainer
 
 _HOMES = {
     "ClockTime": "mm_numeric.answers",
-    "Config": "mm_numeric.config",
-    "Counts": "mm_numeric.losses.counts",
-    "NumberSpans": "mm_numeric.spans",
-    "NumberVocabulary": "mm_numeric.vocabulary",
-    "NumericLossMixin": "mm_numeric.doors",
-    "NumericTrainer": "mm_numeric.trainer",
+    "Config": "mm_numeric.config.schema",
+    "Counts": "mm_numeric.losses.normalization",
+    "NumberSpans": "mm_numeric.numbers.spans",
+    "NumberVocabulary": "mm_numeric.numbers.vocabulary",
+    "NumericLossMixin": "mm_numeric.training.mixin",
+    "NumericTrainer": "mm_numeric.training.trainer",
     "Objective": "mm_numeric.losses.objective",
     "ObjectiveResult": "mm_numeric.losses.objective",
-    "ObjectiveSpec": "mm_numeric.losses.presets",
-    "TermSpec": "mm_numeric.losses.presets",
-    "end_step": "mm_numeric.doors",
-    "loss_func": "mm_numeric.doors",
+    "ObjectiveSpec": "mm_numeric.losses.spec",
+    "TermSpec": "mm_numeric.losses.spec",
+    "end_step": "mm_numeric.training.integrations",
+    "loss_func": "mm_numeric.training.integrations",
     "objective": "mm_numeric.losses.objective",
-    "read_config": "mm_numeric.config",
-    "step_counts": "mm_numeric.doors",
+    "read_config": "mm_numeric.config.reader",
+    "step_counts": "mm_numeric.training.integrations",
 }
+"""Each public name and the module that defines it."""
 
 __all__ = [
     "ClockTime",

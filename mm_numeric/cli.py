@@ -186,14 +186,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _ls(_: argparse.Namespace) -> None:
-    from mm_numeric.shipped import shipped
+    from mm_numeric.config.catalog import shipped
 
     print(shipped())
 
 
 def _cp(arguments: argparse.Namespace) -> None:
-    from mm_numeric.config import find_config
-    from mm_numeric.trainer_settings import deepspeed_settings
+    from mm_numeric.config.reader import find_config
+    from mm_numeric.config.training_arguments import deepspeed_settings
 
     settings = deepspeed_settings().get(arguments.config)
     source = settings or find_config(arguments.config)
@@ -210,10 +210,10 @@ def _cp(arguments: argparse.Namespace) -> None:
 def _check(arguments: argparse.Namespace) -> None:
     import yaml
 
-    from mm_numeric.config import read_config
-    from mm_numeric.trainer_settings import BY_MACHINE, trainer_defaults
+    from mm_numeric.comparison.rows import read_comparison
+    from mm_numeric.config.training_arguments import BY_MACHINE, trainer_defaults
 
-    config = read_config(arguments.config, arguments.overrides)
+    config = read_comparison(arguments.config, arguments.overrides)
     print(config.to_yaml(), end="")
     defaults = {"trainer": trainer_defaults(config.trainer)}
     text = yaml.safe_dump(defaults, sort_keys=True, width=100)
@@ -223,19 +223,19 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _prepare(arguments: argparse.Namespace) -> None:
-    from mm_numeric.prepare import run
+    from mm_numeric.importers.prepare import run
 
     if not run(arguments.format, arguments.words):
         sys.exit(1)
 
 
 def _check_data(arguments: argparse.Namespace) -> None:
-    from mm_numeric.config import read_config
+    from mm_numeric.config.reader import read_config
 
     config = read_config(arguments.config, arguments.overrides)
-    from mm_numeric.evaluation.check_data import check_data
-    from mm_numeric.evaluation.check_page import write_check_page
-    from mm_numeric.evaluation.check_text import report_text
+    from mm_numeric.evaluation.check_data.check import check_data
+    from mm_numeric.evaluation.check_data.html_page import write_check_page
+    from mm_numeric.evaluation.check_data.text import report_text
 
     folder = config.output_dir.resolve()  # "." has no name
     page = arguments.page or folder.with_name(f"{folder.name}.check-data.html")
@@ -250,11 +250,11 @@ def _check_data(arguments: argparse.Namespace) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> None:
-    from mm_numeric.config import read_config
+    from mm_numeric.config.reader import read_config
 
     config = read_config(arguments.config, arguments.overrides)
-    from mm_numeric.faults import StoppedError
-    from mm_numeric.train import leave_ranks, train
+    from mm_numeric.training.errors import StoppedError
+    from mm_numeric.training.run import leave_ranks, train
 
     first = int(os.environ.get("RANK", "0")) == 0
     try:
@@ -270,11 +270,11 @@ def _train(arguments: argparse.Namespace) -> None:
 
 
 def _predict(arguments: argparse.Namespace) -> None:
-    from mm_numeric.config import DataSource
+    from mm_numeric.config.data import DataSource
 
     if arguments.images and not arguments.data:
         raise ValueError("--images says where the pictures of --data are; give --data too.")
-    from mm_numeric.generate import predict
+    from mm_numeric.inference.generate import predict
     from mm_numeric.run_folder import PREDICTIONS
 
     source = DataSource(path=arguments.data, images=arguments.images) if arguments.data else None
@@ -305,7 +305,7 @@ def _score(arguments: argparse.Namespace) -> None:
         raise ValueError(f"{predictions}: files of other tools are scored against --truth.")
     more = {"task_name": arguments.task, "out": arguments.out}
     if ranked:
-        from mm_numeric.evaluation.score_files import rank_predictions, ranked_table
+        from mm_numeric.evaluation.score_external import rank_predictions, ranked_table
 
         figures = rank_predictions(predictions, ties=arguments.ties or "official", **more)
         print(ranked_table(figures))
@@ -317,7 +317,7 @@ def _score(arguments: argparse.Namespace) -> None:
 
 def _score_files(arguments: argparse.Namespace, ranked: bool) -> None:
     from mm_numeric.evaluation.score import results_table
-    from mm_numeric.evaluation.score_files import rank_files, ranked_table, score_files
+    from mm_numeric.evaluation.score_external import rank_files, ranked_table, score_files
 
     paths, more = (arguments.predictions, arguments.truth), {"lines": arguments.lines}
     if ranked:
@@ -329,11 +329,11 @@ def _score_files(arguments: argparse.Namespace, ranked: bool) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> None:
-    from mm_numeric.config import read_config
-    from mm_numeric.evaluation.compare import SeedFailedError, compare, end_with_parent
+    from mm_numeric.comparison.rows import read_comparison
+    from mm_numeric.comparison.run import SeedFailedError, compare, end_with_parent
 
     end_with_parent()
-    config = read_config(arguments.config, arguments.overrides)
+    config = read_comparison(arguments.config, arguments.overrides)
     try:
         folder = compare(config, seeds=arguments.seeds)
     except SeedFailedError as error:
@@ -345,7 +345,7 @@ def _compare(arguments: argparse.Namespace) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    from mm_numeric.export import CARD, export
+    from mm_numeric.models.export import CARD, export
 
     export(arguments.run, arguments.out)
     print(f"exported: {arguments.out}; {arguments.out / CARD} says what it is and how to load it")
@@ -357,9 +357,9 @@ def _report(arguments: argparse.Namespace) -> None:
 
 def _show_report(folder: Path) -> None:
     """Write the page and its Markdown twin, and print the table and where they are."""
-    from mm_numeric.evaluation.compared import read_summary
-    from mm_numeric.evaluation.report import write_report
-    from mm_numeric.evaluation.summary import summary_table
+    from mm_numeric.comparison.summary import summary_table
+    from mm_numeric.evaluation.report.report import write_report
+    from mm_numeric.evaluation.report.results import read_summary
 
     print(summary_table(read_summary(folder)))
     page, markdown = write_report(folder)

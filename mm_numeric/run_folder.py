@@ -17,15 +17,16 @@ import json
 import os
 import platform
 import shutil
-import uuid
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.config import Config, config_from_dict
-from mm_numeric.strict import read_yaml
+from mm_numeric.config.reader import config_from_dict
+from mm_numeric.config.schema import Config
+from mm_numeric.files import write_text
+from mm_numeric.parsing import read_yaml
 
 CONFIG, LOG, MODEL, FINISHED = "config.yaml", "log.jsonl", "model", "run.json"
 EVALUATION, BEST = "evaluation", "best"
@@ -151,13 +152,6 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in _PACKAGES}
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file in one piece: a kill leaves the old one or the new one, never half of it."""
-    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
-
-
 def _is_json(path: Path) -> bool:
     try:
         json.loads(path.read_text(encoding="utf-8"))
@@ -175,3 +169,8 @@ def _first_difference(theirs: Any, mine: Any, at: str = "") -> str | None:
                 return found
         return None
     return None if theirs == mine else f"{at} is {theirs!r:.60} there and {mine!r:.60} here"
+
+
+WARM_START = "warm_start"
+"""The folder of the run that rows go on from; where they have settings of their own, it begins so.
+No row may have its name."""

@@ -12,10 +12,12 @@ from _measure import Block, Contender
 from torch import Tensor
 from torch.nn import functional
 
-from mm_numeric.losses import PRESETS, TERMS, ObjectiveSpec, TermSpec
 from mm_numeric.losses.objective import Objective, make_term, objective
-from mm_numeric.spans import NumberSpans
-from mm_numeric.vocabulary import NumberVocabulary
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+from mm_numeric.numbers.spans import NumberSpans
+from mm_numeric.numbers.vocabulary import NumberVocabulary
+from mm_numeric.registry import TERMS
 
 CE = "torch CE"
 FULL = "CE, from logits"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mm_numeric.evaluation.page import html_text
+from mm_numeric.evaluation.report.html import html_text
 
 COLOURS = {  # by the names that the charts of the report use, and two more
     "--ink": "#171b22",

@@ -6,8 +6,8 @@ import torch
 from _bench import ALONE, CE, FULL, LEAN_FROZEN, LEAN_TRAINED, Setting
 from _measure import Result
 
-from mm_numeric.losses import PRESETS
 from mm_numeric.losses.objective import make_term
+from mm_numeric.losses.presets import PRESETS
 
 MOST_TIMES_CE = {"ntil": 1.03, "ntil_soft": 1.03}
 MOST_TIMES_CE_OF_TOKENS = 1.02

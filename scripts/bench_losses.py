@@ -32,7 +32,7 @@ from _bench import ALONE, FULL, LEAN_FROZEN, LEAN_TRAINED, Setting, blocks, know
 from _measure import Result, compile_fails, compiled, machine, measure, table
 from _targets import at_target_size, targets
 
-from mm_numeric.choose import unknown
+from mm_numeric.registry import unknown
 
 DEFAULTS = {"vocabulary": [151936], "rows": [1024], "digits": [0.3]}
 SWEEP = {  # the first of each stays where another one is varied

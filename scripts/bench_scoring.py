@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether i
 import numpy as np
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon, Shape
-from mm_numeric.evaluation.boxes import shape_ious
-from mm_numeric.evaluation.detection import score_instances
-from mm_numeric.evaluation.deteval import score_icdar2013, score_total_text
-from mm_numeric.evaluation.overlaps import gather, overlapping
+from mm_numeric.evaluation.metrics.boxes import shape_ious
+from mm_numeric.evaluation.metrics.detection import score_instances
+from mm_numeric.evaluation.metrics.deteval import score_icdar2013, score_total_text
+from mm_numeric.evaluation.metrics.polygon_iou import gather, overlapping
 
 WORDS = 5
 

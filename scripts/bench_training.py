@@ -54,10 +54,10 @@ from transformers import (
 )
 
 from mm_numeric import NumberVocabulary, objective
-from mm_numeric.collate import Origin
+from mm_numeric.data.collator import Origin
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
-from mm_numeric.spans import IGNORE_INDEX
-from mm_numeric.trainer import NumericTrainer
+from mm_numeric.numbers.spans import IGNORE_INDEX
+from mm_numeric.training.trainer import NumericTrainer
 
 OURS = "NumericTrainer, ce"
 THEIRS = ("transformers.Trainer", "trl.SFTTrainer")

@@ -30,12 +30,12 @@ from _measure import machine, measure
 from _svg import colour_bar, heat, picture, placed, words
 from torch import Tensor
 
-from mm_numeric.evaluation.charts import Axis, Line, line_chart, nice_ticks, tick_text
-from mm_numeric.losses import TERMS
+from mm_numeric.evaluation.report.charts import Axis, Line, line_chart, nice_ticks, tick_text
 from mm_numeric.losses.objective import make_term
 from mm_numeric.losses.term import NumberClasses, NumberLogits
-from mm_numeric.spans import NumberSpans
-from mm_numeric.vocabulary import NumberVocabulary
+from mm_numeric.numbers.spans import NumberSpans
+from mm_numeric.numbers.vocabulary import NumberVocabulary
+from mm_numeric.registry import TERMS
 
 LABEL = 5  # of the first figure
 CERTAINTY = 0.99

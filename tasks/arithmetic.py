@@ -6,7 +6,7 @@ task ``mathematics`` reads those files themselves.
 
 Rows     {"id": text, "question": "What is 3 - (-2 + 4*5)?", "answer": "-15",
           "category": "interpolation" or "extrapolation"}
-Score    mm_numeric.evaluation.numbers
+Score    mm_numeric.evaluation.metrics.numbers
 """
 
 import random

@@ -3,7 +3,7 @@
 Rows     {"id": text, "image": path, "time": "H:MM"}
          or {"file": path, "hour": 1..12, "minute": 0..59}
 Answer   "H:MM" on a 12-hour dial, for example "7:05"
-Score    mm_numeric.evaluation.times
+Score    mm_numeric.evaluation.metrics.clock
 """
 
 import random
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.answers import ClockTime, Example, Mark, Unreadable, Written
-from mm_numeric.frames import Frame
-from mm_numeric.tasks.clock_faces import FaceStyle, render_faces
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.tasks.rendering.clock_faces import FaceStyle, render_faces
 
 _WRITTEN = re.compile(r"[ \t]*([0-9]{1,2}):([0-9]{2})[ \t]*")
 _TIME = re.compile(r"(?<![0-9:])([0-9]{1,2}):([0-9]{2})(?![0-9:])")

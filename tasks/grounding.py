@@ -7,7 +7,7 @@ Rows     {"id": text, "image": path, "phrase": text, "box": [x1, y1, x2, y2]}
          with answer: list, in place of the box "instances": [{"box": [...], "label": text}, ...],
          empty where the phrase speaks of nothing; without a phrase all that is there is asked for
 Answer   the box, or the boxes with their labels, as the family writes them
-Score    mm_numeric.evaluation.boxes, or mm_numeric.evaluation.detection of a list
+Score    mm_numeric.evaluation.metrics.boxes, or mm_numeric.evaluation.metrics.detection of a list
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Box, Example, Instance, Instances, Unreadable, Written
-from mm_numeric.frames import Frame
-from mm_numeric.tasks.scenes import SceneStyle, render_scenes
-from mm_numeric.tasks.shapes import (
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.row_shapes import (
     check_choices,
     clipped,
     instance_row,
@@ -28,9 +27,10 @@ from mm_numeric.tasks.shapes import (
     read_instances,
     shape_row,
 )
+from mm_numeric.tasks.rendering.scenes import SceneStyle, render_scenes
 
 _BOXES = {"box": False, "box_xyxy": False, "box_xywh": True}
-_LABELLED = "mm_numeric.evaluation.detection:LABELLED_DETECTION"
+_LABELLED = "mm_numeric.evaluation.metrics.detection:LABELLED_DETECTION"
 _EVERYTHING = "every object"  # what is asked for without a phrase
 
 

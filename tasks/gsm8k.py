@@ -3,7 +3,7 @@
 Rows     {"id": text, "question": text, "answer": text}, from ``prepare gsm8k``: the answer is a
          solution that ends with ``#### 18``, or a number alone
 Answer   the solution and the number behind ``####``, or the number alone
-Score    mm_numeric.evaluation.gsm8k
+Score    mm_numeric.evaluation.metrics.gsm8k
 
 An answer is the number behind the last ``####``, else behind the last ``answer is``, else the text
 that is a number alone; where a text has several parts that begin with ``A:``, of the last. Commas
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Mark, Number, Unreadable, Written
-from mm_numeric.frames import Frame
+from mm_numeric.geometry.frames import Frame
 from mm_numeric.tasks.numbers import Numbers, last_number
 
 END = "####"
@@ -68,7 +68,7 @@ class Solution(Number):
 class GSM8K(Numbers):
     """Problems in, solutions with a number at their end out."""
 
-    scorer: ClassVar[str] = "mm_numeric.evaluation.gsm8k:GSM8K"
+    scorer: ClassVar[str] = "mm_numeric.evaluation.metrics.gsm8k:GSM8K"
 
     solution: bool = True
     """Whether the solution is trained on too; else the number alone."""

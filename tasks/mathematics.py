@@ -3,7 +3,7 @@
 Rows     {"id": text, "question": text, "answer": text, "category": "interpolation",
           "module": "arithmetic__mixed"}, from ``prepare mathematics``
 Answer   as the data have it: ``-12``, ``0.25``, ``2/7``
-Score    mm_numeric.evaluation.numbers, by category and by module
+Score    mm_numeric.evaluation.metrics.numbers, by category and by module
 """
 
 from dataclasses import dataclass

@@ -7,7 +7,7 @@ Rows     {"id": text, "image": path, "question": text, "answer": text,
           "unit": text, "metadata": {"task": text, "skills": [text, ...], ...}, "query": text}
          the last three may be missing; without "query" it is written as the published ones are
 Answer   the letter of the choice, or the number or list
-Score    mm_numeric.evaluation.mathvista
+Score    mm_numeric.evaluation.metrics.mathvista
 
 MathVista's own rows are for testing alone (CC BY-SA 4.0, "test use"): rows whose metadata.split is
 testmini or test are refused in training. Rows of your own have another split, or none.
@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Example, Mark, ShortAnswer, Text, Unreadable, Written
-from mm_numeric.frames import Frame
-from mm_numeric.numerals import find_numerals
-from mm_numeric.tasks.shapes import read_id, read_image
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.row_shapes import read_id, read_image
+from mm_numeric.numbers.numerals import find_numerals
 
 _TESTS = ("testmini", "test")
 _NUMBERS = {

@@ -4,7 +4,7 @@ The question is that of its data, which follow "Faith and Fate" (arXiv 2305.1865
 
 Rows     {"id": text, "question": "What is 12 times 345?", "answer": "4140",
           "category": "interpolation" or "extrapolation"}
-Score    mm_numeric.evaluation.numbers
+Score    mm_numeric.evaluation.metrics.numbers
 """
 
 import random

@@ -4,7 +4,7 @@ Rows     {"id": text, "passage": text, "question": text,
           "answers": [{"text": text, "label": 0 or 1}, ...]}, from ``prepare multirc``
 Answer   text: the right answers with `` | `` between them, as the number token loss's code has it;
          or, with ``answer: yes_no``, yes or no to each of the answers, as SuperGLUE asks
-Score    mm_numeric.evaluation.texts
+Score    mm_numeric.evaluation.metrics.text
 
 Source of the question and of `` | ``: https://github.com/tum-ai/number-token-loss,
 data/multirc/preprocess_data.py.
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Choice, Example, Mark, Text, Unreadable, Written
-from mm_numeric.frames import Frame
-from mm_numeric.numerals import find_numerals
-from mm_numeric.tasks.shapes import check_choices
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.row_shapes import check_choices
+from mm_numeric.numbers.numerals import find_numerals
 
 BETWEEN = " | "
 """What stands between the right answers of a question."""

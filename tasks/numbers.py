@@ -3,7 +3,7 @@
 Rows     {"id": text, "question": text, "answer": number or text}, and for tables by bucket
          "category", such as interpolation; "image" where a picture goes with the question
 Answer   the number as the row has it: ``-12``, ``3.50``, ``2/7``
-Score    mm_numeric.evaluation.numbers
+Score    mm_numeric.evaluation.metrics.numbers
 """
 
 import json
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Example, Mark, Number, Unreadable, Written
-from mm_numeric.choose import unknown
-from mm_numeric.frames import Frame
-from mm_numeric.numerals import find_numerals
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.numbers.numerals import find_numerals
+from mm_numeric.registry import unknown
 
 _DECIMAL = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?"
 _EXPONENT = r"(?:[eE][-+]?[0-9]{1,3}(?![0-9A-Za-z]))?"

@@ -2,7 +2,7 @@
 
 Rows     {"id": text, "question": the joke, "answer": 0 to 11}, from ``prepare rjokes``
 Answer   a whole number
-Score    mm_numeric.evaluation.numbers
+Score    mm_numeric.evaluation.metrics.numbers
 """
 
 from dataclasses import dataclass

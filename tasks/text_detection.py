@@ -4,7 +4,7 @@ Rows     {"id": text, "image": path, "instances": [{"polygon": [x1, y1, x2, y2, 
          "ignore": true or false}, ...]}; or "box": [x1, y1, x2, y2] in place of a polygon;
          in pixels of the original, upright picture; "width" and "height" of it may be given
 Answer   the shapes that are not ignored, in a declared order, as the family writes them
-Score    mm_numeric.evaluation.detection, which takes the truth in the order of the rows, as the
+Score    mm_numeric.evaluation.metrics.detection, with the truth in the order of the rows, as the
          ICDAR 2015 protocol goes by
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Box, Example, Instance, Instances, Unreadable, Written
-from mm_numeric.frames import Frame
-from mm_numeric.tasks.shapes import (
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.row_shapes import (
     around,
     check_choices,
     clipped,
@@ -25,7 +25,7 @@ from mm_numeric.tasks.shapes import (
     read_image,
     read_instances,
 )
-from mm_numeric.tasks.word_pages import PageStyle, render_pages
+from mm_numeric.tasks.rendering.word_pages import PageStyle, render_pages
 
 
 @dataclass(frozen=True, kw_only=True)

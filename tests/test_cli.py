@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mm_numeric import cli
-from mm_numeric.config import CONFIGS, read_config
+from mm_numeric.config.reader import CONFIGS, read_config
 
 CONFIG = """\
 task: clock
@@ -53,12 +53,9 @@ assert not heavy - allowed, heavy
 
 
 def test_ls_lists_everything(capsys):
-    from mm_numeric.baselines import BASELINES
-    from mm_numeric.coordinates import COORDINATES
-    from mm_numeric.families import FAMILIES
-    from mm_numeric.importers import IMPORTERS
-    from mm_numeric.losses import PRESETS, TERMS
-    from mm_numeric.tasks import TASKS
+    from mm_numeric.geometry.coordinates import COORDINATES
+    from mm_numeric.losses.presets import PRESETS
+    from mm_numeric.registry import BASELINES, FAMILIES, IMPORTERS, TASKS, TERMS
 
     assert cli.main(["ls"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -158,7 +155,7 @@ def test_scoring_files_loads_no_torch(tmp_path):
     code = f"""
 import sys
 from pathlib import Path
-from mm_numeric.evaluation.score_files import rank_files, score_files
+from mm_numeric.evaluation.score_external import rank_files, score_files
 folder = Path({str(tmp_path)!r})
 score_files(folder, folder)
 rank_files(folder, folder, ties="averaged")
@@ -169,9 +166,9 @@ assert not {{"torch", "transformers"}} & set(sys.modules)
 
 
 def test_every_protocol_is_in_the_help(capsys):
-    from mm_numeric.evaluation.foreign import LINES
-    from mm_numeric.evaluation.score import PROTOCOLS
-    from mm_numeric.evaluation.score_files import COCO_AP
+    from mm_numeric.evaluation.formats import LINES
+    from mm_numeric.evaluation.score_external import COCO_AP
+    from mm_numeric.registry import PROTOCOLS
 
     with pytest.raises(SystemExit):
         cli.main(["score", "--help"])

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import tiny_doors
+import tiny_integrations
 import torch
 from datasets import Dataset
 from tiny_models import tiny_byt5, tiny_causal_lm, tiny_checkpoint
@@ -23,12 +23,12 @@ def blocks(language: str) -> list[str]:
 
 def stand_ins(folder):
     """Return what the examples take as given: small, and all of it real."""
-    settings = tiny_doors.settings(folder, max_steps=2)
-    rows, model = tiny_doors.rows(), tiny_causal_lm().float()
-    batches = [tiny_doors.COLLATE(list(rows)[i : i + 2]) for i in range(0, 8, 2)]
+    settings = tiny_integrations.settings(folder, max_steps=2)
+    rows, model = tiny_integrations.rows(), tiny_causal_lm().float()
+    batches = [tiny_integrations.COLLATE(list(rows)[i : i + 2]) for i in range(0, 8, 2)]
     pairs = [
         {**BYT5(text["prompt"]), "labels": BYT5(text["completion"]).input_ids}
-        for text in tiny_doors.TEXTS
+        for text in tiny_integrations.TEXTS
     ]
     return {
         "logits": torch.randn(1, 7, 284, requires_grad=True),
@@ -36,9 +36,9 @@ def stand_ins(folder):
         "model": model,
         "args": TrainingArguments(**settings),
         "rows": rows,
-        "collate": tiny_doors.COLLATE,
+        "collate": tiny_integrations.COLLATE,
         "sft_args": SFTConfig(**settings, bf16=False),
-        "texts": Dataset.from_list(tiny_doors.TEXTS),
+        "texts": Dataset.from_list(tiny_integrations.TEXTS),
         "steps": [batches[:2], batches[2:]],
         "loader": DataLoader(batches, batch_size=None),
         "optimizer": torch.optim.AdamW(model.parameters()),

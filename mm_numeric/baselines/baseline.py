@@ -13,11 +13,11 @@ from math import isfinite
 from typing import Any, ClassVar, NamedTuple, Self
 
 from mm_numeric.answers import Example
-from mm_numeric.baselines import read_baseline
-from mm_numeric.config import ModelConfig
+from mm_numeric.config.baseline import read_baseline
+from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.families.loading import BASELINE, load_weights
-from mm_numeric.numerals import Numeral, find_numerals
+from mm_numeric.numbers.numerals import Numeral, find_numerals
 
 MODULES = "baseline."
 """What the names of the added weights begin with."""

@@ -16,13 +16,13 @@ from mm_numeric.baselines.baseline import Baseline, Seen
 from mm_numeric.baselines.number_head import WithNumberHead, asked
 from mm_numeric.baselines.values import Scale, is_value, read_values, value_id, value_ids, value_of
 from mm_numeric.families.family import Tokens
-from mm_numeric.losses.counts import Counts
+from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.objective import Objective, ObjectiveResult
-from mm_numeric.losses.presets import ObjectiveSpec
+from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.losses.term import LossSum
-from mm_numeric.numerals import find_numerals
-from mm_numeric.spans import NumberSpans, TokenNumber
-from mm_numeric.vocabulary import NumberVocabulary
+from mm_numeric.numbers.numerals import find_numerals
+from mm_numeric.numbers.spans import NumberSpans, TokenNumber
+from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from mm_numeric.baselines.baseline import Baseline, Seen
-from mm_numeric.config import ModelConfig
+from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Tokens
 from mm_numeric.families.loading import BASELINE
-from mm_numeric.spans import numbers_in_labels
-from mm_numeric.vocabulary import NumberToken, NumberVocabulary
+from mm_numeric.numbers.spans import numbers_in_labels
+from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
 
 
 @dataclass(frozen=True, kw_only=True)

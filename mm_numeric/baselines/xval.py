@@ -24,12 +24,12 @@ from mm_numeric.baselines.number_head import NumberHead, NumberOutput, WithNumbe
 from mm_numeric.baselines.values import Scale, is_value, read_values, value_id, value_ids, value_of
 from mm_numeric.families.family import Tokens
 from mm_numeric.families.loading import BASELINE
-from mm_numeric.losses.counts import Counts
+from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.objective import Objective, ObjectiveResult
-from mm_numeric.losses.presets import ObjectiveSpec
+from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.losses.term import LossSum
-from mm_numeric.spans import NumberSpans, TokenNumber, numbers_in_labels
-from mm_numeric.vocabulary import NumberToken, NumberVocabulary
+from mm_numeric.numbers.spans import NumberSpans, TokenNumber, numbers_in_labels
+from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
 
 LARGEST = 5.0
 """What the largest number trained on becomes (section 2.1 of the paper)."""

@@ -16,7 +16,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer
 
 from mm_numeric.answers import Example, Mark
-from mm_numeric.config import ModelConfig, read_coordinates
+from mm_numeric.config.reader import read_coordinates
+from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.digits import with_digits
 from mm_numeric.families.loading import (
     check_saved_frame,
@@ -24,11 +25,11 @@ from mm_numeric.families.loading import (
     load_weights,
     save_frame,
 )
-from mm_numeric.frames import Frame, Resize
+from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.losses.objective import Objective
-from mm_numeric.losses.presets import ObjectiveSpec
-from mm_numeric.spans import TokenNumber, numbers_in_answer
-from mm_numeric.vocabulary import NumberVocabulary
+from mm_numeric.losses.spec import ObjectiveSpec
+from mm_numeric.numbers.spans import TokenNumber, numbers_in_answer
+from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 _QUESTIONS_KEPT = 10_000  # of those that were tokenised: most tasks ask the same one
 

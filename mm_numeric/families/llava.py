@@ -29,10 +29,10 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import has_file
 
-from mm_numeric.config import ModelConfig
+from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.families.llava_layout import OriginalLayout, read_raw_config
-from mm_numeric.frames import Resize
+from mm_numeric.geometry.frames import Resize
 
 
 class Llava(Family):

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, PreTrainedConfig
 
-from mm_numeric.config import ModelConfig
+from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.loading import quantization, refuse_gaps
 
 _LANGUAGE_SETTINGS = (*LlamaConfig.__annotations__, "rope_theta", "rope_scaling")

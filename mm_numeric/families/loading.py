@@ -14,9 +14,9 @@ from transformers.utils import (
     is_flash_attn_4_available,
 )
 
-from mm_numeric.config import ModelConfig
-from mm_numeric.coordinates import Coordinates
-from mm_numeric.frames import Resize
+from mm_numeric.config.schema import ModelConfig
+from mm_numeric.geometry.coordinates import Coordinates
+from mm_numeric.geometry.frames import Resize
 
 BASELINE = "mm_numeric_baseline"
 """In config.json of a model that was trained as a baseline: which one, its settings, what it

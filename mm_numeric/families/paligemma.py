@@ -20,9 +20,9 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoConfig, PaliGemmaForConditionalGeneration, SiglipImageProcessorPil
 
-from mm_numeric.config import ModelConfig
+from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
-from mm_numeric.frames import Resize
+from mm_numeric.geometry.frames import Resize
 
 IMAGE_TOKEN = "<image>"
 

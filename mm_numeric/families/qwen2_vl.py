@@ -18,9 +18,9 @@ from PIL import Image
 from torch import Tensor
 from transformers import Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil
 
-from mm_numeric.config import ModelConfig
+from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
-from mm_numeric.frames import Resize
+from mm_numeric.geometry.frames import Resize
 
 IMAGE_TOKEN = "<|image_pad|>"
 END_TOKEN = "<|im_end|>"

@@ -8,10 +8,10 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoConfig
 
-from mm_numeric.config import ModelConfig
+from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.families.loading import BASELINE
-from mm_numeric.frames import Resize
+from mm_numeric.geometry.frames import Resize
 
 
 class TextFamily(Family):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from mm_numeric.files import read_json
 from mm_numeric.importers.files import Pictures, listed
 from mm_numeric.importers.importer import (
     BadLine,
@@ -26,7 +27,6 @@ from mm_numeric.importers.importer import (
     size_of,
     text_of,
 )
-from mm_numeric.strict import read_json
 
 _PARTS = {"images": "image", "categories": "category", "annotations": "annotation"}
 

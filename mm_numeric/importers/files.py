@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mm_numeric.data import picture_size
+from mm_numeric.data.images import picture_size
+from mm_numeric.files import rows_or_errors
 from mm_numeric.importers.importer import BadLine, Found, RefusedError
-from mm_numeric.row_files import rows_or_errors
 
 PICTURES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp")
 

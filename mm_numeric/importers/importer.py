@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
-from mm_numeric.tasks.shapes import read_box, read_polygon
+from mm_numeric.geometry.row_shapes import read_box, read_polygon
 
 _NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)\s*", re.ASCII)
 

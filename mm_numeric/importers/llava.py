@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from mm_numeric.answers import Box, Instances
-from mm_numeric.choose import unknown
-from mm_numeric.coordinates import COORDINATES, Coordinates
-from mm_numeric.frames import Frame, Resize
+from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
+from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.importers.conversations import question_of, read_pictures, read_turns
 from mm_numeric.importers.files import Pictures, listed, read_each
 from mm_numeric.importers.importer import (
@@ -35,6 +34,7 @@ from mm_numeric.importers.importer import (
     size_of,
     tidy,
 )
+from mm_numeric.registry import unknown
 
 _ANY_SIDE = 1000  # what is relative is the same whatever the side
 

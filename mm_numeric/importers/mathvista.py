@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mm_numeric.files import read_json
 from mm_numeric.importers.files import Pictures, listed, read_objects
 from mm_numeric.importers.importer import (
     BadLine,
@@ -26,7 +27,6 @@ from mm_numeric.importers.importer import (
     shown,
     text_of,
 )
-from mm_numeric.strict import read_json
 from mm_numeric.tasks.mathvista import MathVista as Task
 
 _KEPT = (

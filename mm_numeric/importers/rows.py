@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mm_numeric.geometry.row_shapes import read_id, read_image
 from mm_numeric.importers.files import Pictures, listed, read_each
 from mm_numeric.importers.importer import (
     Found,
@@ -22,7 +23,6 @@ from mm_numeric.importers.importer import (
 )
 from mm_numeric.tasks.grounding import Grounding
 from mm_numeric.tasks.numbers import Numbers
-from mm_numeric.tasks.shapes import read_id, read_image
 
 _OTHER_NAMES = {"file": "image", "img_path": "image", "box_xyxy": "box", "ref_id": "id"}
 

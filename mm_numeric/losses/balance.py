@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mm_numeric.losses.presets import ObjectiveSpec
+from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.losses.term import LossSum
 
 _TINY = 1e-10  # keeps the published ratio from dividing by zero

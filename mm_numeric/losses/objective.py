@@ -11,10 +11,7 @@ import torch
 from torch import Tensor
 
 from mm_numeric.answers import ROLES
-from mm_numeric.choose import choose, unknown
-from mm_numeric.losses import PRESETS, ObjectiveSpec, TermSpec
 from mm_numeric.losses.balance import Balance
-from mm_numeric.losses.counts import COUNT_OF, Counts, mean_by_sample
 from mm_numeric.losses.cross_entropy import (
     calculated,
     cross_entropy_with_numbers,
@@ -22,13 +19,17 @@ from mm_numeric.losses.cross_entropy import (
     most_likely,
     number_scores,
 )
-from mm_numeric.losses.figures import number_figures
-from mm_numeric.losses.inputs import check_head, check_labels, supervised_rows
-from mm_numeric.losses.lean import head_scores, linear_cross_entropy_with_numbers
+from mm_numeric.losses.linear_cross_entropy import head_scores, linear_cross_entropy_with_numbers
+from mm_numeric.losses.normalization import COUNT_OF, Counts, mean_by_sample
+from mm_numeric.losses.number_metrics import number_figures
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import LossSum, NumberClasses, NumberLogits, Term
 from mm_numeric.losses.term import make_term as make_term
-from mm_numeric.spans import NumberSpans
-from mm_numeric.vocabulary import NumberVocabulary
+from mm_numeric.losses.validation import check_head, check_labels, supervised_rows
+from mm_numeric.numbers.spans import NumberSpans
+from mm_numeric.numbers.vocabulary import NumberVocabulary
+from mm_numeric.registry import choose, unknown
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,7 +360,7 @@ def objective(name: str | ObjectiveSpec, vocabulary: NumberVocabulary, **changes
     """Make an objective from a preset.
 
     Args:
-        name: A key of ``mm_numeric.losses.PRESETS``, or a spec of your own.
+        name: A key of ``mm_numeric.losses.presets.PRESETS``, or a spec of your own.
         vocabulary: The number tokens of the tokenizer.
         **changes: Fields of ``ObjectiveSpec`` to change, such as ``weight=0.8, balance="fixed"``.
 

@@ -13,11 +13,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from mm_numeric.choose import choose
-from mm_numeric.losses import TERMS
-from mm_numeric.spans import NumberSpans
-from mm_numeric.strict import read_dataclass
-from mm_numeric.vocabulary import NumberVocabulary
+from mm_numeric.numbers.spans import NumberSpans
+from mm_numeric.numbers.vocabulary import NumberVocabulary
+from mm_numeric.parsing import read_dataclass
+from mm_numeric.registry import TERMS, choose
 
 _OUT = -1e30  # the logit of a class that could not stand in the place of the label; exp makes it 0
 

@@ -17,18 +17,19 @@ from baseline_runs import (
 from sums import Sums
 from tiny_models import TINY
 
-from mm_numeric.baselines import BASELINES, read_baseline
-from mm_numeric.config import config_from_dict
-from mm_numeric.evaluation.check_data import check_data
-from mm_numeric.evaluation.check_text import report_text
-from mm_numeric.evaluation.compare import compare
+from mm_numeric.comparison.run import compare
+from mm_numeric.config.baseline import read_baseline
+from mm_numeric.config.reader import config_from_dict
+from mm_numeric.evaluation.check_data.check import check_data
+from mm_numeric.evaluation.check_data.text import report_text
 from mm_numeric.evaluation.score import score
-from mm_numeric.export import export
 from mm_numeric.families.causal_lm import CausalLM
-from mm_numeric.generate import generate, predict
-from mm_numeric.models import load_family, load_model
+from mm_numeric.inference.generate import generate, predict
+from mm_numeric.models.export import export
+from mm_numeric.models.loading import load_family, load_model
+from mm_numeric.registry import BASELINES
 from mm_numeric.run_folder import last_checkpoint
-from mm_numeric.train import make_trainer, train, training_arguments
+from mm_numeric.training.run import make_trainer, train, training_arguments
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from tiny_models import TINY
 from mm_numeric.answers import Number
 from mm_numeric.baselines.number_head import NumberOutput
 from mm_numeric.baselines.values import value_of
-from mm_numeric.collate import BATCH_KEYS, TrainingCollator, prompt_batch
+from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator, prompt_batch
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.tasks.numbers import Numbers
 

@@ -10,7 +10,7 @@ from tiny_models import TINY
 
 from mm_numeric.answers import Unreadable
 from mm_numeric.baselines.regression_transformer import number_encoding
-from mm_numeric.collate import TrainingCollator
+from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.losses.objective import objective
 from mm_numeric.tasks.numbers import Numbers
 

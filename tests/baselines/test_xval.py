@@ -11,7 +11,7 @@ from tiny_models import TINY
 from mm_numeric.answers import Unreadable
 from mm_numeric.baselines.number_head import NumberOutput
 from mm_numeric.baselines.values import is_value, read_values, value_id, value_of
-from mm_numeric.collate import TrainingCollator
+from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.tasks.numbers import Numbers
 

@@ -8,9 +8,9 @@ from tiny_models import small_config
 from mm_numeric.answers import Box, Example, Instance, Instances
 from mm_numeric.evaluation import score as score_module
 from mm_numeric.evaluation.score import in_unit, read_scores, results_table, score
-from mm_numeric.frames import Frame
-from mm_numeric.generate import Generated, prediction
-from mm_numeric.models import load_family, model_source
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.inference.generate import Generated, prediction
+from mm_numeric.models.loading import load_family, model_source
 
 ROWS = [
     {"id": "a", "text": "7:05", "target": "7:05"},
@@ -141,7 +141,7 @@ def test_the_answers_say_how_they_are_scored_or_their_task_does(tmp_path, monkey
     monkeypatch.setattr(score_module, "SCORERS", {})
     with pytest.raises(ValueError, match=r"the task 'clock' has no `scorer`; give it one"):
         read_scores(path)
-    monkeypatch.setattr(Clock, "scorer", "mm_numeric.evaluation.times:TIMES", raising=False)
+    monkeypatch.setattr(Clock, "scorer", "mm_numeric.evaluation.metrics.clock:TIMES", raising=False)
     assert read_scores(path).rows == by_answers.rows
 
 

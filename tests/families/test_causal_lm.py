@@ -8,22 +8,22 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from real_tokenizers import REAL, load
 from sums import SUMS, Sums, sums_config
-from test_real_tokenizers import REAL, load
 from tiny_models import ROOT, TINY, tiny_checkpoint
 
-from mm_numeric.collate import BATCH_KEYS, TrainingCollator
-from mm_numeric.config import DataSource
-from mm_numeric.data import load_examples
-from mm_numeric.evaluation.check_data import check_data
-from mm_numeric.evaluation.check_page import write_check_page
-from mm_numeric.evaluation.check_text import report_text
+from mm_numeric.config.data import DataSource
+from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
+from mm_numeric.data.examples import load_examples
+from mm_numeric.evaluation.check_data.check import check_data
+from mm_numeric.evaluation.check_data.html_page import write_check_page
+from mm_numeric.evaluation.check_data.text import report_text
 from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.families.t5 import T5
-from mm_numeric.generate import generate, predict
+from mm_numeric.inference.generate import generate, predict
 from mm_numeric.losses.objective import objective
 from mm_numeric.run_folder import last_checkpoint
-from mm_numeric.train import make_trainer, train, training_arguments
+from mm_numeric.training.run import make_trainer, train, training_arguments
 
 ANSWERS = ("12 3.5", "-7", "1,234 and 0.125", "yes")
 

@@ -7,8 +7,8 @@ import string
 
 import pytest
 import torch
+from real_tokenizers import load
 from sums import SUMS, Sums, sums_config
-from test_real_tokenizers import load
 from tiny_models import ROOT, TINY
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
@@ -22,14 +22,14 @@ from transformers import (
     T5Tokenizer,
 )
 
-from mm_numeric.collate import TrainingCollator
-from mm_numeric.data import load_examples
+from mm_numeric.data.collator import TrainingCollator
+from mm_numeric.data.examples import load_examples
 from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.families.digits import merges_digits, with_digits
 from mm_numeric.families.t5 import T5
-from mm_numeric.generate import predict
-from mm_numeric.models import load_family
-from mm_numeric.train import train
+from mm_numeric.inference.generate import predict
+from mm_numeric.models.loading import load_family
+from mm_numeric.training.run import train
 
 pytestmark = pytest.mark.slow
 

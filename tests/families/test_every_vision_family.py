@@ -7,17 +7,18 @@ import pytest
 import torch
 from rectangles import write_rectangles
 
-from mm_numeric.choose import choose
-from mm_numeric.collate import BATCH_KEYS, TrainingCollator
-from mm_numeric.config import DataSource, ModelConfig, config_from_dict
-from mm_numeric.data import load_examples
-from mm_numeric.evaluation.boxes import iou
-from mm_numeric.families import FAMILIES
-from mm_numeric.generate import predict
+from mm_numeric.config.data import DataSource
+from mm_numeric.config.reader import config_from_dict
+from mm_numeric.config.schema import ModelConfig
+from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
+from mm_numeric.data.examples import load_examples
+from mm_numeric.evaluation.metrics.boxes import iou
+from mm_numeric.inference.generate import predict
 from mm_numeric.losses.objective import Objective
 from mm_numeric.losses.presets import PRESETS
+from mm_numeric.registry import FAMILIES, choose
 from mm_numeric.tasks.grounding import Grounding
-from mm_numeric.train import train
+from mm_numeric.training.run import train
 
 VISION = [name for name in FAMILIES if name not in ("causal_lm", "t5")]
 WAYS = [(name, None) for name in VISION]

@@ -18,12 +18,12 @@ from transformers import (
 )
 
 from mm_numeric.answers import Box, Example, Instance
-from mm_numeric.collate import TrainingCollator, prompt_batch
-from mm_numeric.config import ModelConfig
+from mm_numeric.config.schema import ModelConfig
+from mm_numeric.data.collator import TrainingCollator, prompt_batch
 from mm_numeric.families.llava import Llava
 from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.families.yi_vl import YiVL
-from mm_numeric.generate import generate
+from mm_numeric.inference.generate import generate
 from mm_numeric.tasks.grounding import Grounding
 
 LLAMA = Path(__file__).parents[3] / "shared" / "data" / "tokenizers" / "llama2"

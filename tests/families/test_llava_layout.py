@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import TINY
 from transformers import CLIPConfig, CLIPModel, LlavaConfig
 
-from mm_numeric.config import ModelConfig
+from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.llava import Llava
 from mm_numeric.families.llava_layout import OriginalLayout
 from mm_numeric.families.yi_vl import YiVL

@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import TINY, tiny_causal_lm, tiny_checkpoint, tiny_family
 
-from mm_numeric.config import ModelConfig, config_from_dict
+from mm_numeric.config.reader import config_from_dict
+from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.loading import FRAME
 from mm_numeric.families.qwen2_vl import Qwen2VL
-from mm_numeric.models import load_family, load_model
+from mm_numeric.models.loading import load_family, load_model
 
 
 @pytest.fixture

@@ -16,9 +16,10 @@ from tiny_models import ROOT, TINY, tiny_checkpoint
 from transformers import AutoTokenizer, PaliGemmaProcessor
 
 from mm_numeric.answers import Box, Instance
-from mm_numeric.collate import TrainingCollator
-from mm_numeric.config import DataSource, ModelConfig
-from mm_numeric.data import load_examples
+from mm_numeric.config.data import DataSource
+from mm_numeric.config.schema import ModelConfig
+from mm_numeric.data.collator import TrainingCollator
+from mm_numeric.data.examples import load_examples
 from mm_numeric.families.paligemma import PaliGemma
 from mm_numeric.families.tiny_paligemma import tiny_gemma_tokenizer
 from mm_numeric.losses.objective import objective

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_models import ROOT, TINY
 
-from mm_numeric.collate import TrainingCollator, prompt_batch
+from mm_numeric.data.collator import TrainingCollator, prompt_batch
 from mm_numeric.families.paligemma import PaliGemma
 from mm_numeric.families.tiny_paligemma import make_tiny_paligemma
 

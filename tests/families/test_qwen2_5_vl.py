@@ -10,10 +10,10 @@ from tiny_qwens import box_config, checkpoint, qwen
 
 from mm_numeric import cli
 from mm_numeric.answers import Box
-from mm_numeric.config import ModelConfig
+from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
 from mm_numeric.tasks.grounding import Grounding
-from mm_numeric.train import train
+from mm_numeric.training.run import train
 
 MAX_PIXELS = 6 * 28**2
 OTHER = 12 * 28**2

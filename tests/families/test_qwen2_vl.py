@@ -11,10 +11,10 @@ from tiny_models import TINY, tiny_family
 from tiny_qwens import checkpoint, each_qwen, qwen, real_sizes
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
-from mm_numeric.config import ModelConfig
-from mm_numeric.data import open_picture
+from mm_numeric.config.schema import ModelConfig
+from mm_numeric.data.images import open_picture
 from mm_numeric.families.qwen2_vl import Qwen2VL
-from mm_numeric.frames import Resize
+from mm_numeric.geometry.frames import Resize
 
 PICTURE = Image.new("RGB", (70, 100), (200, 100, 50))
 MARKERS = ["<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>", "<|box_end|>",

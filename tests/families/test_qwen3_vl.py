@@ -7,9 +7,10 @@ from PIL import Image
 from tiny_qwens import box_rows, checkpoint, qwen, qwen_model
 
 from mm_numeric.answers import Box
-from mm_numeric.collate import TrainingCollator
-from mm_numeric.config import DataSource, ModelConfig
-from mm_numeric.data import load_examples
+from mm_numeric.config.data import DataSource
+from mm_numeric.config.schema import ModelConfig
+from mm_numeric.data.collator import TrainingCollator
+from mm_numeric.data.examples import load_examples
 from mm_numeric.families.qwen3_vl import Qwen3VL
 from mm_numeric.tasks.grounding import Grounding
 

@@ -10,9 +10,9 @@ from tiny_qwens import box_rows, each_qwen, qwen
 from transformers import Qwen2Tokenizer
 
 from mm_numeric.answers import ROLES, Box, Instance, Polygon
-from mm_numeric.collate import TrainingCollator
-from mm_numeric.config import DataSource
-from mm_numeric.data import load_examples
+from mm_numeric.config.data import DataSource
+from mm_numeric.data.collator import TrainingCollator
+from mm_numeric.data.examples import load_examples
 from mm_numeric.tasks.grounding import Grounding
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "tokenizers" / "qwen2"

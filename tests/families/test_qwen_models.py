@@ -10,10 +10,10 @@ from tiny_models import TINY, tiny_family, tiny_model
 from tiny_qwens import QWENS, checkpoint, each_qwen, qwen, qwen_model, real_model
 
 from mm_numeric.answers import Example, Written
-from mm_numeric.collate import TrainingCollator, prompt_batch
+from mm_numeric.data.collator import TrainingCollator, prompt_batch
 from mm_numeric.families.qwen2_vl import Qwen2VL
-from mm_numeric.generate import generate
-from mm_numeric.vocabulary import NumberVocabulary
+from mm_numeric.inference.generate import generate
+from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 
 class Say:

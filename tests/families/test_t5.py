@@ -7,19 +7,19 @@ import re
 import pytest
 import torch
 import transformers
-from losses.test_graphs import Waits
+from device_waits import Waits
+from real_tokenizers import load
 from sums import SUMS, Sums, sums_config
-from test_real_tokenizers import load
 from tiny_models import ROOT, TINY
 
 from mm_numeric.answers import Example
-from mm_numeric.collate import BATCH_KEYS, TrainingCollator
-from mm_numeric.data import load_examples
+from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
+from mm_numeric.data.examples import load_examples
 from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.families.t5 import T5
-from mm_numeric.generate import generate, predict
+from mm_numeric.inference.generate import generate, predict
 from mm_numeric.run_folder import last_checkpoint
-from mm_numeric.train import make_trainer, train, training_arguments
+from mm_numeric.training.run import make_trainer, train, training_arguments
 
 
 @pytest.fixture(scope="module")

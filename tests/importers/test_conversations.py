@@ -4,8 +4,8 @@ import pytest
 from importing import examples, json_file, outcome, picture
 
 from mm_numeric.answers import Box, Instance
-from mm_numeric.coordinates import COORDINATES
-from mm_numeric.frames import Frame, Resize
+from mm_numeric.geometry.coordinates import COORDINATES
+from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.importers.llava import Llava
 from mm_numeric.importers.swift import Swift
 

@@ -6,7 +6,7 @@ import pytest
 from importing import json_file, outcome, picture
 
 from mm_numeric.importers.mathvista import MathVista
-from mm_numeric.prepare import prepare
+from mm_numeric.importers.prepare import prepare
 
 PROBLEM = {
     "pid": "7",

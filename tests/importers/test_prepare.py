@@ -11,12 +11,12 @@ import pytest
 from importing import Mine, examples, json_file, outcome, picture, text_folder
 
 from mm_numeric import cli
-from mm_numeric.config import DataSource
-from mm_numeric.data import load_examples
-from mm_numeric.importers import IMPORTERS
+from mm_numeric.config.data import DataSource
+from mm_numeric.data.examples import load_examples
 from mm_numeric.importers.coco import Coco
 from mm_numeric.importers.icdar import Icdar2015
-from mm_numeric.prepare import prepare
+from mm_numeric.importers.prepare import prepare
+from mm_numeric.registry import IMPORTERS
 from mm_numeric.tasks.text_detection import TextDetection
 
 TEXT_ALONE = ("gsm8k", "mathematics", "multirc", "rjokes")

@@ -6,11 +6,11 @@ from collections import Counter
 import pytest
 from importing import SHARED, json_file, outcome, text_folder
 
-from mm_numeric.config import DataSource
-from mm_numeric.data import load_examples
+from mm_numeric.config.data import DataSource
+from mm_numeric.data.examples import load_examples
 from mm_numeric.importers.mathematics import Mathematics
+from mm_numeric.importers.prepare import prepare
 from mm_numeric.importers.rjokes import RJokes
-from mm_numeric.prepare import prepare
 from mm_numeric.tasks import mathematics, rjokes
 
 LINES = "What is 2 + 3?\n5\nWhich is it?\nb\nWhat is 1/2 + 1?\n3/2\n"

@@ -5,16 +5,16 @@ import json
 
 import pytest
 import torch
-from losses.stepping import made, stepped
+from objective_steps import made, stepped
 from tokens import SIZE, VOCABULARY, batch, labels_of, random_logits
 
-from mm_numeric.losses import PRESETS
 from mm_numeric.losses.balance import Balance
-from mm_numeric.losses.counts import Counts
+from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.objective import objective
-from mm_numeric.losses.presets import ObjectiveSpec, TermSpec
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import LossSum
-from mm_numeric.spans import IGNORE_INDEX
+from mm_numeric.numbers.spans import IGNORE_INDEX
 
 NUMERIC = [name for name, spec in PRESETS.items() if spec.terms]
 TWO_TERMS = (TermSpec(name="emd", weight=2.0), TermSpec(name="relative_soft", weight=0.5))

@@ -1,16 +1,18 @@
 """What holds for every preset and every term: the edges that published code trips over."""
 
 import pytest
+import reference_losses as reference
 import torch
-from losses import reference
-from losses.charging import certain, charge, marked_spans
-from losses.stepping import made, stepped
+from objective_steps import made, stepped
+from term_losses import certain, charge, marked_spans
 from tokens import SIZE, SPELLED, VOCABULARY, ToyTokenizer, labels_of, random_logits
 
-from mm_numeric.losses import PRESETS, TERMS, ObjectiveSpec, TermSpec
 from mm_numeric.losses.objective import make_term, objective
-from mm_numeric.spans import IGNORE_INDEX, NumberSpans
-from mm_numeric.vocabulary import NumberVocabulary
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
+from mm_numeric.numbers.vocabulary import NumberVocabulary
+from mm_numeric.registry import TERMS
 
 NUMERIC = [name for name, spec in PRESETS.items() if spec.terms]
 SHAPES = ("box_l1", "box_giou", "time")

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from losses.stepping import made
-from losses.test_lean import full, head
+from chunked_heads import full, head
+from objective_steps import made
 from tokens import SIZE, batch
 from torch.nn import functional
 
-from mm_numeric.losses import PRESETS
-from mm_numeric.spans import IGNORE_INDEX
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.numbers.spans import IGNORE_INDEX
 
 
 def prepared():

@@ -6,19 +6,20 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import reference_losses as reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from losses import reference
-from losses.stepping import made, stepped
+from objective_steps import made, stepped
 from tokens import SIZE, SPELLED, VOCABULARY, batch, labels_of, random_logits, random_text
 from tokens import sure_logits as sure
 from torch.nn import functional
 
-from mm_numeric.losses import PRESETS, ObjectiveSpec, TermSpec
-from mm_numeric.losses.counts import Counts
+from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.objective import objective
-from mm_numeric.spans import IGNORE_INDEX, NumberSpans
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 
 NTIL = [("emd_exp", 1.0, {}), ("relative", 0.2, {}), ("magnitude", 0.2, {})]
 NTIL_SOFT = [("emd_exp", 1.0, {}), ("relative_soft", 0.2, {}), ("magnitude_soft", 0.2, {})]

@@ -4,23 +4,23 @@ import dataclasses
 
 import pytest
 import torch
-from losses.charging import charge, marked_spans
-from losses.stepping import made, stepped
+from objective_steps import made, stepped
+from term_losses import charge, marked_spans
 from tiny_models import small_config, tiny_checkpoint, tiny_family
 from tokens import SIZE, TOKENIZER, VOCABULARY, batch, labels_of, random_logits
 from torch.nn import functional
 
 from mm_numeric.answers import ROLES, Mark, Written
-from mm_numeric.collate import TrainingCollator
-from mm_numeric.config import config_from_dict
-from mm_numeric.losses.entropies import PlaceWeightedCrossEntropy
+from mm_numeric.config.reader import config_from_dict
+from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.losses.objective import Objective, make_term, objective
-from mm_numeric.losses.presets import ObjectiveSpec, TermSpec
-from mm_numeric.numerals import find_numerals
-from mm_numeric.spans import IGNORE_INDEX
-from mm_numeric.strict import parse_yaml
-from mm_numeric.train import make_trainer, training_arguments
-from mm_numeric.vocabulary import NumberVocabulary
+from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+from mm_numeric.losses.terms.digit_entropy import PlaceWeightedCrossEntropy
+from mm_numeric.numbers.numerals import find_numerals
+from mm_numeric.numbers.spans import IGNORE_INDEX
+from mm_numeric.numbers.vocabulary import NumberVocabulary
+from mm_numeric.parsing import parse_yaml
+from mm_numeric.training.run import make_trainer, training_arguments
 
 # Roles
 

@@ -2,14 +2,15 @@
 
 import pytest
 import torch
-from losses.stepping import made, stepped
-from losses.test_lean import head
+from chunked_heads import head
+from objective_steps import made, stepped
 from tokens import SIZE, TOKENIZER, VOCABULARY, ToyTokenizer, batch, labels_of
 
-from mm_numeric.losses import PRESETS, ObjectiveSpec, TermSpec
 from mm_numeric.losses.objective import objective
-from mm_numeric.spans import IGNORE_INDEX, NumberSpans
-from mm_numeric.vocabulary import NumberVocabulary
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
+from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 ADDED = [name for name, spec in PRESETS.items() if spec.terms and spec.ce_on == "all"]
 WHOLE = [("ntl_was", {"reweigh": True}), ("nl_ntl", {"reweigh": True}), ("dist2", {})]

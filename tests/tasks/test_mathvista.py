@@ -3,7 +3,7 @@
 import pytest
 
 from mm_numeric.answers import ShortAnswer, Text, Unreadable
-from mm_numeric.evaluation.mathvista import MATHVISTA
+from mm_numeric.evaluation.metrics.mathvista import MATHVISTA
 from mm_numeric.tasks.mathvista import MathVista
 
 CHOICE = {

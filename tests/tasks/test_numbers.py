@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm_numeric.answers import Number, Unreadable
-from mm_numeric.config import DataSource
-from mm_numeric.data import load_examples, rendered
+from mm_numeric.config.data import DataSource
+from mm_numeric.data.examples import load_examples, rendered
 from mm_numeric.tasks.arithmetic import Arithmetic
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.multiplication import Multiplication

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm_numeric.answers import Box, ClockTime, Instance, Instances, Polygon, Unreadable
-from mm_numeric.coordinates import COORDINATES
-from mm_numeric.frames import Frame, Resize
-from mm_numeric.layouts import LAYOUTS
+from mm_numeric.geometry.coordinate_formats import LAYOUTS
+from mm_numeric.geometry.coordinates import COORDINATES
+from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.grounding import Grounding
 from mm_numeric.tasks.text_detection import TextDetection

@@ -1,0 +1,252 @@
+"""Detections and ground truth in the files of other tools.
+
+Text files, one a picture, in a folder or a zip (``res_img_1.txt`` and ``gt_img_1.txt`` belong
+together, as do two files of one name), UTF-8 with or without a byte order mark, a shape in a line:
+
+    x1,y1,x2,y2,x3,y3,x4,y4[,confidence][,text]     quad        found
+    x1,y1,x2,y2[,confidence][,text]                 box
+    x1,y1,x2,y2,...[,confidence][,text]             polygon     y first: polygon_yx
+    x1,y1,...[,text]                                            the same in the ground truth
+
+The confidence is a number from 0 to 1. The text may hold commas and may stand in quotes; ``###`` is
+a region to be ignored (behind a script, too, as in MLT: ``Arabic,###``), and ``####`` may stand
+before the text of a polygon. Numbers may have decimals, and points may turn either way. What a line
+holds is declared, or shown by the first line: 4 or 5 numbers are a box, 8 or 9 a quad; with any
+other count it has to be declared.
+
+JSON as COCO has it: a list of results, and an instances file. Crowds are regions to be ignored.
+"""
+
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mm_numeric.answers import Box, Instance, Instances, Polygon, Shape
+from mm_numeric.files import read_json
+
+LINES = ("box", "quad", "polygon", "polygon_yx")
+"""What a line of a text file holds."""
+
+IGNORED = "###"
+_NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\s*")
+_QUOTED = re.compile(r'\s*"(.*)"\s*', re.DOTALL)
+_SIZES = {"box": 4, "quad": 8}
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Shapes by the name of their picture, and the score of each where there is one."""
+
+    instances: Mapping[str, Instances]
+    scores: Mapping[str, Sequence[float | None]]
+
+
+def is_text(path: Path) -> bool:
+    """Whether a path holds text files: a folder, or a zip."""
+    return path.is_dir() or path.suffix.lower() == ".zip"
+
+
+def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Pictures:
+    """Read a folder or a zip of text files.
+
+    Args:
+        path: Where they are; files of another ending are not looked at.
+        truth: Whether it is ground truth, which has texts and no confidences.
+        lines: One of ``LINES``; by the first line when None.
+
+    Raises:
+        ValueError: If there is no text file, two are of one picture, or a line cannot be read.
+    """
+    if lines is not None and lines not in LINES:
+        raise ValueError(f"lines is one of {', '.join(LINES)}, not {lines!r}.")
+    declared = lines is not None
+    instances: dict[str, Instances] = {}
+    scores: dict[str, Sequence[float | None]] = {}
+    for where, name, content in _text_files(path):
+        picture = re.sub(r"^(?:poly_)?(?:gt|res)_", "", PurePosixPath(name).stem)
+        if picture in instances:
+            raise ValueError(f"{where}: a second file of the picture {picture!r}; keep one.")
+        items, own = [], []
+        for number, line in enumerate(content.split("\n"), start=1):
+            if line.strip():
+                at = f"{where}, line {number}"
+                lines = lines or _shown_by(line, at)
+                item, score = _read_line(line.strip("\r"), lines, declared, truth, at)
+                items.append(item)
+                own.append(score)
+        instances[picture], scores[picture] = Instances(tuple(items)), own
+    if not instances:
+        raise ValueError(f"{path}: there is no .txt file in it; give one for each picture.")
+    return Pictures(instances, scores)
+
+
+def _text_files(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield where each text file is, its name and what it holds, in the order of their names."""
+    if path.is_dir():
+        for file in sorted(path.glob("*.txt")):
+            yield str(file), file.name, _decoded(file.read_bytes(), str(file))
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in sorted(archive.namelist()):
+                inner = PurePosixPath(name)
+                if inner.suffix == ".txt" and not inner.name.startswith("."):
+                    where = f"{path}, {name}"
+                    yield where, inner.name, _decoded(archive.read(name), where)
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: there is no such file.") from error
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"{path}: cannot be read as a zip ({error}).") from error
+
+
+def _decoded(content: bytes, where: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where}: not UTF-8 ({error}).") from error
+
+
+def _shown_by(line: str, where: str) -> str:
+    """Return what lines hold that begin with as many numbers as this one."""
+    count = _numbers_before(line.split(","))
+    for name, size in _SIZES.items():
+        if count in (size, size + 1):
+            return name
+    raise ValueError(
+        f"{where}: it begins with {count} numbers, and 4 are a box, 8 a quad; say what the lines "
+        f"hold: {', '.join(LINES)}."
+    )
+
+
+def _numbers_before(fields: Sequence[str]) -> int:
+    """Return how many fields are numbers before the first one that is none."""
+    numbers = (i for i, field in enumerate(fields) if not _NUMBER.fullmatch(field))
+    return next(numbers, len(fields))
+
+
+def _read_line(
+    line: str, lines: str, declared: bool, truth: bool, where: str
+) -> tuple[Instance, float | None]:
+    """Return the shape of a line, and its score."""
+    body, marked, text = line.partition(",####") if lines not in _SIZES else (line, "", "")
+    fields = body.split(",")
+    count = _numbers_before(fields)
+    size = _SIZES.get(lines, count - count % 2)
+    if count < size or size < min(_SIZES.get(lines, 6), 6):
+        raise ValueError(
+            f"{where}: expected {_SIZES.get(lines, 'at least 6')} numbers first, for a "
+            f"{lines.removesuffix('_yx')}, found {line!r:.60}."
+        )
+    rest = fields[size:]
+    if not declared and _numbers_before(rest) > 1:
+        raise ValueError(
+            f"{where}: {count} numbers, where lines of this set seem to hold a {lines} of {size}; "
+            f"say what they hold: {', '.join(LINES)}."
+        )
+    score = None
+    if rest and not truth and _NUMBER.fullmatch(rest[0]):
+        if 0 <= float(rest[0]) <= 1:
+            score = float(rest.pop(0))
+        elif lines not in _SIZES:
+            raise ValueError(
+                f"{where}: {count} numbers are no pairs, and the last is no confidence (0 to 1)."
+            )
+    text = text if marked else ",".join(rest)
+    quoted = _QUOTED.fullmatch(text)
+    text = quoted[1].replace('\\"', '"').replace("\\\\", "\\") if quoted else text.strip()
+    ignore = truth and (text == IGNORED or text.endswith(f",{IGNORED}"))
+    shape = _shape([float(field) for field in fields[:size]], lines)
+    if truth and isinstance(shape, Box) and (shape.x2 < shape.x1 or shape.y2 < shape.y1):
+        raise ValueError(
+            f"{where}: the box {line!r:.60} is reversed; write the smaller x and y first."
+        )
+    return Instance(shape, "" if ignore else text, ignore), score
+
+
+def _shape(numbers: Sequence[float], lines: str) -> Shape:
+    if lines == "box":
+        return Box(*numbers)
+    points = zip(numbers[::2], numbers[1::2], strict=True)
+    return Polygon(tuple((y, x) if lines == "polygon_yx" else (x, y) for x, y in points))
+
+
+def read_coco_truth(path: Path) -> dict[str, Any]:
+    """Read an instances file of COCO.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: a list where an instances file has images and annotations.")
+    for name in ("images", "annotations", "categories"):
+        rows = found.get(name)
+        if not isinstance(rows, list):
+            raise ValueError(f'{path}: no "{name}" (a list), which an instances file has.')
+        for number, row in enumerate(rows, start=1):
+            has_id = isinstance(row, dict) and type(row.get("id")) in (int, str)
+            if name != "annotations" and not has_id:
+                raise ValueError(f'{path}, {name}, {number}: no "id" in {row!r:.60}.')
+    known = {image["id"] for image in found["images"]}
+    for number, row in enumerate(found["annotations"], start=1):
+        where = f"{path}, annotation {number}"
+        _check_coco_row(row, where)
+        if row["image_id"] not in known:
+            raise ValueError(f"{where}: the picture {row['image_id']!r} is not among the images.")
+    return found
+
+
+def read_coco_results(path: Path) -> list[dict[str, Any]]:
+    """Read a list of COCO results.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    found = read_json(path)
+    if not isinstance(found, list):
+        raise ValueError(f"{path}: expected a list of results, [{{...}}, ...].")
+    for number, row in enumerate(found, start=1):
+        where = f"{path}, result {number}"
+        _check_coco_row(row, where)
+        score = row.get("score")
+        if score is not None and type(score) not in (int, float):
+            raise ValueError(f"{where}: the score {score!r:.40} is not a number.")
+    return found
+
+
+def coco_pictures(dataset: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Pictures:
+    """Return annotations or results by picture, labelled with the names of their categories."""
+    names = {c["id"]: str(c.get("name", c["id"])) for c in dataset["categories"]}
+    instances: dict[str, list[Instance]] = {str(image["id"]): [] for image in dataset["images"]}
+    scores: dict[str, list[float | None]] = {picture: [] for picture in instances}
+    for row in rows:
+        x, y, width, height = map(float, row["bbox"])
+        label = names.get(row["category_id"], str(row["category_id"]))
+        ignore = bool(row.get("iscrowd") or row.get("ignore"))
+        picture = str(row["image_id"])
+        item = Instance(Box(x, y, x + width, y + height), label, ignore)
+        instances.setdefault(picture, []).append(item)
+        scores.setdefault(picture, []).append(row.get("score"))
+    return Pictures({k: Instances(tuple(items)) for k, items in instances.items()}, scores)
+
+
+def _check_coco_row(row: Any, where: str) -> None:
+    if not isinstance(row, dict):
+        raise ValueError(f'{where}: expected an object {{"image_id": ...}}, found {row!r:.40}.')
+    for name in ("image_id", "category_id", "bbox"):
+        if row.get(name) is None:
+            raise ValueError(f'{where}: no "{name}".')
+        if name != "bbox" and type(row[name]) not in (int, str):
+            raise ValueError(
+                f"{where}: the {name} {row[name]!r:.40} is neither a number nor a text."
+            )
+    numbers = row["bbox"]
+    if not (
+        isinstance(numbers, list)
+        and len(numbers) == 4
+        and all(type(number) in (int, float) for number in numbers)
+    ):
+        raise ValueError(f"{where}: bbox is [x, y, width, height], not {numbers!r:.60}.")

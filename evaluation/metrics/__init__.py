@@ -1,0 +1,1 @@
+"""Metrics and scorers: plain functions on answers, without torch."""

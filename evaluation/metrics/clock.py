@@ -1,0 +1,163 @@
+"""Times on a 12-hour dial.
+
+Deviation is circular: the shorter way round, 0 to 360 minutes. An answer that could not be read
+deviates by 360 and is wrong in every other respect; it is never left out, except from the one
+metric whose name says so.
+
+``it_is_about_time`` is the rule of the script of "It's About Time" (clock and calendar reading):
+right when the times are at most one minute apart, with twelve o'clock as hour 0 and 719 of 720
+minutes also one apart. ``linear_deviation_minutes`` does not go round the dial, as the NTIL paper's
+"time deviation" may be meant: it compares minutes after twelve, and is 719 when unreadable.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mm_numeric.answers import HALF_DAY_MINUTES, ClockTime
+from mm_numeric.evaluation.metrics.base import Columns, Metric, Scorer, mean_of, median_of
+
+WORST_DEVIATION = HALF_DAY_MINUTES // 2
+
+
+def dial_deviation_minutes(prediction: ClockTime | None, target: ClockTime) -> int:
+    """Return the shorter way round the dial between two times, in minutes (0 to 360).
+
+    An answer that could not be read counts as the worst answer, never as a missing one: dropping it
+    would reward a model for talking nonsense.
+    """
+    if prediction is None:
+        return WORST_DEVIATION
+    apart = abs(prediction.minutes - target.minutes)
+    return min(apart, HALF_DAY_MINUTES - apart)
+
+
+def with_hands_swapped(time: ClockTime) -> ClockTime:
+    """Return what one reads who takes the long hand for the hour and the short one for minutes."""
+    short_hand_minute = round(time.minutes / 12) % 60
+    return ClockTime(time.minute // 5 or 12, short_hand_minute)
+
+
+def score_times(
+    predictions: Sequence[ClockTime | None], targets: Sequence[ClockTime]
+) -> dict[str, NDArray[np.float64]]:
+    """Judge each row.
+
+    Args:
+        predictions: None where the answer could not be read.
+        targets: As many times.
+
+    Returns:
+        One value a row for each column: deviations in minutes, and 0 or 1 for the rest.
+    """
+    rows = []
+    for prediction, target in zip(predictions, targets, strict=True):
+        deviation = dial_deviation_minutes(prediction, target)
+        linear = HALF_DAY_MINUTES - 1
+        swapped = False
+        if prediction is not None:
+            linear = abs(prediction.minutes - target.minutes)
+            mirror = with_hands_swapped(target)
+            swapped = deviation > 5 and dial_deviation_minutes(prediction, mirror) <= 5
+        rows.append(
+            (
+                deviation,
+                linear,
+                deviation == 0,
+                deviation <= 1,
+                deviation <= 5,
+                prediction is not None and prediction.hour == target.hour,
+                prediction is not None and prediction.minute == target.minute,
+                swapped,
+                prediction is None,
+            )
+        )
+    values = np.array(rows, dtype=np.float64).reshape(len(rows), len(_COLUMNS))
+    return dict(zip(_COLUMNS, values.T, strict=True))
+
+
+def _mean_where_read(columns: Columns) -> NDArray[np.float64]:
+    """Take the mean deviation of the answers that could be read; nan when none could."""
+    read = 1 - columns["unreadable"]
+    count = read.sum(axis=-1)
+    total = (columns["deviation_minutes"] * read).sum(axis=-1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+_COLUMNS = (
+    "deviation_minutes",
+    "linear_deviation_minutes",
+    "exact",
+    "within_1_minute",
+    "within_5_minutes",
+    "hour_accuracy",
+    "minute_accuracy",
+    "hand_swaps",
+    "unreadable",
+)
+
+
+def _share(name: str, label: str, *, good: bool = True, column: str | None = None) -> Metric:
+    value = mean_of(column or name)
+    return Metric(name=name, label=label, unit="%", higher_is_better=good, value=value)
+
+
+TIMES = Scorer(
+    columns=score_times,
+    metrics=(
+        _share("within_5_minutes", "within 5 min"),
+        _share("within_1_minute", "within 1 min"),
+        _share("exact", "exact"),
+        Metric(
+            name="mean_deviation_minutes",
+            label="mean deviation",
+            unit="min",
+            higher_is_better=False,
+            value=mean_of("deviation_minutes"),
+        ),
+        Metric(
+            name="median_deviation_minutes",
+            label="median deviation",
+            unit="min",
+            higher_is_better=False,
+            value=median_of("deviation_minutes"),
+        ),
+        Metric(
+            name="mean_deviation_minutes_parsed_only",
+            label="mean deviation, parsed only",
+            unit="min",
+            higher_is_better=False,
+            value=_mean_where_read,
+        ),
+        _share("hour_accuracy", "hour right"),
+        _share("minute_accuracy", "minute right"),
+        _share("hand_swaps", "hands swapped", good=False),
+        _share("unreadable", "unreadable", good=False),
+        _share("it_is_about_time", '"It\'s About Time" rule', column="within_1_minute"),
+        Metric(
+            name="linear_deviation_minutes",
+            label="mean linear deviation",
+            unit="min",
+            higher_is_better=False,
+            value=mean_of("linear_deviation_minutes"),
+        ),
+    ),
+    buckets={"hour": lambda target: str(target.hour)},
+    protocols={
+        "deviation": {
+            "variant": "circular, on a 12-hour dial",
+            "unreadable answer": "360 minutes, and wrong in every other respect",
+            "parsed only": "mean over the answers that could be read",
+        },
+        "it_is_about_time": {
+            "variant": "It's About Time: right within one minute, 719 of 720 included",
+            "denominator": "all rows",
+        },
+        "linear_deviation_minutes": {
+            "variant": "minutes after twelve, not round the dial",
+            "unreadable answer": "719 minutes",
+        },
+    },
+)
+"""How ``ClockTime`` answers are judged."""

@@ -1,0 +1,246 @@
+"""DetEval: a word found in parts, or several words found as one, are partly right.
+
+Both scorers go through one-to-one matches, then truths found in parts, then detections that hold
+several truths, and add up a credit for recall and one for precision in each picture. Recall is the
+first over the truths, precision the second over the detections, both summed over the data set.
+
+``deteval_total_text`` is ``Deteval.py`` of the Total-Text repository, with the areas of its
+``polygon_fast.py`` (exact; ``polygon_wrapper.py`` counts pixels): area recall ``tr`` 0.7, area
+precision ``tp`` 0.6, credit ``fsc_k`` 0.8 for parts, ``k`` 2 overlaps; both areas rounded to two
+decimals, more than the threshold for one-to-one and at least it for the rest; a truth and a
+detection are one-to-one by counts alone, and detections that hold several truths need an area
+recall of 0.6 (``tp``), as that script has it.
+
+``deteval_icdar2013`` is the DetEval script of the Robust Reading Competition (ICDAR 2013, focused
+text), in the form that asks for a single overlap before a one-to-one match and rounds sums to four
+decimals: area recall 0.8, area precision 0.4, credit 1 one-to-one (``MTYPE_OO_O``), 0.8 for a truth
+in parts (``MTYPE_OM_O``), 1 for a detection that holds several (``MTYPE_OM_M``). Its test that the
+centres are nearer than half the sum of the diagonals is not here: boxes that overlap always are. It
+knows upright boxes only, which hold their last pixel too: other shapes are taken as the box around
+them. Older copies of the script lack the single overlap and the rounding, and give other figures.
+
+Both were checked against loops written from these scripts, and once against copies of the scripts
+themselves; not against the competition's server.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mm_numeric.answers import Box, Instance, Instances
+from mm_numeric.evaluation.metrics.base import Scorer, hmean_of, mean_of, share_of
+from mm_numeric.evaluation.metrics.detection import SHARED_RULES, TEXT_DETECTION, paired, share
+from mm_numeric.evaluation.metrics.polygon_iou import FARTHEST_PX
+
+Table = NDArray[np.float64]
+"""Truths down, detections across."""
+
+TOTAL_TEXT = {"tr": 0.7, "tp": 0.6, "fsc_k": 0.8, "k": 2}
+ICDAR2013 = {
+    "area_recall": 0.8,
+    "area_precision": 0.4,
+    "one_to_one": 1.0,
+    "one_to_many": 0.8,
+    "many_to_one": 1.0,
+}
+
+
+def score_total_text(
+    predictions: Sequence[Instances | None], targets: Sequence[Instances]
+) -> dict[str, NDArray[np.float64]]:
+    """Judge each picture as Total-Text's DetEval does.
+
+    Args:
+        predictions: None where the answer could not be read, or there is none.
+        targets: As many.
+
+    Returns:
+        One value a picture for each column: the credits for recall and precision, the detections
+        that count, the truths, and 0 or 1 for an answer that could not be read.
+    """
+    detections, truths, pairs, outside, care = paired(predictions, targets, added_px=1.0)
+    pairs = pairs.at(outside[pairs.detection])
+    sigma = np.round(pairs.shared / truths.areas[pairs.truth], 2)
+    tau = np.round(pairs.shared / detections.areas[pairs.detection], 2)
+
+    sums = np.zeros((len(targets), 2))
+    picture = truths.picture[pairs.truth]
+    starts = np.flatnonzero(np.diff(picture, prepend=-1))
+    for start, end in zip(starts, np.append(starts, len(picture))[1:], strict=True):
+        rows, row = np.unique(pairs.truth[start:end], return_inverse=True)
+        columns, column = np.unique(pairs.detection[start:end], return_inverse=True)
+        tables = np.zeros((2, len(rows), len(columns)))
+        tables[0, row, column], tables[1, row, column] = sigma[start:end], tau[start:end]
+        sums[picture[start]] = _total_text_credits(*tables)
+    detected = np.bincount(detections.picture[outside], minlength=len(targets))
+    wanted = np.bincount(truths.picture[care], minlength=len(targets))
+    return _columns(sums, detected, wanted, predictions)
+
+
+def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
+    """Return the credits of one picture from area recalls and area precisions."""
+    tr, tp, fsc_k, k = (TOTAL_TEXT[name] for name in ("tr", "tp", "fsc_k", "k"))
+    recall = precision = 0.0
+    truth_free, free = np.ones(sigma.shape[0], np.bool_), np.ones(sigma.shape[1], np.bool_)
+    for g in np.flatnonzero(((sigma > tr).sum(axis=1) == 1) & ((tau > tp).sum(axis=1) == 1)):
+        recall, precision = recall + 1, precision + 1
+        truth_free[g] = free[sigma[g] > tr] = False
+    for g in np.flatnonzero(truth_free & ((sigma > 0).sum(axis=1) >= k)):
+        parts = np.flatnonzero((tau[g] >= tp) & free)
+        credit = 1 if len(parts) == 1 else fsc_k
+        if sigma[g, parts].sum() >= tr:
+            recall, precision = recall + credit, precision + len(parts) * credit
+            truth_free[g] = free[parts] = False
+    for d in np.flatnonzero(free & ((tau > 0).sum(axis=0) >= k)):
+        held = np.flatnonzero((sigma[:, d] >= tp) & truth_free)
+        credit = 1 if len(held) == 1 else fsc_k
+        enough = tau[held, d].sum() >= tp
+        if enough and (len(held) != 1 or sigma[held[0], d] >= tr):
+            recall, precision = recall + len(held) * credit, precision + credit
+            truth_free[held] = free[d] = False
+    return recall, precision
+
+
+def score_icdar2013(
+    predictions: Sequence[Instances | None], targets: Sequence[Instances]
+) -> dict[str, NDArray[np.float64]]:
+    """Judge each picture as ICDAR 2013's DetEval does; see ``score_total_text``."""
+    sums = np.zeros((len(targets), 2))
+    detected, wanted = np.zeros(len(targets)), np.zeros(len(targets))
+    for i, (prediction, target) in enumerate(zip(predictions, targets, strict=True)):
+        found = _Rectangles(() if prediction is None else prediction.items)
+        truths = _Rectangles(target.items)
+        care = np.array([not item.ignore for item in target.items], dtype=np.bool_)
+        shared = truths.shared(found)
+        recalls = np.divide(shared, truths.areas[:, None], where=shared > 0, out=0 * shared)
+        precisions = np.divide(shared, found.areas, where=shared > 0, out=0 * shared)
+        counts = ~(precisions[~care] > ICDAR2013["area_precision"]).any(axis=0)
+        detected[i], wanted[i] = counts.sum(), care.sum()
+        sums[i] = _icdar2013_credits(recalls, precisions, care, counts)
+    return _columns(sums, detected, wanted, predictions)
+
+
+def _icdar2013_credits(
+    recalls: Table,
+    precisions: Table,
+    care: NDArray[np.bool_],
+    counts: NDArray[np.bool_],
+) -> tuple[float, float]:
+    """Return the credits of one picture.
+
+    Args:
+        recalls: Shared area over the truth's.
+        precisions: Shared area over the detection's.
+        care: Which truths are not to be ignored.
+        counts: Which detections are not left out.
+    """
+    least_recall, least_precision = ICDAR2013["area_recall"], ICDAR2013["area_precision"]
+    fits = (recalls >= least_recall) & (precisions >= least_precision)
+    lone = fits & (fits.sum(axis=1, keepdims=True) == 1) & (fits.sum(axis=0) == 1)
+    truth_overlaps = ((recalls > 0) & counts).sum(axis=1)
+    overlaps = ((recalls > 0) & care[:, None]).sum(axis=0)
+    single = (truth_overlaps[:, None] == 1) & (overlaps == 1)
+    alone = lone & single & care[:, None] & counts
+    recall = precision = ICDAR2013["one_to_one"] * float(alone.sum())
+    truth_free, free = care & ~alone.any(axis=1), counts & ~alone.any(axis=0)
+    for g in np.flatnonzero(truth_free & (truth_overlaps >= 2)):
+        parts = np.flatnonzero(free & (precisions[g] >= least_precision))
+        if round(sum(recalls[g, parts].tolist()), 4) >= least_recall:
+            credit = ICDAR2013["one_to_one" if len(parts) == 1 else "one_to_many"]
+            recall, precision = recall + credit, precision + len(parts) * credit
+            truth_free[g] = free[parts] = False
+    for d in np.flatnonzero(free & (overlaps >= 2)):
+        held = np.flatnonzero(truth_free & (recalls[:, d] >= least_recall))
+        if round(sum(precisions[held, d].tolist()), 4) >= least_precision:
+            credit = ICDAR2013["one_to_one" if len(held) == 1 else "many_to_one"]
+            recall, precision = recall + len(held) * credit, precision + credit
+            truth_free[held] = free[d] = False
+    return recall, precision
+
+
+class _Rectangles:
+    """Upright boxes that hold their last pixel: one from 3 to 3 is a pixel wide."""
+
+    def __init__(self, items: Sequence[Instance]) -> None:
+        corners = np.array(list(map(_around, items)), dtype=np.float64).reshape(-1, 2, 2)
+        corners = np.nan_to_num(corners.clip(-FARTHEST_PX, FARTHEST_PX))
+        self.low, self.high = corners[:, 0], corners[:, 1]
+        self.sides = self.high - self.low + 1
+        self.areas = self.sides.prod(axis=1)
+
+    def shared(self, other: "_Rectangles") -> Table:
+        """Return the area of each pair; what is reversed shares none."""
+        ends = np.minimum(self.high[:, None], other.high)
+        sides = ends - np.maximum(self.low[:, None], other.low) + 1
+        whole = (self.high >= self.low).all(axis=1)[:, None] & (other.high >= other.low).all(axis=1)
+        areas: Table = sides.clip(min=0).prod(axis=2)
+        return np.where(whole, areas, 0)
+
+
+def _around(item: Instance) -> tuple[float, ...]:
+    """Return x1, y1, x2, y2 of the box around a shape; a box as it stands."""
+    xs, ys = zip(*item.shape.points, strict=True)
+    if isinstance(item.shape, Box):
+        return xs[0], ys[0], xs[1], ys[1]
+    return min(xs), min(ys), max(xs), max(ys)
+
+
+def _columns(
+    sums: Table,
+    detected: NDArray[np.generic],
+    truths: NDArray[np.generic],
+    predictions: Sequence[Instances | None],
+) -> dict[str, NDArray[np.float64]]:
+    return {
+        "recall_credit": sums[:, 0],
+        "precision_credit": sums[:, 1],
+        "detected": detected.astype(np.float64),
+        "truths": truths.astype(np.float64),
+        "unreadable": np.array([p is None for p in predictions], dtype=np.float64),
+    }
+
+
+def _scorer(
+    columns: Callable[..., dict[str, NDArray[np.float64]]], name: str, rules: Mapping[str, Any]
+) -> Scorer:
+    precision, recall = ("precision_credit", "detected"), ("recall_credit", "truths")
+    return Scorer(
+        columns=columns,
+        metrics=(
+            share("deteval_hmean", "DetEval Hmean", hmean_of(precision, recall)),
+            share("deteval_precision", "DetEval precision", share_of(*precision)),
+            share("deteval_recall", "DetEval recall", share_of(*recall)),
+            share("unreadable", "unreadable", mean_of("unreadable"), good=False),
+        ),
+        buckets=TEXT_DETECTION.buckets,
+        protocols={"deteval_*": {"variant": name, **rules}},
+    )
+
+
+_UNREAD = {name: SHARED_RULES[name] for name in ("unreadable answer", "sums")}
+
+DETEVAL_TOTAL_TEXT = _scorer(
+    score_total_text,
+    "Total-Text's Deteval.py, areas as in its polygon_fast.py",
+    {
+        **TOTAL_TEXT,
+        "ignored regions": "a detection is left out when shared / (its area + 1) is more than 0.5",
+        "invalid polygons": SHARED_RULES["invalid polygons"],
+        **_UNREAD,
+    },
+)
+"""For polygons."""
+
+DETEVAL_ICDAR2013 = _scorer(
+    score_icdar2013,
+    "Robust Reading Competition's DetEval for ICDAR 2013, with the single-overlap check",
+    {
+        **ICDAR2013,
+        "shapes": "upright boxes around them, the last pixel held",
+        "ignored regions": "a detection is left out when more than 0.4 of it is in one of them",
+        **_UNREAD,
+    },
+)
+"""For upright boxes."""

@@ -1,0 +1,178 @@
+"""Answers to MathVista's questions: extracted by rules, normalised, compared as text.
+
+``official``        ``normalize_extracted_answer`` and ``safe_equal`` of ``calculate_score.py`` as
+                    they are today: the choice of a letter or the nearest one by edit distance;
+                    ``str(int(float(x)))``; ``str(round(float(x), int(precision)))``; ``str(list)``
+``official_2023``   the same with ``str(int(x))`` for whole numbers, by which most published scores
+                    were made: ``5.0`` is no 5
+``strict``          a choice counts when its letter or its text is named, and a whole number when it
+                    is one (``official`` cuts 5.9 to 5); elsewhere as ``official``
+``nearest_credit``  the share that is right by ``official`` where no choice was named: an empty
+                    answer is nearest to the shortest choice
+
+Answers are extracted by ``mm_numeric.evaluation.metrics.answer_extraction``; the published
+script asks GPT-4.
+
+Source: https://github.com/lupantech/MathVista, evaluation/calculate_score.py.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mm_numeric.answers import ShortAnswer, Text
+from mm_numeric.evaluation.metrics.answer_extraction import Extraction, extract
+from mm_numeric.evaluation.metrics.base import Metric, Scorer, mean_of
+
+LABELS = ("language", "source", "category", "task", "context", "grade", "skills")
+"""What ``metadata`` says of a question that the published script makes a table of."""
+
+_COLUMNS = ("strict", "official", "official_2023", "nearest_credit", "unreadable")
+_IN_BRACKETS = re.compile(r"\(([a-zA-Z])\)")
+
+
+def edit_distance(one: str, other: str) -> int:
+    """Return how many characters must be put in, taken out or exchanged (Levenshtein)."""
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, start=1):
+        before, row[0] = row[0], i
+        for j, b in enumerate(other, start=1):
+            before, row[j] = row[j], min(before + (a != b), row[j] + 1, row[j - 1] + 1)
+    return row[-1]
+
+
+def normalised(extraction: str, asked: ShortAnswer, *, rule_2023: bool = False) -> str | None:
+    """Return an extracted answer as the published script compares it; None where it is none.
+
+    Args:
+        extraction: The answer.
+        asked: What the question says of its form; its ``text`` is not looked at.
+        rule_2023: Read whole numbers with ``int(text)``.
+    """
+    if asked.question_type == "multi_choice":
+        return _nearest_choice(extraction, asked.choices)
+    try:
+        if asked.answer_type == "integer":
+            return str(int(extraction) if rule_2023 else int(float(extraction)))
+        if asked.answer_type == "float":
+            decimals = asked.precision
+            return None if decimals is None else str(round(float(extraction), decimals))
+    except (ValueError, OverflowError):  # no number, or one that is not finite
+        return None
+    return extraction
+
+
+def _nearest_choice(extraction: str, choices: Sequence[str]) -> str:
+    """Return the choice of a letter, else the first of those with the least edit distance."""
+    extraction = extraction.strip()
+    letter = _IN_BRACKETS.search(extraction)
+    if letter:
+        extraction = letter[1].upper()
+    options = [chr(ord("A") + i) for i in range(len(choices))]
+    if extraction in options:
+        return choices[options.index(extraction)]
+    return min(choices, key=partial(edit_distance, extraction))
+
+
+def score_short_answers(
+    predictions: Sequence[Text | None], targets: Sequence[ShortAnswer]
+) -> dict[str, NDArray[np.float64]]:
+    """Judge each row.
+
+    Args:
+        predictions: What was written, word for word; None where that was nothing.
+        targets: As many.
+
+    Returns:
+        One value a row, 0 or 1, for each column.
+    """
+    rows = []
+    for prediction, target in zip(predictions, targets, strict=True):
+        found = _extracted(prediction, target)
+        official = older = normalised(found.text, target) == target.text
+        if target.answer_type == "integer":
+            older = normalised(found.text, target, rule_2023=True) == target.text
+        nearest = target.question_type == "multi_choice" and found.option is None
+        rows.append(
+            (
+                _is_strictly_right(found, target),
+                official,
+                older,
+                official and nearest,
+                found.reason is not None,
+            )
+        )
+    values = np.array(rows, dtype=np.float64).reshape(len(rows), len(_COLUMNS))
+    return dict(zip(_COLUMNS, values.T, strict=True))
+
+
+def unreadable_reason(prediction: Text | None, target: ShortAnswer) -> str | None:
+    """Return why a text holds no answer to its question; None where it holds one."""
+    return _extracted(prediction, target).reason
+
+
+def _extracted(prediction: Text | None, target: ShortAnswer) -> Extraction:
+    return extract(prediction.text if isinstance(prediction, Text) else "", target)
+
+
+def _is_strictly_right(found: Extraction, target: ShortAnswer) -> bool:
+    if found.reason is not None:
+        return False
+    if target.question_type == "multi_choice":
+        return found.option is not None and target.choices[found.option] == target.text
+    whole = target.answer_type != "integer" or float(found.text).is_integer()
+    return whole and normalised(found.text, target) == target.text
+
+
+def _label(name: str, target: ShortAnswer) -> tuple[str, ...]:
+    return target.labels.get(name, ())
+
+
+def _share(name: str, label: str, *, good: bool = True) -> Metric:
+    return Metric(name=name, label=label, unit="%", higher_is_better=good, value=mean_of(name))
+
+
+_EXTRACTION = (
+    "by rules (mm_numeric.evaluation.metrics.answer_extraction), where the script asks GPT-4"
+)
+
+MATHVISTA = Scorer(
+    columns=score_short_answers,
+    metrics=(
+        _share("strict", "strict"),
+        _share("official", "official"),
+        _share("official_2023", "official, rule of 2023"),
+        _share("nearest_credit", "right by the nearest choice", good=False),
+        _share("unreadable", "unreadable", good=False),
+    ),
+    buckets={
+        "question_type": lambda target: target.question_type,
+        "answer_type": lambda target: target.answer_type,
+        **{name: partial(_label, name) for name in LABELS},
+    },
+    protocols={
+        "official": {
+            "variant": "MathVista, calculate_score.py as of 2024",
+            "extraction": _EXTRACTION,
+            "whole numbers": "str(int(float(x)))",
+            "floats": "str(round(float(x), int(precision)))",
+            "choice that is not named": "the nearest by edit distance, of an empty answer too",
+        },
+        "official_2023": {
+            "variant": "MathVista, calculate_score.py as of 2023",
+            "extraction": _EXTRACTION,
+            "whole numbers": "str(int(x)): 5.0 is no 5",
+        },
+        "strict": {
+            "variant": "official without credit for what was not answered",
+            "choice that is not named": "wrong",
+            "whole numbers": "5.9 is no 5",
+            "unreadable answer": "wrong; it stays in the mean",
+        },
+    },
+    reason=unreadable_reason,
+)
+"""How ``ShortAnswer`` answers are judged."""

@@ -1,0 +1,271 @@
+"""Numbers: whether they are right, and how far off they are.
+
+An answer that could not be read is wrong, and in every figure of distance it counts as the true
+number with its sign turned (as 1 where that is 0): what is off by twice the truth, and what
+correlates worst. ``..._parsed_only`` leaves such answers out, as the published evaluation of the
+number token loss does; beside it stands how many they are.
+
+Columns are float64. Beyond 1e150 a number counts as 1e150, so that squares can be added; whether
+an answer is exact is found without rounding.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mm_numeric.answers import Number
+from mm_numeric.evaluation.metrics.base import Columns, Metric, Scorer, mean_of, share_of
+
+Array = NDArray[np.float64]
+Figure = Callable[[Columns, Any], Any]
+"""From columns, and which rows count (1 or 0), over the last axis."""
+
+_LARGEST = 1e150
+_PLACES = ("units", "tens", "hundreds", "thousands")
+
+
+def score_numbers(
+    predictions: Sequence[Number | None], targets: Sequence[Number]
+) -> dict[str, Array]:
+    """Judge each row.
+
+    Args:
+        predictions: None where the answer could not be read.
+        targets: As many numbers.
+
+    Returns:
+        One value a row for each column: ``target_value`` and ``answer_value`` (penalised
+        where unreadable), both again as sign log10(1 + abs), errors, digits by place, and 0 or 1
+        for the rest.
+    """
+    read = np.array([prediction is not None for prediction in predictions], dtype=np.float64)
+    wanted = _clipped([target.value for target in targets])
+    given = _clipped([0.0 if p is None else p.value for p in predictions])
+    given = np.where(read > 0, given, np.where(wanted == 0, 1.0, -wanted))
+    error = np.abs(given - wanted)
+    pairs = list(zip(predictions, targets, strict=True))
+    log_wanted, log_given = _signed_log(wanted), _signed_log(given)
+    columns = {
+        "exact": np.array([p is not None and p == t for p, t in pairs], dtype=np.float64),
+        "is_close": np.isclose(given, wanted) * read,
+        "unreadable": 1 - read,
+        "target_value": wanted,
+        "answer_value": given,
+        "absolute_error": error,
+        "nonzero": (wanted != 0).astype(np.float64),
+        "relative_error": np.divide(
+            error, np.abs(wanted), out=np.zeros_like(error), where=wanted != 0
+        ),
+        "log_target_value": log_wanted,
+        "log_answer_value": log_given,
+        "log_error": np.abs(log_given - log_wanted),
+    }
+    return columns | _digit_columns(pairs)
+
+
+def digits_by_place(number: Number) -> tuple[int, str]:
+    """Return how many decimals a number is written with, and its digits without point and sign.
+
+    A fraction, or a number with an exponent, has none.
+    """
+    text = number.text.lower()
+    if "/" in text or "e" in text:
+        return 0, ""
+    decimals = len(text.partition(".")[2])
+    digits = str(int(abs(number.exact) * 10**decimals))
+    return decimals, digits.zfill(decimals + 1)
+
+
+def digit_count(number: Number) -> str:
+    """Return how many digits stand before the point of a number's value."""
+    return str(len(str(int(abs(number.exact)))))
+
+
+def _digit_columns(pairs: Sequence[tuple[Number | None, Number]]) -> dict[str, Array]:
+    """Count the digits of each target, and those that the answer has at the same place."""
+    names = [f"{kind}{place}" for place in ("digits", *_PLACES) for kind in ("", "right_")]
+    columns = {name: np.zeros(len(pairs)) for name in names}
+    for row, (prediction, target) in enumerate(pairs):
+        decimals, wanted = digits_by_place(target)
+        given = ""
+        if prediction is not None:
+            given = str(int(abs(prediction.exact) * 10**decimals)).zfill(len(wanted))
+        for i, digit in enumerate(reversed(wanted)):
+            place = i - decimals
+            names = ["digits", *(_PLACES[place : place + 1] if place >= 0 else ())]
+            right = bool(given) and given[-1 - i] == digit
+            for name in names:
+                columns[name][row] += 1
+                columns[f"right_{name}"][row] += right
+    return columns
+
+
+def _clipped(values: Sequence[float]) -> Array:
+    return np.clip(np.array(values, dtype=np.float64), -_LARGEST, _LARGEST)
+
+
+def _signed_log(values: Array) -> Array:
+    return np.sign(values) * np.log10(1 + np.abs(values))
+
+
+def _mean(columns: Columns, counts: Any, *, column: str) -> Any:
+    return _ratio((columns[column] * counts).sum(axis=-1), counts.sum(axis=-1))
+
+
+def _root_mean_square(columns: Columns, counts: Any) -> Any:
+    return np.sqrt(_ratio((columns["absolute_error"] ** 2 * counts).sum(-1), counts.sum(-1)))
+
+
+def _median(columns: Columns, counts: Any) -> Any:
+    """Take the median; what does not count is put behind all that does."""
+    values = np.sort(np.where(counts > 0, columns["absolute_error"], np.inf), axis=-1)
+    number = counts.sum(axis=-1, keepdims=True).astype(np.int64)
+    middle = np.maximum(np.concatenate([(number - 1) // 2, number // 2], axis=-1), 0)
+    found = np.take_along_axis(values, middle, axis=-1).mean(axis=-1)
+    return np.where(number[..., 0] > 0, found, np.nan)
+
+
+def _mape(columns: Columns, counts: Any) -> Any:
+    """Take the mean of the relative error over the rows whose target is not 0."""
+    return _mean(columns, counts * columns["nonzero"], column="relative_error")
+
+
+def _r2(columns: Columns, counts: Any, *, prefix: str = "") -> Any:
+    """Take 1 - (sum of squared errors) / (sum of squares around the mean target)."""
+    target, answer = columns[f"{prefix}target_value"], columns[f"{prefix}answer_value"]
+    error = ((answer - target) ** 2 * counts).sum(axis=-1)
+    return 1 - _ratio(error, (_centred(target, counts) ** 2).sum(axis=-1))
+
+
+def _pearson(columns: Columns, counts: Any) -> Any:
+    return _correlation(columns["answer_value"], columns["target_value"], counts)
+
+
+def _spearman(columns: Columns, counts: Any) -> Any:
+    """Correlate ranks; what does not count ranks behind all that does."""
+    given, wanted = (
+        _ranks(np.where(counts > 0, columns[name], np.inf))
+        for name in ("answer_value", "target_value")
+    )
+    return _correlation(given, wanted, counts)
+
+
+def _correlation(x: Any, y: Any, counts: Any) -> Any:
+    x, y = (_centred(values / max(np.abs(values).max(), 1.0), counts) for values in (x, y))
+    return _ratio((x * y).sum(-1), np.sqrt((x * x).sum(-1) * (y * y).sum(-1)))
+
+
+def _centred(values: Any, counts: Any) -> Any:
+    """Return values without their mean, 0 where they do not count; exactly 0 if all are one."""
+    least = np.where(counts > 0, values, np.inf).min(axis=-1, keepdims=True)
+    above = np.where(counts > 0, values - least, 0.0)
+    mean = _ratio(above.sum(axis=-1), counts.sum(axis=-1))
+    return (above - mean[..., None]) * counts
+
+
+def _ranks(values: Any) -> Any:
+    """Return ranks along the last axis, from 0; equal values have the mean of theirs."""
+    order = np.argsort(values, axis=-1)
+    ordered = np.take_along_axis(values, order, axis=-1)
+    at = np.broadcast_to(np.arange(values.shape[-1]), values.shape)
+    new = np.ones(values.shape, dtype=np.bool_)
+    new[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    first = np.maximum.accumulate(np.where(new, at, 0), axis=-1)
+    ends = np.where(np.roll(new, -1, axis=-1), at, values.shape[-1])
+    last = np.minimum.accumulate(ends[..., ::-1], axis=-1)[..., ::-1]
+    ranks = np.empty(values.shape)
+    np.put_along_axis(ranks, order, (first + last) / 2, axis=-1)
+    return ranks
+
+
+def _ratio(part: Any, whole: Any) -> Any:
+    """Divide; nan where there is nothing to divide by."""
+    part, whole = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
+    return np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
+
+
+_FIGURES: Sequence[tuple[str, str, str, bool, Figure]] = (
+    ("mae", "MAE", "", False, partial(_mean, column="absolute_error")),
+    ("r2", "R²", "", True, _r2),
+    ("median_absolute_error", "median error", "", False, _median),
+    ("rmse", "RMSE", "", False, _root_mean_square),
+    ("pearson", "Pearson", "", True, _pearson),
+    ("spearman", "Spearman", "", True, _spearman),
+    ("mape", "MAPE", "%", False, _mape),
+    ("log_mae", "log-MAE", "", False, partial(_mean, column="log_error")),
+    ("log_r2", "log-R²", "", True, partial(_r2, prefix="log_")),
+)
+
+
+def _figures(*, parsed_only: bool) -> list[Metric]:
+    """Return the figures of distance, over all rows or those that could be read."""
+
+    def over(figure: Figure) -> Callable[[Columns], Any]:
+        def value(columns: Columns) -> Any:
+            unreadable = columns["unreadable"]
+            return figure(columns, 1 - unreadable if parsed_only else np.ones_like(unreadable))
+
+        return value
+
+    end, words = ("_parsed_only", ", parsed only") if parsed_only else ("", "")
+    return [
+        Metric(
+            name=name + end, label=label + words, unit=unit, higher_is_better=good, value=over(f)
+        )
+        for name, label, unit, good, f in _FIGURES
+    ]
+
+
+def _share(name: str, label: str, value: Callable[[Columns], Any], *, good: bool = True) -> Metric:
+    return Metric(name=name, label=label, unit="%", higher_is_better=good, value=value)
+
+
+NUMBERS = Scorer(
+    columns=score_numbers,
+    metrics=(
+        _share("accuracy", "accuracy", mean_of("exact")),
+        *_figures(parsed_only=False),
+        _share("is_close", "close", mean_of("is_close")),
+        _share(
+            "digit_accuracy", "digits right", share_of("right_digits", "digits", nothing=np.nan)
+        ),
+        *(
+            _share(f"{p}_accuracy", f"{p} right", share_of(f"right_{p}", p, nothing=np.nan))
+            for p in _PLACES
+        ),
+        _share("unreadable", "unreadable", mean_of("unreadable"), good=False),
+        *_figures(parsed_only=True),
+    ),
+    buckets={"digits": digit_count},
+    by_category=("accuracy", "mae", "r2"),
+    protocols={
+        "accuracy": {
+            "variant": "the last number of the text has the very value of the target",
+            "reading": "1,234 and 2/7 are one number, 1e3 is 1000; the published evaluation of the "
+            "number token loss reads 234, 7 and 3",
+            "unreadable answer": "wrong",
+        },
+        "is_close": {
+            "variant": "numpy.isclose, as the published evaluation of the number token loss",
+            "relative tolerance": 1e-5,
+            "absolute tolerance": 1e-8,
+        },
+        "mae, median_absolute_error, rmse, r2, pearson, spearman, mape, log_mae, log_r2": {
+            "unreadable answer": "the target with its sign turned; 1 where the target is 0",
+            "parsed only": "over the answers that could be read; equal to the published evaluation "
+            "of the number token loss for answers up to 1e10, where that cuts them off",
+            "log": "sign(x) log10(1 + abs(x))",
+            "mape": "over the rows whose target is not 0",
+            "nothing varies": "no figure",
+        },
+        "digit_accuracy, units_accuracy, ...": {
+            "variant": "digits of the target that the answer has at the same place, sign apart",
+            "denominator": "all digits of the targets; fractions and exponents have none",
+            "unreadable answer": "no digit is right",
+        },
+    },
+)
+"""How ``Number`` answers are judged."""

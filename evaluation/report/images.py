@@ -1,0 +1,38 @@
+"""Pictures and shapes as a page holds them: data URLs, and outlines as SVG paths."""
+
+import base64
+import io
+from pathlib import Path
+
+from PIL import Image, ImageOps
+
+from mm_numeric.answers import Shape
+from mm_numeric.geometry.row_shapes import corners
+
+_PLAIN_PX = 64  # up to here a picture is kept as it is: its noise is part of the task
+
+
+def open_upright(path: Path) -> Image.Image | None:
+    """Load a picture as RGB, turned upright as its EXIF says; None where it cannot be opened."""
+    try:
+        with Image.open(path) as opened:
+            return ImageOps.exif_transpose(opened).convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+
+
+def data_url(image: Image.Image, side_px: int) -> str:
+    """Return a picture as a data URL, its longer edge shrunk to ``side_px``."""
+    small = image.copy()
+    small.thumbnail((side_px, side_px))
+    buffer = io.BytesIO()
+    kind = "PNG" if max(small.size) <= _PLAIN_PX else "JPEG"
+    small.save(buffer, format=kind, optimize=True, quality=85)
+    data = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return f"data:image/{kind.lower()};base64,{data}"
+
+
+def outline(shape: Shape, decimals: int = 2) -> str:
+    """Return the closed SVG path round a shape."""
+    points = (f"{x:.{decimals}f} {y:.{decimals}f}" for x, y in corners(shape))
+    return "M" + "L".join(points) + "Z"

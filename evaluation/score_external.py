@@ -1,0 +1,227 @@
+"""Detections and ground truth of other tools in; the figures of ``mm-numeric score`` out."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mm_numeric.answers import Instance, Instances, Unreadable
+from mm_numeric.evaluation.formats import (
+    Pictures,
+    coco_pictures,
+    is_text,
+    read_coco_results,
+    read_coco_truth,
+    read_text_files,
+)
+from mm_numeric.evaluation.score import (
+    Scores,
+    check_shapes,
+    in_unit,
+    read_answers,
+    scores_of,
+    write_scores,
+)
+from mm_numeric.files import write_text
+from mm_numeric.geometry.row_shapes import instance_row
+from mm_numeric.registry import PROTOCOLS, choose, unknown
+from mm_numeric.run_folder import RESULTS
+
+COCO_AP = "coco_ap"
+"""The protocol that ranks: it has no value for each picture, and no interval."""
+
+
+def score_files(
+    predictions: Path,
+    truth: Path,
+    *,
+    protocol: str | None = None,
+    lines: str | None = None,
+    out: Path | None = None,
+) -> Scores:
+    """Score detections that another tool wrote.
+
+    Args:
+        predictions: A folder or zip of text files, or a list of COCO results; see ``foreign``.
+        truth: Ground truth in the same format.
+        protocol: One of ``PROTOCOLS``; icdar2015 for text files and labelled for JSON when None.
+        lines: What a line of the text files holds; see ``foreign.LINES``.
+        out: The folder for results.json and scores.jsonl; nothing is written when None.
+
+    Raises:
+        ValueError: If a file or a line cannot be read, or a picture is not in the ground truth.
+    """
+    found, wanted = _read(predictions, truth, lines)
+    text = is_text(truth)
+    name = protocol or ("icdar2015" if text else "labelled")
+    if name == COCO_AP or name not in PROTOCOLS:
+        raise unknown(name, [*PROTOCOLS, COCO_AP], "protocol", str(predictions))
+    rows, answers, targets = [], [], []
+    for picture, target in wanted.instances.items():
+        answer: Any = found.instances.get(picture, Unreadable("no file for the picture"))
+        read = isinstance(answer, Instances)
+        rows.append(
+            {
+                "id": picture,
+                "image": None,
+                "target": [instance_row(item) for item in target.items],
+                "text": None,
+                "parsed": [instance_row(item) for item in answer.items] if read else None,
+                "reason": None if read else answer.reason,
+            }
+        )
+        answers.append(answer)
+        targets.append(target)
+    scorer = choose(name, PROTOCOLS, "protocol", str(predictions))
+    scores = scores_of(name, scorer, rows, answers, targets)
+    if out is not None:
+        write_scores(scores, _checked(out, predictions, truth), _head(predictions, truth, name))
+    return scores
+
+
+def rank_files(
+    predictions: Path,
+    truth: Path,
+    *,
+    ties: str = "official",
+    lines: str | None = None,
+    out: Path | None = None,
+) -> dict[str, float]:
+    """Return COCO's average precision and recall of detections that another tool wrote.
+
+    Args:
+        predictions: As in ``score_files``; each detection with a score, or all without.
+        truth: Ground truth in the same format.
+        ties: See ``coco_ap``.
+        lines: As in ``score_files``.
+        out: The folder for results.json; nothing is written when None.
+
+    Raises:
+        ValueError: If a file or a line cannot be read, or there is nothing to rank.
+    """
+    from mm_numeric.evaluation.metrics.coco_ap import (
+        average_precision,
+        coco_average_precision,
+        protocol,
+    )
+
+    if is_text(truth):
+        found, wanted = _read(predictions, truth, lines)
+        names = list(wanted.instances)
+        # what a text says is no category: words are of one kind
+        answers, targets = (
+            [_unlabelled(side.instances.get(name, Instances(()))) for name in names]
+            for side in (found, wanted)
+        )
+        scores = [found.scores.get(name, ()) for name in names]
+        figures = average_precision(answers, targets, scores, ties=ties)
+    else:
+        _refuse_mixture(predictions, truth)
+        dataset, results = read_coco_truth(truth), read_coco_results(predictions)
+        figures = coco_average_precision(dataset, results, ties=ties)
+    if out is not None:
+        head = {
+            **_head(predictions, truth, COCO_AP),
+            "protocols": {"all": protocol(ties, "as the files have them")},
+        }
+        _write_ranked(_checked(out, predictions, truth), head, figures)
+    return figures
+
+
+def rank_predictions(
+    predictions: Path,
+    *,
+    task_name: str | None = None,
+    ties: str = "official",
+    out: Path | None = None,
+) -> dict[str, float]:
+    """Return COCO's average precision and recall of a file of predictions.
+
+    Args:
+        predictions: As in ``score``; ``scores`` of a row ranks its shapes. ``mm-numeric predict``
+            writes the mean probability of the tokens of each.
+        task_name: As in ``score``.
+        ties: See ``coco_ap``.
+        out: The folder for results.json; beside the predictions when None.
+
+    Raises:
+        ValueError: If a row cannot be read, its answers are no shapes, or nothing ranks them.
+    """
+    from mm_numeric.evaluation.metrics.coco_ap import average_precision, protocol
+
+    read = read_answers(predictions, task_name=task_name)
+    check_shapes(read, COCO_AP, predictions)
+    answers = [answer if isinstance(answer, Instances) else None for answer in read.answers]
+    scores = [row.get("scores") for row in read.rows]
+    try:
+        figures = average_precision(answers, read.targets, scores, ties=ties)
+    except ValueError as error:
+        raise ValueError(f"{predictions}: {error}") from error
+    head = {
+        "task": read.name,
+        "task_version": getattr(read.task, "version", 1),
+        "predictions": str(predictions),
+        "rows": len(read.rows),
+        "protocols": {"all": protocol(ties, "of the rows (predict: mean probability of tokens)")},
+    }
+    _write_ranked(out or predictions.parent, head, figures)
+    return figures
+
+
+def _write_ranked(folder: Path, head: Mapping[str, Any], figures: Mapping[str, float]) -> None:
+    shown = {name: None if math.isnan(value) else value for name, value in figures.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / RESULTS, json.dumps({**head, "metrics": shown}, indent=1) + "\n")
+
+
+def ranked_table(figures: Mapping[str, float]) -> str:
+    """Return COCO's figures as text for a terminal."""
+    lines = ["COCO average precision and recall of boxes (pycocotools)"]
+    for name, value in figures.items():
+        label = name[:2].upper() + name[2:].replace("_", " ")
+        lines.append(f"  {label:<28} {in_unit(None if math.isnan(value) else value, '%'):>9}")
+    return "\n".join(lines)
+
+
+def _read(predictions: Path, truth: Path, lines: str | None) -> tuple[Pictures, Pictures]:
+    """Read both sides; every picture of the predictions is in the ground truth."""
+    _refuse_mixture(predictions, truth)
+    if is_text(truth):
+        wanted = read_text_files(truth, truth=True, lines=lines)
+        found = read_text_files(predictions, truth=False, lines=lines)
+    else:
+        dataset, results = read_coco_truth(truth), read_coco_results(predictions)
+        wanted = coco_pictures(dataset, dataset["annotations"])
+        found = coco_pictures(dataset, results)
+    for picture in found.instances:
+        if picture not in wanted.instances:
+            raise ValueError(
+                f"{predictions}: the picture {picture!r} is not in the ground truth {truth}; take "
+                "it out, or give the truth of it."
+            )
+    return found, wanted
+
+
+def _refuse_mixture(predictions: Path, truth: Path) -> None:
+    if is_text(predictions) != is_text(truth):
+        raise ValueError(
+            f"{predictions} and {truth} are of two formats; give both as text files (a folder or a "
+            "zip), or both as COCO's JSON."
+        )
+
+
+def _head(predictions: Path, truth: Path, protocol: str) -> dict[str, str]:
+    return {"predictions": str(predictions), "truth": str(truth), "protocol": protocol}
+
+
+def _checked(out: Path, predictions: Path, truth: Path) -> Path:
+    """Return a folder that results may be written to without losing what was scored."""
+    for path in (predictions, truth):
+        if path.resolve() == (out / RESULTS).resolve():
+            raise ValueError(f"{path} would be overwritten by the results; give another folder.")
+    return out
+
+
+def _unlabelled(instances: Instances) -> Instances:
+    return Instances(tuple(Instance(i.shape, "", i.ignore) for i in instances.items))

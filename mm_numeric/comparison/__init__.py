@@ -1,0 +1,1 @@
+"""Train several objectives from one warm start and compare them."""

@@ -1,0 +1,238 @@
+"""The rows of a comparison: its objectives, and the combinations of a grid. Loads no torch.
+
+    objectives: [ce, {name: large, preset: ntl_was, with: {model.name: my/large}}]
+    grid:
+      objective: [ntl_was, ntl_mse]
+      objective.weight: [0.15, 0.3]
+      trainer.learning_rate: {slow: 1.0e-4, fast: 1.0e-3}
+
+The grid has 2 x 2 x 2 rows, the first of them ``ntl_was_weight_0.15_slow``. An axis is a setting as
+on the command line and a list of its values, or names of your own for them. Rows that differ in
+more than their objective do not share a warm start: each distinct setting has its own.
+"""
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mm_numeric.config.baseline import check_baseline
+from mm_numeric.config.reader import config_from_dict, find_config, read_config, read_objective
+from mm_numeric.config.schema import Config, NamedObjective, plain
+from mm_numeric.parsing import with_setting
+from mm_numeric.run_folder import WARM_START
+
+_COMPARISON_SETS = ("compare", "data.test", "trainer.seed", "trainer.output_dir")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row of a comparison."""
+
+    config: Config
+    """With the objective and the settings of the row, without a part ``compare``."""
+
+    settings: Mapping[str, Any]
+    """Those outside the objective in which it was asked to differ from the comparison's config."""
+
+    warm_start: str
+    """The folder, beside its own, of the run that it goes on from: CE with the same settings."""
+
+    @property
+    def name(self) -> str:
+        """What the row is called in tables, and its folder."""
+        return self.config.objective.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Draft:
+    """A row before it is read."""
+
+    objective: Any
+    where: str
+    settings: Mapping[str, Any]
+    called: str | None = None
+    """What its settings are called; None for the name of the row."""
+
+
+def compared_rows(config: Config, where: str = "config") -> list[Row]:
+    """Return what a config compares, the control behind the first row and with its settings.
+
+    Args:
+        config: With a part ``compare``.
+        where: Its file, for errors.
+
+    Raises:
+        ValueError: If an objective, a setting or a name is refused.
+    """
+    assert config.compare is not None
+    where = f"{where}, compare"
+    drafts = [
+        _listed(value, f"{where}.objectives.{i}")
+        for i, value in enumerate(config.compare.objectives)
+    ]
+    drafts += _combined(config, config.compare.grid, f"{where}.grid")
+    if config.compare.control:
+        control = replace(drafts[0], objective=config.compare.control, where=f"{where}.control")
+        drafts.insert(1, control)
+    starts = {_start(config): WARM_START}
+    rows = []
+    for draft in drafts:
+        objective = read_objective(draft.objective, draft.where)
+        own = _with_settings(config, objective, draft)
+        called = f"{WARM_START}_{draft.called or objective.name}"
+        start = starts.setdefault(_start(own), called)
+        rows.append(Row(config=own, settings=draft.settings, warm_start=start))
+    _refuse_names(rows, list(starts.values()), where)
+    return rows
+
+
+def read_comparison(name: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a config as ``read_config`` does, and validate the rows of its comparison, if any.
+
+    Raises:
+        ValueError: If the config or a row of its comparison is invalid.
+    """
+    config = read_config(name, overrides)
+    if config.compare:
+        compared_rows(config, find_config(name).name)
+    return config
+
+
+def _listed(value: Any, where: str) -> _Draft:
+    """Read an item of ``compare.objectives``."""
+    if not isinstance(value, Mapping):
+        return _Draft(objective=value, where=where, settings={})
+    objective = dict(value)
+    settings = objective.pop("with", {})
+    if not isinstance(settings, Mapping):
+        raise ValueError(
+            f"{where}.with: expected settings as `key: value`, found {settings!r:.60}."
+        )
+    for path in settings:
+        if str(path).partition(".")[0] == "objective":
+            raise ValueError(
+                f"{where}.with: {path!r} belongs to the objective; write it beside `with`."
+            )
+    baseline = objective.pop("baseline", None)
+    if baseline is not None:
+        if "model.baseline" in settings:
+            raise ValueError(f"{where}: baseline, and model.baseline in `with`; take one out.")
+        settings = {**settings, "model.baseline": baseline}
+        short = str(baseline.get("name") if isinstance(baseline, Mapping) else baseline)
+        named = read_objective(objective, where).name
+        objective.setdefault("name", short if named == "ce" else f"{short}_{named}")
+    return _Draft(objective=objective, where=where, settings=settings)
+
+
+def _combined(config: Config, grid: Mapping[str, Any], where: str) -> list[_Draft]:
+    """Return every combination of the values of a grid, the last axis going round fastest."""
+    if not grid:
+        return []
+    axes = {axis: _values(axis, values, list(grid), where) for axis, values in grid.items()}
+    drafts = []
+    for combination in itertools.product(*axes.values()):
+        chosen = dict(zip(axes, combination, strict=True))
+        label, value = chosen.pop("objective", (config.objective.name, None))
+        base = config.objective if value is None else read_objective(value, f"{where}.objective")
+        inside = {a: v for a, (_, v) in chosen.items() if a.startswith("objective.")}
+        outside = {a: v for a, (_, v) in chosen.items() if a not in inside}
+        # Every field is written out, so that `objective.terms.0.weight` finds what it changes.
+        changed = {"objective": plain(asdict(base.spec))}
+        for axis, setting in inside.items():
+            changed = with_setting(changed, axis, setting, f"{where}, {axis}")
+        name = "_".join([label, *(label for label, _ in chosen.values())])
+        drafts.append(
+            _Draft(
+                objective={**changed["objective"], "name": name},
+                where=f"{where}, {name}",
+                settings=outside,
+                called="_".join(chosen[axis][0] for axis in outside),
+            )
+        )
+    return drafts
+
+
+def _values(axis: str, values: Any, axes: list[str], where: str) -> list[tuple[str, Any]]:
+    """Return what each value of an axis is called in the names of rows, and the value.
+
+    Raises:
+        ValueError: If the axis cannot be one, or has no values or one without a name.
+    """
+    if not isinstance(axis, str):
+        raise ValueError(f"{where}: {axis!r} is no setting; an axis is one, such as model.digits.")
+    if axis in ("objective.name", "objective.preset"):
+        raise ValueError(
+            f"{where}: {axis!r} cannot be an axis; objectives have the axis objective."
+        )
+    if not isinstance(values, list | tuple | Mapping) or not values:
+        raise ValueError(
+            f"{where}.{axis}: expected a list of values, or a mapping from names to values, found "
+            f"{values!r:.60}."
+        )
+    if isinstance(values, Mapping):
+        return [(str(name), value) for name, value in values.items()]
+    if axis == "objective":
+        return [(read_objective(value, f"{where}.{axis}").name, value) for value in values]
+    named = []
+    for value in values:
+        if isinstance(value, list | tuple | Mapping):
+            raise ValueError(
+                f"{where}.{axis}: {value!r:.60} makes no name for a row; write the axis as a "
+                "mapping from names to values."
+            )
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        named.append((f"{_short(axis, axes)}_{text}", value))
+    return named
+
+
+def _short(axis: str, axes: list[str]) -> str:
+    """Return the last words of an axis, as few as no other axis ends with."""
+    words = axis.split(".")
+    ends = (".".join(words[-count:]) for count in range(1, len(words) + 1))
+    others = [f".{other}" for other in axes if other != axis]
+    return next((end for end in ends if not any(o.endswith(f".{end}") for o in others)), axis)
+
+
+def _with_settings(config: Config, objective: NamedObjective, draft: _Draft) -> Config:
+    """Return the config of a row.
+
+    Raises:
+        ValueError: If a setting is refused, or is the comparison's own.
+    """
+    if not draft.settings:
+        if config.model.baseline is not None:
+            remedy = "give rows a baseline each, or train without a comparison (compare=null)"
+            check_baseline(config.model, objective.spec, config.parts, draft.where, remedy)
+        return replace(config, objective=objective, compare=None)
+    raw = replace(config, objective=objective, compare=None).to_dict()
+    for path, value in draft.settings.items():
+        if any(f"{path}.".startswith(f"{own}.") for own in _COMPARISON_SETS):
+            raise ValueError(f"{draft.where}: {path!r} is the same for all rows; take it out.")
+        raw = with_setting(raw, str(path), value, f"{draft.where}, {path}")
+    return config_from_dict(raw, where=draft.where, title=config.title)
+
+
+def _start(config: Config) -> str:
+    """Return what two rows must have in common to go on from the same warm start."""
+    parts = config.to_dict() | {"objective": None, "compare": None}
+    return json.dumps(parts, sort_keys=True)
+
+
+def _refuse_names(rows: list[Row], starts: list[str], where: str) -> None:
+    """Refuse names that cannot be those of folders, all different.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    for row in rows:
+        taken = row.name.startswith(WARM_START)
+        if taken or row.name in ("", ".", "..") or "/" in row.name or "\\" in row.name:
+            raise ValueError(
+                f"{where}: {row.name!r} cannot be the name of a run's folder; give it another name."
+            )
+    names = [*(row.name for row in rows), *starts]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{where}: each row needs its own name; got {names}.")

@@ -1,0 +1,228 @@
+"""Which objective is best? Trained from one warm start, over the same batches, on several seeds.
+
+For each seed the model is first trained with cross-entropy alone; every objective then goes on from
+those weights, with the same data order, and answers the same test rows. Rows that differ in more
+than their objective (``mm_numeric.comparison.rows``) have a warm start of their own, of as many
+steps; that of a baseline is trained with its own loss. Everything is kept:
+
+    summary.json, report.html, report.md
+    seedS/warm_start*/, seedS/ROW/    run folders, with predictions, scores and results
+
+What is finished is not done again; a run that was cut off goes on from its last checkpoint.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from mm_numeric.comparison.rows import compared_rows
+from mm_numeric.comparison.summary import write_summary
+from mm_numeric.config.reader import read_objective, with_trainer
+from mm_numeric.config.schema import Config
+from mm_numeric.evaluation.score import in_unit, score
+from mm_numeric.run_folder import (
+    CONFIG,
+    FINISHED,
+    PREDICTIONS,
+    RESULTS,
+    claim,
+    last_checkpoint,
+    locked,
+    write_config,
+)
+
+_MAY_GROW = {"compare", "objective"}  # parts of a config that do not change a run that exists
+
+
+class SeedFailedError(Exception):
+    """The process of a seed ended with an error: what it said, and its exit code."""
+
+
+def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
+    """Run a comparison, or what is left of it, and write its summary.
+
+    Args:
+        config: A config with a ``compare`` part.
+        seeds: Only these of its seeds, without a summary: for machines that share the work.
+
+    Returns:
+        The folder of the comparison.
+
+    Raises:
+        ValueError: If the config compares nothing, or its folder holds something else.
+        SeedFailedError: If a seed's process failed.
+    """
+    if config.compare is None:
+        raise ValueError(
+            f"{config.title}: there is no part `compare`; see `mm-numeric cp clock_tiny`."
+        )
+    folder = Path(config.compare.output_dir)
+    for seed in seeds or ():
+        if seed not in config.compare.seeds:
+            raise ValueError(f"compare.seeds: {seed} is not one of {list(config.compare.seeds)}.")
+    _load_data_once(config)
+    if seeds is not None:
+        claim(folder, config, ignore=_MAY_GROW)
+        for seed in seeds:
+            run_seed(config, seed)
+        return folder
+    with locked(folder):
+        claim(folder, config, ignore=_MAY_GROW)
+        for seed in config.compare.seeds:
+            for run in seed_runs(config, seed):
+                if (run.output_dir / CONFIG).is_file():
+                    claim(run.output_dir, run)
+        # Seeds and objectives may be added; the runs have just refused other changes.
+        write_config(folder, config)
+        left = [seed for seed in config.compare.seeds if not _is_done(config, seed)]
+        if left and config.compare.jobs > 1:
+            _run_in_processes(config, folder, left)
+        else:
+            for seed in left:
+                run_seed(config, seed)
+        write_summary(config, folder)
+    return folder
+
+
+def run_seed(config: Config, seed: int) -> None:
+    """Train and test the warm starts of a seed, each before the first row that goes on from it."""
+    for run in seed_runs(config, seed):
+        if not (run.output_dir / RESULTS).is_file():
+            _run(run)
+
+
+def seed_runs(config: Config, seed: int) -> list[Config]:
+    """Return the runs of a seed as configs of their own, a warm start before what goes on from it.
+
+    The model of a row is what its warm start ends with, the rest of its settings are the same.
+    """
+    assert config.compare is not None
+    folder = Path(config.compare.output_dir) / f"seed{seed}"
+    warm_objective = read_objective("ce", "compare.warm_start")
+    runs: dict[str, Config] = {}
+    for row in compared_rows(config):
+        start = folder / row.warm_start
+        if row.warm_start not in runs:
+            runs[row.warm_start] = with_trainer(
+                replace(row.config, objective=warm_objective),
+                **{**config.compare.warm_start, "seed": seed, "output_dir": str(start)},
+            )
+        model = replace(row.config.model, name=str(start / "model"), revision="main")
+        runs[row.name] = with_trainer(
+            replace(row.config, model=model), seed=seed, output_dir=str(folder / row.name)
+        )
+    return list(runs.values())
+
+
+def _run(config: Config) -> None:
+    """Train one run as far as it is not trained, answer the test rows, and score the answers."""
+    from mm_numeric.inference.digit_distribution import write_digit_chances
+    from mm_numeric.inference.generate import predict
+    from mm_numeric.training.run import train
+
+    folder = config.output_dir
+    started = time.monotonic()
+    if not (folder / FINISHED).is_file():
+        train(config, resume=last_checkpoint(folder) is not None)
+    predict(folder, None, folder / PREDICTIONS)
+    write_digit_chances(folder)
+    scores = score(folder / PREDICTIONS)
+    for checkpoint in folder.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)  # the model is saved; the comparison keeps many runs
+    headline = scores.scorer.metrics[0]
+    value = in_unit(float(headline.value(scores.columns)), headline.unit)
+    name = f"{folder.parent.name} {folder.name}"
+    seconds = time.monotonic() - started
+    tqdm.write(f"{name:<22} {headline.label} {value:>8}   {seconds:4.0f} s", file=sys.stdout)
+    sys.stdout.flush()
+
+
+def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
+    """Run seeds side by side, each in a process with its share of the cores.
+
+    Raises:
+        SeedFailedError: If one of them failed.
+    """
+    assert config.compare is not None
+    threads = max(1, (os.cpu_count() or 1) // config.compare.jobs)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), PARENT: str(os.getpid())}
+    waiting, running = list(seeds), dict[int, subprocess.Popen[bytes]]()
+    total = sum(len(seed_runs(config, seed)) for seed in seeds)
+    bar = tqdm(total=total, desc="comparing", unit="run", disable=None)
+    try:
+        while waiting or running:
+            while waiting and len(running) < config.compare.jobs:
+                seed = waiting.pop(0)
+                command = [sys.executable, "-m", "mm_numeric", "compare", str(folder / CONFIG)]
+                running[seed] = subprocess.Popen(
+                    [*command, "--seeds", str(seed)], env=environment, stderr=_log(folder, seed)
+                )
+            time.sleep(0.5)
+            bar.update(sum(_runs_done(config, seed) for seed in seeds) - bar.n)
+            for seed, process in list(running.items()):
+                if process.poll() is None:
+                    continue
+                del running[seed]
+                if process.returncode:
+                    log = folder / f"seed{seed}.log"
+                    last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                    said = last[-1].removeprefix("mm-numeric: ") if last else "no message"
+                    raise SeedFailedError(
+                        f"seed {seed} failed: {said} (all of it in {log}); what is finished is "
+                        "kept, call compare again.",
+                        process.returncode,
+                    )
+    finally:
+        bar.close()
+        for process in running.values():
+            process.terminate()
+
+
+PARENT = "MM_NUMERIC_COMPARE_PARENT"
+"""The process that a seed's process belongs to, in its environment."""
+
+
+def end_with_parent() -> None:
+    """End this process when the comparison that started it is gone, killed included."""
+    parent = os.environ.get(PARENT)
+    if parent is None:
+        return
+
+    def watch() -> None:
+        while os.getppid() == int(parent):
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _log(folder: Path, seed: int) -> Any:
+    """Open the file that a seed's process writes its warnings and errors to."""
+    return (folder / f"seed{seed}.log").open("ab")
+
+
+def _load_data_once(config: Config) -> None:
+    """Render or read all rows before the first process starts, so that bad rows end it at once."""
+    from mm_numeric.data.examples import load_examples
+
+    for own in {row.warm_start: row.config for row in compared_rows(config)}.values():
+        cache = Path(own.data.cache)
+        load_examples(own.task, own.data.train, cache, training=True)
+        load_examples(own.task, own.data.test, cache, training=False)
+
+
+def _is_done(config: Config, seed: int) -> bool:
+    return _runs_done(config, seed) == len(seed_runs(config, seed))
+
+
+def _runs_done(config: Config, seed: int) -> int:
+    return sum((run.output_dir / RESULTS).is_file() for run in seed_runs(config, seed))

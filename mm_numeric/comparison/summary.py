@@ -1,0 +1,234 @@
+"""All runs of a comparison -> summary.json, and the table that a terminal shows."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mm_numeric.comparison.rows import Row, compared_rows
+from mm_numeric.config.data import Sources, listed
+from mm_numeric.config.schema import Config
+from mm_numeric.evaluation.metrics.base import Metric, taken
+from mm_numeric.evaluation.metrics.bootstrap import draws_interval, run_draws
+from mm_numeric.evaluation.score import Scores, in_unit, plain_figure, read_scores
+from mm_numeric.files import write_text
+from mm_numeric.run_folder import CONFIG, FINISHED, PREDICTIONS
+
+SUMMARY = "summary.json"
+
+
+def write_summary(config: Config, folder: Path) -> dict[str, Any]:
+    """Compare all runs of a folder and write summary.json.
+
+    Every figure is a mean over seeds; its interval comes from drawing seeds and test rows together,
+    and differences are paired: same seeds, same rows.
+
+    Args:
+        config: The comparison.
+        folder: Its folder, every run of which is finished.
+    """
+    assert config.compare is not None
+    entries = compared_rows(config)
+    objectives = [row.name for row in entries]
+    starts = list(dict.fromkeys(row.warm_start for row in entries))
+    baseline = objectives[0]
+    control = objectives[1] if config.compare.control else None
+    runs = {
+        name: [read_run_scores(folder / f"seed{seed}" / name) for seed in config.compare.seeds]
+        for name in (*objectives, *starts)
+    }
+    if len({tuple(row["id"] for row in s.rows) for seeds in runs.values() for s in seeds}) > 1:
+        raise ValueError(
+            f"{folder}: its runs answer different rows; delete those that are not new."
+        )
+    figures = runs[baseline][0].figures
+    table: dict[str, dict[str, Any]] = {name: {} for name in runs}
+    for metric, rows in figures:
+        columns = {
+            name: [taken(scores.columns, rows) for scores in seeds] for name, seeds in runs.items()
+        }
+        draws = run_draws(columns, metric.value)
+        values = {name: [float(metric.value(c)) for c in seeds] for name, seeds in columns.items()}
+        for name in runs:
+            table[name][metric.name] = _entry(values[name], draws[name])
+            compared = name not in (baseline, *starts)
+            if compared:
+                apart = np.subtract(values[name], values[baseline]).tolist()
+                difference = _entry(apart, draws[name] - draws[baseline])
+            table[name][metric.name]["difference"] = difference if compared else None
+    warm, *other_warms = [table.pop(name) for name in starts]
+    summary = {
+        "title": config.title,
+        "task": config.task_name,
+        "description": _description(config),
+        "baseline": baseline,
+        "control": control,
+        "objectives": objectives,
+        "published": config.compare.published,
+        "seeds": list(config.compare.seeds),
+        "metrics": [_metric(metric) for metric, _ in figures],
+        "of_categories": sum(rows is not None for _, rows in figures),
+        "table": table,
+        "warm_start": warm,
+        "other_warm_starts": dict(zip(starts[1:], other_warms, strict=True)),
+        "facts": _facts(config, entries, folder, len(runs[baseline][0].rows)),
+        "runs": [
+            {
+                "objective": row.name,
+                "seed": seed,
+                "folder": f"seed{seed}/{row.name}",
+                "warm_start": f"seed{seed}/{row.warm_start}",
+            }
+            for seed in config.compare.seeds
+            for row in entries
+        ],
+    }
+    write_text(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
+    return summary
+
+
+def read_run_scores(folder: Path) -> Scores:
+    """Score the predictions of one run, its rows in the order of their ids."""
+    scores = read_scores(folder / PREDICTIONS)
+    order = sorted(range(len(scores.rows)), key=lambda i: scores.rows[i]["id"])
+    return replace(
+        scores,
+        rows=[scores.rows[i] for i in order],
+        columns={name: values[order] for name, values in scores.columns.items()},
+        bucket_labels={},
+    )
+
+
+def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
+    """Return the comparison as text for a terminal: the first metrics, and the difference.
+
+    Those of each category of rows are shown however many they are.
+    """
+    metrics = summary["metrics"][: max(shown, summary.get("of_categories", 0))]
+    head = metrics[0]
+    seeds = len(summary["seeds"])
+    header = ["objective", *(m["label"] for m in metrics), f"{head['label']}, against baseline"]
+    rows = [header]
+    table = {"(warm start)": summary["warm_start"] or {}, **summary["other_warm_starts"]}
+    table |= summary["table"]
+    for name, found in table.items():
+        cells = []
+        for metric in metrics:
+            entry = found.get(metric["name"]) or {"mean": None}
+            cells.append(in_unit(entry["mean"], metric["unit"]))
+        entry = found.get(head["name"])
+        if entry:
+            cells[0] += f" ({_range(entry['low'], entry['high'], head['unit'])})"
+        rows.append([name, *cells, _difference(entry and entry["difference"], head["unit"])])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)) for r in rows]
+    lines.insert(1, "  ".join("-" * w for w in widths))
+    note = f"Mean of {seeds} seed{'s' if seeds > 1 else ''}"
+    if "interval" in summary["facts"]:
+        note += f"; {summary['facts']['interval']}"
+    return "\n".join([*(line.rstrip() for line in lines), f"{note}."])
+
+
+def _entry(values: list[float], draws: Any) -> dict[str, Any]:
+    low, high = draws_interval(draws)
+    found = {"mean": float(np.mean(values)), "low": low, "high": high, "seeds": values}
+    return {key: _json(value) for key, value in found.items()}
+
+
+def _json(value: Any) -> Any:
+    """Return a figure as JSON can hold it: null for nan."""
+    if isinstance(value, list):
+        return [_json(item) for item in value]
+    return None if np.isnan(value) else value
+
+
+def _metric(metric: Metric) -> dict[str, Any]:
+    return {
+        "name": metric.name,
+        "label": metric.label,
+        "unit": metric.unit,
+        "higher_is_better": metric.higher_is_better,
+    }
+
+
+def _range(low: float | None, high: float | None, unit: str) -> str:
+    if low is None or high is None:
+        return "-"
+    if not unit:
+        return f"{plain_figure(low)} to {plain_figure(high)}"
+    return f"{100 * low:.1f} to {100 * high:.1f}" if unit == "%" else f"{low:.1f} to {high:.1f}"
+
+
+def _difference(entry: Mapping[str, Any] | None, unit: str) -> str:
+    if entry is None or entry["mean"] is None:
+        return "-"
+    if not unit:
+        mean, low, high = (plain_figure(entry[key], "+") for key in ("mean", "low", "high"))
+        return f"{mean} ({low} to {high})"
+    factor = 100 if unit == "%" else 1
+    mean = f"{factor * entry['mean']:+.1f}"
+    return f"{mean} ({factor * entry['low']:+.1f} to {factor * entry['high']:+.1f})"
+
+
+def _description(config: Config) -> str:
+    model = f"{config.model.family} ({config.model.name})"
+    question = f"Which objective teaches {model} the task {config.task_name} best?"
+    describe = getattr(config.task, "describe", None)
+    return f"{question} {describe()}" if describe else question
+
+
+def _facts(config: Config, rows: Sequence[Row], folder: Path, test_rows: int) -> dict[str, str]:
+    """Say how the comparison was made, in the order in which it is printed."""
+    assert config.compare is not None
+    first = rows[0]
+    names = dict.fromkeys(name for row in rows for name in (row.warm_start, row.name))
+    runs = {
+        (seed, name): json.loads((folder / f"seed{seed}" / name / FINISHED).read_text("utf-8"))
+        for seed in config.compare.seeds
+        for name in names
+    }
+    seed = config.compare.seeds[0]
+    warm, run = runs[seed, first.warm_start], runs[seed, first.name]
+    minutes = sum(r["seconds"] for r in runs.values()) / 60
+    resumed = any(r["resumed"] for r in runs.values())
+    last = " (the last session of those that were resumed)" if resumed else ""
+    apart = _other_settings(rows)
+    return {
+        "command": f"mm-numeric compare {folder / CONFIG}",
+        "model": f"{config.model.family} {config.model.name}, {run['parameters']:,} parameters",
+        "training rows": ("a stream" if run["rows"] is None else f"{run['rows']:,}")
+        + f" ({_source(config.data.train)})",
+        "test rows": f"{test_rows:,} ({_source(config.data.test)})",
+        "warm start": f"{warm['steps']:,} steps of {warm['batch_rows']} rows, with CE, each seed",
+        "each objective": f"{run['steps']:,} steps of {run['batch_rows']} rows from there: the "
+        "same rows in the same order",
+        **({"other settings": apart} if apart else {}),
+        "seeds": ", ".join(map(str, config.compare.seeds)),
+        "interval": "95 %, bootstrap over seeds and test rows together; differences are paired",
+        "training time": f"{minutes:.0f} min for {len(runs)} runs{last}, "
+        f"{config.compare.jobs} at a time",
+        "machine": run["machine"],
+        "versions": ", ".join(f"{name} {v}" for name, v in run["versions"].items()),
+    }
+
+
+def _other_settings(rows: Sequence[Row]) -> str:
+    """Say which rows have settings of their own, and what they go on from."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.settings:
+            text = ", ".join(f"{path}: {json.dumps(value)}" for path, value in row.settings.items())
+            found.setdefault(f"{text}, from {row.warm_start}", []).append(row.name)
+    return "; ".join(f"{', '.join(names)} ({text})" for text, names in found.items())
+
+
+def _source(sources: Sources) -> str:
+    return ", ".join(
+        ", ".join([f"rendered, seed {source.seed}", *source.categories])
+        if source.render
+        else Path(source.name).name
+        for source in listed(sources)
+    )

@@ -1,0 +1,1 @@
+"""Rows and images in, training batches out."""

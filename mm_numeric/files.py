@@ -1,0 +1,131 @@
+"""Rows of JSONL, JSON and CSV files, each with its place."""
+
+import csv
+import gzip
+import io
+import json
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+
+def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield where each row of a .jsonl, .json or .csv file stands, and its fields.
+
+    Behind each ending .gz may stand. A .json file is a list of rows, or an object with such a list
+    as ``data_list`` (MMOCR).
+
+    Raises:
+        ValueError: If the file or a line of it cannot be read.
+    """
+    for row in rows_or_errors(path):
+        if isinstance(row, ValueError):
+            raise row
+        yield row
+
+
+def rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
+    """Yield what ``read_rows`` yields, and what it would raise where it stands.
+
+    A .jsonl file is read line by line.
+    """
+    packed = path.suffix == ".gz"
+    ending = Path(path.stem).suffix if packed else path.suffix
+    if ending not in (".jsonl", ".json", ".csv"):
+        yield ValueError(
+            f"{path}: rows come as .jsonl, .json or .csv, not {ending or 'no ending'!r}."
+        )
+        return
+    opened = gzip.open if packed else open
+    try:
+        with opened(path, "rt", encoding="utf-8-sig") as file:
+            if ending == ".jsonl":
+                yield from _jsonl_rows(file, path)
+                return
+            text = file.read()
+    except FileNotFoundError:
+        yield ValueError(f"{path}: there is no such file.")
+        return
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
+        yield ValueError(f"{path}: cannot be read ({error}).")
+        return
+    yield from _csv_rows(text, path) if ending == ".csv" else _json_rows(text, path)
+
+
+def _jsonl_rows(
+    lines: Iterable[str], path: Path
+) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
+    # a file's lines, and not splitlines: it would also cut at U+2028, which JSON may hold
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            try:
+                yield _object(json.loads(line), where)
+            except (ValueError, RecursionError) as error:  # [[[[[...
+                yield ValueError(f"{where}: not JSON ({error}).")
+
+
+def _json_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        yield ValueError(f"{path}: not JSON ({error}).")
+        return
+    rows = found.get("data_list") if isinstance(found, dict) else found
+    if not isinstance(rows, list):
+        yield ValueError(f"{path}: expected a list of rows, or one as data_list.")
+        return
+    for number, row in enumerate(rows, start=1):
+        yield _object(row, f"{path}, row {number}")
+
+
+def _object(row: Any, where: str) -> tuple[str, dict[str, Any]] | ValueError:
+    if isinstance(row, dict):
+        return where, row
+    return ValueError(f'{where}: expected an object {{"id": ...}}, found {row!r:.40}.')
+
+
+def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
+    reader = csv.DictReader(io.StringIO(text), restkey="(more)", restval=None)
+    try:
+        names = reader.fieldnames or []
+        for record in reader:
+            where = f"{path}, line {reader.line_num}"
+            if "(more)" in record or None in record.values():
+                yield ValueError(
+                    f"{where}: expected {len(names)} fields ({', '.join(names)}), as the first "
+                    "line says."
+                )
+            else:
+                yield where, dict(record)
+    except csv.Error as error:
+        yield ValueError(f"{path}, line {reader.line_num + 1}: not CSV ({error}).")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file in one piece: a kill leaves the old one or the new one, never half of it."""
+    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        ValueError: If it cannot be read, or is none.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: there is no such file.") from error
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror}).") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}).") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON, or not all of it ({error}).") from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: not JSON that can be read (nested too deep).") from error

@@ -1,0 +1,269 @@
+"""Where the model sees a picture and how it writes a place in it: original pixels to text and back.
+
+    original pixels --View--> pixels as seen --Coordinates--> levels --Layout--> text
+
+A frame belongs to one picture and one family. It is declared, never guessed from coordinates, and
+it is plain data: what a prediction was read with is written beside it. Pixels are continuous:
+(0, 0) is the outer corner of the first pixel, (width, height) that of the last.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from mm_numeric.answers import (
+    Box,
+    Instance,
+    Instances,
+    Mark,
+    Point,
+    Polygon,
+    Shape,
+    Unreadable,
+    Written,
+)
+from mm_numeric.geometry.coordinates import Coordinates
+from mm_numeric.parsing import read_dataclass
+
+_SLACK_PX = 1.0  # a rounded annotation may reach so far beyond the picture; it is clamped
+_LARGEST_LEVEL = 2.0**53  # beyond it a float holds no single steps, and digits enough are infinite
+
+
+@dataclass(frozen=True)
+class View:
+    """How one picture was resized: ``seen = original * scale + offset``, in each direction."""
+
+    width_px: int
+    """Of the picture as the model sees it, padding included."""
+
+    height_px: int
+    scale_x: float
+    scale_y: float
+    offset_x_px: float = 0.0
+    """What was padded on the left, in pixels as seen."""
+
+    offset_y_px: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no picture can be resized to: it may come from a file."""
+        numbers = (self.scale_x, self.scale_y, self.offset_x_px, self.offset_y_px)
+        if min(self.width_px, self.height_px) < 1 or min(numbers[:2]) <= 0:
+            raise ValueError("sizes in pixels are at least 1, and scales above 0")
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError(f"scales and offsets are finite numbers, not {numbers}")
+
+    def to_seen(self, x: float, y: float) -> Point:
+        """Return where a point of the original picture is seen."""
+        return x * self.scale_x + self.offset_x_px, y * self.scale_y + self.offset_y_px
+
+    def to_original(self, x: float, y: float) -> Point:
+        """Return which point of the original picture is seen here: undoes ``to_seen``."""
+        return (x - self.offset_x_px) / self.scale_x, (y - self.offset_y_px) / self.scale_y
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resize:
+    """What a family does to every picture, as data."""
+
+    kind: str
+    """squash: to a square, whatever becomes of the aspect ratio; letterbox: padded to a square with
+    the picture in its middle, then resized; smart: to multiples of ``factor`` between two numbers
+    of pixels; none: as it is."""
+
+    side: int = 0
+    """Of the square, in pixels."""
+
+    factor: int = 0
+    min_pixels: int = 0
+    max_pixels: int = 0
+
+    def view(self, width: int, height: int) -> View:
+        """Return how a picture of so many pixels is seen.
+
+        Raises:
+            ValueError: If it is more than 200 times as long as it is wide, and the kind is smart.
+        """
+        if self.kind == "squash":
+            return _squashed(width, height, self.side, self.side)
+        if self.kind == "letterbox":
+            scale = self.side / max(width, height)
+            left, top = ((max(width, height) - edge) // 2 * scale for edge in (width, height))
+            return View(self.side, self.side, scale, scale, left, top)
+        if self.kind == "smart":
+            return _squashed(width, height, *self._smart_size(width, height))
+        return _squashed(width, height, width, height)
+
+    def _smart_size(self, width: int, height: int) -> tuple[int, int]:
+        """Return the size as ``smart_resize`` of transformers' Qwen2-VL image processor does."""
+        if max(width, height) > 200 * min(width, height):
+            raise ValueError(f"a picture of {width} x {height} pixels is too long to be resized")
+        factor = self.factor
+        seen = [round(edge / factor) * factor for edge in (width, height)]
+        if seen[0] * seen[1] > self.max_pixels:
+            shrink = math.sqrt(width * height / self.max_pixels)
+            seen = [
+                max(factor, math.floor(edge / shrink / factor) * factor) for edge in (width, height)
+            ]
+        elif seen[0] * seen[1] < self.min_pixels:
+            grow = math.sqrt(self.min_pixels / (width * height))
+            seen = [math.ceil(edge * grow / factor) * factor for edge in (width, height)]
+        return seen[0], seen[1]
+
+
+def _squashed(width: int, height: int, seen_width: int, seen_height: int) -> View:
+    return View(seen_width, seen_height, seen_width / width, seen_height / height)
+
+
+def _snapped(position: float, edge: float, reach: float) -> float:
+    """Return the near or far edge for a position that is so little beyond it."""
+    if -reach <= position < 0:
+        return 0.0
+    return float(edge) if edge < position <= edge + reach else position
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One picture, as a model sees it and writes places in it."""
+
+    width_px: int
+    """Of the original picture, upright."""
+
+    height_px: int
+    view: View
+    coordinates: Coordinates
+
+    def __post_init__(self) -> None:
+        """Refuse a picture without pixels."""
+        if min(self.width_px, self.height_px) < 1:
+            raise ValueError(f"a picture of {self.width_px} x {self.height_px} pixels is none")
+
+    # -- points -------------------------------------------------------------------------------
+
+    @property
+    def edges(self) -> tuple[float, float]:
+        """Width and height that coordinates are relative to, in pixels of their space."""
+        if self.coordinates.space == "original":
+            return self.width_px, self.height_px
+        return self.view.width_px, self.view.height_px
+
+    @property
+    def step_px(self) -> tuple[float, float]:
+        """How far two neighbouring levels are apart, in original pixels, across and down."""
+        steps = tuple(self.coordinates.step(edge) for edge in self.edges)
+        if self.coordinates.space == "original":
+            return steps[0], steps[1]
+        return steps[0] / self.view.scale_x, steps[1] / self.view.scale_y
+
+    def encode(self, point: Point) -> tuple[int, int]:
+        """Return the levels of a point of the original picture, x first.
+
+        Raises:
+            ValueError: If it is more than a pixel outside the picture.
+        """
+        x, y = point
+        inside_x = -_SLACK_PX <= x <= self.width_px + _SLACK_PX
+        if not (inside_x and -_SLACK_PX <= y <= self.height_px + _SLACK_PX):
+            raise ValueError(
+                f"the point ({x:g}, {y:g}) is outside the picture of {self.width_px} x "
+                f"{self.height_px} pixels"
+            )
+        x, y = min(max(x, 0.0), self.width_px), min(max(y, 0.0), self.height_px)
+        if self.coordinates.space == "seen":
+            x, y = self.view.to_seen(x, y)
+        width, height = self.edges
+        return self.coordinates.level(x, width), self.coordinates.level(y, height)
+
+    def decode(self, level_x: float, level_y: float) -> Point:
+        """Return which point of the original picture has these levels: undoes ``encode``.
+
+        A level may lie beyond the picture, in its padding or further; a point within half a step of
+        an edge is on it, for the points of the picture that are written so are on its other side.
+        """
+        width, height = self.edges
+        x = self.coordinates.position(level_x, width)
+        y = self.coordinates.position(level_y, height)
+        if self.coordinates.space == "seen":
+            x, y = self.view.to_original(x, y)
+        step_x, step_y = self.step_px
+        return _snapped(x, self.width_px, step_x / 2), _snapped(y, self.height_px, step_y / 2)
+
+    def quantised(self, shape: Shape) -> Shape:
+        """Return a shape as it comes back from the grid: the best that an answer can say."""
+        points = tuple(self.decode(*self.encode(point)) for point in shape.points)
+        return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)
+
+    # -- text ---------------------------------------------------------------------------------
+
+    def write(self, instances: Iterable[Instance]) -> Written:
+        """Write shapes and labels, every coordinate marked; the group is the place in the list.
+
+        Raises:
+            ValueError: If a point is outside the picture, or a label cannot be written.
+        """
+        first, second = (0, 1) if self.coordinates.order == "xy" else (1, 0)
+        roles = ("x", "y")[first], ("x", "y")[second]
+        shapes = []
+        for instance in instances:
+            levels = [self.encode(point) for point in instance.shape.points]
+            numerals = [
+                self.coordinates.numeral(p[axis]) for p in levels for axis in (first, second)
+            ]
+            shapes.append((numerals, instance.label, isinstance(instance.shape, Box)))
+        text, marks, group = "", [], -1
+        for piece in self.coordinates.text.write(shapes):
+            if piece.number is not None:
+                group += piece.number == 0
+                end = len(text) + len(piece.text)
+                marks.append(Mark(len(text), end, roles[piece.number % 2], group))
+            text += piece.text
+        return Written(text, tuple(marks))
+
+    def read(self, text: str) -> Instances | Unreadable:
+        """Read the shapes of a text; two points are a box, one or more than two a polygon.
+
+        Returns:
+            The shapes in their order, in original pixels, as they stand: a box may be reversed and
+            a point outside the picture. Or why there is none.
+        """
+        if not text.strip():
+            return Unreadable("empty answer")
+        shapes, cut = self.coordinates.text.read(text)
+        problem = "cut off within a shape" if cut else "no coordinates"
+        instances, spans = [], []
+        for numerals, label, span in shapes:
+            levels = [self.coordinates.read_numeral(numeral) for numeral in numerals]
+            if len(levels) % 2:
+                problem = "an odd number of coordinates"
+            elif any(abs(level) > _LARGEST_LEVEL for level in levels):
+                problem = "a coordinate beyond any picture"
+            elif levels:
+                instances.append(Instance(self._shape(levels), label))
+                spans.append(span)
+        if instances or text.strip() == self.coordinates.text.nothing:
+            malformed = len(shapes) - len(instances)
+            return Instances(tuple(instances), cut, malformed, spans=tuple(spans))
+        return Unreadable(problem)
+
+    def _shape(self, levels: Sequence[float]) -> Shape:
+        """Return the shape that levels, in the order they are written, stand for."""
+        pairs = zip(levels[::2], levels[1::2], strict=True)
+        straight = self.coordinates.order == "xy"
+        points = tuple(self.decode(a, b) if straight else self.decode(b, a) for a, b in pairs)
+        return Box(*points[0], *points[1]) if len(points) == 2 else Polygon(points)
+
+    # -- as data ------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the frame as JSON can hold it."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """Make the frame that ``to_dict`` wrote.
+
+        Raises:
+            ValueError: If it is none.
+        """
+        found: Self = read_dataclass(cls, raw, "frame")
+        return found

@@ -1,0 +1,183 @@
+"""Rows of grounding and text detection: shapes in pixels of the original, upright picture."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mm_numeric.answers import Box, Instance, Instances, Point, Polygon, Shape
+
+
+def check_choices(task: Any, **choices: Sequence[str]) -> None:
+    """Refuse a setting of a task that is not among its choices.
+
+    Raises:
+        ValueError: If one is not.
+    """
+    for name, known in choices.items():
+        if getattr(task, name) not in known:
+            raise ValueError(f"{name} is one of {', '.join(known)}, not {getattr(task, name)!r}")
+
+
+_LONGEST_PX = 1_000_000_000  # of an edge; more is a mistake, and much more no float
+
+
+def read_id(row: Mapping[str, Any], names: Sequence[str], image: Path) -> str:
+    """Return the id of a row, under the first of these names that it has; else its picture."""
+    found = (row[name] for name in names if row.get(name) not in (None, ""))
+    return str(next(found, image))
+
+
+def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int] | None]:
+    """Read which picture a row is about, and its size where the row says it.
+
+    Raises:
+        ValueError: If there is no picture, or the size is none.
+    """
+    image = next((row[name] for name in ("image", "file", "img_path") if row.get(name)), None)
+    if not isinstance(image, str):
+        raise ValueError(f'{where}: no picture; each row needs "image" (a path).')
+    width, height = row.get("width"), row.get("height")
+    if width is None and height is None:
+        return Path(image), None
+    edges = range(1, _LONGEST_PX + 1)
+    if not (type(width) is int and width in edges and type(height) is int and height in edges):
+        raise ValueError(
+            f"{where}: width {width!r:.40} and height {height!r:.40} are not the pixels of a "
+            "picture; give both as whole numbers, or neither."
+        )
+    return Path(image), (width, height)
+
+
+def read_box(value: Any, where: str, *, xywh: bool = False) -> Box:
+    """Read ``[x1, y1, x2, y2]``, or ``[x, y, width, height]``.
+
+    Raises:
+        ValueError: If it is not four numbers, or the corners are not in this order.
+    """
+    numbers = _numbers(value, where)
+    if len(numbers) != 4:
+        form = "x, y, width, height" if xywh else "x1, y1, x2, y2"
+        raise ValueError(f"{where}: a box is [{form}], not {len(numbers)} numbers.")
+    x1, y1, x2, y2 = numbers
+    if xywh:
+        x2, y2 = x1 + x2, y1 + y2
+    if x2 < x1 or y2 < y1:
+        raise ValueError(
+            f"{where}: the box [{x1:g}, {y1:g}, {x2:g}, {y2:g}] is reversed; "
+            + ("width and height are at least 0." if xywh else "write the smaller x and y first.")
+        )
+    if x1 == x2 or y1 == y2:
+        raise ValueError(f"{where}: the box [{x1:g}, {y1:g}, {x2:g}, {y2:g}] has no area.")
+    return Box(x1, y1, x2, y2)
+
+
+def read_polygon(value: Any, where: str) -> Polygon:
+    """Read ``[x1, y1, x2, y2, x3, y3, ...]`` or ``[[x1, y1], [x2, y2], ...]``.
+
+    Raises:
+        ValueError: If it is not at least three points.
+    """
+    if isinstance(value, list) and all(isinstance(p, list) and len(p) == 2 for p in value):
+        value = [number for point in value for number in point]
+    numbers = _numbers(value, where)
+    if len(numbers) < 6 or len(numbers) % 2:
+        raise ValueError(
+            f"{where}: a polygon is [x1, y1, x2, y2, x3, y3, ...] with at least three points, not "
+            f"{len(numbers)} numbers."
+        )
+    return Polygon(tuple(zip(numbers[::2], numbers[1::2], strict=True)))
+
+
+def read_instances(row: Mapping[str, Any], where: str) -> Instances:
+    """Read the list ``instances`` of a row.
+
+    Raises:
+        ValueError: If there is none, or one of them has no shape.
+    """
+    raw = row.get("instances")
+    if not isinstance(raw, list):
+        raise ValueError(f'{where}: no "instances" (a list); it is empty where nothing is.')
+    return Instances(tuple(_instance(r, f"{where}, instances.{i}") for i, r in enumerate(raw)))
+
+
+def _instance(row: Any, where: str) -> Instance:
+    """Read one of several things in a picture.
+
+    Raises:
+        ValueError: If it has no shape.
+    """
+    if not isinstance(row, Mapping):
+        raise ValueError(f'{where}: expected an object {{"polygon": [...]}}, found {row!r:.40}.')
+    shape: Shape
+    if row.get("polygon") is not None:
+        shape = read_polygon(row["polygon"], f"{where}, polygon")
+    elif row.get("box") is not None:
+        shape = read_box(row["box"], f"{where}, box")
+    else:
+        raise ValueError(f'{where}: no shape; each instance needs "polygon" or "box".')
+    ignore = row.get("ignore", False)
+    if not isinstance(ignore, bool):
+        raise ValueError(f"{where}: ignore is true or false, not {ignore!r:.20}.")
+    label = "" if row.get("label") is None else row["label"]
+    if not isinstance(label, str):
+        raise ValueError(f"{where}: a label is a text, not {label!r:.20}.")
+    return Instance(shape, label, ignore)
+
+
+def instance_row(instance: Instance) -> dict[str, Any]:
+    """Return an instance as ``read_instances`` reads it."""
+    row: dict[str, Any] = shape_row(instance.shape)
+    if instance.label:
+        row["label"] = instance.label
+    if instance.ignore:
+        row["ignore"] = True
+    return row
+
+
+def shape_row(shape: Shape) -> dict[str, list[float]]:
+    """Return a shape as JSON: ``{"box": [...]}`` or ``{"polygon": [...]}``."""
+    name = "box" if isinstance(shape, Box) else "polygon"
+    return {name: [coordinate for point in shape.points for coordinate in point]}
+
+
+def around(shape: Shape) -> Box:
+    """Return the upright box around a shape; a reversed box is turned."""
+    xs, ys = zip(*shape.points, strict=True)
+    return Box(min(xs), min(ys), max(xs), max(ys))
+
+
+def clipped(shape: Shape, width: float, height: float) -> Shape:
+    """Return a shape with every point moved into the picture.
+
+    Raises:
+        ValueError: If it lies outside, so that no area of it is left.
+    """
+    points: tuple[Point, ...] = tuple(
+        (min(max(x, 0.0), width), min(max(y, 0.0), height)) for x, y in shape.points
+    )
+    axes = zip(zip(*shape.points, strict=True), zip(*points, strict=True), strict=True)
+    if any(len(set(after)) == 1 < len(set(before)) for before, after in axes):
+        x, y = shape.points[0]
+        raise ValueError(
+            f"the shape that begins at ({x:g}, {y:g}) is outside the picture of {width} x {height} "
+            "pixels, and nothing is left of it at the edge"
+        )
+    return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)
+
+
+def _numbers(value: Any, where: str) -> list[float]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ValueError(f"{where}: expected a list of numbers, found {value!r:.40}.")
+    for number in value:
+        if type(number) not in (int, float) or not abs(number) <= sys.float_info.max:  # nan is not
+            raise ValueError(f"{where}: {number!r:.40} is not a number.")
+    return [float(number) for number in value]
+
+
+def corners(shape: Shape) -> tuple[Point, ...]:
+    """Return the corners of a shape in their order, all four of a box."""
+    if isinstance(shape, Box):
+        x1, y1, x2, y2 = shape.x1, shape.y1, shape.x2, shape.y2
+        return (x1, y1), (x2, y1), (x2, y2), (x1, y2)
+    return shape.points

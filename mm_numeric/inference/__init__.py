@@ -1,0 +1,1 @@
+"""Generate answers, and read the distribution over digits."""

@@ -1,0 +1,104 @@
+"""What an objective is handed: which rows are supervised, and whether it all belongs together.
+
+Axes    b samples, t positions, n supervised rows, r rows of the input, c classes
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, shifted
+
+
+def supervised_rows(
+    inputs: Tensor,
+    labels: Tensor,
+    spans: NumberSpans | None,
+    shift: bool,
+    what: str,
+    find: Callable[[Tensor], NumberSpans],
+) -> tuple[Tensor, Tensor, NumberSpans, Tensor | None]:
+    """Return inputs [r, :], labels [n], the numbers, and which of the r rows are supervised.
+
+    Args:
+        inputs: [b, t, :], or [n, :] at the supervised rows.
+        labels: [b, t] or [n].
+        spans: The numbers, if they are known.
+        shift: Whether labels [b, t] stand at the token itself, and not at the row before it.
+        what: What the inputs are, for errors.
+        find: Finds the numbers in labels [b, t].
+
+    Raises:
+        ValueError: If the shapes do not belong together.
+    """
+    if inputs.dim() == 3 and labels.shape == inputs.shape[:2]:
+        if shift:
+            labels = shifted(labels)
+        if spans is None:
+            spans = find(labels)
+        rows = spans.supervised
+        if rows is None:
+            rows = (labels != IGNORE_INDEX).flatten().nonzero().squeeze(1)
+        return inputs.flatten(0, 1), labels.flatten()[rows], spans, rows
+    if inputs.dim() == 3 and labels.dim() == 1 and spans is not None and not shift:
+        rows = spans.supervised
+        if rows is not None and rows.shape == labels.shape:
+            return inputs.flatten(0, 1), labels, spans, rows
+    if inputs.dim() != 2 or labels.shape != inputs.shape[:1] or shift or spans is None:
+        raise ValueError(
+            f"an objective takes {what} [b, t, :] with labels [b, t], or {what} [n, :] with "
+            f"labels [n], already shifted and with spans; got {what} "
+            f"{list(inputs.shape)}, labels {list(labels.shape)}, shift={shift}, "
+            f"spans={'given' if spans is not None else None}."
+        )
+    return inputs, labels, spans, None
+
+
+def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -> None:
+    """Refuse labels that are no token of the head, and the spans of other labels.
+
+    Labels are looked at at once on a CPU, and elsewhere without waiting for the device.
+
+    Args:
+        labels: [n]
+        tokens: How many the head has.
+        spans: The numbers in the labels.
+        ids: [c] of the number tokens.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    known = (labels >= 0) & (labels < tokens)
+    found = labels[spans.row.clamp(max=len(labels) - 1)]
+    fine = known.all() & ((found == ids[spans.target]) & (spans.row < len(labels))).all()
+    if labels.device.type != "cpu" or torch.compiler.is_compiling():
+        torch._assert_async(fine, "labels are tokens of the head, and spans are of these labels")
+    elif not fine:
+        if not known.all():
+            raise ValueError(
+                f"the label {labels[~known][0].item()} is none of the {tokens} tokens; rows "
+                f"without a label are {IGNORE_INDEX} in labels [b, t], and are left out of "
+                "labels [n]."
+            )
+        raise ValueError(
+            "the spans are not those of these labels: make them from the labels as the rows "
+            "predict them (already shifted), with this objective's vocabulary."
+        )
+
+
+def check_head(largest_id: int, tokens: int) -> None:
+    """Refuse a head that lacks a number token.
+
+    Args:
+        largest_id: Of the number tokens.
+        tokens: How many the head has.
+
+    Raises:
+        ValueError: If it does.
+    """
+    if largest_id >= tokens:
+        raise ValueError(
+            f"the number token with id {largest_id} is none of the {tokens} tokens of "
+            "the head: the number vocabulary was made from another model's tokenizer."
+        )

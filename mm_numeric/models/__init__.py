@@ -1,0 +1,1 @@
+"""Load, adapt, group and export model weights."""

@@ -1,0 +1,163 @@
+"""A finished run in, a folder that stands alone out: weights, processor, frame and model card."""
+
+import json
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mm_numeric.config.baseline import read_baseline
+from mm_numeric.config.data import named
+from mm_numeric.config.schema import Config
+from mm_numeric.families.family import Family
+from mm_numeric.models.adapters import merged
+from mm_numeric.models.loading import load_family, load_model, quiet_unless_terminal
+from mm_numeric.models.parameter_groups import table_text
+from mm_numeric.run_folder import FINISHED, MODEL, RESULTS, read_run
+
+CARD = "README.md"
+
+
+def export(run: Path, out: Path) -> None:
+    """Write the model of a run as one that is loaded without mm-numeric.
+
+    Adapters become part of the weights, which keep their dtype; a model that was quantised for
+    training is merged into the weights that it was quantised from.
+
+    Args:
+        run: The folder of a finished run.
+        out: A folder that does not exist yet.
+
+    Raises:
+        ValueError: If the run is not finished, or the folder exists; or if it is of a baseline.
+    """
+    quiet_unless_terminal()
+    config = read_run(run)
+    if config.model.baseline is not None:
+        name = read_baseline(config.model.baseline, f"{run}, model.baseline").name
+        raise ValueError(
+            f"{run}: a model of {name} cannot be exported, for transformers has no class that "
+            "reads its numbers; predict with the run itself."
+        )
+    if out.exists():
+        raise ValueError(f"{out} exists; name a folder that does not, or delete it.")
+    config = replace(config, model=replace(config.model, quantize=None))
+    family = load_family(config, str(run / MODEL))
+    model = merged(load_model(config, family, str(run / MODEL)))
+    unfinished = out.with_name(f"{out.name}.unfinished")
+    if unfinished.exists():
+        shutil.rmtree(unfinished)
+    unfinished.mkdir(parents=True)
+    model.save_pretrained(unfinished)
+    family.save(unfinished)
+    facts = json.loads((run / FINISHED).read_text(encoding="utf-8"))
+    results = run / RESULTS
+    scored = json.loads(results.read_text(encoding="utf-8")) if results.is_file() else None
+    card = model_card(config, family, model, facts, scored, out.name)
+    (unfinished / CARD).write_text(card, encoding="utf-8")
+    unfinished.rename(out)
+
+
+def model_card(
+    config: Config,
+    family: Family,
+    model: Any,
+    facts: dict[str, Any],
+    results: dict[str, Any] | None,
+    folder: str,
+) -> str:
+    """Say in Markdown what a model was trained to do, how well it does it, and how it is loaded.
+
+    Args:
+        config: Of its run.
+        family: With the frame.
+        model: The model, whole.
+        facts: What run.json holds.
+        results: What results.json holds; None where the run was not scored.
+        folder: What the model's folder is called.
+    """
+    whole = config.to_dict()
+    frame = "None: the model reads text alone."
+    if family.takes_pictures:
+        fields = {"resize": _set(family.resize), "coordinates": _set(family.coordinates)}
+        frame = f"How pictures are seen, and places in them written:\n\n{_yaml(fields)}"
+    head = {"library_name": "transformers", "tags": ["mm-numeric", config.task_name]}
+    if "/" in config.model.name and not Path(config.model.name).exists():
+        head["base_model"] = config.model.name
+    read = facts["rows"] if facts["rows"] is not None else "a stream of"
+    rows = f"{read} rows of {named(config.data.train)}"
+    sections = {
+        "Load": _loading(family, model, folder),
+        "Task": _yaml({**whole["task"], "version": facts["task_version"]}),
+        "Prompt": _prompt(config, family),
+        "Frame": frame,
+        "Training": f"From `{config.model.name}` (revision {config.model.revision}), "
+        f"{facts['steps']} steps of {facts['batch_rows']} rows; {rows}, "
+        f"fingerprint `{facts.get('rows_sha256') or 'not kept'}`.\n\n"
+        + (f"```\n{table_text(facts['parts'])}\n```" if "parts" in facts else "")
+        + (f"\n\nAdapters, merged:\n\n{_yaml(whole['lora'])}" if config.lora else ""),
+        "Objective": _yaml(whole["objective"]),
+        "Metrics": _metrics(results),
+        "Versions": _yaml({"python": facts["python"], **facts["versions"]}),
+    }
+    body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
+    front = yaml.safe_dump(head, sort_keys=False)
+    return f"---\n{front}---\n\n# {config.title}\n\n{body}\n"
+
+
+def _loading(family: Family, model: Any, folder: str) -> str:
+    """Return the code that loads a model."""
+    kind = type(model)
+    autos = ["AutoImageProcessor"] * family.takes_pictures + ["AutoTokenizer"]
+    text = f"Weights are {str(model.dtype).removeprefix('torch.')}."
+    if kind.__module__.startswith("transformers."):
+        imports = f"from transformers import {', '.join(sorted([*autos, kind.__name__]))}\n"
+    else:
+        imports = f"from transformers import {', '.join(autos)}\n"
+        imports += f"\nfrom {kind.__module__} import {kind.__name__}\n"
+        text += (
+            f" Loading needs mm-numeric (`pip install mm-numeric`): transformers has no class for "
+            f"{family.name}, and the one that its config.json leads to would leave weights out."
+        )
+    lines = [f'model = {kind.__name__}.from_pretrained("{folder}")']
+    lines += [f'tokenizer = AutoTokenizer.from_pretrained("{folder}")']
+    if family.takes_pictures:
+        lines += [f'image_processor = AutoImageProcessor.from_pretrained("{folder}")']
+    code = f"```python\n{imports}\n" + "\n".join(lines) + "\n```"
+    return f"{text}\n\n{code}"
+
+
+def _prompt(config: Config, family: Family) -> str:
+    """Return what the model is asked, as it reads it."""
+    question = str(getattr(config.task, "prompt", "{question}"))
+    ids = family.question(question, int(family.takes_pictures))
+    said = "One image token stands for those of the picture.\n\n" if family.takes_pictures else ""
+    return f"{said}```\n{family.tokenizer.decode(ids)}\n```"
+
+
+def _metrics(results: dict[str, Any] | None) -> str:
+    """Return what a run scored as a table."""
+    if results is None:
+        return "Not scored: `mm-numeric predict` and `mm-numeric score` before `export` do."
+    lines = ["| metric | value | 95 % interval |", "|---|---|---|"]
+    for name, found in results["metrics"].items():
+        value, low, high = (
+            "none" if found[key] is None else f"{found[key]:.4g}"
+            for key in ("value", "low", "high")
+        )
+        lines.append(f"| {name} | {value} | {low} to {high} |")
+    failed = sum(results["failures"].values())
+    return "\n".join([*lines, "", f"{results['rows']} rows, {failed} answers could not be read."])
+
+
+def _yaml(value: dict[str, Any]) -> str:
+    """Return settings as a block of YAML."""
+    plain = json.loads(json.dumps(value))
+    return f"```yaml\n{yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)}```"
+
+
+def _set(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that are set."""
+    return {name: own for name, own in asdict(value).items() if own is not None}

@@ -1,0 +1,91 @@
+"""The model of a config: where its weights are, and how it is loaded with all that it needs."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from mm_numeric.baselines.baseline import with_baseline
+from mm_numeric.compat import keep_names
+from mm_numeric.config.schema import Config
+from mm_numeric.families.family import Family
+from mm_numeric.models.adapters import has_adapters, load_adapted
+from mm_numeric.registry import FAMILIES, choose
+
+TINY = "tiny"
+
+
+def device_type() -> str:
+    """Return where models run: the accelerator, or ``cpu``.
+
+    Apple's MPS has no float64, which whole numbers are summed in; the CPU takes its place.
+    """
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or accelerator.type == "mps" or not torch.accelerator.is_available():
+        return "cpu"
+    return accelerator.type
+
+
+def model_source(config: Config, folder: Path) -> str:
+    """Return where the weights are: ``model.name``, or the tiny model, made in the run folder."""
+    if config.model.name != TINY:
+        return config.model.name
+    source = folder / "init"
+    if not source.is_dir():
+        cls = choose(config.model.family, FAMILIES, "family", f"{config.title}, model.family")
+        unfinished = folder / "init.unfinished"
+        cls.make_tiny(unfinished, seed=config.trainer.get("seed", 42))
+        unfinished.rename(source)
+    return str(source)
+
+
+def load_family(config: Config, source: str) -> Family:
+    """Load the tokenizer and the image processor of a checkpoint."""
+    cls = choose(config.model.family, FAMILIES, "family", f"{config.title}, model.family")
+    if config.model.baseline is not None:
+        cls = with_baseline(cls, config.model.baseline, f"{config.title}, model.baseline")
+    with _one_sentence(config, source):
+        family: Family = cls.load(source, config.model)
+        return family
+
+
+def load_model(config: Config, family: Family, source: str) -> Any:
+    """Load the weights of a config's model; where a folder holds adapters, on what they are for."""
+    with _one_sentence(config, source):
+        if has_adapters(source):
+            model = load_adapted(family, source, config.model)
+        else:
+            model = family.load_model(source, config.model)
+    keep_names(model)
+    return model
+
+
+def quiet_unless_terminal() -> None:
+    """Show transformers' own progress bars on a terminal only."""
+    if not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()
+
+
+@contextmanager
+def _one_sentence(config: Config, source: str) -> Iterator[None]:
+    """Turn what from_pretrained raises for a wrong name into one sentence."""
+    try:
+        yield
+    except (OSError, ImportError, KeyError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"{config.title}, model.name: {source!r} cannot be loaded ({first}). Give a hub name, "
+            f"a folder with a checkpoint, or {TINY!r}."
+        ) from error
+    except RuntimeError as error:  # under ZeRO-3 alone; elsewhere the family refuses it
+        lines = [line.strip() for line in str(error).splitlines() if "size mismatch" in line]
+        if not lines:
+            raise
+        raise ValueError(
+            f"{config.title}, model.name: {source!r} has weights of another shape ({lines[0]}); "
+            "give the folder of a complete checkpoint."
+        ) from error

@@ -1,0 +1,1 @@
+"""Numbers in text (numerals), in a tokenizer (vocabulary) and in a batch (spans)."""

@@ -1,0 +1,322 @@
+"""The numbers in a batch of labels, as flat tensors.
+
+Axes    k number tokens, m numbers, n supervised rows (rows whose next token has a label)
+
+They are made once, on the CPU, where the batch is put together. Every numeric loss is then a
+gather, a softmax over [k, classes] and a sum by number: no loop, nothing to look for on the GPU.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mm_numeric.answers import ROLES, Mark
+from mm_numeric.numbers.numerals import Numeral, find_numerals
+from mm_numeric.numbers.vocabulary import NumberVocabulary
+
+IGNORE_INDEX = -100
+"""The label of a token that is not trained on, as everywhere in transformers."""
+
+
+def shifted(labels: Tensor) -> Tensor:
+    """Move labels [b, t] from their own positions to those that predict them (causal models)."""
+    return torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
+
+
+class TokenNumber(NamedTuple):
+    """One number in one sequence of tokens."""
+
+    value: float
+    sign: int
+    positions: tuple[int, ...]
+    """Where its number tokens are in the sequence."""
+
+    targets: tuple[int, ...]
+    """The class of each in the vocabulary."""
+
+    places: tuple[int, ...]
+    """The power of ten of the last digit of each: 0 units, 1 tens, -1 tenths."""
+
+    role: str = "free"
+    group: int = -1
+
+
+def numbers_in_labels(
+    labels: Sequence[int],
+    vocabulary: NumberVocabulary,
+    *,
+    digit_runs: bool = False,
+    thousands: bool = False,
+) -> list[TokenNumber]:
+    """Find the numbers of one sequence of labels from the ids alone (every role is ``free``).
+
+    They are those that stand in the text of the tokens. A number is left out, and trained with
+    cross-entropy alone, if a digit of it is in a token that is no number token (``mp3``) or that
+    holds digits of two numbers (``5-7``).
+
+    Args:
+        labels: Token ids; ``IGNORE_INDEX`` ends a number like any other token.
+        vocabulary: What the ids are worth.
+        digit_runs: Read runs of digits, as ``find_numerals`` says.
+        thousands: Read commas within a number, as ``find_numerals`` says.
+    """
+    pieces = [vocabulary.spelling.get(label, " ") for label in labels]
+    at = [position for position, piece in enumerate(pieces) for _ in piece]
+    numbers = []
+    for numeral in find_numerals("".join(pieces), digit_runs=digit_runs, thousands=thousands):
+        number = _from_pieces(numeral, at, labels, vocabulary)
+        if number is not None:
+            numbers.append(number)
+    whole = [
+        _whole(vocabulary.classes[label], position, vocabulary)
+        for position, label in enumerate(labels)
+        if label in vocabulary.classes and not vocabulary.tokens[vocabulary.classes[label]].digits
+    ]
+    return sorted(numbers + whole, key=lambda number: number.positions)
+
+
+def numbers_in_answer(
+    text: str,
+    marks: Iterable[Mark],
+    ids: Sequence[int],
+    offsets: Sequence[tuple[int, int]],
+    vocabulary: NumberVocabulary,
+) -> list[TokenNumber]:
+    """Find the marked numbers of one answer in its tokens, with the roles that the task gave them.
+
+    Args:
+        text: The answer.
+        marks: Where its numbers are, from the task that wrote it.
+        ids: Its tokens.
+        offsets: First and last-plus-one character of each token in ``text``.
+        vocabulary: What the ids are worth.
+
+    Raises:
+        ValueError: If a mark is not a number, or a digit in it is in no number token, or in one
+            that reaches into another number: a numeric loss would then pass over it in silence.
+    """
+    classes = [vocabulary.classes.get(token) for token in ids]
+    at: dict[int, int] = {}
+    whole: dict[tuple[int, int], int] = {}
+    for i, (j, (start, end)) in enumerate(zip(classes, offsets, strict=True)):
+        if j is None or start == end:
+            continue
+        if not vocabulary.tokens[j].digits:
+            whole[start, end] = i
+        elif "".join(filter(str.isdigit, text[start:end])) == vocabulary.tokens[j].digits:
+            at.update(dict.fromkeys(range(start, end), i))
+    numbers = []
+    for mark in marks:
+        if (mark.start, mark.end) in whole:
+            position = whole[mark.start, mark.end]
+            number = _whole(vocabulary.classes[ids[position]], position, vocabulary)
+        else:
+            number = _marked_numeral(text, mark, at, ids, vocabulary)
+        numbers.append(number._replace(role=mark.role, group=mark.group))
+    return numbers
+
+
+def _marked_numeral(
+    text: str,
+    mark: Mark,
+    at: Mapping[int, int],
+    ids: Sequence[int],
+    vocabulary: NumberVocabulary,
+) -> TokenNumber:
+    """Read one marked number that is written with digits; ``at`` has the token of a character."""
+    numeral = Numeral(mark.start, mark.end, text[mark.start : mark.end])
+    if find_numerals(numeral.text, thousands=True) != [Numeral(0, len(numeral.text), numeral.text)]:
+        raise ValueError(f"the answer {text!r} marks {numeral.text!r}, which is not a number.")
+    for character in numeral.places():
+        if character not in at:
+            raise ValueError(
+                f"the answer {text!r}: the digit {text[character]!r} at character {character} is "
+                "in no number token, so that a numeric loss cannot see it."
+            )
+    number = _from_pieces(numeral, at, ids, vocabulary)
+    if number is None:
+        raise ValueError(
+            f"the answer {text!r}: a token of {numeral.text!r} at character {numeral.start} holds "
+            "digits of another number too, so that a numeric loss cannot see it."
+        )
+    return number
+
+
+def _from_pieces(
+    numeral: Numeral,
+    at: Sequence[int] | Mapping[int, int],
+    ids: Sequence[int],
+    vocabulary: NumberVocabulary,
+) -> TokenNumber | None:
+    """Put a number together from its tokens; None where one is not a piece of it alone.
+
+    Args:
+        numeral: The number in the text.
+        at: The position of the token that each character of the text comes from.
+        ids: The tokens.
+        vocabulary: What the ids are worth.
+    """
+    places: dict[int, list[int]] = {}
+    for character, place in numeral.places().items():
+        places.setdefault(at[character], []).append(place)
+    targets = [vocabulary.classes.get(ids[position]) for position in places]
+    for target, its_places in zip(targets, places.values(), strict=True):
+        if target is None or len(vocabulary.tokens[target].digits) != len(its_places):
+            return None
+    return TokenNumber(
+        value=numeral.value,
+        sign=numeral.sign,
+        positions=tuple(places),
+        targets=tuple(target for target in targets if target is not None),
+        places=tuple(min(its_places) for its_places in places.values()),
+    )
+
+
+def _whole(target: int, position: int, vocabulary: NumberVocabulary) -> TokenNumber:
+    """Return the number that one token is on its own."""
+    value = vocabulary.tokens[target].value
+    sign = -1 if value < 0 else 1
+    return TokenNumber(value, sign, positions=(position,), targets=(target,), places=(0,))
+
+
+@dataclass(frozen=True, eq=False)
+class NumberSpans:
+    """The numbers of a batch.
+
+    Attributes:
+        row: [k] which supervised row predicts this number token.
+        target: [k] which class of the vocabulary it should be.
+        place: [k] power of ten of the token's last digit: 0 units, 1 tens, -1 tenths.
+        number: [k] which number it belongs to, 0 to m - 1.
+        value: [m] the number, float64, sign included.
+        sign: [m] +1 or -1.
+        role: [m] index into ``mm_numeric.answers.ROLES``.
+        group: [m] which box, polygon or time of its sample it belongs to; -1 when none.
+        sample: [m] which sample of the batch.
+        samples: [] how many samples the batch has, those without numbers included.
+        boxes: [q, 4] the numbers that are x1, y1, x2 and y2 of a box: the groups of a sample that
+            have two numbers of role ``x`` and two of role ``y`` (and no others), in their order.
+        times: [r, 2] the numbers that are hour and minute of a time.
+        supervised: [n] which of the b * t positions of the batch each supervised row is; None
+            where that is not known, the rows having been selected before.
+    """
+
+    row: Tensor
+    target: Tensor
+    place: Tensor
+    number: Tensor
+    value: Tensor
+    sign: Tensor
+    role: Tensor
+    group: Tensor
+    sample: Tensor
+    samples: Tensor
+    boxes: Tensor
+    times: Tensor
+    supervised: Tensor | None = None
+
+    @classmethod
+    def build(
+        cls,
+        numbers: Sequence[Sequence[TokenNumber]],
+        rows: Sequence[Mapping[int, int]],
+        supervised: Sequence[int] | None = None,
+    ) -> "NumberSpans":
+        """Put the numbers of a batch together.
+
+        Args:
+            numbers: The numbers of each sample.
+            rows: For each sample, which supervised row of the batch predicts a position of it.
+            supervised: Which of the b * t positions each supervised row is.
+        """
+        found = [(s, number) for s, sample in enumerate(numbers) for number in sample]
+        tokens = [
+            (rows[s][position], target, place, m)
+            for m, (s, number) in enumerate(found)
+            for position, target, place in zip(
+                number.positions, number.targets, number.places, strict=True
+            )
+        ]
+        columns = torch.tensor(tokens, dtype=torch.long).reshape(-1, 4).T.contiguous()
+        row, target, place, number = columns
+        return cls(
+            row=row,
+            target=target,
+            place=place,
+            number=number,
+            value=torch.tensor([n.value for _, n in found], dtype=torch.float64),
+            sign=torch.tensor([n.sign for _, n in found], dtype=torch.long),
+            role=torch.tensor([ROLES.index(n.role) for _, n in found], dtype=torch.long),
+            group=torch.tensor([n.group for _, n in found], dtype=torch.long),
+            sample=torch.tensor([s for s, _ in found], dtype=torch.long),
+            samples=torch.tensor(len(numbers)),
+            boxes=_grouped(found, ("x", "y", "x", "y")),
+            times=_grouped(found, ("hour", "minute")),
+            supervised=None if supervised is None else torch.tensor(supervised, dtype=torch.long),
+        )
+
+    @classmethod
+    def from_labels(
+        cls,
+        labels: Tensor,
+        vocabulary: NumberVocabulary,
+        *,
+        digit_runs: bool = False,
+        thousands: bool = False,
+    ) -> "NumberSpans":
+        """Find the numbers of a batch from its label ids alone.
+
+        The supervised rows are the positions of ``labels`` that are not ``IGNORE_INDEX``, counted
+        from left to right and top to bottom.
+
+        Args:
+            labels: [b, t] the token that each row predicts (shift before the call). They are read
+                on the CPU: from a GPU that is one synchronisation, so do it where batches are made.
+            vocabulary: What the ids are worth.
+            digit_runs: Read runs of digits, as ``find_numerals`` says.
+            thousands: Read commas within a number, as ``find_numerals`` says.
+        """
+        numbers, rows = [], []
+        supervised: list[int] = []
+        for i, sequence in enumerate(labels.tolist()):
+            at = [p for p, label in enumerate(sequence) if label != IGNORE_INDEX]
+            rows.append({p: len(supervised) + row for row, p in enumerate(at)})
+            supervised += [i * len(sequence) + p for p in at]
+            numbers.append(
+                numbers_in_labels(sequence, vocabulary, digit_runs=digit_runs, thousands=thousands)
+            )
+        return cls.build(numbers, rows, supervised).to(labels.device)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "NumberSpans":
+        """Return the same spans on a device."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> "NumberSpans":
+        """Return the same spans in page-locked memory, as DataLoader asks of a batch."""
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "NumberSpans":
+        """Return the same spans with every tensor changed."""
+        there = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "supervised"}
+        supervised = None if self.supervised is None else change(self.supervised)
+        changed = {name: change(tensor) for name, tensor in there.items()}
+        return NumberSpans(**changed, supervised=supervised)
+
+
+def _grouped(found: Sequence[tuple[int, TokenNumber]], roles: tuple[str, ...]) -> Tensor:
+    """Return the numbers of each group that has just these roles, in this order, [q, roles]."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for m, (sample, number) in enumerate(found):
+        if number.group >= 0:
+            groups.setdefault((sample, number.group), []).append(m)
+    table = []
+    for members in groups.values():
+        of_role: dict[str, list[int]] = {}
+        for m in members:
+            of_role.setdefault(found[m][1].role, []).append(m)
+        if sorted(found[m][1].role for m in members) == sorted(roles):
+            table.append([of_role[role].pop(0) for role in roles])
+    return torch.tensor(table, dtype=torch.long).reshape(-1, len(roles))

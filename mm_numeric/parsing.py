@@ -1,0 +1,200 @@
+"""Strict reading: YAML and JSON without surprises, dataclasses filled with every type checked."""
+
+import math
+import types
+import typing
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mm_numeric.registry import unknown
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """A loader that refuses a key that stands twice: plain YAML keeps the last in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                continue  # refused below
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Parse YAML.
+
+    Raises:
+        ValueError: One sentence with the line, if it is not YAML or a key stands twice.
+    """
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ValueError(f"{where}, line {line}: {error.problem}.") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2020-13-45
+        raise ValueError(f"{where}: not YAML ({error}).") from error
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds settings.
+
+    Raises:
+        ValueError: If it cannot be read, or holds no settings.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read ({error}).") from error
+    raw = parse_yaml(text, path.name)
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path.name}: expected settings as `key: value`, found {raw!r:.60}.")
+    return raw
+
+
+def with_override(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
+    """Return settings with one changed, given as ``data.train.seed=3``.
+
+    A name where a mapping is meant (``objective: ntil``) becomes that mapping's preset or name, so
+    that ``objective.weight=0.8`` works on it.
+
+    Raises:
+        ValueError: If there is no ``=``, or the path leads through something that has no settings.
+    """
+    path, equals, text = override.partition("=")
+    if not equals or not path:
+        raise ValueError(f"{override}: write an override as name.of.setting=value.")
+    return with_setting(raw, path, parse_yaml(text, override), override)
+
+
+def with_setting(raw: Mapping[str, Any], path: str, value: Any, where: str) -> dict[str, Any]:
+    """Return settings with one changed, as ``with_override`` does; ``where`` is for errors."""
+    changed: dict[str, Any] = _set(dict(raw), path.split("."), value, where, ())
+    return changed
+
+
+def _set(at: Any, path: list[str], value: Any, override: str, done: tuple[str, ...]) -> Any:
+    """Set the value behind a path, on copies."""
+    if not path:
+        return value
+    key, rest = path[0], path[1:]
+    if at is None:
+        at = {}
+    if isinstance(at, str) and done in {("objective",), ("task",)}:
+        at = {"preset" if done == ("objective",) else "name": at}
+    if isinstance(at, list) and key.isdecimal() and int(key) < len(at):
+        items = list(at)
+        items[int(key)] = _set(items[int(key)], rest, value, override, (*done, key))
+        return items
+    if not isinstance(at, Mapping):
+        raise ValueError(f"{override}: {'.'.join(done)} has no setting {key!r}; it is {at!r:.60}.")
+    return {**at, key: _set(at.get(key), rest, value, override, (*done, key))}
+
+
+def read_dataclass(cls: type, raw: Any, where: str) -> Any:
+    """Fill a dataclass from settings.
+
+    Args:
+        cls: A dataclass; its annotations say what is allowed.
+        raw: What YAML gave.
+        where: File and field, for errors.
+
+    Raises:
+        ValueError: If a setting is unknown, missing, of the wrong type, or refused by the class.
+    """
+    if not isinstance(raw, Mapping):
+        names = ", ".join(f.name for f in fields(cls))
+        raise ValueError(f"{where}: expected settings ({names}), found {raw!r:.60}.")
+    hints = typing.get_type_hints(cls)
+    known = {f.name: f for f in fields(cls)}
+    for key in raw:
+        if key not in known:
+            raise unknown(key, known, "setting", where)
+    for name, declared in known.items():
+        if name not in raw and declared.default is MISSING and declared.default_factory is MISSING:
+            raise ValueError(f"{where}: the setting {name!r} is missing.")
+    values = {key: read_value(hints[key], value, f"{where}.{key}") for key, value in raw.items()}
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {str(error).rstrip('.')}.") from error
+
+
+def read_value(hint: Any, value: Any, where: str) -> Any:
+    """Check one value against a type, and return it in that type.
+
+    Raises:
+        ValueError: If it is not of that type.
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if is_dataclass(hint) and isinstance(hint, type):
+        return read_dataclass(hint, value, where)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        chosen = [a for a in arguments if a is not type(None)]
+        if isinstance(value, list | tuple):  # it is told what is wrong with it as a list
+            chosen = [a for a in chosen if typing.get_origin(a) in (tuple, Sequence)] or chosen
+        for option in chosen[:-1]:
+            try:
+                return read_value(option, value, where)
+            except ValueError:
+                continue
+        return read_value(chosen[-1], value, where)
+    if origin in (tuple, Sequence):
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{where}: {value!r:.60} is not a list; write [a, b].")
+        return tuple(read_value(arguments[0], v, f"{where}.{i}") for i, v in enumerate(value))
+    if hint is Mapping or origin in (Mapping, dict) or hint is dict:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{where}: expected settings as `key: value`, found {value!r:.60}.")
+        return dict(value)
+    return read_scalar(hint, value, where)
+
+
+def read_scalar(kind: type, value: Any, where: str) -> Any:
+    """Check a number, a text or a yes-or-no against its type; an int may stand for a float.
+
+    Raises:
+        ValueError: If it is of another type.
+    """
+    if kind is float and type(value) in (int, float) and value == value:  # not nan
+        return float(value)
+    if type(value) is kind and kind is not float:
+        return value
+    reason = f"{where}: {value!r:.60} is not {_NAMES.get(kind, kind.__name__)}."
+    if kind in (int, float) and isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            raise ValueError(reason) from None
+        if not math.isfinite(number) or (kind is int and not number.is_integer()):
+            raise ValueError(reason)
+        written = _as_yaml(number) if kind is float else str(int(number))
+        raise ValueError(f"{reason} YAML reads {value} as text: write {written}.")
+    if kind is str and type(value) in (int, float, bool):
+        raise ValueError(
+            f"{reason} YAML reads 12:30, 7 and on as numbers and switches: use quotes."
+        )
+    raise ValueError(reason)
+
+
+def _as_yaml(number: float) -> str:
+    """Write a number so that YAML 1.1 reads a number: with a point, and a sign in the exponent."""
+    digits, e, exponent = repr(number).partition("e")
+    digits = digits if "." in digits else f"{digits}.0"
+    return f"{digits}e{int(exponent):+d}" if e else digits
+
+
+_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}

@@ -1,0 +1,170 @@
+"""Every name that a config or an option may use, and where its object is defined.
+
+Adding a task, a family, a baseline, a loss term, an importer or a scorer is one new file and one
+line in a table here. The tables hold import paths, so this module loads none of them.
+"""
+
+import importlib
+import warnings
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from mm_numeric.answers import Box, Choice, ClockTime, Instances, Number, ShortAnswer, Text
+from mm_numeric.moved import MOVED_MODULES
+
+TASKS: Mapping[str, str] = {
+    "arithmetic": "mm_numeric.tasks.arithmetic:Arithmetic",
+    "clock": "mm_numeric.tasks.clock:Clock",
+    "grounding": "mm_numeric.tasks.grounding:Grounding",
+    "gsm8k": "mm_numeric.tasks.gsm8k:GSM8K",
+    "mathematics": "mm_numeric.tasks.mathematics:Mathematics",
+    "mathvista": "mm_numeric.tasks.mathvista:MathVista",
+    "multiplication": "mm_numeric.tasks.multiplication:Multiplication",
+    "multirc": "mm_numeric.tasks.multirc:MultiRC",
+    "numbers": "mm_numeric.tasks.numbers:Numbers",
+    "rjokes": "mm_numeric.tasks.rjokes:RJokes",
+    "text_detection": "mm_numeric.tasks.text_detection:TextDetection",
+}
+
+
+FAMILIES: Mapping[str, str] = {
+    "paligemma": "mm_numeric.families.paligemma:PaliGemma",
+    "llava": "mm_numeric.families.llava:Llava",
+    "yi_vl": "mm_numeric.families.yi_vl:YiVL",
+    "qwen2_vl": "mm_numeric.families.qwen2_vl:Qwen2VL",
+    "qwen2_5_vl": "mm_numeric.families.qwen2_5_vl:Qwen2_5VL",
+    "qwen3_vl": "mm_numeric.families.qwen3_vl:Qwen3VL",
+    "causal_lm": "mm_numeric.families.causal_lm:CausalLM",
+    "t5": "mm_numeric.families.t5:T5",
+}
+"""Name of each family to where its class is."""
+
+
+HABITS: Mapping[str, Mapping[str, str]] = {
+    "paligemma": {"grounding": "detect {phrase}", "text_detection": "detect text"},
+    "llava": {
+        "grounding": "Provide the bounding box coordinate of the region this sentence describes: "
+        "{phrase}"
+    },
+    "qwen2_5_vl": {"grounding": "Locate {phrase}, output its bbox coordinates using JSON format."},
+    "qwen3_vl": {"grounding": "Locate {phrase}, output its bbox coordinates in JSON format."},
+}
+"""How a family was trained to be asked, by task: the prompt of a config that has none."""
+
+
+BASELINES: Mapping[str, str] = {
+    "regression_head": "mm_numeric.baselines.regression_head:RegressionHead",
+    "regression_transformer": "mm_numeric.baselines.regression_transformer:RegressionTransformer",
+    "xval": "mm_numeric.baselines.xval:Xval",
+}
+"""Name of each baseline to where its class is."""
+
+
+TERMS: Mapping[str, str] = {
+    "digit_ce": "mm_numeric.losses.terms.digit_entropy:PlaceWeightedCrossEntropy",
+    "gce": "mm_numeric.losses.terms.soft_targets:GaussianCrossEntropy",
+    "ntl_was": "mm_numeric.losses.terms.expected_distance:ExpectedDistance",
+    "ntl_was_cdf": "mm_numeric.losses.terms.expected_distance:CumulativeDistance",
+    "ntl_mse": "mm_numeric.losses.terms.expected_value:SquaredError",
+    "ntl_mae": "mm_numeric.losses.terms.expected_value:AbsoluteError",
+    "ntl_huber": "mm_numeric.losses.terms.expected_value:HuberError",
+    "nl_ntl": "mm_numeric.losses.terms.whole_number:SymmetricPercentage",
+    "rps": "mm_numeric.losses.terms.proper_scores:RankedProbability",
+    "smmd": "mm_numeric.losses.terms.proper_scores:SmoothedDiscrepancy",
+    "dist2": "mm_numeric.losses.terms.soft_targets:SpreadTarget",
+    "del": "mm_numeric.losses.terms.digit_entropy:DigitEntropy",
+    "emd": "mm_numeric.losses.terms.expected_distance:DigitDistance",
+    "emd_exp": "mm_numeric.losses.terms.expected_distance:PlaceWeightedDistance",
+    "relative": "mm_numeric.losses.terms.whole_number:RelativeError",
+    "magnitude": "mm_numeric.losses.terms.whole_number:MagnitudeError",
+    "relative_soft": "mm_numeric.losses.terms.whole_number:SoftRelativeError",
+    "magnitude_soft": "mm_numeric.losses.terms.whole_number:SoftMagnitudeError",
+    "box_l1": "mm_numeric.losses.terms.boxes_and_times:BoxDistance",
+    "box_giou": "mm_numeric.losses.terms.boxes_and_times:BoxOverlap",
+    "time": "mm_numeric.losses.terms.boxes_and_times:TimeDistance",
+}
+"""Name of each term to where its class is."""
+
+
+IMPORTERS: Mapping[str, str] = {
+    "rows": "mm_numeric.importers.rows:Rows",
+    "coco": "mm_numeric.importers.coco:Coco",
+    "refcoco": "mm_numeric.importers.refcoco:RefCoco",
+    "icdar2015": "mm_numeric.importers.icdar:Icdar2015",
+    "icdar2013": "mm_numeric.importers.icdar:Icdar2013",
+    "mmocr": "mm_numeric.importers.mmocr:MMOCR",
+    "totaltext": "mm_numeric.importers.totaltext:TotalText",
+    "ctw1500": "mm_numeric.importers.ctw1500:CTW1500",
+    "llava": "mm_numeric.importers.llava:Llava",
+    "mathematics": "mm_numeric.importers.mathematics:Mathematics",
+    "rjokes": "mm_numeric.importers.rjokes:RJokes",
+    "swift": "mm_numeric.importers.swift:Swift",
+    "mathvista": "mm_numeric.importers.mathvista:MathVista",
+    "gsm8k": "mm_numeric.importers.gsm8k:GSM8K",
+    "multirc": "mm_numeric.importers.multirc:MultiRC",
+}
+
+
+SCORERS: Mapping[type, str] = {
+    Box: "mm_numeric.evaluation.metrics.boxes:BOXES",
+    Instances: "mm_numeric.evaluation.metrics.detection:TEXT_DETECTION",
+    ClockTime: "mm_numeric.evaluation.metrics.clock:TIMES",
+    Number: "mm_numeric.evaluation.metrics.numbers:NUMBERS",
+    ShortAnswer: "mm_numeric.evaluation.metrics.mathvista:MATHVISTA",
+    Text: "mm_numeric.evaluation.metrics.text:TEXTS",
+    Choice: "mm_numeric.evaluation.metrics.text:CHOICES",
+}
+"""How each kind of answer is judged, unless the task names its ``scorer``."""
+
+
+PROTOCOLS: Mapping[str, str] = {
+    "icdar2015": "mm_numeric.evaluation.metrics.detection:TEXT_DETECTION",
+    "labelled": "mm_numeric.evaluation.metrics.detection:LABELLED_DETECTION",
+    "deteval_total_text": "mm_numeric.evaluation.metrics.deteval:DETEVAL_TOTAL_TEXT",
+    "deteval_icdar2013": "mm_numeric.evaluation.metrics.deteval:DETEVAL_ICDAR2013",
+}
+"""Ways to judge the shapes of a picture; the first is the default."""
+
+
+def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:
+    """Return what a table holds under a name, or what ``my_package.module:Name`` points to.
+
+    Args:
+        name: A key of ``table``, or an import path with a colon.
+        table: Values, or import paths with a colon that are loaded on first use.
+        what: What the names stand for ("task", "loss term"), for the error.
+        where: The file and field that the name came from, for the error.
+
+    Raises:
+        ValueError: If the name is not in the table, or its import path leads nowhere.
+    """
+    if name not in table and ":" not in name:
+        raise unknown(name, table, what, where)
+    entry = table.get(name, name)
+    return load(entry, where) if isinstance(entry, str) else entry
+
+
+def load(path: str, where: str) -> Any:
+    """Import ``package.module:Name``; an old path loads with a warning.
+
+    Raises:
+        ValueError: If the module or the name does not exist.
+    """
+    module, _, attribute = path.partition(":")
+    if module in MOVED_MODULES:
+        module = MOVED_MODULES[module]
+        message = f"{where}: {path} has moved; write {module}:{attribute}."
+        warnings.warn(message, FutureWarning, stacklevel=2)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # ":X", ".a:X"
+        raise ValueError(f"{where}: {path!r} cannot be imported ({error}).") from error
+
+
+def unknown(name: object, known: Iterable[str], what: str, where: str) -> ValueError:
+    """Return the error for a name that is not in a table: place, value, nearest, choices."""
+    names = sorted(known)
+    near = get_close_matches(str(name), names, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return ValueError(f"{where}: there is no {what} {name!r}.{hint} Known: {', '.join(names)}.")

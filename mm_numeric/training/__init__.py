@@ -1,0 +1,1 @@
+"""The trainer, its callbacks, and integrations with other trainers."""

@@ -1,0 +1,100 @@
+"""Stop a run in which a parameter group that is trained receives no gradient."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import TrainerCallback
+
+from mm_numeric.config.parts import FROZEN, PARTS
+from mm_numeric.models.parameter_groups import _SEEING, ModelParts
+
+
+class GradientCheck(TrainerCallback):
+    """Stops a run whose first step leaves a trained part without a gradient.
+
+    It looks at parts, not at tensors: the last layer of a CLIP tower has none where LLaVA takes the
+    features from the layer before. What sees pictures is waited for until there is one, and a step
+    whose rows are all left out says nothing.
+    """
+
+    def __init__(self, parts: ModelParts) -> None:
+        """Check the parts of a model."""
+        self.parts = parts
+        self._hooks = ExitStack()
+        self._waiting: list[str] = []
+        self._found: set[str] = set()
+        self._seen_picture = self._seen_answer = False
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
+        """Look out for pictures, and under DeepSpeed for gradients: it keeps them to itself."""
+        present = {self.parts.part(name) for name, _ in model.named_parameters()}
+        frozen = {part for part in present if self.parts.settings.of(part).how == FROZEN}
+        self._waiting = [part for part in PARTS if part in present - frozen]
+        hook = model.register_forward_pre_hook(self._look_at_batch, with_kwargs=True)
+        self._hooks.callback(hook.remove)
+        if args.deepspeed_plugin is not None:
+            for part, parameter in self._trained(model):
+                hook = parameter.register_hook(lambda grad, part=part: self._note(part, grad))
+                self._hooks.callback(hook.remove)
+
+    def on_pre_optimizer_step(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
+        """Look at the gradients of a step, on all ranks together.
+
+        Raises:
+            ValueError: If a part has none.
+        """
+        if not self._waiting:
+            return
+        for part, parameter in self._trained(model):
+            if part in self._waiting and part not in self._found and parameter.grad is not None:
+                grad = parameter.grad
+                self._note(part, grad.to_local() if hasattr(grad, "to_local") else grad)
+        seen = [*(part in self._found for part in self._waiting)]
+        seen += [self._seen_picture, self._seen_answer]
+        flags = torch.tensor(seen, dtype=torch.int32, device=args.device)
+        if args.world_size > 1:
+            torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)
+        *found, picture, answer = flags.tolist()
+        missing = [part for part, seen in zip(self._waiting, found, strict=True) if not seen]
+        without = [part for part in missing if picture or part not in _SEEING]
+        if without and answer:
+            how = self.parts.settings.of(without[0]).how
+            raise ValueError(
+                f"{self.parts.where}, parts.{without[0]}: it is {how}, and step "
+                f"{state.global_step + 1} left no gradient in any of its parameters; freeze it, or "
+                "see what keeps the loss from it (use_reentrant in gradient_checkpointing_kwargs?)."
+            )
+        self._waiting = missing
+        if not missing:
+            self._hooks.close()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Leave the model as it was."""
+        self._hooks.close()
+
+    def _look_at_batch(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if not module.training:  # it is tried out
+            return
+        rows, decoded = kwargs.get("logits_to_keep"), kwargs.get("decoder_input_ids")
+        if not self._seen_picture and "pixel_values" in kwargs:
+            # A blank picture that is seen for other ranks' sake is in the last row, unanswered.
+            self._seen_picture = not isinstance(rows, Tensor) or bool(rows[-1].any())
+        if not self._seen_answer:  # a batch whose rows are all left out has none
+            started = decoded is None or decoded.shape[1] > 1
+            self._seen_answer = bool(rows.any()) if isinstance(rows, Tensor) else started
+
+    def _note(self, part: str, grad: Tensor) -> None:
+        if part not in self._found and bool(grad.any()):
+            self._found.add(part)
+
+    def _trained(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                yield self.parts.part(name), parameter

@@ -1,0 +1,1 @@
+"""Renderers of synthetic images: clock faces, scenes and pages of words."""

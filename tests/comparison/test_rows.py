@@ -1,0 +1,170 @@
+"""Grids become rows: every combination once, with a name and the warm start that it needs."""
+
+import itertools
+from dataclasses import asdict, replace
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import small_config
+
+from mm_numeric.comparison.rows import compared_rows
+from mm_numeric.config.reader import config_from_dict
+from mm_numeric.losses.presets import PRESETS
+
+AXES = {
+    "objective": ["ce", "emd", "ntl_was"],
+    "objective.weight": [0.15, 0.3, 0.8, 2],
+    "objective.reduction": ["items", "samples"],
+    "objective.on_nan": {"kept": "keep", "stopped": "error"},
+    "trainer.learning_rate": [1.0e-3, 2.0e-3],
+    "task.label_noise_minutes": [0, 5.0],
+    "model.attention": ["sdpa", "eager"],
+}
+
+
+def config_of(folder, objectives="[]", *, control="null", grid=None, **axes):
+    """Return the config of a comparison with a grid; ``__`` stands for a point."""
+    axes = grid or {name.replace("__", "."): values for name, values in axes.items()}
+    written = yaml.safe_dump(axes, default_flow_style=True, width=999, sort_keys=False)
+    compare = f"control: {control}, grid: {written}"
+    where = f"output_dir: {folder / 'compare'}, objectives: {objectives}"
+    config = small_config(folder, f"compare={{{where}, {compare}}}")
+    compared_rows(config, "clock_tiny.yaml")
+    return config
+
+
+def named(config):
+    return {row.name: row for row in compared_rows(config)}
+
+
+def test_a_grid_is_rows_with_the_names_of_what_differs(tmp_path):
+    objectives = ["ntl_was", {"name": "soft", "preset": "gce"}]
+    config = config_of(tmp_path, "[ce]", objective=objectives, objective__weight=[0.15, 2])
+    assert [row.name for row in compared_rows(config)] == [
+        "ce", "ntl_was_weight_0.15", "ntl_was_weight_2", "soft_weight_0.15", "soft_weight_2",
+    ]  # fmt: skip
+    row = named(config)["soft_weight_2"]
+    assert row.config.objective.spec == replace(PRESETS["gce"], weight=2.0)
+    assert {row.warm_start for row in compared_rows(config)} == {"warm_start"}
+    assert all(row.config.compare is None for row in compared_rows(config))
+
+
+def test_without_an_objective_the_config_s_own_is_varied(tmp_path):
+    weights = {"all": 0.2, "without_relative": 0}
+    found = named(config_of(tmp_path, objective__terms__1__weight=weights))
+    assert list(found) == ["ntil_all", "ntil_without_relative"]
+    terms = found["ntil_without_relative"].config.objective.spec.terms
+    assert [term.weight for term in terms] == [1.0, 0.0, 0.2]
+
+
+@settings(max_examples=20, deadline=None)
+@given(chosen=st.sets(st.sampled_from(list(AXES)), min_size=1, max_size=4))
+@pytest.mark.slow
+def test_every_combination_is_one_row_that_is_read_again_the_same(tmp_path_factory, chosen):
+    folder = tmp_path_factory.getbasetemp()
+    grid = {axis: AXES[axis] for axis in AXES if axis in chosen}
+    config = config_of(folder, **{axis.replace(".", "__"): grid[axis] for axis in grid})
+    rows = compared_rows(config)
+    combinations = list(
+        itertools.product(*(v.values() if isinstance(v, dict) else v for v in grid.values()))
+    )
+    assert len(rows) == len({row.name for row in rows}) == len(combinations)
+    for row, values in zip(rows, combinations, strict=True):
+        wanted = dict(zip(grid, values, strict=True))
+        written = row.config.to_dict()
+        preset = PRESETS[wanted.pop("objective", "ntil")]
+        spec = asdict(preset) | {
+            axis.partition(".")[2]: value for axis, value in wanted.items() if "objective." in axis
+        }
+        assert asdict(row.config.objective.spec) == spec
+        for axis, value in wanted.items():
+            if not axis.startswith("objective."):
+                part, _, name = axis.partition(".")
+                assert written[part][name] == value
+                assert row.settings[axis] == value
+    again = config_from_dict(config.to_dict(), where="again", title=config.title)
+    assert [row.config for row in compared_rows(again)] == [row.config for row in rows]
+    # Rows share a warm start just where they differ in nothing but their objective.
+    for one, other in itertools.combinations(rows, 2):
+        apart = {**one.config.to_dict(), "objective": None} != {
+            **other.config.to_dict(),
+            "objective": None,
+        }
+        assert apart == (one.warm_start != other.warm_start)
+
+
+def test_a_setting_that_is_the_config_s_own_shares_its_warm_start(tmp_path):
+    rows = named(config_of(tmp_path, "[ce]", model__attention=["sdpa", "eager"]))
+    assert rows["ntil_attention_sdpa"].warm_start == rows["ce"].warm_start == "warm_start"
+    assert rows["ntil_attention_eager"].warm_start == "warm_start_attention_eager"
+
+
+def test_a_listed_row_has_settings(tmp_path):
+    listed = "[ce, {name: other, preset: emd, with: {model.attention: eager}}]"
+    rows = named(config_of(tmp_path, listed, control="ce_times_1.3"))
+    assert list(rows) == ["ce", "ce_times_1.3", "other"]
+    other = rows["other"]
+    assert other.config.model.attention == "eager"
+    assert other.config.objective.spec == PRESETS["emd"]
+    assert other.warm_start == "warm_start_other"
+    assert rows["ce"].config.model.attention == "sdpa"
+
+
+def test_the_control_has_the_settings_of_the_row_that_it_is_the_control_of(tmp_path):
+    listed = "[{name: first, preset: ce, with: {model.attention: eager}}, emd]"
+    rows = named(config_of(tmp_path, listed, control="ce_times_1.3"))
+    assert rows["ce_times_1.3"].config.model.attention == "eager"
+    starts = [row.warm_start for row in rows.values()]
+    assert starts == ["warm_start_first", "warm_start_first", "warm_start"]
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"objective": []}, r"grid\.objective: expected a list of values, or a mapping"),
+        ({"objective": "ntl_was"}, r"grid\.objective: expected a list .* found 'ntl_was'\."),
+        ({"objective": ["ntl_wass"]}, r"grid\.objective: there is no objective 'ntl_wass'\. Did"),
+        (
+            {"objective.wait": [1]},
+            r"grid, ntil_wait_1: there is no setting 'wait'\. Did you mean 'weight'",
+        ),
+        ({"objective.weight": [-1]}, r"grid, ntil_weight_-1: weight and ce_weight must be >= 0"),
+        ({"objective.weight": [1, 1]}, r"each row needs its own name; got \['ntil_weight_1', "),
+        ({"objective.name": ["a"]}, r"'objective\.name' cannot be an axis"),
+        ({"objective.terms": [[]]}, r"makes no name for a row; write the axis as a mapping"),
+        ({3: [1]}, r"grid: 3 is no setting; an axis is one, such as model\.digits\."),
+        ({"modle.name": ["a"]}, r"ntil_name_a: there is no setting 'modle'\. Did you mean"),
+        ({"model.atention": ["a"]}, r"model: there is no setting 'atention'\. Did you mean"),
+        ({"model.dtype": ["int4"]}, r"grid, ntil_dtype_int4, model: dtype is one of"),
+        ({"model.name": ["a/b"]}, r"'ntil_name_a/b' cannot be the name of a run's folder; give"),
+        ({"trainer.seed": [0, 1]}, r"'trainer\.seed' is the same for all rows; take it out\."),
+        ({"data.test.render": [5]}, r"'data\.test\.render' is the same for all rows"),
+        ({"data.test": {"a": {"render": 5}}}, r"'data\.test' is the same for all rows"),
+        ({"compare.jobs": [1]}, r"'compare\.jobs' is the same for all rows"),
+        ({}, r"objectives must name at least one preset where there is no grid"),
+    ],
+)
+def test_a_wrong_grid_is_one_sentence(tmp_path, grid, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        config_of(tmp_path, grid=grid)
+    assert str(caught.value).startswith("clock_tiny.yaml, compare")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("with: [a]", r"objectives\.1\.with: expected settings"),
+        ("with: {objective.weight: 1}", r"'objective\.weight' belongs to the objective"),
+        (
+            "baseline: xval, with: {model.baseline: regression_head}",
+            r"objectives\.1: baseline, and model\.baseline in `with`; take one out\.",
+        ),
+        ("with: {trainer.output_dir: x}", r"'trainer\.output_dir' is the same for all rows"),
+    ],
+)
+def test_a_wrong_row_is_one_sentence(tmp_path, entry, message):
+    with pytest.raises(ValueError, match=message):
+        config_of(tmp_path, f"[ce, {{name: other, {entry}}}]")

@@ -1,0 +1,135 @@
+"""compare: one warm start a seed, the same batches, killed and gone on with."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_models import small_config
+
+from mm_numeric.comparison.run import compare, seed_runs
+from mm_numeric.comparison.summary import summary_table
+from mm_numeric.evaluation.report.report import write_report
+from mm_numeric.evaluation.report.results import read_summary
+
+SMALL = ("compare.objectives=[ce, {name: strong, preset: ntl_was, weight: 0.8}]",
+         "compare.seeds=[0]", "trainer.max_steps=2", "compare.warm_start.max_steps=2",
+         "compare.jobs=1")  # fmt: skip
+
+
+def test_every_objective_starts_from_the_warm_start_of_its_seed(tmp_path):
+    warm, *runs = seed_runs(small_config(tmp_path, "compare.seeds=[3]"), 3)
+    assert [run.objective.name for run in runs] == ["ce", "ce_times_1.3", "emd", "ntl_was", "ntil"]
+    assert warm.objective.name == "ce"
+    assert warm.trainer["max_steps"] == 700
+    assert {run.model.name for run in runs} == {str(warm.output_dir / "model")}
+    for run in runs:
+        assert run.trainer["seed"] == 3
+        differing = {k for k in run.trainer if run.trainer[k] != runs[0].trainer[k]}
+        assert differing <= {"output_dir"}
+
+
+def test_a_comparison_runs_to_its_table_and_is_not_run_twice(tmp_path):
+    config = small_config(tmp_path, *SMALL)
+    folder = compare(config)
+    summary = read_summary(folder)
+    assert list(summary["table"]) == ["ce", "ce_times_1.3", "strong"]
+    assert summary["table"]["ce"]["within_5_minutes"]["difference"] is None
+    assert summary["table"]["strong"]["within_5_minutes"]["difference"] is not None
+    assert "strong" in summary_table(summary)
+    written = {p: p.stat().st_mtime_ns for p in folder.glob("seed0/*/model/*.safetensors")}
+    assert len(written) == 4
+    compare(config)
+    assert {p: p.stat().st_mtime_ns for p in written} == written
+    compare(small_config(tmp_path, *SMALL, "compare.objectives=[ce, emd]"))
+    assert {p: p.stat().st_mtime_ns for p in written} == written
+    with pytest.raises(ValueError, match=r"another run: trainer\.learning_rate"):
+        compare(small_config(tmp_path, *SMALL, "trainer.learning_rate=2.0e-3"))
+    with pytest.raises(ValueError, match=r"another run: trainer\.max_steps is 2 there"):
+        compare(small_config(tmp_path, *SMALL, "compare.warm_start.max_steps=3"))
+
+
+@pytest.mark.slow
+def test_rows_with_settings_of_their_own_have_their_own_warm_start(tmp_path):
+    """The other rows are what they are without them, bit for bit, and nothing is run twice."""
+    weights = "seed0/{}/model/model.safetensors"
+    plain = compare(small_config(tmp_path, *SMALL))
+    before = {p: p.stat().st_mtime_ns for p in plain.glob(weights.format("*"))}
+    grid = "compare.grid={objective: [ce, emd], parts.vision: {trained: null, frozen: frozen}}"
+    folder = compare(small_config(tmp_path, *SMALL, grid))
+    assert folder == plain
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    summary = read_summary(folder)
+    assert summary["objectives"][3:] == [
+        "ce_trained", "ce_frozen", "emd_trained", "emd_frozen",
+    ]  # fmt: skip
+    assert list(summary["other_warm_starts"]) == ["warm_start_frozen"]
+    starts = {run["objective"]: run["warm_start"] for run in summary["runs"]}
+    assert starts["ce"] == starts["emd_trained"] == "seed0/warm_start"
+    assert starts["emd_frozen"] == "seed0/warm_start_frozen"
+    difference = summary["table"]["emd_frozen"]["within_5_minutes"]["difference"]
+    assert set(difference) == {"mean", "low", "high", "seeds", "difference"}
+    assert summary["facts"]["other settings"] == (
+        "ce_trained, emd_trained (parts.vision: null, from warm_start); "
+        'ce_frozen, emd_frozen (parts.vision: "frozen", from warm_start_frozen)'
+    )
+    assert "warm_start_frozen" in summary_table(summary)
+
+    def loaded(name):
+        return load_file(folder / weights.format(name))
+
+    ce, frozen = loaded("ce"), loaded("ce_frozen")
+    assert all(torch.equal(ce[key], value) for key, value in loaded("ce_trained").items())
+    start = loaded("warm_start_frozen")
+    moved = {key.split(".")[1] for key in frozen if not torch.equal(frozen[key], start[key])}
+    assert "visual" not in moved
+    assert moved
+    page = (write_report(folder)[0]).read_text(encoding="utf-8")
+    assert "warm_start_frozen" in page
+
+
+@pytest.mark.slow
+def test_a_control_without_a_term_starts_where_ce_starts(tmp_path):
+    """With a learning rate of 0 every objective must end as the warm start, bit for bit."""
+    config = small_config(tmp_path, *SMALL, "trainer.learning_rate=0.0")
+    folder = compare(config) / "seed0"
+    warm = load_file(folder / "warm_start" / "model" / "model.safetensors")
+    for name in ("ce", "ce_times_1.3", "strong"):
+        weights = load_file(folder / name / "model" / "model.safetensors")
+        assert all(torch.equal(warm[key], weights[key]) for key in warm)
+
+
+@pytest.mark.slow
+def test_a_killed_comparison_of_two_processes_goes_on(tmp_path):
+    longer = ("trainer.max_steps=60", "trainer.save_steps=60")  # than the check for a dead parent
+    config = small_config(tmp_path, *SMALL, *longer, "compare.seeds=[0, 1]", "compare.jobs=2")
+    file = tmp_path / "small.yaml"
+    file.write_text(config.to_yaml())
+    command = [sys.executable, "-m", "mm_numeric", "compare", str(file)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    folder = tmp_path / "compare"
+    deadline = time.monotonic() + 120
+    while not any(folder.glob("seed*/warm_start/results.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    time.sleep(2.5)  # the processes of the seeds notice that their parent is gone
+    kept = {p: p.stat().st_mtime_ns for p in folder.glob("seed*/*/results.json")}
+    assert 0 < len(kept) < 8
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert {p: p.stat().st_mtime_ns for p in kept} == kept
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["seeds"] == [0, 1]
+    assert "report:" in done.stdout
+    assert (folder / "report.html").is_file()
+
+
+def test_a_seed_that_is_not_in_the_config_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"compare\.seeds: 7 is not one of \[0\]"):
+        compare(small_config(tmp_path, *SMALL), seeds=[7])

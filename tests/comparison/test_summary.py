@@ -1,0 +1,215 @@
+"""The summary of a comparison is what its runs say, and its differences are paired."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mm_numeric.comparison.summary import read_run_scores, summary_table, write_summary
+from mm_numeric.config.reader import read_config
+from mm_numeric.evaluation.report.results import read_summary
+
+TARGETS = {"a": "7:05", "b": "12:58", "c": "3:00", "d": "6:30"}
+# deviations     a 0, b 4, c 60, d unread       a 0, b 0, c 10, d 2
+POOR = {"a": "7:05", "b": "1:02", "c": "4:00", "d": "?"}
+GOOD = {"a": "7:05", "b": "12:58", "c": "3:10", "d": "6:32"}
+NONE = dict.fromkeys(TARGETS, "?")
+
+
+def settings(folder, objectives, control="null"):
+    """Return the config of a comparison of two seeds."""
+    return read_config(
+        "clock_tiny",
+        [
+            f"compare.output_dir={folder}",
+            f"trainer.output_dir={folder}/train",
+            f"compare.objectives=[{', '.join(objectives)}]",
+            f"compare.control={control}",
+            "compare.seeds=[3, 5]",
+        ],
+    )
+
+
+def write_run(folder, answers, *, steps=500, backwards=False):
+    """Write the folder of a finished run, as far as a summary reads it."""
+    folder.mkdir(parents=True)
+    facts = {"parameters": 1234567, "rows": 12000, "steps": steps, "machine": "Linux, 2 cores"}
+    facts |= {"batch_rows": 64, "seconds": 90, "resumed": False}
+    (folder / "run.json").write_text(json.dumps({**facts, "versions": {"torch": "2.0"}}), "utf-8")
+    rows = [
+        {"id": key, "task": "clock", "text": text, "target": TARGETS[key], "image": f"{key}.png"}
+        for key, text in answers.items()
+    ]
+    lines = [json.dumps(row) + "\n" for row in (rows[::-1] if backwards else rows)]
+    (folder / "predictions.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def comparison(folder, runs, **more):
+    """Write runs, ``{"ce": (answers of seed 3, answers of seed 5)}``, and their warm starts."""
+    config = settings(folder, [name for name in runs if name != "ce_times_1.3"], **more)
+    for place, seed in enumerate((3, 5)):
+        write_run(folder / f"seed{seed}" / "warm_start", NONE, steps=800)
+        for name, answers in runs.items():
+            backwards = place == 1 and name == "emd"
+            write_run(folder / f"seed{seed}" / name, answers[place], backwards=backwards)
+    return config
+
+
+def test_the_table_holds_the_figures_of_the_runs(tmp_path):
+    config = comparison(tmp_path, {"ce": (POOR, GOOD), "emd": (GOOD, GOOD)})
+    summary = write_summary(config, tmp_path)
+    ce, emd = summary["table"]["ce"], summary["table"]["emd"]
+    assert ce["within_5_minutes"]["seeds"] == [0.5, 0.75]
+    assert ce["within_5_minutes"]["mean"] == 0.625
+    assert ce["exact"]["seeds"] == [0.25, 0.5]
+    assert ce["mean_deviation_minutes"]["seeds"] == [106.0, 3.0]
+    assert ce["mean_deviation_minutes"]["mean"] == 54.5
+    assert ce["median_deviation_minutes"]["seeds"] == [32.0, 1.0]
+    assert ce["mean_deviation_minutes_parsed_only"]["seeds"] == pytest.approx([64 / 3, 3.0])
+    assert ce["unreadable"]["seeds"] == [0.25, 0.0]
+    assert emd["within_5_minutes"]["seeds"] == [0.75, 0.75]
+    assert emd["within_5_minutes"]["difference"]["seeds"] == [0.25, 0.0]
+    assert emd["within_5_minutes"]["difference"]["mean"] == 0.125
+    assert emd["mean_deviation_minutes"]["difference"]["mean"] == -51.5
+    for figures in (*ce.values(), *emd.values()):
+        assert figures["low"] <= figures["mean"] <= figures["high"]
+    assert all(figures["difference"] is None for figures in ce.values())
+
+
+def test_intervals_equal_the_loop(tmp_path):
+    config = comparison(tmp_path, {"ce": (POOR, GOOD), "emd": (GOOD, GOOD)})
+    table = write_summary(config, tmp_path)["table"]
+    ce, emd = np.array([[0, 4, 60, 360], [0, 0, 10, 2]]), np.array([[0, 0, 10, 2]] * 2)
+    rows, seeds = np.random.default_rng(0), np.random.default_rng(1)
+    means, apart = [], []
+    for _ in range(2000):
+        at, drawn = rows.integers(4, size=4), seeds.integers(2, size=2)
+        means.append(np.mean([ce[seed][at].mean() for seed in drawn]))
+        apart.append(np.mean([emd[seed][at].mean() for seed in drawn]) - means[-1])
+    for found, draws in (
+        (table["ce"]["mean_deviation_minutes"], means),
+        (table["emd"]["mean_deviation_minutes"]["difference"], apart),
+    ):
+        low, high = np.percentile(draws, [2.5, 97.5])
+        assert (found["low"], found["high"]) == pytest.approx((low, high))
+
+
+def test_the_same_answers_do_not_differ_whatever_their_order(tmp_path):
+    config = comparison(tmp_path, {"ce": (POOR, GOOD), "emd": (POOR, GOOD)})
+    table = write_summary(config, tmp_path)["table"]
+    for figures in table["emd"].values():
+        assert figures["difference"] == {"mean": 0, "low": 0, "high": 0, "seeds": [0, 0]}
+
+
+def test_runs_that_answer_different_rows_are_refused(tmp_path):
+    others = dict.fromkeys("abc", "1:00")
+    config = comparison(tmp_path, {"ce": (POOR, POOR), "emd": (POOR, others)})
+    with pytest.raises(ValueError, match="its runs answer different rows; delete those"):
+        write_summary(config, tmp_path)
+    assert not (tmp_path / "summary.json").exists()
+
+
+def test_rows_come_in_the_order_of_their_ids(tmp_path):
+    write_run(tmp_path / "run", GOOD, backwards=True)
+    scores = read_run_scores(tmp_path / "run")
+    assert [row["id"] for row in scores.rows] == ["a", "b", "c", "d"]
+    assert scores.columns["deviation_minutes"].tolist() == [0, 0, 10, 2]
+
+
+def test_what_the_summary_says_about_the_comparison(tmp_path):
+    runs = {"ce": (POOR, GOOD), "ce_times_1.3": (POOR, POOR), "emd": (GOOD, GOOD)}
+    config = comparison(tmp_path, runs, control="ce_times_1.3")
+    summary = write_summary(config, tmp_path)
+    assert json.loads((tmp_path / "summary.json").read_text(encoding="utf-8")) == summary
+    assert summary["title"] == "clock_tiny"
+    assert summary["baseline"] == "ce"
+    assert summary["control"] == "ce_times_1.3"
+    assert summary["objectives"] == ["ce", "ce_times_1.3", "emd"]
+    assert list(summary["table"]) == ["ce", "ce_times_1.3", "emd"]
+    assert summary["table"]["ce_times_1.3"]["exact"]["difference"]["seeds"] == [0.0, -0.25]
+    assert summary["seeds"] == [3, 5]
+    assert summary["warm_start"]["unreadable"]["mean"] == 1.0
+    assert summary["warm_start"]["exact"]["difference"] is None
+    assert summary["metrics"][0] == {
+        "name": "within_5_minutes",
+        "label": "within 5 min",
+        "unit": "%",
+        "higher_is_better": True,
+    }
+    assert [(run["seed"], run["objective"]) for run in summary["runs"]] == [
+        (seed, name) for seed in (3, 5) for name in runs
+    ]
+    assert all((tmp_path / run["folder"] / "run.json").is_file() for run in summary["runs"])
+    assert "Gaussian noise of 5 minutes, tested on clean ones." in summary["description"]
+    facts = summary["facts"]
+    assert facts["model"] == "qwen2_vl tiny, 1,234,567 parameters"
+    assert facts["training rows"] == "12,000 (rendered, seed 1)"
+    assert facts["test rows"] == "4 (rendered, seed 2)"
+    assert facts["warm start"].startswith("800 steps of 64 rows, with CE")
+    assert facts["each objective"].startswith("500 steps of 64 rows from there")
+    assert facts["seeds"] == "3, 5"
+    assert facts["training time"] == "12 min for 8 runs, 2 at a time"
+    assert facts["command"] == f"mm-numeric compare {tmp_path / 'config.yaml'}"
+
+
+def test_what_is_nothing_is_null(tmp_path):
+    config = comparison(tmp_path, {"ce": (NONE, POOR), "emd": (NONE, NONE)})
+    summary = write_summary(config, tmp_path)
+    assert "NaN" not in (tmp_path / "summary.json").read_text(encoding="utf-8")
+    parsed_only = summary["table"]["emd"]["mean_deviation_minutes_parsed_only"]
+    nothing = {"mean": None, "low": None, "high": None, "seeds": [None, None]}
+    assert parsed_only == {**nothing, "difference": nothing}
+    half = summary["table"]["ce"]["mean_deviation_minutes_parsed_only"]
+    assert half["seeds"] == [None, pytest.approx(64 / 3)]
+    assert half["mean"] is None
+    summary_table(summary, shown=12)
+
+
+def test_a_summary_says_which_times_are_of_a_last_session_only(tmp_path):
+    config = comparison(tmp_path, {"ce": (POOR, GOOD), "emd": (GOOD, GOOD)})
+    path = tmp_path / "seed3" / "emd" / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "resumed": True}))
+    time = write_summary(config, tmp_path)["facts"]["training time"]
+    assert time == "9 min for 6 runs (the last session of those that were resumed), 2 at a time"
+
+
+def test_the_table_of_a_terminal(tmp_path):
+    config = comparison(tmp_path, {"ce": (POOR, POOR), "emd": (GOOD, GOOD)})
+    summary = write_summary(config, tmp_path)
+    lines = summary_table(summary).splitlines()
+    assert len(lines) == 6
+    words = [" ".join(line.split()) for line in lines]
+    assert words[0] == (
+        "objective within 5 min within 1 min exact mean deviation median deviation "
+        "within 5 min, against baseline"
+    )
+    assert words[2] == "(warm start) 0.0 % (0.0 to 0.0) 0.0 % 0.0 % 360.0 min 360.0 min -"
+    assert words[3] == "ce 50.0 % (0.0 to 100.0) 25.0 % 25.0 % 106.0 min 32.0 min -"
+    assert words[4] == (
+        "emd 75.0 % (25.0 to 100.0) 50.0 % 50.0 % 3.0 min 1.0 min +25.0 (+0.0 to +75.0)"
+    )
+    assert words[5] == (
+        "Mean of 2 seeds; 95 %, bootstrap over seeds and test rows together; "
+        "differences are paired."
+    )
+    assert set(lines[1]) == {"-", " "}
+    assert lines[0].index("within 5 min,") == lines[4].index("+25.0")
+
+
+def test_a_figure_in_minutes_is_not_a_share(tmp_path):
+    config = comparison(tmp_path, {"ce": (POOR, POOR), "emd": (GOOD, GOOD)})
+    summary = write_summary(config, tmp_path)
+    summary["metrics"] = [m for m in summary["metrics"] if m["name"] == "mean_deviation_minutes"]
+    last = " ".join(summary_table(summary).splitlines()[4].split())
+    low, high = (summary["table"]["emd"]["mean_deviation_minutes"][k] for k in ("low", "high"))
+    assert last.startswith(f"emd 3.0 min ({low:.1f} to {high:.1f}) -103.0 (")
+
+
+def test_a_summary_that_is_not_there_or_broken(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"summary\.json: there is no such file\. Run `mm-numeric compare`"
+    ):
+        read_summary(tmp_path)
+    (tmp_path / "summary.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"summary\.json: not JSON \(.*\)\. Run `mm-numeric"):
+        read_summary(tmp_path)

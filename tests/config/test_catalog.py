@@ -1,0 +1,41 @@
+"""Every config that ships does its job, on the tiny twin of its family."""
+
+import pytest
+from rows_of_tasks import written_rows
+from tiny_models import CACHE
+
+from mm_numeric.config.reader import CONFIGS, read_config
+from mm_numeric.evaluation.score import read_scores
+from mm_numeric.inference.generate import predict
+from mm_numeric.training.run import train
+
+SHIPPED = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+SMALL = (
+    "model.name=tiny",
+    "model.dtype=float32",
+    "data.train={render: 16, seed: 1}",
+    "data.test={render: 4, seed: 2}",
+    f"data.cache={CACHE}",
+    "trainer.deepspeed=null",
+    "trainer.max_steps=2",
+    "trainer.logging_steps=1",
+    "trainer.dataloader_num_workers=0",
+    "trainer.per_device_train_batch_size=2",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_config_trains_and_answers(name, tmp_path):
+    small = [*SMALL, f"trainer.output_dir={tmp_path / 'run'}"]
+    config = read_config(name, small)
+    if not hasattr(config.task, "render"):
+        train_rows, test_rows = (written_rows(config.task_name, tmp_path, n) for n in (16, 4))
+        files = [f"data.train={{path: {train_rows}}}", f"data.test={{path: {test_rows}}}"]
+        config = read_config(name, [*small, *files])
+    train(config)
+    predictions = tmp_path / "predictions.jsonl"
+    assert predict(config.output_dir, None, predictions, max_new_tokens=8) == 4
+    assert len(read_scores(predictions).rows) == 4
+    log = (config.output_dir / "log.jsonl").read_text(encoding="utf-8")
+    assert all(f'"{term.name}"' in log for term in config.objective.spec.terms)

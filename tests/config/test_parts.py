@@ -1,0 +1,196 @@
+"""Parts of a model: what a config says of them is what is trained, and how fast."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_models import TINY, small_config, tiny_checkpoint, tiny_family, tiny_model
+
+from mm_numeric.config.parts import Parts, PartSettings, read_parts
+from mm_numeric.families.t5 import T5
+from mm_numeric.models.parameter_groups import ModelParts, table_text
+from mm_numeric.training.gradient_check import GradientCheck
+from mm_numeric.training.run import make_trainer, train, training_arguments
+
+
+def parts_of(**settings):
+    return ModelParts(tiny_family(), read_parts(settings, "test, parts"), 1e-3, "test")
+
+
+def changed(config) -> set[str]:
+    """Train, and return the parts that a weight has changed in."""
+    train(config)
+    before = load_file(f"{tiny_checkpoint()}/model.safetensors")
+    after = load_file(config.output_dir / "model" / "model.safetensors")
+    assert before.keys() == after.keys()
+    prefix = {"visual.": "model.visual.", "model.": "model.language_model."}  # of the hub's names
+    found = set()
+    for name in before:
+        start = name.partition(".")[0] + "."
+        if not torch.equal(before[name], after[name]):
+            found.add(parts_of().part(prefix.get(start, start) + name.removeprefix(start)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("setting", "trained"),
+    [
+        ("{}", {"vision", "projector", "language", "embeddings"}),
+        ("{vision: frozen, embeddings: frozen, head: frozen}", {"projector", "language"}),
+        ("{language: frozen, projector: {learning_rate: 0.0}}", {"vision", "embeddings"}),
+    ],
+)
+def test_only_the_parts_that_are_trained_change(tmp_path, setting, trained):
+    config = small_config(
+        tmp_path,
+        f"model.name={tiny_checkpoint()}",
+        f"parts={setting}",
+        "trainer.max_steps=2",
+        "trainer.save_strategy='no'",
+    )
+    assert changed(config) == trained
+    table = json.loads((config.output_dir / "run.json").read_text())["parts"]
+    assert table["head"]["same_as"] == "embeddings"
+    assert sum(row["parameters"] for row in table.values()) == sum(
+        p.numel() for p in tiny_model().parameters()
+    )
+    frozen = {part for part in table if table[part]["how"] == "frozen"}
+    assert all(table[part]["trained"] == 0 for part in frozen)
+    assert frozen.isdisjoint(trained)
+
+
+def test_each_part_has_its_rate_and_weight_decay_is_as_the_trainer_s(tmp_path):
+    config = small_config(
+        tmp_path,
+        "parts.vision.learning_rate=1.0e-5",
+        "parts.projector=frozen",
+        "trainer.weight_decay=0.1",
+    )
+    family, model = tiny_family(), tiny_checkpoint()
+    trainer = make_trainer(config, training_arguments(config), [], family, model)
+    names = {id(p): name for name, p in trainer.model.named_parameters()}
+    decayed = set(trainer.get_decay_parameter_names(trainer.model))
+    seen = set()
+    for group in trainer.create_optimizer().param_groups:
+        for parameter in group["params"]:
+            name = names[id(parameter)]
+            seen.add(name)
+            part = trainer.parts.part(name)
+            assert group["lr"] == (1e-5 if part == "vision" else 1e-3)
+            assert group["weight_decay"] == (0.1 if name in decayed else 0)
+    assert seen == {n for n in names.values() if trainer.parts.part(n) != "projector"}
+
+
+def test_one_tensor_is_not_treated_in_two_ways():
+    model = tiny_model()
+    for settings, said in (
+        ({"head": "frozen"}, "embeddings is trained and the head frozen"),
+        ({"embeddings": {"learning_rate": 0.1}}, "embeddings is trained at 0.1 and the head train"),
+        ({"embeddings": "adapted", "head": "adapted"}, "embeddings is adapted and the head adapt"),
+    ):
+        with pytest.raises(ValueError, match=f"head of this model are one tensor, .* the {said}"):
+            parts_of(**settings).check(model)
+    parts_of(embeddings="frozen", head="frozen").check(model)
+    parts_of(embeddings={"learning_rate": 1e-3}).check(model)  # the same rate, once by name
+
+
+def test_settings_that_cannot_be_are_one_sentence(tmp_path):
+    for setting, said in (
+        ("parts.vison=frozen", r"vison.*vision"),
+        ("parts.vision=freeze", r"parts\.vision: a part is trained, frozen, adapted, not 'freeze'"),
+        ("parts.vision=3", r"parts\.vision: expected settings \(how, learning_rate\), found 3"),
+        ("parts.vision={how: frozen, learning_rate: 0.1}", "a frozen part has no learning_rate"),
+        ("parts.vision.learning_rate=-1.0", "at least 0, not -1"),
+        ("parts.vision.learning_rate=1e-5", r"write 1\.0e-5"),
+        ("lora.rank=4", "no part is adapted"),
+        ("lora={rank: 0}", "no part is adapted"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            small_config(tmp_path, setting)
+    with pytest.raises(ValueError, match="lora: rank must be at least 1, not 0"):
+        small_config(tmp_path, "parts.language=adapted", "lora.rank=0")
+    every = (
+        "{vision: frozen, projector: frozen, language: frozen, embeddings: frozen, head: frozen}"
+    )
+    with pytest.raises(ValueError, match="parts: every part is frozen"):
+        train(small_config(tmp_path, f"parts={every}", "trainer.max_steps=1"))
+    with pytest.raises(ValueError, match=r"parts\.vision: T5 has no such part, only language, emb"):
+        ModelParts(object.__new__(T5), Parts(vision=PartSettings()), 1e-3, "test")
+    config = small_config(
+        tmp_path, "parts.vision.learning_rate=1.0e-5", "trainer.optim=galore_adamw"
+    )
+    trainer = make_trainer(config, training_arguments(config), [], tiny_family(), tiny_checkpoint())
+    with pytest.raises(ValueError, match=r"^trainer\.optim galore_adamw: .*install"):
+        trainer.create_optimizer()  # GaLore is not installed where tests run
+    trainer.optimizer_cls_and_kwargs = torch.optim.AdamW, {"params": []}
+    with pytest.raises(ValueError, match=r"trainer\.optim galore_adamw makes its own groups"):
+        trainer.create_optimizer()
+
+
+def test_what_a_config_leaves_out_is_trained_and_beside_adapters_frozen(tmp_path):
+    parts = small_config(tmp_path, "parts.vision=frozen").parts
+    assert [parts.of(p).how for p in ("vision", "language")] == ["frozen", "trained"]
+    config = small_config(tmp_path, "parts.language=adapted")
+    assert [config.parts.of(p).how for p in ("vision", "language")] == ["frozen", "adapted"]
+    assert (config.lora.rank, config.lora.alpha) == (16, 32)
+    assert small_config(tmp_path).lora is None
+
+
+def test_a_trained_part_without_a_gradient_ends_the_run(tmp_path, monkeypatch):
+    steps = ("trainer.max_steps=1", "trainer.save_strategy='no'")
+    load = type(tiny_family()).load_model
+
+    def cut_off(self, source, settings):
+        model = load(self, source, settings)
+        model.model.visual.merger.register_forward_hook(lambda m, i, o: o.detach())
+        return model
+
+    monkeypatch.setattr(type(tiny_family()), "load_model", cut_off)
+    with pytest.raises(ValueError, match=r"small|clock_tiny, parts\.vision: it is trained, and st"):
+        train(small_config(tmp_path / "a", *steps))
+    seen = small_config(tmp_path / "b", *steps, "parts={vision: frozen, projector: frozen}")
+    assert train(seen).is_dir()
+
+
+class TextOnly:
+    """Makes batches without their pictures."""
+
+    def __init__(self, collate):
+        self.collate = collate
+
+    def __call__(self, examples):
+        return self.collate([replace(example, image=None) for example in examples])
+
+
+def test_a_vision_tower_without_a_picture_is_waited_for(tmp_path):
+    from mm_numeric.data.examples import load_examples
+    from mm_numeric.training.run import fit
+
+    config = small_config(tmp_path, "trainer.max_steps=2", "trainer.save_strategy='no'")
+    config.output_dir.mkdir(parents=True)
+    examples = load_examples(
+        config.task, config.data.train, tmp_path.parent / "cache", training=True
+    )
+    args = training_arguments(config)
+    trainer = make_trainer(config, args, examples, tiny_family(), tiny_checkpoint())
+    trainer.data_collator = TextOnly(trainer.data_collator)
+    fit(trainer, None)
+    (check,) = (c for c in trainer.callback_handler.callbacks if isinstance(c, GradientCheck))
+    assert check._waiting == ["vision", "projector"]
+
+
+def test_the_table_counts_what_is_trained():
+    parts = parts_of(vision="frozen", projector={"learning_rate": 1e-4})
+    model = tiny_model()
+    parts.check(model)
+    parts.freeze(model)
+    lines = table_text(parts.table(model)).splitlines()
+    assert lines[1].split()[-1] == "frozen"
+    assert lines[2].endswith("trained, learning rate 0.0001")
+    assert lines[5].endswith("the same tensor as embeddings")
+    total, trained = lines[-1].split()[1:]
+    assert total == f"{sum(p.numel() for p in model.parameters()):,}"
+    assert trained == f"{sum(p.numel() for p in model.parameters() if p.requires_grad):,}"
+    assert TINY.quantize is None

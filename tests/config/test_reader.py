@@ -1,0 +1,360 @@
+"""Configs are read strictly, and what ``check`` prints is the same config."""
+
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mm_numeric.comparison.rows import compared_rows
+from mm_numeric.config.data import DataSource
+from mm_numeric.config.reader import (
+    CONFIGS,
+    config_from_dict,
+    find_config,
+    read_config,
+    with_trainer,
+)
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.parsing import parse_yaml, with_override
+from mm_numeric.registry import TERMS
+from mm_numeric.tasks.clock import Clock
+
+SHIPPED = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+SMALL = """\
+task: clock
+data: {train: {render: 5}, test: {path: test.csv}}
+model: {name: tiny}
+trainer: {output_dir: runs/small}
+"""
+
+
+def small(*overrides):
+    """Return a config with nothing but what must be there, and some overrides."""
+    raw = parse_yaml(SMALL, "small.yaml")
+    for override in overrides:
+        raw = with_override(raw, override)
+    return config_from_dict(raw, where="small.yaml", title="small")
+
+
+def again(config):
+    """Return the config that is read from what ``check`` prints."""
+    raw = parse_yaml(config.to_yaml(), "printed")
+    return config_from_dict(raw, where="printed", title=config.title)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_config_reads_and_reads_back(name):
+    config = read_config(name)
+    assert config.title == name
+    assert again(config) == config
+    assert config.to_dict() == again(config).to_dict()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_config_has_its_command_in_the_header(name):
+    header = (CONFIGS / f"{name}.yaml").read_text(encoding="utf-8").partition("\n\n")[0]
+    assert re.search(rf"mm.numeric (train|compare) {name}\b", header)
+    for line in re.sub(r"\\\n# *", "", header).splitlines():
+        command = line.lstrip("# ").split("  ")[0]
+        if re.match("mm-numeric (train|compare) ", command):
+            _, _, config, *overrides = shlex.split(command)
+            assert read_config(config, overrides).title == name
+
+
+def test_there_are_configs_to_test():
+    assert "clock_tiny" in SHIPPED
+
+
+def test_defaults_are_filled_in():
+    config = small()
+    assert config.objective.name == "ce"
+    assert config.objective.spec == PRESETS["ce"]
+    assert config.task == Clock()
+    assert config.data.train == DataSource(render=5)
+    assert config.model.family == "qwen2_vl"
+    assert config.predict.batch_size == 64
+    assert config.compare is None
+    assert config.output_dir == Path("runs/small")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_reads_back(preset):
+    config = small(f"objective={preset}")
+    assert config.objective.spec == PRESETS[preset]
+    assert again(config) == config
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_every_term_reads_back(term):
+    config = small(
+        f"objective={{name: mine, terms: [{{name: {term}, weight: 2}}], weight: 1.0e-7}}"
+    )
+    assert config.objective.name == "mine"
+    assert config.objective.spec.terms[0].weight == 2.0
+    assert again(config) == config
+
+
+def test_roles_and_a_matrix_read_back():
+    config = small(
+        "objective={terms: [{name: ntl_was, roles: {x: 2, y: 0.5}, options: {cost: [[0, 1.5], "
+        "[2, 0]]}}], numbers: all, ce_on: text, thousands: true, balance: running}"
+    )
+    term = config.objective.spec.terms[0]
+    assert term.roles == {"x": 2, "y": 0.5}
+    assert term.options == {"cost": [[0, 1.5], [2, 0]]}
+    assert again(config) == config
+
+
+def test_overrides_reach_every_part():
+    config = read_config(
+        "clock_tiny",
+        [
+            "objective.weight=0.8",
+            "objective.terms=[{name: emd}]",
+            "objective.terms.0.weight=3",
+            "compare.seeds.1=7",
+            "compare.warm_start.max_steps=9",
+            "task.face.size_px=64",
+            "data.test={path: a.csv}",
+        ],
+    )
+    assert config.objective.name == "ntil_weight_0.8_terms"
+    assert config.objective.spec.weight == 0.8
+    assert config.objective.spec.balance == "ratio"
+    assert [(t.name, t.weight) for t in config.objective.spec.terms] == [("emd", 3.0)]
+    assert config.compare.seeds == (0, 7)
+    assert config.compare.warm_start["max_steps"] == 9
+    assert config.task.face.size_px == 64
+    assert config.data.test == DataSource(path="a.csv")
+    assert again(config) == config
+
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\ufeff"), max_size=20)
+POSITIVE = st.floats(min_value=0, max_value=1e300, allow_subnormal=True)
+
+
+@given(
+    prompt=TEXT,
+    noise=st.floats(0, 360),
+    rate=POSITIVE,
+    weights=st.lists(POSITIVE, min_size=3, max_size=3),
+    lam=POSITIVE,
+    seeds=st.lists(st.integers(0, 2**40), min_size=1, max_size=4, unique=True),
+)
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_whatever_is_set_reads_back(prompt, noise, rate, weights, lam, seeds):
+    config = read_config(
+        "clock_tiny", [f"objective.weight={yaml_number(lam)}", f"compare.seeds={seeds}"]
+    )
+    terms = tuple(
+        replace(term, weight=weight)
+        for term, weight in zip(config.objective.spec.terms, weights, strict=True)
+    )
+    spec = replace(config.objective.spec, terms=terms)
+    config = with_trainer(config, learning_rate=rate, run_name=prompt)
+    config = replace(
+        config,
+        task=replace(config.task, prompt=prompt, label_noise_minutes=noise),
+        objective=replace(config.objective, spec=spec),
+    )
+    assert config.objective.spec.weight == lam
+    assert again(config) == config
+
+
+def yaml_number(number):
+    """Write a number as an override does."""
+    return yaml.safe_dump(number).splitlines()[0]
+
+
+def read_with_rows(override):
+    config = small(override)
+    if config.compare:
+        compared_rows(config, "small.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("dta=1", r"^small\.yaml: there is no setting 'dta'\. Did you mean 'data'\?"),
+        ("data=null", r"^small\.yaml: the setting 'data' is missing\."),
+        ("task=clok", r"task\.name: there is no task 'clok'\. Did you mean 'clock'\? Known: "),
+        ("task={prompt: a}", r"task\.name: name a task\. Known: .*clock, grounding, "),
+        ("task=7", r"task\.name: name a task\."),
+        ("task=a.b:C", r"task\.name: 'a\.b:C' cannot be imported \(No module named 'a'\)\."),
+        ("task=os:nothing", r"'os:nothing' cannot be imported \(module 'os' has no"),
+        ("task=':C'", r"task\.name: ':C' cannot be imported"),
+        ("task='.a:C'", r"task\.name: '\.a:C' cannot be imported"),
+        ("task=os:path", r"task\.name: 'os:path' is not a dataclass\."),
+        ("task=collections:Counter", r"'collections:Counter' is not a dataclass\."),
+        ("task.promt=a", r"small\.yaml, task: there is no setting 'promt'\. Did you mean 'prompt'"),
+        ("task.prompt=12:30", r"task\.prompt: 750 is not text\. .* use quotes\."),
+        ("task.label_noise_minutes=400", r"task: label_noise_minutes is 0 to 360, not 400\.0\."),
+        ("task.label_noise_minutes=.nan", r"label_noise_minutes: nan is not a number"),
+        ("task.face.size_px=8", r"task\.face: size_px must be at least 16"),
+        ("data.train.seed=a", r"small\.yaml, data\.train\.seed: 'a' is not a whole number\."),
+        ("data.trian.seed=1", r"data: there is no setting 'trian'\. Did you mean 'train'\?"),
+        ("data.train={}", r"data\.train: give either path .* or render"),
+        ("data.train.path=a.csv", r"data\.train: give either path"),
+        ("data.train.render=0", r"data\.train: render must be at least 1, not 0\."),
+        ("predict.batch_size=0", r"predict: batch_size must be at least 1, not 0\."),
+        ("predict.max_new_tokens=-1", r"predict: max_new_tokens must be at least 1, not -1\."),
+        ("data.test=a.csv", r"data\.test: expected settings \(path, dataset, subset, split"),
+        ("model.family=qwen2", r"model\.family: there is no family 'qwen2'\. Did you mean 'qwen2_"),
+        ("model.dtype=half", r"model: dtype is one of auto, float32, .*, not 'half'\."),
+        ("model={}", r"small\.yaml, model: the setting 'name' is missing\."),
+        ("objective=ntill", r"objective: there is no objective 'ntill'\. Did you mean 'ntil'\?"),
+        ("objective=null", r"objective: name a preset \(ce, .*\) or give a mapping\."),
+        ("objective=os:path", r"objective: 'os:path' is not an ObjectiveSpec\."),
+        ("objective.weigth=1", r"objective: there is no setting 'weigth'\. Did you mean 'weight'"),
+        ("objective.weight=-1", r"objective: weight and ce_weight must be >= 0 and finite\."),
+        ("objective.weight=.nan", r"objective\.weight: nan is not a number\."),
+        ("objective.weight=1e-1", r"objective\.weight: '1e-1' is not a number\. .* write 0\.1\."),
+        ("objective.balance=x", r"objective: balance is one of fixed, ratio, running, not 'x'\."),
+        ("objective.reduction=x", r"reduction is one of items, samples, not 'x'\."),
+        (
+            "objective.terms=[{name: emd}, {name: edm}]",
+            r"objective\.terms\.1\.name: there is no loss term 'edm'\. Did you mean 'emd'\?",
+        ),
+        ("objective.terms=[{name: emd}, {name: emd}]", r"each term may stand once"),
+        (
+            "objective.terms=[{name: emd, weight: -1}]",
+            r"terms\.0: weight must be >= 0 and finite, not -1\.0",
+        ),
+        ("objective.weight=.inf", r"objective: weight and ce_weight must be >= 0 and finite\."),
+        ("objective.terms=[{name: emd, weight: .inf}]", r"terms\.0: weight .* finite, not inf\."),
+        (
+            "objective.terms=[{name: emd, roles: {hours: 2}}]",
+            r"terms\.0: roles of the term emd: there is no role 'hours'\. Did you mean 'hour'\?",
+        ),
+        ("objective.terms=[{name: emd, roles: {on: 2}}]", r"there is no role True\. Known: free,"),
+        ("objective.terms=[{name: emd, roles: {x: -1}}]", r"roles\.x must be .* finite, not -1\."),
+        ("objective.terms=[{name: emd, roles: {x: .nan}}]", r"roles\.x must be .*, not nan\."),
+        ("objective.terms=[{name: emd, roles: {x: .inf}}]", r"roles\.x must be .*, not inf\."),
+        ("objective.terms=[{name: emd, roles: {x: on}}]", r"roles\.x must be .*, not True\."),
+        ("objective.terms=[{name: emd, roles: {x: 1e-1}}]", r"roles\.x must be .*, not '1e-1'\."),
+        ("objective.terms=[{name: emd, roles: [x]}]", r"terms\.0\.roles: expected settings as"),
+        (
+            "objective={digit_runs: true, terms: [{name: emd, roles: {x: 2}}]}",
+            r"objective: digit_runs reads numbers from label ids, which know no roles\.",
+        ),
+        ("objective={digit_runs: true, thousands: true}", r"turn it or thousands off\."),
+        ("objective.numbers=some", r"objective: numbers is one of marked, all, not 'some'\."),
+        ("objective.ce_on=none", r"objective: ce_on is one of all, text, not 'none'\."),
+        (
+            "objective.terms=[emd]",
+            r"terms\.0: expected settings \(name, weight, roles, options\), fou",
+        ),
+        ("trainer.learning_rate=1e-5", r"trainer\.learning_rate: '1e-5' .* write 1\.0e-5\."),
+        ("trainer.learning_rat=1", r"TrainingArguments 'learning_rat'\. Did you mean 'learning_r"),
+        ("trainer={}", r"trainer\.output_dir: name the folder that the run is kept in\."),
+        ("trainer.output_dir=null", r"trainer\.output_dir: name the folder"),
+        ("predict.batch_size=a", r"predict\.batch_size: 'a' is not a whole number"),
+        ("predict=false", r"predict: expected settings"),
+        ("compare=false", r"compare: expected settings"),
+        ("compare={}", r"compare: the setting 'output_dir' is missing\."),
+        ("compare={output_dir: x, seeds: []}", r"seeds must be different whole numbers"),
+        ("compare={output_dir: x, seeds: [1, 1]}", r"seeds must be different whole numbers"),
+        ("compare={output_dir: x, seeds: [1, a]}", r"compare\.seeds\.1: 'a' is not a whole"),
+        ("compare={output_dir: x, objectives: []}", r"objectives must name at least one preset"),
+        ("compare={output_dir: x, jobs: 0}", r"jobs must be at least 1, not 0\."),
+        ("compare={output_dir: x, control: y}", r"compare\.control: there is no objective 'y'"),
+        ("compare={output_dir: x, objectives: [ce, y]}", r"compare\.objectives\.1: there is no"),
+        ("compare={output_dir: x, objectives: [ce, ce]}", r"each row needs its own name; got"),
+        (
+            "compare={output_dir: x, objectives: [{preset: emd, name: warm_start}]}",
+            r"compare: 'warm_start' cannot be the name of a run's folder; give it another",
+        ),
+        ("compare={output_dir: x, objectives: [{name: a/b}]}", r"'a/b' cannot be the name"),
+        ("compare={output_dir: x, warm_start: {a: 1}}", r"compare\.warm_start: there is no"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(override, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        read_with_rows(override)
+    assert str(caught.value).startswith("small.yaml")
+    assert "\n" not in str(caught.value)
+    assert ".." not in str(caught.value)
+
+
+def test_compared_rows_put_the_control_behind_the_first():
+    config = small("compare={output_dir: x, objectives: [emd, {name: mine, weight: 0.0}, ce]}")
+    found = compared_rows(config)
+    assert [row.name for row in found] == ["emd", "ce_times_1.3", "mine", "ce"]
+    assert found[2].config.objective.spec == replace(PRESETS["ce"], weight=0.0)
+    without = small("compare={output_dir: x, objectives: [emd, ce], control: null}")
+    assert [row.name for row in compared_rows(without)] == ["emd", "ce"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("clock_tiney", r"there is no config 'clock_tiney'\. Did you mean 'clock_tiny'\?"),
+        (
+            "mine.yaml",
+            r"mine\.yaml: there is no such file\. Shipped configs: .*clock_qwen2_vl",
+        ),
+        ("folder/mine", r"folder/mine: there is no such file\."),
+        ("", r"there is no config ''"),
+    ],
+)
+def test_a_config_that_is_not_there(name, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        find_config(name)
+
+
+def test_a_file_is_read_and_named_in_errors(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(SMALL, encoding="utf-8")
+    assert read_config(path).title == "mine"
+    path.write_text(SMALL + "task: clock\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^mine\.yaml, line 5: the key 'task' stands twice\."):
+        read_config(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MyTask(Clock):
+    """A task of someone else's."""
+
+    depth: int = 1
+
+
+def test_a_task_of_your_own(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "my_package", type(sys)("my_package"))
+    monkeypatch.setattr(sys.modules["my_package"], "MyTask", MyTask, raising=False)
+    config = small("task={name: 'my_package:MyTask', depth: 3}")
+    assert config.task == MyTask(depth=3)
+    assert config.task_name == "my_package:MyTask"
+    assert again(config) == config
+    with pytest.raises(ValueError, match=r"task: there is no setting 'detph'\. Did you mean 'dep"):
+        small("task={name: 'my_package:MyTask', detph: 3}")
+
+
+def test_reading_loads_no_torch():
+    code = (
+        "import sys; from mm_numeric.config.reader import read_config; read_config('clock_tiny');"
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("family", "prompt"), [("paligemma", "detect {phrase}"), ("yi_vl", "Locate: {phrase}")]
+)
+def test_a_prompt_that_is_not_given_is_the_family_s_habit(tmp_path, family, prompt):
+    raw = {
+        "task": "grounding",
+        "data": {"train": {"render": 1}, "test": {"render": 1}},
+        "model": {"name": "tiny", "family": family},
+        "trainer": {"output_dir": str(tmp_path)},
+    }
+    assert config_from_dict(raw, where="a", title="a").task.prompt == prompt
+    raw["task"] = {"name": "grounding", "prompt": "Find {phrase}"}
+    assert config_from_dict(raw, where="a", title="a").task.prompt == "Find {phrase}"

@@ -1,0 +1,387 @@
+"""Rows and pictures: what can be read is read, and what cannot is named with its file and line."""
+
+import gzip
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from mm_numeric.answers import ClockTime, Example
+from mm_numeric.config.data import DataSource
+from mm_numeric.data.examples import load_examples, rendered
+from mm_numeric.data.images import open_picture
+from mm_numeric.files import read_rows
+from mm_numeric.tasks.clock import Clock
+from mm_numeric.tasks.rendering.clock_faces import FaceStyle
+
+REAL_CLOCKS = Path(__file__).parents[3] / "shared" / "data" / "clocks" / "labels.csv"
+
+
+def rows_file(folder, text, name="rows.jsonl"):
+    """Write rows, and the pictures a.png and images/b.png."""
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    (folder / "images").mkdir(exist_ok=True)
+    Image.new("RGB", (4, 4)).save(folder / "a.png")
+    Image.new("RGB", (4, 4)).save(folder / "images" / "b.png")
+    return path
+
+
+def load(path, **more):
+    return load_examples(Clock(), DataSource(path=str(path), **more), path.parent, training=False)
+
+
+TWO_ROWS = (
+    '{"id": "one", "image": "a.png", "time": "7:05"}\n\n'
+    '{"file": "b.png", "hour": 12, "minute": 0}\n   \n'
+)
+
+
+@pytest.mark.parametrize("text", [TWO_ROWS, "\ufeff" + TWO_ROWS, TWO_ROWS.replace("\n", "\r\n")])
+def test_jsonl_rows_arrive(tmp_path, text):
+    path = rows_file(tmp_path, text)
+    first, second = load(path)
+    assert (first.id, first.answer, first.image) == ("one", ClockTime(7, 5), tmp_path / "a.png")
+    assert (second.id, second.answer) == ("b.png", ClockTime(12, 0))
+    assert second.image == tmp_path / "images" / "b.png"
+    assert second.where == f"{path}, line 3"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "file,hour,minute\na.png,7,5\n\nb.png,12,0\n",
+        "\ufefffile,hour,minute\r\na.png,7,5\r\nb.png,12,00",
+        'minute,file,hour\n"5","a.png","7"\n0,b.png,12\n',
+    ],
+)
+def test_csv_rows_arrive(tmp_path, text):
+    first, second = load(rows_file(tmp_path, text, "rows.csv"))
+    assert (first.id, first.answer) == ("a.png", ClockTime(7, 5))
+    assert (second.id, second.answer) == ("b.png", ClockTime(12, 0))
+
+
+def test_packed_rows_arrive(tmp_path):
+    first, second = load(rows_file(tmp_path, gzip.compress(TWO_ROWS.encode()), "rows.jsonl.gz"))
+    assert (first.id, second.id) == ("one", "b.png")
+    assert second.where == f"{tmp_path / 'rows.jsonl.gz'}, line 3"
+
+
+@pytest.mark.parametrize(
+    ("raw", "name", "message"),
+    [
+        (b"{}", "rows.jsonl.gz", r"rows\.jsonl\.gz: cannot be read \(Not a gzipped file"),
+        (
+            gzip.compress(b"{}" * 99)[:-9],
+            "rows.jsonl.gz",
+            r"cannot be read \(Compressed file ended",
+        ),
+        (gzip.compress(b"{}"), "rows.gz", r"rows\.gz: rows come as .*, not 'no ending'\."),
+    ],
+)
+def test_bad_packed_rows_are_one_sentence(tmp_path, raw, name, message):
+    with pytest.raises(ValueError, match=message):
+        load(rows_file(tmp_path, raw, name))
+
+
+def test_an_id_of_zero_is_an_id(tmp_path):
+    lines = [f'{{"id": {i}, "image": "a.png", "time": "7:05"}}' for i in (0, 1)]
+    assert [e.id for e in load(rows_file(tmp_path, "\n".join(lines)))] == ["0", "1"]
+
+
+def test_a_line_ends_only_where_a_line_ends(tmp_path):
+    text = "a\u2028b\x85c\x0bd"
+    path = rows_file(tmp_path, json.dumps({"text": text}, ensure_ascii=False).encode())
+    assert [row for _, row in read_rows(path)] == [{"text": text}]
+    path = rows_file(tmp_path, f'text,n\n"{text}\ne",1\n', "rows.csv")
+    assert [row for _, row in read_rows(path)] == [{"text": f"{text}\ne", "n": "1"}]
+
+
+GOOD = '{"id": "x", "image": "a.png", "time": "7:05"}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD + "{", r"rows\.jsonl, line 2: not JSON \(Expecting property name"),
+        (GOOD + "[1]", r'rows\.jsonl, line 2: expected an object \{"id": \.\.\.\}, found \[1\]\.'),
+        (GOOD + "9" * 5000, r"rows\.jsonl, line 2: not JSON \(Exceeds the limit"),
+        (GOOD + "[" * 100_000, r"rows\.jsonl, line 2: not JSON \(maximum recursion depth"),
+        (GOOD + r'{"image": "a.png", "a": "b\ud83d"}', r"line 2: '\\ud83d' is half of a character"),
+        ("", r"rows\.jsonl: no rows; give at least one\."),
+        ("\n \n", r"rows\.jsonl: no rows"),
+        (b"\xff\xfe{}", r"rows\.jsonl: cannot be read \('utf-8'"),
+        (GOOD + GOOD, r"line 2: the id 'x' already stands in .*rows\.jsonl, line 1; give each row"),
+        ('{"time": "7:05"}', r'line 1: no picture; each row needs "image" \(or "file"\)\.'),
+        ('{"image": 7, "time": "7:05"}', r"line 1: no picture"),
+        ('{"image": "", "time": "7:05"}', r"line 1: no picture"),
+        ('{"image": "a.png"}', r'line 1: no time; each row needs "time", or "hour" and "minute"\.'),
+        ('{"image": "a.png", "hour": 7}', r"line 1: no time"),
+        ('{"image": "a.png", "time": "25:00"}', r"'25:00' is not a time on a .* 12, not 25\.$"),
+        ('{"image": "a.png", "time": "0:30"}', r"'0:30' is not a time on a 12-hour dial"),
+        ('{"image": "a.png", "time": "7:60"}', r"'7:60' .* the minute is 0 to 59, not 60\.$"),
+        ('{"image": "a.png", "time": "seven"}', r"time 'seven' is not written as \"H:MM\""),
+        ('{"image": "a.png", "time": 705}', r"time 705 is not written"),
+        ('{"image": "a.png", "time": "7:05:30"}', r"is not written as"),
+        ('{"image": "a.png", "hour": 7.9, "minute": 5}', r"hour 7\.9, minute 5' is not a time"),
+        ('{"image": "a.png", "hour": true, "minute": 5}', r"hour True, minute 5' is not a time"),
+        ('{"image": "a.png", "hour": Infinity, "minute": 5}', r"hour inf, minute 5' is not a time"),
+        ('{"image": "a.png", "hour": [7], "minute": 5}', r"hour \[7\], minute 5' is not a time"),
+        ('{"image": "a.png", "hour": 13, "minute": 5}', r"'hour 13, minute 5' .* 1 to 12, not 13"),
+    ],
+)
+def test_a_bad_jsonl_row_is_one_sentence(tmp_path, text, message):
+    path = rows_file(tmp_path, text)
+    with pytest.raises(ValueError, match=message) as caught:
+        load(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "file,hour,minute\na.png,7,5\nb.png,7\n",
+            r"rows\.csv, line 3: expected 3 fields \(file, hour, minute\), as the first line says",
+        ),
+        ("file,hour,minute\na.png,7,5,6\n", r"line 2: expected 3 fields"),
+        ("file,hour,minute\n", r"rows\.csv: no rows"),
+        ("", r"rows\.csv: no rows"),
+        ("file,hour\na.png,7\n", r"rows\.csv, line 2: no time"),
+        ("file,hour,minute\na.png,,5\n", r"line 2: 'hour , minute 5' is not a time"),
+        ("file,hour,minute\na.png,7.5,5\n", r"line 2: 'hour 7\.5, minute 5' is not a time"),
+        ("file,hour,minute\na.png," + "7" * 200_000, r"line 2: not CSV \(field larger than"),
+        ("hour,minute\n7,5\n", r"line 2: no picture"),
+    ],
+)
+def test_a_bad_csv_row_is_one_sentence(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        load(rows_file(tmp_path, text, "rows.csv"))
+
+
+@pytest.mark.parametrize("text", ["[%s]", '{"data_list": [%s], "metainfo": {}}'])
+def test_a_json_file_holds_a_list_of_rows(tmp_path, text):
+    file = rows_file(tmp_path, text % GOOD.replace("\n", ""), "rows.json")
+    assert [e.where for e in load(file)] == [f"{file}, row 1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"rows\.json: not JSON \("),
+        ("{}", r"rows\.json: expected a list of rows, or one as data_list\."),
+        ("[7]", r"rows\.json, row 1: expected an object"),
+    ],
+)
+def test_a_bad_json_file_is_one_sentence(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        load(rows_file(tmp_path, text, "rows.json"))
+
+
+def test_a_file_that_is_not_there_or_of_another_kind(tmp_path):
+    with pytest.raises(ValueError, match=r"none\.jsonl: there is no such file\."):
+        load(tmp_path / "none.jsonl")
+    with pytest.raises(ValueError, match=r"rows come as \.jsonl, \.json or \.csv, not '\.txt'\."):
+        load(rows_file(tmp_path, GOOD, "rows.txt"))
+    with pytest.raises(
+        ValueError, match=r"rows come as \.jsonl, \.json or \.csv, not 'no ending'\."
+    ):
+        load(rows_file(tmp_path, GOOD, "rows"))
+    (tmp_path / "folder.jsonl").mkdir()
+    with pytest.raises(ValueError, match=r"folder\.jsonl: cannot be read"):
+        load(tmp_path / "folder.jsonl")
+
+
+def test_a_missing_picture_names_where_it_was_looked_for(tmp_path):
+    path = rows_file(tmp_path, GOOD + '{"image": "c.png", "time": "7:05"}')
+    with pytest.raises(ValueError, match="there is no picture") as caught:
+        load(path)
+    places = f"{tmp_path / 'c.png'} and {tmp_path / 'images' / 'c.png'}"
+    assert str(caught.value) == f"{path}, line 2: there is no picture {places}."
+
+
+def test_the_folder_of_the_pictures_can_be_given(tmp_path):
+    path = rows_file(tmp_path, '{"image": "b.png", "time": "7:05"}')
+    (example,) = load(path, images=str(tmp_path / "images"))
+    assert example.image == tmp_path / "images" / "b.png"
+    with pytest.raises(ValueError, match=r"there is no picture \S+/other/b\.png\.$"):
+        load(path, images=str(tmp_path / "other"))
+
+
+def test_a_picture_name_that_is_no_name(tmp_path):
+    path = rows_file(tmp_path, json.dumps({"image": "iVBOR" * 1000, "time": "7:05"}))
+    with pytest.raises(ValueError, match="there is no picture"):
+        load(path)
+
+
+def picture(path):
+    return open_picture(Example(id="x", image=path, prompt="", answer=None, where="r, line 1"))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP"])
+def test_a_cut_off_picture_is_refused_or_read_but_never_a_crash(tmp_path, kind):
+    path = tmp_path / f"a.{kind.lower()}"
+    Image.effect_noise((24, 24), 50).save(path, kind)
+    whole = path.read_bytes()
+    refused = 0
+    for length in range(0, len(whole), max(1, len(whole) // 40)):
+        path.write_bytes(whole[:length])
+        try:
+            assert picture(path).size == (24, 24)
+        except ValueError as error:
+            assert str(error).startswith(f"r, line 1: the picture {path} cannot be read (")  # noqa: PT017
+            refused += 1
+    assert refused > 30
+
+
+def test_a_picture_whose_exif_is_damaged_is_refused(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "hello"
+    path = tmp_path / "a.jpg"
+    Image.new("RGB", (6, 4)).save(path, exif=exif)
+    whole = path.read_bytes()
+    text, number = b"\x01\x0e\x00\x02\x00\x00\x00\x06", b"\x01\x0e\x00\x0b\x00\x00\x00\x01"
+    assert text in whole
+    path.write_bytes(whole.replace(text, number))  # the text is said to be one float
+    with pytest.raises(ValueError, match=r"^r, line 1: the picture \S+a\.jpg cannot be read \("):
+        picture(path)
+
+
+def test_rows_without_a_question_are_refused(tmp_path):
+    class Silent(Clock):
+        def examples(self, rows, *, training):
+            return iter(())
+
+    path = rows_file(tmp_path, GOOD + GOOD)
+    with pytest.raises(
+        ValueError, match=r"rows\.jsonl: no question in any of 2 rows; give at least"
+    ):
+        load_examples(Silent(), DataSource(path=str(path)), tmp_path, training=True)
+
+
+def test_what_is_no_picture_is_refused(tmp_path):
+    path = tmp_path / "a.png"
+    path.write_text("not a picture", encoding="utf-8")
+    message = r"^r, line 1: the picture \S+a\.png cannot be read \(.*\); replace it or take its row"
+    with pytest.raises(ValueError, match=message):
+        picture(path)
+    with pytest.raises(ValueError, match="cannot be read"):
+        picture(tmp_path)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_is_turned_upright(tmp_path, orientation):
+    upright = Image.new("RGB", (6, 4), "white")
+    upright.putpixel((0, 0), (255, 0, 0))
+    upright.putpixel((5, 0), (0, 0, 255))
+    undo = {  # how a camera that says so has stored it
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }
+    stored = upright.transpose(undo[orientation]) if orientation > 1 else upright
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored.save(tmp_path / "a.png", exif=exif)
+    assert picture(tmp_path / "a.png").tobytes() == upright.tobytes()
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "I;16", "CMYK"])
+def test_every_kind_of_picture_becomes_rgb(tmp_path, mode):
+    path = tmp_path / ("a.tiff" if mode == "CMYK" else "a.png")
+    Image.new(mode, (5, 3)).save(path)
+    assert picture(path).mode == "RGB"
+    assert picture(path).size == (5, 3)
+
+
+STYLE = FaceStyle(size_px=16)
+
+
+def test_rendered_clocks_are_kept(tmp_path):
+    task, source = Clock(face=STYLE, label_noise_minutes=5.0), DataSource(render=4, seed=3)
+    first = load_examples(task, source, tmp_path, training=False)
+    assert [e.id for e in first] == [f"3-{i:06d}" for i in range(4)]
+    (folder,) = tmp_path.iterdir()
+    (folder / "images" / "000000.png").write_bytes(b"mine")
+    again = load_examples(Clock(face=STYLE), source, tmp_path, training=False)
+    assert again == first
+    assert (folder / "images" / "000000.png").read_bytes() == b"mine"
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (Clock(face=STYLE), DataSource(render=2, seed=4)),
+        (Clock(face=STYLE), DataSource(render=3, seed=3)),
+        (Clock(face=FaceStyle(size_px=16, noise=0.0)), DataSource(render=2, seed=3)),
+    ],
+)
+def test_what_looks_different_is_kept_apart(tmp_path, other):
+    path = rendered(Clock(face=STYLE), DataSource(render=2, seed=3), tmp_path)
+    assert rendered(*other, tmp_path).parent != path.parent
+
+
+class Interrupted(Clock):
+    """A clock task whose rendering is cut off."""
+
+    def render(self, folder, count, seed):
+        super().render(folder, count - 1, seed)
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_rendering_is_not_taken_for_a_whole_one(tmp_path, monkeypatch):
+    source = DataSource(render=3, seed=3)
+    task = Interrupted(face=STYLE)
+    with pytest.raises(KeyboardInterrupt):
+        rendered(task, source, tmp_path)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(Interrupted, "render", Clock.render)
+    path = rendered(task, source, tmp_path)
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 3
+
+
+class Slow(Clock):
+    """A clock task during whose rendering another process finishes the same pictures."""
+
+    def render(self, folder, count, seed):
+        super().render(folder.with_name(folder.name.partition(".")[0]), count, seed)
+        return super().render(folder, count, seed)
+
+
+def test_two_processes_may_render_the_same_pictures(tmp_path):
+    path = rendered(Slow(face=STYLE), DataSource(render=2), tmp_path)
+    assert path.is_file()
+    assert [folder.name for folder in tmp_path.iterdir()] == [path.parent.name]
+
+
+def test_a_task_without_a_renderer_is_told_so(tmp_path):
+    message = r"data\.render: the task object cannot render; give a path\."
+    with pytest.raises(ValueError, match=message):
+        rendered(object(), DataSource(render=2), tmp_path)
+
+
+@pytest.mark.skipif(not REAL_CLOCKS.is_file(), reason="the real clocks are not here")
+def test_the_real_clocks_are_all_read():
+    examples = load(REAL_CLOCKS)
+    assert len(examples) == 144
+    assert Counter(e.answer.hour for e in examples) == Counter(dict.fromkeys(range(1, 13), 12))
+    assert all(e.answer.minute % 5 == 0 for e in examples)
+    assert open_picture(examples[0]).mode == "RGB"
+
+
+def test_reading_rows_loads_no_torch():
+    code = (
+        "import sys, mm_numeric.data.examples;"
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,326 @@
+"""The doctor: every fault is found, none is invented, and the ceiling is the scorer's figure."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from browser import drawn_in_a_browser
+from check_data_runs import config_of, kinds
+from PIL import Image
+from rectangles import write_rectangles
+
+from mm_numeric import cli
+from mm_numeric.answers import Box, Example, Mark, Written
+from mm_numeric.config.reader import read_config
+from mm_numeric.evaluation.check_data.check import check_data
+from mm_numeric.evaluation.check_data.html_page import write_check_page
+from mm_numeric.evaluation.check_data.text import facts, report_text
+from mm_numeric.evaluation.metrics.boxes import iou
+from mm_numeric.evaluation.score import score
+
+SHARED = Path(__file__).parents[4] / "shared" / "data"
+
+
+def test_good_data_is_ready(tmp_path):
+    report = check_data(config_of(tmp_path, write_rectangles(tmp_path / "rows")))
+    assert report.ready
+    text = report_text(report)
+    assert text.endswith("\nready")
+    assert "questions         8 read, 8 usable" in text
+    assert "8 of 8 there, 80 wide and 60 high" in text
+    assert "image tokens      6" in text
+    assert "one step is       0.08 pixels" in text
+    assert "8 test questions ask of a picture that is trained on, too" in text
+    (numbers,) = {sum(len(n.positions) for n in t.numbers) for t in report.checkups[0].trained[:1]}
+    assert numbers == len(re.findall("[0-9]", report.checkups[0].trained[0].written.text))
+
+
+FAULTY = [
+    ('{"id": "1", "image": "0.png", "phrase": "a", "box": [5, 4, 21, 16]}', None),
+    ('{"id": "2", "image": "0.png"', "not JSON"),
+    ("[1, 2]", "expected an object"),
+    ('{"id": "3", "phrase": "a", "box": [5, 4, 21, 16]}', "no picture; each row needs"),
+    ('{"id": "4", "image": "-.png", "phrase": "a", "box": [5, 4, 21, 16]}', "there is no picture"),
+    ('{"id": "5", "image": "0.png", "box": [5, 4, 21, 16]}', "no phrase; each row needs"),
+    ('{"id": "6", "image": "0.png", "phrase": "a"}', "no box; each row needs"),
+    ('{"id": "7", "image": "0.png", "phrase": "a", "box": [5, 4, 99, 16]}', "outside the picture"),
+    ('{"id": "8", "image": "0.png", "phrase": "a", "box": [50, 4, 21, 16]}', "is reversed"),
+    ('{"id": "9", "image": "0.png", "phrase": "a", "box": [5, 4, 5, 16]}', "has no area"),
+    ('{"id": "10", "image": "0.png", "phrase": "a", "bbox": [5, 4, 21, 16]}', "may be x1, y1, x2"),
+    ('{"id": "1", "image": "0.png", "phrase": "a", "box": [5, 4, 21, 16]}', "already stands in"),
+    ('{"id": "11", "image": "bad.png", "phrase": "a", "box": [5, 4, 21, 16]}', "cannot be read"),
+    ('{"id": "12", "image": "turned.jpg", "phrase": "a", "box": [5, 4, 21, 16], "width": 80, '
+     '"height": 60}', "as its EXIF says"),
+    ('{"id": "13", "image": "long.png", "phrase": "a", "box": [0, 4, 2, 16]}', "too long to be"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def faulty(tmp_path):
+    """A file with one of each fault, and one good row."""
+    folder = tmp_path / "rows"
+    write_rectangles(folder)
+    (folder / "bad.png").write_bytes((folder / "0.png").read_bytes()[:90])
+    Image.new("RGB", (3, 900)).save(folder / "long.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    Image.new("RGB", (80, 60)).save(folder / "turned.jpg", exif=exif)
+    rows = folder / "faulty.jsonl"
+    rows.write_text("".join(line + "\n" for line, _ in FAULTY), encoding="utf-8")
+    return rows
+
+
+def test_one_of_each_fault_is_found_once_with_its_place(tmp_path, faulty):
+    report = check_data(config_of(tmp_path, faulty, tmp_path / "rows" / "rows.jsonl"))
+    checkup = report.checkups[0]
+    assert checkup.questions == len(FAULTY)
+    assert [t.example.id for t in checkup.trained] == ["1"]
+    for number, (_, message) in enumerate(FAULTY, start=1):
+        places = tuple(f"{faulty}, line {number}{mark}" for mark in (":", ","))
+        sentences = [s for fault in checkup.faults.values() for s in fault.sentences]
+        found = [s for s in sentences if s.startswith(places)]
+        assert len(found) == (message is not None), (number, found)
+        assert message is None or message in found[0]
+    assert len(checkup.faults) == len(FAULTY) - 1  # each is of its own kind
+    assert not report.checkups[1].faults
+
+
+def test_the_same_fault_is_one_thing_to_fix(tmp_path):
+    folder = tmp_path / "rows"
+    write_rectangles(folder)
+    rows = [
+        {"id": str(i), "image": f"{i}.png", "phrase": "a", "box": [5 + i, 4, 200 + i, 16]}
+        for i in range(6)
+    ]
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    report = check_data(config_of(tmp_path, file), limit=5)
+    assert list(kinds(report).values()) == [5]
+    text = report_text(report)
+    assert "fix 1 (train): 5 x the point (#, #) is outside the picture of # x # pixels" in text
+    assert "    ... and 2 more" in text
+    assert text.endswith("not ready: 2 things to fix")
+
+
+@pytest.mark.parametrize("coordinates", ["unit_2", "qwen2_vl", "relative_999", "pixels_seen"])
+def test_the_ceiling_is_the_score_of_the_right_answers(tmp_path, coordinates):
+    rows = write_rectangles(tmp_path / "rows")
+    model = {"name": "tiny", "dtype": "float32", "coordinates": coordinates}
+    report = check_data(config_of(tmp_path, rows, model=model))
+    lines = [
+        json.dumps(
+            {
+                "id": t.example.id,
+                "task": "grounding",
+                "text": t.written.text,
+                "target": report.config.task.record(t.example.answer),
+                "frame": t.frame.to_dict(),
+            }
+        )
+        for t in report.checkups[0].trained
+    ]
+    file = tmp_path / "predictions.jsonl"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    metrics = {name: found["value"] for name, found in score(file).metrics().items()}
+    assert report.checkups[0].ceiling == metrics
+    assert 0.8 < metrics["mean_iou"] < 1
+
+
+def test_two_decimals_cost_small_boxes_dearly(tmp_path):
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    Image.new("RGB", (640, 480)).save(folder / "a.png")
+    boxes = [[13 * i, 9 * i, 13 * i + 17, 9 * i + 15] for i in range(40)]
+    rows = [
+        {"id": str(i), "image": "a.png", "phrase": "a", "box": box} for i, box in enumerate(boxes)
+    ]
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    ceilings = {}
+    for coordinates in ("unit_2", "unit_3"):
+        model = {"name": "tiny", "dtype": "float32", "coordinates": coordinates}
+        ceilings[coordinates] = (
+            check_data(config_of(tmp_path, file, model=model)).checkups[0].ceiling
+        )
+    assert ceilings["unit_2"]["accuracy_at_0.9"] < 0.4
+    assert ceilings["unit_3"]["accuracy_at_0.9"] > 0.95
+
+
+def test_clocks_have_a_ceiling_in_minutes(tmp_path):
+    config = config_of(
+        tmp_path,
+        "-",
+        task="clock",
+        data={"train": {"render": 4}, "test": {"render": 2}, "cache": str(tmp_path / "cache")},
+    )
+    report = check_data(config)
+    assert report.ready
+    assert report.checkups[0].ceiling["mean_deviation_minutes"] == 0
+    assert report.checkups[0].ceiling["exact"] == 1
+
+
+def test_rows_without_pictures_are_looked_at_too(tmp_path):
+    config = read_config(
+        "arithmetic_tiny",
+        [
+            "data.train={render: 200, seed: 1}",
+            "data.test={render: 20, seed: 1, categories: [interpolation, extrapolation]}",
+            f"data.cache={tmp_path}",
+        ],
+    )
+    report = check_data(config)
+    assert report.ready, report.checkups
+    assert report.notes == ["10 test questions are trained on, too."]
+    assert dict(facts(report, report.checkups[1]))["question tokens"].endswith(")")
+    assert report.checkups[1].ceiling["accuracy"] == 1
+    write_check_page(report, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<image" not in page
+    assert "Dashed" not in page
+    assert "loss digit" in page
+
+
+def test_answers_longer_than_prediction_are_to_be_fixed(tmp_path):
+    rows = write_rectangles(tmp_path / "rows")
+    report = check_data(config_of(tmp_path, rows, predict={"max_new_tokens": 8}))
+    assert kinds(report) == {}
+    assert kinds(report, 1) == {"longer than predict.max_new_tokens": 8}
+    assert "Set predict.max_new_tokens to at least" in report_text(report)
+
+
+def test_what_is_longer_than_the_model_is_to_be_fixed(tmp_path):
+    row = {"id": "1", "image": "a.png", "phrase": "a", "box": [1, 2, 900, 800]}
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({**row, "width": 4000, "height": 3000}) + "\n", encoding="utf-8")
+    picture = {"max_pixels": 4000 * 3000}
+    config = config_of(tmp_path, file, model={"name": "tiny", "picture": picture})
+    report = check_data(config)
+    assert set(kinds(report)) == {"the picture is missing", "longer than the model"}
+    assert "and the model has 2048 positions" in report_text(report)
+
+
+def test_pictures_that_are_not_here_may_be_said_to_be_of_a_size(tmp_path):
+    row = {"id": "1", "image": "a.png", "phrase": "a", "box": [1, 2, 90, 80]}
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    config = config_of(tmp_path, file)
+    assert check_data(config).checkups[0].ceiling == {}
+    report = check_data(config, size_px=(100, 90))
+    assert report.checkups[0].ceiling["mean_iou"] > 0.99
+    assert kinds(report) == {"the picture is missing": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Says:
+    """A task whose answer is a text of the config's."""
+
+    text: str
+    mark: bool = False
+
+    def examples(self, rows, *, training):
+        for where, row in rows:
+            yield Example(
+                id=row["id"], image=Path(row["image"]), prompt="?", answer=Box(1, 2, 3, 4),
+                where=where,
+            )  # fmt: skip
+
+    def format(self, answer, frame=None):
+        marks = (Mark(0, len(self.text)),) if self.mark else ()
+        return Written(self.text, marks)
+
+    def parse(self, text, frame=None):
+        return Box(1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("7<|im_end|>8", "answers that stop early"),
+        ("12 and 7", None),
+    ],
+)
+def test_an_answer_that_would_end_early_is_to_be_fixed(tmp_path, text, kind):
+    rows = write_rectangles(tmp_path / "rows", count=1)
+    task = {"name": f"{__name__}:Says", "text": text}
+    report = check_data(config_of(tmp_path, rows, task=task))
+    assert set(kinds(report)) == ({kind} if kind else set())
+    if kind is None:
+        assert "6 digits of answers are in no marked number" in report_text(report)
+
+
+def test_the_page_draws_the_labels_and_marks_what_is_in_the_loss(tmp_path):
+    rows = write_rectangles(tmp_path / "rows")
+    report = check_data(config_of(tmp_path, rows))
+    page = tmp_path / "page.html"
+    write_check_page(report, page, samples=3)
+    text = page.read_text(encoding="utf-8")
+    drawn = re.findall(r'class="labels" d="M([^"]*)Z"', text)
+    assert len(drawn) == 3
+    first = report.checkups[0].trained[0]
+    corners = [tuple(map(float, p.split())) for p in drawn[0].split("L")]
+    box = Box(*corners[0], *corners[2])
+    assert iou(box, first.example.answer) > 0.98
+    assert box != first.example.answer  # drawn from the labels, not from the row
+    token = report.family.tokenizer.convert_ids_to_tokens
+    in_loss = re.findall(r'<span class="loss( digit)?"[^>]*>([^<]*)<', text)
+    names = [token(i) for t in (0, 2, 5) for i in report.checkups[0].trained[t].answer.ids]
+    assert [name for _, name in in_loss] == [
+        n.replace("<", "&lt;").replace(">", "&gt;") for n in names
+    ]
+    assert all(name.isdigit() == bool(digit) for digit, name in in_loss)
+    assert "&lt;|image_pad|&gt; &times; 6" in text
+    assert drawn_in_a_browser(text, tmp_path) == [3, 3]
+
+
+def test_the_command_says_ready_or_what_to_fix(tmp_path, capsys, faulty):
+    rows = tmp_path / "rows" / "rows.jsonl"
+    config = tmp_path / "mine.yaml"
+    config.write_text(
+        f"task: grounding\ndata: {{train: {{path: {rows}}}, test: {{path: {rows}}}}}\n"
+        f"model: {{name: tiny}}\ntrainer: {{output_dir: {tmp_path / 'run'}}}\n"
+        "predict: {max_new_tokens: 64}\n",
+        encoding="utf-8",
+    )
+    assert cli.main(["check-data", str(config)]) == 0
+    *_, page, last = capsys.readouterr().out.splitlines()
+    assert last == "ready"
+    assert Path(page.removeprefix("page: ")).is_file()
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(SystemExit) as end:
+        cli.main(["check-data", str(config), f"data.train.path={faulty}"])
+    assert end.value.code == 1
+    assert capsys.readouterr().out.endswith(f"not ready: {len(FAULTY) - 1} things to fix\n")
+    for size in ("640", "640x0", "-1x5", f"1x{'9' * 400}"):
+        with pytest.raises(SystemExit):
+            cli.main(["check-data", str(config), f"--size={size}"])
+        assert f"{size:.40} is not a size such as 640x480" in capsys.readouterr().err
+    assert cli.main(["check-data", str(config), "--page", str(tmp_path)]) == 2
+    assert "is a folder; name a file in it" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no shared data")
+def test_icdar2015_is_ready(tmp_path):
+    rows = SHARED / "icdar2015" / "textdet_test.json"
+    model = {"name": "tiny", "picture": {"max_pixels": 1280 * 28 * 28}}
+    config = config_of(
+        tmp_path, rows, task="text_detection", model=model, predict={"max_new_tokens": 1500}
+    )
+    report = check_data(config)
+    assert report.ready, report_text(report)
+    assert len(report.checkups[0].trained) == 10
+    assert report.checkups[0].ceiling["mean_iou_of_pairs"] > 0.97
+    written = sum(len(t.written.marks) for t in report.checkups[0].trained)
+    rows = json.loads(rows.read_text(encoding="utf-8"))["data_list"]
+    assert written == 8 * sum(not i["ignore"] for row in rows for i in row["instances"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no shared data")
+def test_refcocog_lacks_its_pictures_and_nothing_else(tmp_path):
+    rows = SHARED / "refcocog" / "refcocog_umd_val.jsonl"
+    report = check_data(config_of(tmp_path, rows), size_px=(640, 640))
+    assert kinds(report) == {"the picture is missing": 4896}
+    assert len(report.checkups[0].trained) == 4896
+    assert report.checkups[0].ceiling["mean_iou"] > 0.98

@@ -1,0 +1,107 @@
+"""The doctor goes on: what is odd about one row or one picture is said, and ends nothing."""
+
+import json
+
+import pytest
+from check_data_runs import config_of, kinds
+from PIL import Image
+from rectangles import write_rectangles
+
+from mm_numeric.evaluation.check_data.check import check_data
+from mm_numeric.evaluation.check_data.html_page import write_check_page
+from mm_numeric.evaluation.check_data.text import report_text
+from mm_numeric.families.qwen2_vl import Qwen2VL
+from mm_numeric.geometry.frames import Frame, Resize
+
+
+class Padded(Qwen2VL):
+    """Qwen2-VL, told that it sees padded squares, as LLaVA does."""
+
+    def frame(self, width, height):
+        view = Resize(kind="letterbox", side=336).view(width, height)
+        return Frame(width, height, view, self.coordinates)
+
+
+def write_rows(folder, rows, name="rows.jsonl"):
+    folder.mkdir(exist_ok=True)
+    file = folder / name
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("task", ["grounding", "text_detection"])
+def test_an_edge_that_rounding_moves_into_the_padding_is_no_fault(tmp_path, task):
+    box = [10, 0, 200, 480]
+    row = {"id": "1", "image": "a.png", "phrase": "a", "box": box, "instances": [{"box": box}]}
+    file = write_rows(tmp_path, [row])
+    Image.new("RGB", (640, 480)).save(tmp_path / "a.png")
+    model = {"name": "tiny", "family": f"{__name__}:Padded", "coordinates": "unit_2"}
+    report = check_data(config_of(tmp_path, file, model=model, task=task))
+    (trained,) = report.checkups[0].trained
+    found = trained.read_back if task == "grounding" else trained.read_back.items[0].shape
+    assert found.y1 == 0  # 0.12 of 640 pixels, of which 80 are padding, would be -3.2
+    assert report.ready, report_text(report)
+
+
+@pytest.mark.parametrize("ending", ["jpg", "png", "tif"])
+def test_the_size_in_a_header_is_that_of_the_upright_picture(tmp_path, ending):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    Image.new("RGB", (80, 60)).save(tmp_path / f"a.{ending}", exif=exif)
+    row = {"id": "1", "image": f"a.{ending}", "phrase": "a", "box": [5, 4, 21, 70]}
+    config = config_of(tmp_path, write_rows(tmp_path, [row]))
+    for pictures in (0, 1):
+        report = check_data(config, pictures=pictures)
+        assert report.ready, report_text(report)
+        assert [t.size_px for t in report.checkups[0].trained] == [(60, 80)]
+
+
+def test_a_picture_that_is_too_large_to_be_decoded_is_one_fault(tmp_path, monkeypatch):
+    config = config_of(tmp_path, write_rectangles(tmp_path / "rows", count=3))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    report = check_data(config, pictures=1)
+    assert [*kinds(report).values()] == [3]
+    assert "could be decompression bomb" in report_text(report)
+
+
+def test_a_cut_off_picture_behind_the_first_is_a_fault_that_the_page_finds(tmp_path):
+    rows = [
+        {"id": str(i), "image": f"{i}.jpg", "phrase": "a", "box": [5, 4, 21, 50]} for i in range(40)
+    ]
+    file = write_rows(tmp_path, rows)
+    for i in range(40):
+        Image.effect_noise((80, 60), 50).save(tmp_path / f"{i}.jpg")
+    whole = (tmp_path / "5.jpg").read_bytes()  # not among the 16 that are put through the collator
+    (tmp_path / "5.jpg").write_bytes(whole[: len(whole) // 2])
+    report = check_data(config_of(tmp_path, file, write_rectangles(tmp_path / "test")), pictures=1)
+    assert report.ready
+    write_check_page(report, tmp_path / "page.html", samples=40)
+    assert not report.ready
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Not ready: 1 thing to fix" in text
+    assert text.count("<image ") == 39
+    assert "rows.jsonl, line 6: the picture" in report_text(report)
+
+
+def test_texts_that_are_quoted_in_part_are_one_fault(tmp_path):
+    good = {"id": "1", "image": "0.png", "phrase": "a", "box": [5, 4, 21, 16]}
+    words = ("red", "green", "blue")
+    rows = [f"a {w} car that is parked before the house" for w in words]
+    rows += [
+        {**good, "id": w, "box": f"the {w} car that is parked before the house"} for w in words
+    ]
+    write_rectangles(tmp_path / "rows")
+    report = check_data(config_of(tmp_path, write_rows(tmp_path / "rows", [good, *rows])))
+    assert [*kinds(report).values()] == [3, 3]
+    titles = [line for line in report_text(report).split("\n") if line.startswith("fix")]
+    assert titles[0] == "fix 1 (train): 3 x expected an object {...: ...}, found ..."
+    assert titles[1] == "fix 2 (train): 3 x box: expected a list of numbers, found ..."
+
+
+def test_a_question_that_cannot_be_written_is_named_with_its_row(tmp_path):
+    write_rectangles(tmp_path / "rows")
+    good = {"id": "1", "image": "0.png", "phrase": "a", "box": [5, 4, 21, 16]}
+    odd = {**good, "id": "2", "phrase": "<|image_pad|>"}
+    report = check_data(config_of(tmp_path, write_rows(tmp_path / "rows", [good, odd])))
+    ((sentence,),) = [fault.sentences for fault in report.checkups[0].faults.values()]
+    assert "rows.jsonl, line 2: " in sentence

@@ -1,0 +1,111 @@
+"""Intervals equal a plain loop, cover what they say, and pair what is compared."""
+
+import math
+
+import numpy as np
+import pytest
+
+from mm_numeric.evaluation.metrics import bootstrap
+from mm_numeric.evaluation.metrics.base import mean_of, median_of
+from mm_numeric.evaluation.metrics.bootstrap import draws_interval, interval, run_draws
+from mm_numeric.evaluation.metrics.clock import TIMES
+
+
+def columns(seed, rows=40):
+    """Return columns as a scorer does."""
+    rng = np.random.default_rng(seed)
+    return {"share": (rng.random(rows) < 0.7).astype(float), "minutes": rng.gamma(2, 9, rows)}
+
+
+@pytest.mark.parametrize("chunk", [1, 250, 4_000_000])
+@pytest.mark.parametrize("value", [mean_of("share"), median_of("minutes")])
+def test_an_interval_equals_the_loop(monkeypatch, chunk, value):
+    monkeypatch.setattr(bootstrap, "_ELEMENTS_AT_ONCE", chunk)
+    rng, drawn = np.random.default_rng(5), []
+    for _ in range(300):
+        at = rng.integers(40, size=40)
+        drawn.append(value({name: v[at] for name, v in columns(1).items()}))
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    assert interval(columns(1), value, resamples=300, seed=5) == pytest.approx((low, high))
+
+
+def test_the_same_seed_gives_the_same_interval():
+    first = interval(columns(1), mean_of("minutes"))
+    assert interval(columns(1), mean_of("minutes")) == first
+    assert interval(columns(1), mean_of("minutes"), seed=1) != first
+
+
+@pytest.mark.parametrize("name", ["share", "minutes"])
+def test_the_value_lies_inside(name):
+    for seed in range(5):
+        low, high = interval(columns(seed), mean_of(name), resamples=500)
+        assert low < columns(seed)[name].mean() < high
+
+
+def test_rows_that_are_all_alike_have_no_width():
+    assert interval({"share": np.ones(7)}, mean_of("share"), resamples=50) == (1.0, 1.0)
+    assert interval({"share": np.zeros(1)}, mean_of("share"), resamples=50) == (0.0, 0.0)
+
+
+def test_an_interval_of_nothing_is_nan():
+    parsed_only = next(m for m in TIMES.metrics if m.name.endswith("_parsed_only"))
+    none = {"unreadable": np.ones(3), "deviation_minutes": np.full(3, 360.0)}
+    assert all(map(math.isnan, interval(none, parsed_only.value, resamples=50)))
+    one = {"unreadable": np.array([1.0, 1, 0]), "deviation_minutes": np.array([360.0, 360, 4])}
+    assert interval(one, parsed_only.value, resamples=50) == (4.0, 4.0)
+
+
+def test_an_interval_covers_as_often_as_it_says():
+    """Of 300 samples of 100 rows, 95 % hold the true share; 91 to 98 % is four standard errors."""
+    rng, covered = np.random.default_rng(0), 0
+    for _ in range(300):
+        sample = {"share": (rng.random(100) < 0.7).astype(float)}
+        low, high = interval(sample, mean_of("share"), resamples=400)
+        covered += low <= 0.7 <= high
+    assert 0.91 <= covered / 300 <= 0.98
+
+
+RUNS = {"ce": [columns(1), columns(2), columns(3)], "emd": [columns(4), columns(5), columns(6)]}
+
+
+@pytest.mark.parametrize("chunk", [90, 4_000_000])
+def test_draws_of_runs_equal_the_loop(monkeypatch, chunk):
+    monkeypatch.setattr(bootstrap, "_ELEMENTS_AT_ONCE", chunk)
+    found = run_draws(RUNS, median_of("minutes"), resamples=60, seed=7)
+    row_rng, seed_rng = np.random.default_rng(7), np.random.default_rng(8)
+    for draw in range(60):
+        at, seeds = row_rng.integers(40, size=40), seed_rng.integers(3, size=3)
+        for name, by_seed in RUNS.items():
+            values = [np.median(by_seed[seed]["minutes"][at]) for seed in seeds]
+            assert found[name][draw] == pytest.approx(np.mean(values))
+
+
+def test_an_objective_does_not_differ_from_itself():
+    draws = run_draws({**RUNS, "again": RUNS["ce"]}, mean_of("minutes"), resamples=200)
+    apart = draws["again"] - draws["ce"]
+    assert not apart.any()
+    assert draws_interval(apart) == (0.0, 0.0)
+    assert (draws["emd"] - draws["ce"]).any()
+
+
+def test_a_difference_is_narrower_where_the_same_rows_are_hard():
+    rng = np.random.default_rng(0)
+    hard = [rng.gamma(2, 9, 200) for _ in range(3)]
+    runs = {
+        "ce": [{"minutes": row} for row in hard],
+        "emd": [{"minutes": row - 1 + rng.normal(0, 0.1, 200)} for row in hard],
+    }
+    draws = run_draws(runs, mean_of("minutes"), resamples=500)
+    low, high = draws_interval(draws["emd"] - draws["ce"])
+    alone = np.subtract(*draws_interval(draws["ce"])[::-1])
+    assert -1.05 < low < -1 < high < -0.95
+    assert high - low < 0.1 * alone
+
+
+def test_seeds_add_to_the_width():
+    """Runs that are all alike vary by their rows only; runs that differ by their seeds too."""
+    alike = {"ce": [columns(1)] * 3}
+    far = {"ce": [{"minutes": columns(1)["minutes"] + 100 * seed} for seed in range(3)]}
+    narrow = draws_interval(run_draws(alike, mean_of("minutes"), resamples=400)["ce"])
+    wide = draws_interval(run_draws(far, mean_of("minutes"), resamples=400)["ce"])
+    assert wide[1] - wide[0] > 5 * (narrow[1] - narrow[0])

@@ -1,0 +1,288 @@
+"""COCO AP: pycocotools' figures where scores differ, one figure whatever the order of ties."""
+
+import contextlib
+import io
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from mm_numeric import cli
+from mm_numeric.answers import Box, Instance, Instances, Polygon
+from mm_numeric.evaluation.metrics.coco_ap import (
+    FIGURES,
+    average_precision,
+    coco_average_precision,
+    protocol,
+)
+from mm_numeric.evaluation.score_external import rank_predictions
+
+REAL = Path(__file__).parents[4] / "shared" / "data" / "coco" / "instances_val2014_100.json"
+
+
+def by_pycocotools(dataset, results):
+    """What pycocotools says of data in its own format."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO()
+        truth.dataset = dataset
+        truth.createIndex()
+        evaluation = COCOeval(truth, truth.loadRes(results), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return {n: math.nan if v == -1 else v for n, v in zip(FIGURES, evaluation.stats, strict=True)}
+
+
+def made_up(seed, pictures=30, levels=None):
+    """A data set and detections near its boxes; with ``levels``, so many different scores."""
+    draw = np.random.default_rng(seed)
+    annotations, results = [], []
+    for image in range(1, pictures + 1):
+        for _ in range(draw.integers(0, 6)):
+            x, y = draw.uniform(0, 300, 2)
+            width, height = draw.uniform(5, 200, 2)
+            category = int(draw.integers(1, 4))
+            row = {"image_id": image, "category_id": category}
+            annotations.append(
+                {
+                    **row,
+                    "id": len(annotations) + 1,
+                    "bbox": [x, y, width, height],
+                    "area": width * height,
+                    "iscrowd": int(draw.random() < 0.1),
+                }
+            )
+            for _ in range(draw.integers(0, 3)):
+                moved = np.array([x, y, width, height]) * draw.uniform(0.9, 1.1, 4)
+                score = draw.random() if levels is None else draw.integers(levels) / levels
+                if draw.random() < 0.2:
+                    row = {**row, "category_id": int(draw.integers(1, 4))}
+                results.append({**row, "bbox": moved.tolist(), "score": float(score)})
+    categories = [{"id": number, "name": str(number)} for number in (1, 2, 3)]
+    images = [{"id": image} for image in range(1, pictures + 1)]
+    return {"images": images, "annotations": annotations, "categories": categories}, results
+
+
+def as_answers(dataset, results):
+    """The same as answers, and the scores."""
+    sides = {}
+    for name, rows in (("truth", dataset["annotations"]), ("found", results)):
+        for row in rows:
+            x, y, width, height = row["bbox"]
+            item = Instance(Box(x, y, x + width, y + height), str(row["category_id"]),
+                            bool(row.get("iscrowd")))  # fmt: skip
+            sides.setdefault((name, row["image_id"]), []).append((item, row.get("score")))
+    images = [image["id"] for image in dataset["images"]]
+    targets, found = (
+        [Instances(tuple(item for item, _ in sides.get((name, image), ()))) for image in images]
+        for name in ("truth", "found")
+    )
+    scores = [[score for _, score in sides.get(("found", image), ())] for image in images]
+    return found, targets, scores
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("levels", [None, 5])
+def test_official_figures_are_those_of_pycocotools(seed, levels):
+    dataset, results = made_up(seed, levels=levels)
+    expected = by_pycocotools(dataset, results)
+    assert 0 < expected["ap"] < expected["ap_50"] < 1
+    assert coco_average_precision(dataset, results) == pytest.approx(expected, nan_ok=True)
+    answers, targets, scores = as_answers(dataset, results)
+    mine = average_precision(answers, targets, scores)
+    assert mine == pytest.approx(expected, nan_ok=True, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_averaging_changes_nothing_where_scores_differ(seed):
+    dataset, results = made_up(seed)
+    official = coco_average_precision(dataset, results)
+    averaged = coco_average_precision(dataset, results, ties="averaged")
+    assert averaged == pytest.approx(official, nan_ok=True, abs=1e-12)
+
+
+def relabelled(dataset, results, seed):
+    """The same data with other image ids."""
+    count = len(dataset["images"])
+    ids = dict(enumerate((np.random.default_rng(seed).permutation(count) + 1).tolist(), start=1))
+    moved = [[{**row, "image_id": ids[row["image_id"]]} for row in rows]
+             for rows in (dataset["annotations"], results)]  # fmt: skip
+    return {**dataset, "annotations": moved[0]}, moved[1]
+
+
+@pytest.mark.parametrize("levels", [1, 4])
+def test_averaged_ties_know_no_order_of_pictures(levels):
+    dataset, results = made_up(9, levels=levels)
+    averaged = coco_average_precision(dataset, results, ties="averaged")
+    official = by_pycocotools(dataset, results)
+    seen = set()
+    for seed in range(5):
+        other = relabelled(dataset, results, seed)
+        assert coco_average_precision(*other, ties="averaged") == pytest.approx(
+            averaged, nan_ok=True
+        )
+        seen.add(round(by_pycocotools(*other)["ap_50"], 6))
+    assert len(seen) > 1  # pycocotools itself does depend on it
+    assert abs(averaged["ap_50"] - official["ap_50"]) < 0.05
+    for name in FIGURES[6:]:
+        assert averaged[name] == pytest.approx(official[name], nan_ok=True)
+
+
+def test_an_averaged_tie_is_the_mean_over_its_orders():
+    """Six detections of one score, three right: the hits after n are the mean over 720 orders."""
+    right = [1, 1, 1, 0, 0, 0]
+    orders = np.array([np.cumsum(order) for order in itertools.permutations(right)])
+    curve = orders.mean(axis=0)
+    precision = np.maximum.accumulate((curve / np.arange(1, 7))[::-1])[::-1]
+    recall = curve / 4
+    at = np.searchsorted(recall, np.linspace(0, 1, 101), side="left")
+    expected = np.mean([precision[i] if i < 6 else 0 for i in at])
+    targets = [Instances((Instance(Box(0, 0, 10, 10)),)) for _ in range(4)]
+    hit, miss = Instance(Box(0, 0, 10, 10)), Instance(Box(50, 50, 60, 60))
+    answers = [Instances((hit, miss)), Instances((miss, hit)), Instances((hit, miss)), None]
+    figures = average_precision(answers, targets, ties="averaged")
+    assert figures["ap_50"] == pytest.approx(expected, abs=1e-12)
+    assert figures["ap_50"] == pytest.approx(0.5 * 76 / 101)
+    assert figures["ar_100"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("scores", "ties", "message"),
+    [
+        ([[0.5], [0.5]], "official", r"all 2 scores are 0\.5: AP would depend on the order of the"),
+        (
+            None,
+            "official",
+            r"detection 1: no score, and AP ranks .* or average ties \(ties='averaged', --ties av",
+        ),
+        ([[0.5], None], "averaged", r"detection 2: no score, and AP ranks .* of its tokens\."),
+        ([[0.5], [0.5, 0.1]], "official", "picture 2: 2 scores for 1 detections; give one each"),
+        ([[0.5], [math.nan]], "official", "detection 2: nan is no score; give a number"),
+        ([[0.5], [0.4]], "mean", "ties is one of official, averaged, not 'mean'"),
+    ],
+)
+def test_what_is_no_ranking_is_one_sentence(scores, ties, message):
+    answers = [Instances((Instance(Box(0, 0, 10, 10)),))] * 2
+    with pytest.raises(ValueError, match=message):
+        average_precision(answers, answers, scores, ties=ties)
+
+
+def test_nothing_found_and_nothing_to_find_are_sentences():
+    something, nothing = Instances((Instance(Box(0, 0, 10, 10)),)), Instances(())
+    with pytest.raises(ValueError, match="there are no detections at all, and nothing to rank"):
+        average_precision([None, nothing], [something] * 2, ties="averaged")
+    with pytest.raises(ValueError, match="the ground truth has no annotations"):
+        average_precision([something], [nothing], ties="averaged")
+    with pytest.raises(
+        ValueError, match=r"detection 1: the picture 9 is not among the 1 of the gro"
+    ):
+        coco_average_precision(
+            {"images": [{"id": 1}], "annotations": [{"id": 1}], "categories": []},
+            [{"image_id": 9, "category_id": 1, "bbox": [0, 0, 1, 1], "score": 1.0}],
+        )
+
+
+def test_an_annotation_with_the_id_0_is_found_too():
+    dataset, results = made_up(3)
+    expected = coco_average_precision(dataset, results)
+    shifted = [{**row, "id": row["id"] - 1} for row in dataset["annotations"]]
+    assert coco_average_precision({**dataset, "annotations": shifted}, results) == expected
+
+
+def test_ignored_regions_are_crowds_and_polygons_the_boxes_around_them():
+    triangle = Polygon(((0.0, 0.0), (10.0, 0.0), (0.0, 10.0)))
+    region = Instance(Box(50, 50, 90, 90), ignore=True)
+    target = Instances((Instance(triangle), region))
+    answer = Instances((Instance(Box(0, 0, 10, 10)), Instance(Box(60, 60, 70, 70))))
+    figures = average_precision([answer], [target], [[0.1, 0.9]])
+    assert figures["ap"] == pytest.approx(1)
+    assert math.isnan(figures["ap_large"])
+
+
+def test_the_protocol_says_what_becomes_of_ties():
+    assert "refused" in protocol("official", "token probability")["ties"]
+    averaged = protocol("averaged", "none")
+    assert "mean of its tie" in averaged["ties"]
+    assert averaged["scores"] == "none"
+
+
+@pytest.mark.skipif(not REAL.is_file(), reason="the sample is not here")
+def test_real_annotations_are_scored_as_pycocotools_scores_them():
+    dataset = json.loads(REAL.read_text(encoding="utf-8"))
+    draw = np.random.default_rng(0)
+    results = [
+        {
+            "image_id": row["image_id"],
+            "category_id": row["category_id"],
+            "bbox": (np.array(row["bbox"]) * draw.uniform(0.9, 1.1, 4)).tolist(),
+            "score": float(draw.random()),
+        }
+        for row in dataset["annotations"]
+        if draw.random() < 0.8
+    ]
+    expected = by_pycocotools(dataset, results)
+    assert coco_average_precision(dataset, results) == pytest.approx(expected, nan_ok=True)
+    assert expected["ap_50"] > 0.3
+
+
+def ranked_rows(scores):
+    """Three pictures of two boxes each, the second of each beside the truth."""
+    size = {"width_px": 100, "height_px": 100}
+    frame = {
+        **size, "view": {**size, "scale_x": 1, "scale_y": 1}, "coordinates": {"layout": "json"},
+    }  # fmt: skip
+    text = '[{"bbox_2d": [0, 0, 40, 20]}, {"bbox_2d": [50, 50, 90, 80]}]'
+    target = [{"box": [0, 0, 40, 20]}]
+    row = {"task": "text_detection", "text": text, "target": target, "frame": frame}
+    return [{**row, "id": str(i), "scores": s} for i, s in enumerate(scores)]
+
+
+def test_predictions_are_ranked_by_the_scores_that_stand_beside_them(tmp_path, capsys):
+    scores = [[0.9, 0.2], [0.8, 0.85], [0.7, 0.1]]
+    path = tmp_path / "predictions.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows(scores)))
+    found = Instances((Instance(Box(0, 0, 40, 20)), Instance(Box(50, 50, 90, 80))))
+    truth = Instances((Instance(Box(0, 0, 40, 20)),))
+    wanted = average_precision([found] * 3, [truth] * 3, scores)
+    assert 0.5 < wanted["ap_50"] < 1
+    assert cli.main(["score", str(path), "--protocol", "coco_ap"]) == 0
+    assert (
+        f"AP 50                           {100 * wanted['ap_50']:.1f} %" in capsys.readouterr().out
+    )
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["metrics"]["ap_50"] == wanted["ap_50"]
+    assert results["protocols"]["all"]["scores"].endswith("mean probability of tokens)")
+    assert (results["task"], results["rows"]) == ("text_detection", 3)
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([None, None, None], "no score, and AP ranks detections by it"),
+        ([[0.5, 0.5]] * 3, "all 6 scores are 0.5"),
+        (
+            [[0.5]] * 3,
+            r'line 1: "scores" is \[0\.5\], and the text holds 2 shapes; give one number',
+        ),
+        ([["a", "b"]] * 3, "line 1: .scores. is .* give one number each, or leave it out"),
+    ],
+)
+def test_what_does_not_rank_predictions_is_one_sentence(tmp_path, scores, message):
+    path = tmp_path / "predictions.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows(scores)))
+    with pytest.raises(ValueError, match=message):
+        rank_predictions(path)
+
+
+def test_predictions_without_scores_have_an_ap_of_averaged_ties(tmp_path):
+    path = tmp_path / "predictions.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows([None] * 3)))
+    assert 0.4 < rank_predictions(path, ties="averaged")["ap_50"] < 0.6
+    path.write_text('{"task": "clock", "id": "a", "text": "7:05", "target": "7:05"}')
+    with pytest.raises(ValueError, match="'coco_ap' judges the shapes of a picture, and the task"):
+        rank_predictions(path)

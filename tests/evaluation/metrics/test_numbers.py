@@ -1,0 +1,270 @@
+"""Every figure for numbers equals a slow loop, over all rows and over those that could be read."""
+
+import json
+import math
+import statistics
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mm_numeric.answers import Number
+from mm_numeric.evaluation.metrics.base import Scorer
+from mm_numeric.evaluation.metrics.bootstrap import interval
+from mm_numeric.evaluation.metrics.numbers import (
+    NUMBERS,
+    digit_count,
+    digits_by_place,
+    score_numbers,
+)
+from mm_numeric.evaluation.score import read_scores, results_table, score
+
+RANDOM = settings(derandomize=True, deadline=None, max_examples=100)
+WRITTEN = st.one_of(
+    st.integers(-50, 50).map(str),
+    st.integers(-(10**40), 10**40).map(str),
+    st.decimals(-100, 100, places=2).map(str),
+    st.tuples(st.integers(-9, 9), st.integers(1, 9)).map(lambda p: f"{p[0]}/{p[1]}"),
+)
+PAIRS = st.lists(st.tuples(st.none() | WRITTEN, WRITTEN), min_size=1, max_size=12)
+
+
+def numbers(pairs):
+    """Return answers and targets."""
+    return [p and Number(p) for p, _ in pairs], [Number(t) for _, t in pairs]
+
+
+def figures(pairs):
+    """Return every metric of some pairs."""
+    columns = score_numbers(*numbers(pairs))
+    return {metric.name: float(metric.value(columns)) for metric in NUMBERS.metrics}
+
+
+def slow_ranks(values):
+    """Count, for each value, how many are less, and half of those that are equal."""
+    return [sum(v < w for v in values) + (values.count(w) - 1) / 2 for w in values]
+
+
+def slow_pearson(xs, ys):
+    if 1 in (len(set(xs)), len(set(ys))):
+        return math.nan
+    x, y = statistics.fmean(xs), statistics.fmean(ys)
+    both = math.fsum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True))
+    alone = math.fsum((a - x) ** 2 for a in xs) * math.fsum((b - y) ** 2 for b in ys)
+    return both / math.sqrt(alone)
+
+
+def slow_r2(given, wanted):
+    if len(set(wanted)) == 1:
+        return math.nan
+    mean = statistics.fmean(wanted)
+    around = math.fsum((t - mean) ** 2 for t in wanted)
+    left = math.fsum((a - t) ** 2 for a, t in zip(given, wanted, strict=True))
+    return 1 - left / around
+
+
+def slow_figures(pairs, *, parsed_only):
+    """Return what ``figures`` says of distance, from a loop over rows."""
+    rows = []
+    for given_text, wanted_text in pairs:
+        wanted = float(Fraction(wanted_text))
+        if given_text is not None:
+            rows.append((float(Fraction(given_text)), wanted))
+        elif not parsed_only:
+            rows.append((-wanted if wanted else 1.0, wanted))
+    if not rows:
+        return dict.fromkeys(
+            [
+                "mae",
+                "median_absolute_error",
+                "rmse",
+                "r2",
+                "pearson",
+                "spearman",
+                "mape",
+                "log_mae",
+                "log_r2",
+            ],
+            math.nan,
+        )
+    given, wanted = map(list, zip(*rows, strict=True))
+    errors = [abs(a - t) for a, t in rows]
+    logs = [[math.copysign(math.log10(1 + abs(v)), v) for v in side] for side in (given, wanted)]
+    relative = [abs(a - t) / abs(t) for a, t in rows if t]
+    return {
+        "mae": statistics.fmean(errors),
+        "median_absolute_error": statistics.median(errors),
+        "rmse": math.sqrt(statistics.fmean(e * e for e in errors)),
+        "r2": slow_r2(given, wanted),
+        "pearson": slow_pearson(given, wanted),
+        "spearman": slow_pearson(slow_ranks(given), slow_ranks(wanted)),
+        "mape": statistics.fmean(relative) if relative else math.nan,
+        "log_mae": statistics.fmean(abs(a - t) for a, t in zip(*logs, strict=True)),
+        "log_r2": slow_r2(*logs),
+    }
+
+
+@given(pairs=PAIRS)
+@RANDOM
+def test_every_figure_equals_a_slow_loop(pairs):
+    found = figures(pairs)
+    for end, parsed_only in (("", False), ("_parsed_only", True)):
+        for name, value in slow_figures(pairs, parsed_only=parsed_only).items():
+            assert found[name + end] == pytest.approx(value, rel=1e-6, abs=1e-9, nan_ok=True), name
+    exact = [p is not None and Fraction(p) == Fraction(t) for p, t in pairs]
+    assert found["accuracy"] == statistics.fmean(exact)
+    assert found["unreadable"] == statistics.fmean(p is None for p, _ in pairs)
+
+
+@given(pairs=PAIRS, seed=st.integers(0, 9))
+@RANDOM
+def test_resamples_are_taken_as_rows_are(pairs, seed):
+    columns = score_numbers(*numbers(pairs))
+    at = np.random.default_rng(seed).integers(len(pairs), size=(3, len(pairs)))
+    many = {name: values[at] for name, values in columns.items()}
+    for metric in NUMBERS.metrics:
+        alone = [float(metric.value({n: v[i] for n, v in columns.items()})) for i in at]
+        assert metric.value(many) == pytest.approx(alone, rel=1e-6, abs=1e-9, nan_ok=True)
+
+
+@given(pairs=PAIRS, cut=st.integers(0, 12))
+@RANDOM
+def test_columns_of_shards_add_up(pairs, cut):
+    shards = [score_numbers(*numbers(part)) for part in (pairs[:cut], pairs[cut:])]
+    for name, values in score_numbers(*numbers(pairs)).items():
+        assert np.array_equal(np.concatenate([shard[name] for shard in shards]), values)
+
+
+def test_known_figures():
+    found = figures([("3", "3"), ("5.0", "5"), ("10", "7"), (None, "-4"), ("1/2", "0.5")])
+    assert found["accuracy"] == 3 / 5
+    assert found["mae"] == (3 + 8) / 5
+    assert found["mae_parsed_only"] == 3 / 4
+    assert found["median_absolute_error"] == 0
+    assert found["mape"] == pytest.approx((3 / 7 + 2) / 5)
+    assert found["unreadable"] == 1 / 5
+
+
+@pytest.mark.parametrize(
+    ("answer", "target", "exact", "close"),
+    [
+        ("100000000000000000000001", "100000000000000000000000", 0, 1),
+        ("0.1", "0.10", 1, 1),
+        ("1e3", "1000", 1, 1),
+        ("0.333333333", "1/3", 0, 1),
+        ("-5", "5", 0, 0),
+        ("007", "7", 1, 1),
+        ("1.0001", "1", 0, 0),
+        (None, "0", 0, 0),
+    ],
+)
+def test_exact_is_exact_and_close_is_close(answer, target, exact, close):
+    found = figures([(answer, target)])
+    assert (found["accuracy"], found["is_close"]) == (exact, close)
+
+
+def test_an_unreadable_answer_correlates_worst():
+    found = figures([(None, str(n)) for n in (-7, -2, 1, 4, 30)])
+    assert found["pearson"] == pytest.approx(-1)
+    assert found["spearman"] == pytest.approx(-1)
+    assert found["mape"] == 2
+    assert found["r2"] < -1
+    assert math.isnan(found["mae_parsed_only"])
+
+
+def test_numbers_beyond_float64_keep_every_figure_finite():
+    found = figures([("9" * 900, "3"), ("1", "4"), ("2", "-" + "9" * 400)])
+    assert all(math.isfinite(v) for name, v in found.items() if name != "thousands_accuracy")
+
+
+def test_one_value_alone_has_no_r2_and_no_correlation():
+    found = figures([("0.3", "0.1"), ("0.4", "0.1"), ("0.4", "0.1")])
+    assert all(math.isnan(found[name]) for name in ("r2", "log_r2", "pearson", "spearman"))
+    assert interval(score_numbers(*numbers([("3", "3")])), NUMBERS.metrics[2].value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "target", "right"),
+    [
+        ("123", "123", [1, 1, 1]),
+        ("23", "123", [1, 1, 0]),
+        ("1123", "123", [1, 1, 1]),
+        ("-123", "123", [1, 1, 1]),
+        ("129", "123", [0, 1, 1]),
+        ("3.5", "3.25", [0, 0, 1]),
+        ("3", "3.00", [1, 1, 1]),
+        ("5", "105", [1, 1, 0]),
+        (None, "12", [0, 0]),
+        ("12", "2/7", []),
+    ],
+)
+def test_digits_by_place(answer, target, right):
+    columns = score_numbers(*numbers([(answer, target)]))
+    assert (columns["right_digits"][0], columns["digits"][0]) == (sum(right), len(right))
+    decimals = digits_by_place(Number(target))[0]
+    for place, name in enumerate(("units", "tens", "hundreds")):
+        here = right[decimals + place : decimals + place + 1]
+        assert columns[name][0] == len(here)
+        assert columns[f"right_{name}"][0] == sum(here)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("0", "1"), ("-0.5", "1"), ("999", "3"), ("-1000", "4"), ("2001/2", "4")]
+)
+def test_digits_before_the_point(text, count):
+    assert digit_count(Number(text)) == count
+
+
+def predictions(folder, rows):
+    """Write a file of predictions: text, target and category."""
+    path = folder / "predictions.jsonl"
+    lines = [
+        {"id": str(i), "task": "numbers", "text": text, "target": target, "buckets": buckets}
+        for i, (text, target, buckets) in enumerate(rows)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_categories_have_figures_of_their_own(tmp_path):
+    near, far = {"category": "interpolation"}, {"category": "extrapolation", "module": "m"}
+    rows = [("1", "1", near), ("2", "2", near), ("x", "7", far), ("8", "10", far), ("9", "9", far)]
+    scores = score(predictions(tmp_path, rows))
+    results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    names = list(results["metrics"])
+    assert names[:6] == [
+        f"{name}_{category}"
+        for category in ("interpolation", "extrapolation")
+        for name in ("accuracy", "mae", "r2")
+    ]
+    assert names[6] == "accuracy"
+    assert results["metrics"]["accuracy_interpolation"]["value"] == 1
+    assert results["metrics"]["accuracy_extrapolation"]["value"] == 1 / 3
+    assert results["metrics"]["mae_extrapolation"]["value"] == (14 + 2) / 3
+    assert results["metrics"]["accuracy"]["value"] == 3 / 5
+    assert results["buckets"]["category"]["extrapolation"]["rows"] == 3
+    assert set(results["buckets"]["module"]) == {"none", "m"}
+    assert results["buckets"]["digits"]["2"]["rows"] == 1
+    assert results["failures"] == {"no number": 1}
+    lines = (tmp_path / "scores.jsonl").read_text(encoding="utf-8").splitlines()
+    row = json.loads(lines[2])
+    assert (row["target"], row["target_value"], row["answer_value"]) == ("7", 7, -7)
+    assert (row["parsed"], row["buckets"]) == (None, far)
+    assert "interpolation accuracy         100.0 %" in results_table(scores)
+
+
+def test_one_category_alone_has_none(tmp_path):
+    rows = [("1", "1", {"category": "interpolation"}), ("2", "3", {"category": "interpolation"})]
+    assert next(iter(read_scores(predictions(tmp_path, rows)).metrics())) == "accuracy"
+
+
+def test_buckets_are_names_and_texts(tmp_path):
+    path = predictions(tmp_path, [("1", "1", {"category": 3})])
+    with pytest.raises(ValueError, match=r'line 1: "buckets" is .*; give names and texts'):
+        read_scores(path)
+
+
+def test_a_scorer_that_names_no_metric_shows_its_headline_by_category():
+    assert Scorer(columns=score_numbers, metrics=NUMBERS.metrics, buckets={}).by_category == ()

@@ -1,0 +1,155 @@
+"""Words and choices are judged as the scripts of SQuAD and SuperGLUE do: slow loops beside them."""
+
+import math
+import random
+import re
+import string
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mm_numeric.answers import Choice, Text
+from mm_numeric.evaluation.metrics.text import CHOICES, TEXTS, word_f1
+
+
+def slow_words(text):
+    """Lower case, no punctuation, no articles, one space: in the order of evaluate-v1.1.py."""
+    lower = "".join(c for c in text.lower() if c not in set(string.punctuation))
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", lower).split())
+
+
+def slow_f1(prediction, target):
+    """Pair each word with one that is alike and not taken yet."""
+    said, left = slow_words(prediction).split(), slow_words(target).split()
+    count, wanted = len(said), len(left)
+    same = 0
+    for word in said:
+        if word in left:
+            left.remove(word)
+            same += 1
+    if same == 0:
+        return 0
+    precision, recall = same / count, same / wanted
+    return 2 * precision * recall / (precision + recall)
+
+
+SAID = st.text("ab theTHE.,|5-", max_size=20)
+
+
+@given(prediction=SAID, target=SAID)
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_words_are_judged_as_squad_does(prediction, target):
+    columns = TEXTS.judge([Text(prediction)], [Text(target)])
+    assert columns["f1"][0] == pytest.approx(slow_f1(prediction, target))
+    assert columns["exact"][0] == (slow_words(prediction) == slow_words(target))
+
+
+def test_known_texts():
+    assert word_f1("The north-east | 5 km", "north-east, 5 km") == 1
+    assert word_f1("in 1999", "in 1998") == 0.5
+    columns = TEXTS.judge([None, Text("")], [Text("a cat"), Text("a cat")])
+    assert columns["f1"].tolist() == [0, 0]
+    assert columns["unreadable"].tolist() == [1, 0]
+
+
+def slow_multirc(answers, targets):
+    """Return F1a and EM from lists of labels, question by question."""
+    said = [a is not None and a.chosen == "yes" for a in answers]
+    true = [t.chosen == "yes" for t in targets]
+    found = sum(s and t for s, t in zip(said, true, strict=True))
+    precision = found / sum(said) if any(said) else 0
+    recall = found / sum(true) if any(true) else 0
+    f1 = 2 * precision * recall / (precision + recall) if found else 0
+    right, questions = 0, {t.question for t in targets}
+    for question in questions:
+        rows = [i for i, t in enumerate(targets) if t.question == question]
+        right += all(answers[i] is not None and said[i] == true[i] for i in rows)
+    return f1, right / len(questions)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_choices_are_judged_as_superglue_does(seed):
+    rng = random.Random(seed)
+    targets = [
+        Choice(rng.choice(["yes", "no"]), question=str(rng.randint(0, 5))) for _ in range(20)
+    ]
+    answers = [rng.choice([t, t, t, Choice("yes"), Choice("no"), None]) for t in targets]
+    columns = CHOICES.judge(answers, targets)
+    found = {metric.name: metric.value(columns) for metric in CHOICES.metrics}
+    f1, exact = slow_multirc(answers, targets)
+    assert found["f1_answers"] == pytest.approx(f1)
+    assert found["exact_questions"] == pytest.approx(exact)
+    assert found["unreadable"] == sum(a is None for a in answers) / 20
+
+
+def test_a_question_without_a_name_is_one_answer():
+    columns = CHOICES.judge([Choice("yes"), None], [Choice("yes"), Choice("yes")])
+    assert CHOICES.metrics[1].value(columns) == 0.5
+
+
+def test_a_choice_is_among_its_options():
+    with pytest.raises(ValueError, match="'maybe' is none of no, yes"):
+        Choice("maybe")
+
+
+def slow_bleu(predictions, targets):
+    """Return BLEU of texts whose tokens are words, 0 to 1, smoothed exponentially."""
+    right, said, lengths = [0] * 4, [0] * 4, [0, 0]
+    for prediction, target in zip(predictions, targets, strict=True):
+        words, wanted = prediction.split(), target.split()
+        lengths = [lengths[0] + len(words), lengths[1] + len(wanted)]
+        for n in range(1, 5):
+            left = [wanted[i : i + n] for i in range(len(wanted) - n + 1)]
+            for i in range(len(words) - n + 1):
+                said[n - 1] += 1
+                if words[i : i + n] in left:
+                    left.remove(words[i : i + n])
+                    right[n - 1] += 1
+    halved, logs = 1, 0.0
+    for count, of in zip(right, said, strict=True):
+        if of == 0 or right == [0] * 4:
+            return 0.0
+        halved = halved if count else halved * 2
+        logs += math.log(count / of if count else 1 / (halved * of)) / 4
+    return math.exp(min(0, 1 - lengths[1] / lengths[0])) * math.exp(logs)
+
+
+def slow_rouge(prediction, target, order):
+    """Return F1 of the words that are in both, in any order or in that of both."""
+    words, wanted = prediction.split(), target.split()
+    same = sum((Counter(words) & Counter(wanted)).values())
+    if order:
+        table = [[0] * (len(wanted) + 1) for _ in range(len(words) + 1)]
+        for i, word in enumerate(words):
+            for j, other in enumerate(wanted):
+                longest = max(table[i][j + 1], table[i + 1][j])
+                table[i + 1][j + 1] = table[i][j] + 1 if word == other else longest
+        same = table[-1][-1]
+    return 2 * same / (len(words) + len(wanted)) if same else 0.0
+
+
+def test_bleu_is_that_of_all_rows_and_rouge_the_mean_of_each():
+    chance = random.Random(5)
+    for _ in range(20):
+        said, wanted = (
+            [" ".join(chance.choices("abcd", k=chance.randint(1, 9))) for _ in range(6)]
+            for _ in range(2)
+        )
+        columns = TEXTS.judge([Text(text) for text in said], [Text(text) for text in wanted])
+        found = {metric.name: metric.value(columns) for metric in TEXTS.metrics}
+        assert found["bleu"] == pytest.approx(slow_bleu(said, wanted))
+        for name, order in (("rouge1", False), ("rougeL", True)):
+            each = [slow_rouge(p, t, order) for p, t in zip(said, wanted, strict=True)]
+            assert found[name] == pytest.approx(sum(each) / len(each))
+        drawn = {name: values[np.array([[0, 1, 1], [5, 4, 3]])] for name, values in columns.items()}
+        bleu = next(metric for metric in TEXTS.metrics if metric.name == "bleu")
+        assert bleu.value(drawn)[1] == pytest.approx(slow_bleu(said[:2:-1], wanted[:2:-1]))
+
+
+def test_nothing_written_has_no_bleu():
+    columns = TEXTS.judge([None, None], [Text("a cat"), Text("a dog")])
+    found = {metric.name: metric.value(columns) for metric in TEXTS.metrics}
+    assert (found["bleu"], found["rouge1"], found["rougeL"]) == (0, 0, 0)

@@ -1,0 +1,300 @@
+"""The report says what the files say, in two forms, and keeps strangers' text harmless."""
+
+import json
+import re
+
+import pytest
+from browser import drawn_in_a_browser
+from clock_reports import (
+    HOSTILE,
+    METRICS,
+    cell,
+    compare_folder,
+    html_cells,
+    markdown_cells,
+    write_lines,
+    written,
+)
+
+from mm_numeric.evaluation.report import charts
+from mm_numeric.evaluation.report import clock_gallery as dials
+from mm_numeric.evaluation.report.html import Metric, markdown_text, number
+from mm_numeric.evaluation.report.report import verdict, write_report
+from mm_numeric.evaluation.report.results import read_comparison
+
+
+def said(folder, summary):
+    """Return the verdict as one text."""
+    folder.mkdir(exist_ok=True)
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    return " ".join(verdict(read_comparison(folder)))
+
+
+CHAPTERS = {"table": "Every metric", "deviations": "How far off", "failures": "Unreadable answers"}
+
+
+@pytest.mark.parametrize("anchor", CHAPTERS)
+def test_both_forms_have_the_same_numbers(tmp_path, anchor):
+    summary = compare_folder(tmp_path, objectives=("ce", "ce_times", "emd"), control="ce_times")
+    page, twin = written(tmp_path, summary)
+    numbers = []
+    for rows in (html_cells(page, anchor), markdown_cells(twin, CHAPTERS[anchor])):
+        words = [word for row in rows for text in row for word in text]
+        numbers.append(sorted(word for word in words if re.search(r"\d", word)))
+    assert numbers[0] == numbers[1]
+    assert len(numbers[0]) >= 3
+
+
+def test_the_twin_lists_every_chapter_of_the_page(tmp_path):
+    page, twin = written(tmp_path, compare_folder(tmp_path))
+    titles = re.findall("<h2>(.*?)</h2>", page)
+    assert titles == re.findall("^## (.*)$", twin, flags=re.MULTILINE)
+    assert "On the dial" in titles
+    assert "mm-numeric compare tiny" in page
+    assert "mm-numeric compare tiny" in twin
+
+
+def test_text_of_a_model_cannot_leave_its_place(tmp_path):
+    name = 'a"b|<i>`x`'
+    summary = compare_folder(tmp_path, objectives=("ce", name))
+    summary |= {"title": HOSTILE, "facts": {HOSTILE: HOSTILE, "command": "mm-numeric compare x"}}
+    page, twin = written(tmp_path, summary)
+    code = "`a\"b\\|<i>'x'`"
+    assert code in twin
+    for text in (page, twin.replace(code, "")):
+        assert "<script" not in text
+        assert "<i>" not in text
+        assert "\x00" not in text
+        assert "\u202e" not in text
+    assert "&lt;script&gt;alert(&#x27;7:05&#x27;)" in page
+    assert not re.search(r"(?<!\\)\]\(", twin)
+    rows = markdown_cells(twin, "Every metric")
+    assert {len(row) for row in rows} == {3}
+
+
+def test_markdown_text_keeps_names_readable():
+    assert markdown_text("ce_times_1.3") == "ce_times_1.3"
+    assert markdown_text("a|b *c* _d_") == r"a\|b \*c\* \_d\_"
+
+
+def test_numbers_have_a_real_minus_and_no_negative_zero():
+    assert number(-0.04) == "0.0"
+    assert number(-1234.56, sign=True) == "−1,234.6"
+    assert number(2, sign=True) == "+2.0"
+    assert number(-3.5e200, 3) == "−3.5e+200"  # not two hundred digits
+
+
+@pytest.mark.parametrize(
+    ("higher_is_better", "low", "high", "moved"),
+    [
+        (True, 1, 2, "better"),
+        (False, 1, 2, "worse"),
+        (False, -2, -1, "better"),
+        (True, 0, 1, "unclear"),
+    ],
+)
+def test_a_difference_is_better_worse_or_unclear(higher_is_better, low, high, moved):
+    metric = Metric(name="m", label="m", higher_is_better=higher_is_better)
+    assert metric.moved({"low": low, "high": high}) == moved
+
+
+def test_curves_start_and_end_where_the_logs_do(tmp_path):
+    _, twin = written(tmp_path, compare_folder(tmp_path))
+    assert "| `ce` | `ce` | 1.0050 (step 1) | 0.1300 (step 8) | 0.1300 |" in twin
+    assert "| `emd` | `emd` | 0.5050 (step 1) | 0.0675 (step 8) | 0.0675 |" in twin
+    assert "| `emd` | `ce` | 0" not in twin
+
+
+def test_a_row_begins_with_the_warm_start_that_it_went_on_from(tmp_path):
+    """Each of two seeds has a line of the shared warm start, and one of the row's own."""
+    summary = compare_folder(tmp_path, objectives=("ce", "emd", "xval"))
+    for run in summary["runs"]:
+        run["warm_start"] = f"seed{run['seed']}/warm_start" + "_xval" * (run["objective"] == "xval")
+    page, _ = written(tmp_path, summary)
+    assert page.count('stroke="var(--warm)"') == 2  # of the panel of ce
+    assert "have the colour of the first of them" not in page
+    for seed in (0, 1):
+        lines = [{"step": 10 * k, "parts": {"ce": 3 - 0.1 * k, "xval": k}} for k in range(1, 11)]
+        own = tmp_path / f"seed{seed}" / "warm_start_xval"
+        own.mkdir()
+        write_lines(own / "log.jsonl", lines)
+    with_own, _ = written(tmp_path, summary)
+    assert with_own.count('stroke="var(--warm)"') == 2
+    assert with_own.count('stroke-width="1.2"') == page.count('stroke-width="1.2"') + 4
+    assert "have the colour of the first of them" in with_own
+
+
+def test_a_thinned_curve_averages_neighbours_and_keeps_its_end():
+    points = [(float(step), 2.0 * step) for step in range(6)]
+    assert charts.thinned(points, most=3) == [(0.5, 1.0), (2.5, 5.0), (4.5, 9.0)]
+    assert charts.thinned(points) == points
+
+
+def test_late_and_early_answers_are_on_their_own_side_of_the_dial():
+    answers = ("7:00", "7:05", "7:06", "6:54", "8:00", "6:00", "1:00", None)
+    rows = [{"target": "7:00", "parsed": parsed} for parsed in answers]
+    assert dials.turns(rows) == {0: 0.25, 1: 0.125, 6: 0.125, 36: 0.125, 66: 0.125, 71: 0.125}
+
+
+def test_verdict_of_a_clear_gain(tmp_path):
+    text = said(tmp_path, compare_folder(tmp_path))
+    assert text.startswith(
+        "emd is best: 75.0% within 5 min against 70.0% for ce, a paired difference of "
+        "+5.0 points (+3.0 to +7.0); its interval excludes 0."
+    )
+    assert "There is no control" in text
+    assert "Two seeds: the interval says little" in text
+
+
+def test_verdict_of_a_gain_that_may_be_chance(tmp_path):
+    summary = compare_folder(tmp_path, seeds=(0, 1, 2))
+    summary["table"]["emd"]["within"]["difference"]["low"] = -0.01
+    text = said(tmp_path, summary)
+    assert "its interval includes 0, so this may be chance" in text
+    assert "excludes" not in text
+    assert "3 seeds are few" in text
+
+
+def test_verdict_without_a_paired_difference(tmp_path):
+    summary = compare_folder(tmp_path, seeds=(0,))
+    summary["table"]["emd"]["within"]["difference"] = None
+    text = said(tmp_path, summary)
+    assert "without a paired difference, so chance is not ruled out" in text
+    assert "One seed: the interval says little" in text
+
+
+def test_verdict_when_nothing_beats_the_baseline(tmp_path):
+    summary = compare_folder(tmp_path, seeds=range(5))
+    summary["table"]["emd"]["within"] = cell(0.6, 0.5, 0.7, (-0.1, -0.2, -0.05))
+    text = said(tmp_path, summary)
+    assert text.startswith("No objective beat ce, which has 70.0% within 5 min; emd comes next")
+    assert "seeds" not in text
+
+
+def test_verdict_when_less_is_better(tmp_path):
+    summary = compare_folder(tmp_path) | {"metrics": METRICS[::-1]}
+    text = said(tmp_path, summary)
+    assert text.startswith("emd is best: 18.5 min mean deviation against 20.0 min for ce")
+    assert "−1.5 min (−2.0 to −1.0); its interval excludes 0" in text
+
+
+@pytest.mark.parametrize(
+    ("mean", "difference", "words"),
+    [
+        (0.71, (0.01, -0.01, 0.03), "The control ce_times did not measurably move"),
+        (0.73, (0.03, 0.01, 0.05), "moved too.*Part of the gain of emd may be the size of the"),
+        (0.90, (0.20, 0.18, 0.22), "at least as well as emd: the gain is no merit of the obj"),
+        (0.60, (-0.1, -0.12, -0.08), "The control ce_times got worse"),
+        (0.71, None, "The control ce_times has no paired difference"),
+    ],
+)
+def test_verdict_weighs_the_control(tmp_path, mean, difference, words):
+    summary = compare_folder(tmp_path, objectives=("ce", "ce_times", "emd"), control="ce_times")
+    summary["table"]["ce_times"]["within"] = cell(mean, mean - 0.05, mean + 0.05, difference)
+    text = said(tmp_path, summary)
+    assert text.startswith("emd is best")
+    assert re.search(words, text)
+
+
+def test_verdict_counts_how_many_beat_the_baseline(tmp_path):
+    summary = compare_folder(tmp_path, objectives=("ce", "emd", "ntil"))
+    summary["table"]["emd"]["within"]["difference"]["low"] = -0.01
+    assert "1 of 2 objectives beat ce" in said(tmp_path, summary)
+
+
+def test_one_objective_one_seed_and_no_runs(tmp_path):
+    summary = compare_folder(tmp_path, objectives=("ce",), seeds=(3,))
+    summary |= {"runs": [], "warm_start": None}
+    page, twin = written(tmp_path, summary)
+    assert "with no objective to compare it to" in page
+    assert "warm start" not in twin
+    assert "On the dial" not in page
+    assert "No scored answers were found" in twin
+
+
+def test_a_missing_number_is_a_dash(tmp_path):
+    summary = compare_folder(tmp_path)
+    summary["table"]["emd"]["deviation"] = cell(float("nan"), float("nan"), float("nan"))
+    del summary["table"]["ce"]["deviation"]
+    summary["table"]["emd"]["within"]["difference"]["mean"] = None
+    summary["table"]["emd"]["within"]["seeds"] = [0.7, None]
+    _, twin = written(tmp_path, summary)
+    assert [row[2] for row in markdown_cells(twin, "Every metric")[1:3]] == [["–"], ["–"]]
+
+
+def test_a_picture_that_is_gone_is_said_to_be(tmp_path):
+    summary = compare_folder(tmp_path)
+    (tmp_path / "pictures" / "2.png").unlink()
+    (tmp_path / "pictures" / "3.png").write_bytes(b"not a picture")
+    page, twin = written(tmp_path, summary)
+    for text in (page, twin):
+        assert "2 of the 12 pictures could not be opened" in text
+    assert page.count(">no picture<") == 2
+    assert ">2.png<" in page
+
+
+def test_worst_pictures_come_first(tmp_path):
+    summary = compare_folder(tmp_path, objectives=("ce",), seeds=(0,))
+    page, _ = written(tmp_path, summary)
+    offs = [int(off) for off in re.findall(r"(\d+) min off on average", page)]
+    assert offs == sorted(offs, reverse=True) == [360] * 4 + [60] * 4 + [0] * 4
+    assert "7:05 read as 8:05, 60 min</title>" in page
+    assert "7:05 read as 7:05, right" in page
+
+
+def test_the_page_stays_small_with_many_rows(tmp_path):
+    summary = compare_folder(tmp_path, seeds=(0,), rows=10_000)
+    page, twin = written(tmp_path, summary)
+    assert len(page.encode()) < 5_000_000
+    assert len(twin.encode()) < 20_000
+    assert page.count('<article class="case">') == dials.WORST + dials.TYPICAL
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"metrics": []}, r"metrics: a filled list belongs here, not \[\]"),
+        ({"objectives": ["ce", "rps"]}, "no row for the objective 'rps'"),
+        ({"baseline": "mse"}, r"baseline: 'mse' is none of the objectives \(ce, emd\)"),
+        ({"metrics": [{"nmae": "x"}]}, "metrics: .*nmae"),
+        ({"table": {"ce": {"within": {"mean": 1}}, "emd": {}}}, "mean, low and high belong here"),
+        ({"runs": [{"seed": 0}]}, "runs.0: objective, seed and folder belong here"),
+    ],
+)
+def test_a_wrong_summary_is_refused_in_one_sentence(tmp_path, change, words):
+    summary = compare_folder(tmp_path) | change
+    with pytest.raises(ValueError, match=words + ".*Run `mm-numeric compare`"):
+        written(tmp_path, summary)
+
+
+def test_no_summary_and_broken_files_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"summary.json: there is no such file. Run `mm-num"):
+        write_report(tmp_path)
+    (tmp_path / "summary.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"summary.json: not JSON .*Run `mm-numeric compare`"):
+        write_report(tmp_path)
+    summary = compare_folder(tmp_path)
+    with (tmp_path / "seed0" / "run1" / "scores.jsonl").open("a") as scores:
+        scores.write('{"id": 1}\n')
+    with pytest.raises(ValueError, match=r"scores.jsonl, line 13: there is no image and no target"):
+        written(tmp_path, summary)
+
+
+def test_deviations_are_signed_the_short_way_round():
+    def row(target, parsed):
+        return {"target": target, "parsed": parsed}
+
+    assert dials.signed_deviation(row("11:50", "12:10")) == 20
+    assert dials.signed_deviation(row("12:10", "11:50")) == -20
+    assert dials.signed_deviation(row("1:00", "7:00")) == 360
+    assert dials.signed_deviation(row("1:00", None)) is None
+    assert dials.minutes_of("13:00") is None
+
+
+def test_a_browser_shows_it_without_errors_or_sideways_scrolling(tmp_path):
+    summary = compare_folder(
+        tmp_path, objectives=("ce", "ce_times", "emd", "an_objective_with_a_long_name", "x")
+    )
+    page, _ = written(tmp_path, summary)
+    for drawn in drawn_in_a_browser(page, tmp_path):
+        assert drawn > 40

@@ -1,0 +1,324 @@
+"""The chapters on shapes say what the rows say, and draw them over their pictures."""
+
+import html
+import re
+
+import numpy as np
+import pytest
+from browser import drawn_in_a_browser
+from PIL import Image
+from shape_reports import (
+    FRAME,
+    HOSTILE,
+    compared,
+    counted,
+    one_box,
+    pages,
+    scenes,
+    table,
+    twin_table,
+    write_lines,
+)
+
+from mm_numeric.evaluation.report import shape_gallery as galleries
+from mm_numeric.evaluation.report import shape_tiles as tiles
+from mm_numeric.evaluation.report.images import data_url, open_upright
+from mm_numeric.evaluation.score import read_scores
+from mm_numeric.tasks.text_detection import TextDetection
+
+
+@pytest.mark.parametrize("kind", [scenes, pages])
+def test_both_forms_have_the_same_numbers(tmp_path, kind):
+    keys = {("ce", 0): 1, ("ce", 1): 1.5, ("emd", 0): 0, ("emd", 1): 0.5}
+    task = "grounding" if kind is scenes else "text_detection"
+    page, twin = compared(tmp_path, task, kind(tmp_path, keys))
+    chapters = {"overlap": "Overlap", "sizes": "By size"}
+    if kind is pages:
+        chapters["broken"] = "Broken answers"
+    for anchor, title in chapters.items():
+        shown = table(page, anchor)
+        assert shown == twin_table(twin, title)
+        assert len(shown) > 3
+    assert [row[0] for row in table(page, "overlap")] == ["objective", "ce", "emd", "mean box"]
+    drawn = re.findall(r"<tspan>([^<]*)</tspan> ≥ 0.5", page)
+    assert drawn == [row[1] for row in table(page, "overlap")[1:]]
+    for row in twin_table(twin, "On the picture")[1:]:
+        assert f"{html.escape(row[-1])} " in page or f"IoU {row[-1]}" in page
+
+
+def test_shares_and_means_are_those_of_all_boxes(tmp_path):
+    target = [0.0, 0.0, 40.0, 20.0]
+    answers = [(target, 1.0), ([20.0, 0.0, 60.0, 20.0], 1 / 3), ([50.0, 50.0, 60.0, 60.0], 0.0)]
+    rows = [one_box(str(i), target, *answer) for i, answer in enumerate([*answers, (None, 0.0)])]
+    rows.append(one_box("4", target, [0.0, 0.0, 40.0, 10.0], 0.5))
+    page, twin = compared(tmp_path, "grounding", {("ce", 0): rows})
+    assert table(page, "overlap") == [
+        ["objective", "Acc@0.5", "Acc@0.75", "Acc@0.9", "mean IoU", "unreadable", "no overlap"],
+        ["ce", "40.0%", "20.0%", "20.0%", "0.367", "20.0%", "20.0%"],
+        ["mean box", "100.0%", "100.0%", "100.0%", "1.000", "0.0%", "0.0%"],
+    ]
+    assert "| 0.00 to 0.05 | 0.0% |" in twin
+    for line in ("| 0.30 to 0.35 | 20.0% |", "| 0.50 to 0.55 | 20.0% |", "| 0.95 to 1.00 | 20.0%"):
+        assert line in twin
+    assert table(page, "sizes")[0] == ["objective", "Acc@0.5, small", "mean IoU, small"]
+    assert "below 32 × 32 pixels: 5 in the test rows" in page
+
+
+def test_the_mean_box_is_what_a_model_gets_that_does_not_look(tmp_path):
+    targets = [[0.0, 0.0, 10.0, 10.0], [10.0, 10.0, 20.0, 20.0]]
+    rows = [one_box(str(i), target, None, 0.0) for i, target in enumerate(targets)]
+    page, twin = compared(tmp_path, "grounding", {("ce", 0): rows})
+    assert table(page, "overlap")[2][:5] == ["mean box", "0.0%", "0.0%", "0.0%", "0.143"]  # 25/175
+    assert "The mean box, [5, 5, 15, 15] in pixels" in page
+    assert r"The mean box, \[5, 5, 15, 15\] in pixels" in twin
+    words = [[{"box": targets[0]}, {"box": targets[0]}], [{"box": targets[0], "ignore": True}]]
+    rows = [
+        counted({"id": str(i), "image": None, "target": target, "text": "", "parsed": []})
+        | {"reason": None}
+        for i, target in enumerate(words)
+    ]
+    page, _ = compared(tmp_path / "words", "text_detection", {("ce", 0): rows})
+    # once in each picture: one of two words is found, and what covers an ignored one is no mistake
+    assert table(page, "overlap")[2][:6] == ["mean box", *["50.0%"] * 3, "0.500", "100.0%"]
+    assert "recall@0.5 50.0%, precision@0.5 100.0% and a mean IoU of 0.500" in page
+
+
+def test_each_size_has_its_own_figures(tmp_path):
+    small, large = [0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 200.0, 200.0]
+    rows = [one_box("0", small, [0.0, 0.0, 9.0, 3.0], 1 / 3), one_box("1", large, large, 1.0)]
+    page, _ = compared(tmp_path, "grounding", {("ce", 0): rows})
+    assert table(page, "sizes")[:2] == [
+        [
+            "objective",
+            *(f"{name}, {s}" for name in ("Acc@0.5", "mean IoU") for s in ("small", "large")),
+        ],
+        ["ce", "0.0%", "100.0%", "0.333", "1.000"],
+    ]
+
+
+def test_precision_by_size_is_there_where_the_scorer_says_it(tmp_path):
+    runs = pages(tmp_path, [("ce", 0)])
+    page, _ = compared(tmp_path, "text_detection", runs)
+    assert table(page, "sizes")[0][-1] == "mean IoU, medium"
+    for row in runs["ce", 0]:
+        row |= {"paired_small": 1, "detected_small": 2, "paired_medium": 0, "detected_medium": 0}
+    page, _ = compared(tmp_path, "text_detection", runs)
+    assert table(page, "sizes")[0][-2:] == ["precision@0.5, small", "precision@0.5, medium"]
+    assert [row[-2:] for row in table(page, "sizes")[1:]] == [["50.0%", "–"], ["–", "–"]]
+
+
+def test_cut_and_malformed_answers_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(TextDetection, "scorer", "sums:EXACT", raising=False)
+    box = {"box": [1, 1, 9, 9]}
+    write = {"task": "text_detection", "prompt": "Where?", "target": [box]}
+    whole = FRAME.write(TextDetection().recorded([box]).items).text
+    texts = [whole, whole + whole[:20], whole.replace("(", "(1,", 1), "none"]
+    texts.append(whole + texts[2])
+    rows = [
+        {**write, "id": str(i), "text": text, "frame": FRAME.to_dict()}
+        for i, text in enumerate(texts)
+    ]
+    scored = read_scores(write_lines(tmp_path / "predictions.jsonl", rows)).rows
+    assert [(r.get("cut"), r.get("malformed"), r["prompt"]) for r in scored] == [
+        (False, 0, "Where?"),
+        (True, 0, "Where?"),
+        (None, None, "Where?"),  # nothing else is in it: it has a reason
+        (False, 0, "Where?"),
+        (False, 1, "Where?"),
+    ]
+    assert scored[2]["reason"] == "an odd number of coordinates"
+    scored = [counted(row) for row in scored]
+    page, _ = compared(tmp_path, "text_detection", {("ce", 0): scored})
+    assert table(page, "broken")[1:4] == [
+        ["answers", "5"],
+        ["answers that end within a shape", "1"],
+        ["answers that hold malformed shapes", "1"],
+    ]
+    assert "1 of 1 found, cut off" in page
+    assert "1 of 1 found, 1 malformed" in page
+
+
+def test_every_picture_is_in_the_page_once_worst_first_and_the_best_last(tmp_path):
+    keys = {("ce", 0): 3, ("ce", 1): 0, ("emd", 0): 2, ("rps", 0): 1}
+    runs = scenes(tmp_path, keys, count=40)
+    runs["rps", 0] += [{**runs["rps", 0][0], "id": "again", "iou": 1.0}]  # of the first picture
+    page, twin = compared(tmp_path, "grounding", runs)
+    shown = [int(rank) for rank in re.findall(r"(\d+) of 40 from the worst", page)]
+    assert shown == [*range(1, 9), 16, 24, 32, 40]
+    assert page.count("data:image/") == 12
+    assert page.count('<figure class="tile') == 12 * 3
+    means = [float(mean) for mean in re.findall(r"mean IoU (\d\.\d\d)", page)]
+    assert means == sorted(means)
+    assert "The 8 worst of 40 pictures, and 4 spread evenly over the rest" in twin
+    assert "The answers are those of seed 0, the first" in twin
+    assert [float(row[-1]) for row in twin_table(twin, "On the picture")[1:]] == means
+
+
+def test_shapes_are_drawn_where_they_are(tmp_path):
+    Image.new("RGB", (200, 100), (90, 90, 90)).save(tmp_path / "x.png")
+    row = one_box("x", [20.0, 10.0, 60.0, 50.0], [30.0, 10.0, 70.0, 50.0], 0.6)
+    row |= {"image": str(tmp_path / "x.png"), "prompt": HOSTILE}
+    page, _ = compared(tmp_path, "grounding", {("ce", 0): [row]})
+    assert 'viewBox="-3.0 -3.0 206.0 106.0"' in page
+    assert 'd="M20.0 10.0L60.0 10.0L60.0 50.0L20.0 50.0Z"' in page
+    assert 'd="M30.0 10.0L70.0 10.0L70.0 50.0L30.0 50.0Z"' in page
+    assert "IoU 0.60</title>" in page
+    assert "The only picture" in page
+
+
+def test_among_several_shapes_what_was_missed_and_what_is_wrong_is_filled(tmp_path):
+    boxes = [[at, 0.0, at + 20, 20.0] for at in (0.0, 30.0, 60.0, 90.0)]
+    drawn = [f"M{a:.1f} 0.0L{b:.1f} 0.0L{b:.1f} 20.0L{a:.1f} 20.0Z" for a, _, b, _ in boxes]
+    row = {"id": "x", "image": None, "text": "", "reason": None}
+    row |= {"target": [{"box": boxes[0]}, {"box": boxes[1]}, {"box": boxes[3], "ignore": True}]}
+    row |= {"parsed": [{"box": boxes[0]}, {"box": boxes[2]}, {"box": boxes[3]}]}
+    page, _ = compared(tmp_path, "text_detection", {("ce", 0): [counted(row)]})
+    assert f'class="missed" d="{drawn[1]}"' in page
+    assert re.search(rf'id="picture0a0w" [^>]* d="{drawn[2]}"', page)
+    assert re.search(rf'id="picture0a0r" [^>]* d="{drawn[0]}{drawn[3]}"', page)
+    assert re.search(rf'id="picture0t" [^>]* d="{drawn[0]}{drawn[1]}"', page)
+    assert "1 of 2 found, 1 too many</title>" in page
+    assert "need not be found" in page
+
+
+def test_a_picture_with_small_words_is_cut_to_where_they_are(tmp_path):
+    picture = Image.new("RGB", (1000, 500), (0, 0, 255))
+    picture.paste((255, 0, 0), (700, 300, 800, 350))
+    picture.save(tmp_path / "x.png")
+    row = {"id": "x", "image": str(tmp_path / "x.png"), "text": "", "reason": None}
+    row |= {"target": [{"box": [700, 300, 800, 350]}], "parsed": [{"box": [850, 200, 900, 240]}]}
+    near = counted(row | {"parsed": []})
+    page, twin = compared(tmp_path / "near", "text_detection", {("ce", 0): [near]})
+    # 60 pixels around it, in the proportions of the picture
+    assert '<image x="580" y="240" width="340" height="170"' in page
+    assert "the picture is cut to where they are" in twin
+    page, twin = compared(tmp_path / "far", "text_detection", {("ce", 0): [counted(row)]})
+    assert '<image x="460" y="140" width="540" height="270"' in page
+    assert "1 too many" in page
+    wide = counted(row | {"parsed": [{"box": [10, 10, 90, 40]}]})
+    page, twin = compared(tmp_path / "wide", "text_detection", {("ce", 0): [wide]})
+    assert '<image x="0" y="0" width="1000" height="500"' in page
+    assert "cut to where" not in twin
+
+
+def test_a_picture_is_turned_upright(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (30, 10)).save(tmp_path / "x.jpg", exif=exif)
+    image = open_upright(tmp_path / "x.jpg")
+    assert image.size == (10, 30)
+    assert data_url(image, 20).startswith("data:image/png;base64,")
+    assert image.size == (10, 30)
+
+
+def test_what_could_not_be_read_is_said_with_its_reason(tmp_path):
+    page, twin = compared(tmp_path, "grounding", scenes(tmp_path, {("ce", 0): 1, ("emd", 0): 0}))
+    words = "not read: no coordinates in “&lt;script&gt;alert("
+    assert page.count(f"{words}&#x27;[1, 2]&#x27;)&lt;/script&gt;") > 3
+    assert "not read: no coordinates in “&lt;script&gt;alert('\\[1, 2\\]')" in twin
+    for text in (page, twin):
+        assert "<script" not in text
+        assert "\x00" not in text
+        assert "\u202e" not in text
+    assert not re.search(r"(?<!\\)\]\(", twin)
+
+
+def test_names_of_a_stranger_cannot_leave_their_place(tmp_path):
+    more = {"prompt": HOSTILE, "image": HOSTILE}
+    rows = [one_box(HOSTILE + str(i), [0, 0, 9, 9], [0, 0, 9, 8], 0.9, **more) for i in range(3)]
+    rows = [row | {"prompt": f"{i} {HOSTILE}", "image": f"{i}{HOSTILE}"} for i, row in
+            enumerate(rows)]  # fmt: skip
+    page, twin = compared(tmp_path, "grounding", {('a"b|<i>', 0): rows})
+    for text in (page, twin.replace('a"b\\|<i>', "")):
+        assert "<script" not in text
+        assert "<i>" not in text
+        assert "\x00" not in text
+    assert {len(row) for row in twin_table(twin, "On the picture")} == {4}
+    assert "3 of the 3 pictures could not be opened" in page
+    assert page.count(">no picture: ") == 3
+
+
+def test_no_readable_answer_at_all_and_no_picture(tmp_path):
+    rows = [one_box(str(i), [0, 0, 40, 40], None, 0.0) for i in range(3)]
+    page, twin = compared(tmp_path, "grounding", {("ce", 0): rows})
+    assert table(page, "overlap")[1][-2:] == ["100.0%", "0.0%"]
+    assert page.count(">no picture<") == 3
+    assert "3 of the 3 pictures could not be opened" in twin
+    drawn_in_a_browser(page, tmp_path)
+
+
+def test_pages_without_words_and_one_objective(tmp_path):
+    row = {"image": None, "target": [], "text": "none", "parsed": [], "reason": None}
+    rows = [
+        counted(row | {"id": "right"}),
+        counted(row | {"id": "x", "parsed": [{"box": [0, 0, 5, 5]}]}),
+    ]
+    rows.append(counted(row | {"id": "unread", "parsed": None, "reason": "empty answer"}))
+    page, twin = compared(tmp_path, "text_detection", {("ce", 4): rows})
+    assert "There is nothing to be found in these pictures." in twin
+    assert "By size" not in twin
+    assert "nothing to be found, 1 too many" in page
+    assert table(page, "overlap")[1:] == [["ce", "–", "–", "–", "–", "0.0%", "0.0%", "0.0%"]]
+    assert [r[-1] for r in twin_table(twin, "On the picture")[1:]] == ["0.0%", "0.0%", "100.0%"]
+
+
+def test_without_scored_rows_there_are_no_chapters(tmp_path):
+    assert galleries.sections(tmp_path, {}, {("ce", 0): []}) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"iou": None}, "a row has no iou, and not all of matched, detected and truths"),
+        (
+            {"target": {"bocks": [1, 2]}},
+            r"'7', target: a box or a polygon belongs here, not \{'boc",
+        ),
+        (
+            {"parsed": [{"box": [1, 2, 3, 4, 5, 6]}]},
+            r"parsed: a box is \[x1, y1, x2, y2\], not \[1",
+        ),
+        ({"parsed": {"polygon": ["<b>", 1]}}, "parsed: a box or a polygon belongs here"),
+        ({"parsed": {"polygon": []}}, "parsed: a box or a polygon belongs here"),
+    ],
+)
+def test_rows_of_another_kind_are_refused_in_one_sentence(tmp_path, change, words):
+    row = one_box("7", [0, 0, 9, 9], [0, 0, 9, 9], 1.0) | change
+    with pytest.raises(ValueError, match=f"scores.jsonl of ce, seed 0.*{words}.*Run `mm-numeric"):
+        compared(tmp_path, "grounding", {("ce", 0): [row]})
+
+
+def test_the_page_stays_small(tmp_path):
+    noise = np.random.default_rng(0)
+    names = ["ce", "emd", "rps", "ntil", "box_l1", "box_giou"]
+    turn = np.linspace(0, 2 * np.pi, 100, endpoint=False)
+    ring = [
+        {
+            "polygon": (400 + radius * np.stack([np.cos(turn), np.sin(turn)], axis=1))
+            .ravel()
+            .tolist()
+        }
+        for radius in range(300, 325)
+    ]
+    runs = {(name, 0): [] for name in names}
+    for i in range(13):
+        picture = Image.fromarray(noise.integers(0, 255, (60, 90, 3), dtype=np.uint8))
+        picture.resize((1500, 1000)).save(tmp_path / f"{i}.jpg")
+        row = {"id": str(i), "image": str(tmp_path / f"{i}.jpg"), "text": "", "reason": None}
+        row |= {"target": ring[:1], "parsed": ring, "matched": 1, "detected": 25, "truths": 1}
+        for rows in runs.values():
+            rows.append(row)
+    page, _ = compared(tmp_path, "text_detection", runs)
+    assert len(page.encode()) < 3_000_000
+    assert page.count("data:image/") == 12
+    assert f"the first {tiles.POINTS // 100} drawn" in page
+
+
+@pytest.mark.parametrize("kind", [scenes, pages])
+def test_a_browser_shows_it_without_errors_or_sideways_scrolling(tmp_path, kind):
+    names = ["ce", "ce_times", "emd", "an_objective_with_a_long_name", "x", "box_giou"]
+    keys = {(name, 0): place / 2 for place, name in enumerate(names)}
+    task = "grounding" if kind is scenes else "text_detection"
+    page, _ = compared(tmp_path, task, kind(tmp_path, keys))
+    for drawn in drawn_in_a_browser(page, tmp_path):
+        assert drawn > 12 * len(names)

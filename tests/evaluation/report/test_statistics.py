@@ -1,0 +1,216 @@
+"""Steps to a given figure, what is believed of a digit, and published tables in the report."""
+
+import json
+import math
+
+import pytest
+from browser import drawn_in_a_browser
+from clock_reports import compare_folder, html_cells, markdown_cells, write_lines, written
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mm_numeric.comparison.rows import compared_rows
+from mm_numeric.config.published_results import PUBLISHED, PublishedTable
+from mm_numeric.config.reader import CONFIGS, find_config, read_config
+from mm_numeric.evaluation.metrics.boxes import BOXES
+from mm_numeric.evaluation.metrics.clock import TIMES
+from mm_numeric.evaluation.metrics.detection import TEXT_DETECTION
+from mm_numeric.evaluation.metrics.gsm8k import GSM8K
+from mm_numeric.evaluation.metrics.mathvista import MATHVISTA
+from mm_numeric.evaluation.metrics.numbers import NUMBERS
+from mm_numeric.evaluation.report.html import Metric
+from mm_numeric.evaluation.report.steps_to_target import Reached, curve_of, first_step
+
+ALL = (TIMES, BOXES, TEXT_DETECTION, NUMBERS, MATHVISTA)
+SCORERS = {
+    "clock": TIMES, "grounding": BOXES, "gsm8k": GSM8K, "mathematics": NUMBERS,
+    "text_detection": TEXT_DETECTION,
+}  # fmt: skip
+STEPS = "Steps to a given figure"
+BELIEFS = "What is believed of a digit"
+BESIDE = "Beside what is published"
+
+
+def evaluated(folder, curves, *, start=None):
+    """Add evaluations to the logs: by run, [(step, within, deviation)]."""
+    for run, curve in curves.items():
+        path = folder / run / "log.jsonl"
+        lines = [json.loads(line) for line in path.open()]
+        for step, within, deviation in curve:
+            figures = {"within": within, "deviation": deviation}
+            lines.append({"step": step, "epoch": step / 40, "eval": figures})
+        write_lines(path, lines)
+
+
+def figures_folder(folder, **more):
+    """Return a comparison of ce and emd on two seeds, each evaluated three times."""
+    summary = compare_folder(folder, **more)
+    evaluated(folder, {
+        "seed0/run0": [(10, 0.20, 40), (20, 0.40, 30), (30, 0.60, 20)],
+        "seed1/run0": [(10, 0.30, 40), (20, 0.35, 35), (30, 0.40, 30)],
+        "seed0/run1": [(10, 0.40, 30), (20, 0.60, 10), (30, 0.55, 15)],
+        "seed1/run1": [(10, 0.30, 35), (20, 0.60, 10), (30, 0.65, 10)],
+        "seed0/warm_start": [(90, 0.05, 80), (100, 0.20, 50)],
+        "seed1/warm_start": [(100, 0.10, 50)],
+    })  # fmt: skip
+    return summary
+
+
+def test_steps_to_a_figure_are_means_over_seeds_or_said_not_to_be_reached(tmp_path):
+    page, twin = written(tmp_path, figures_folder(tmp_path))
+    within, deviation = (
+        rows
+        for rows in twin.split(f"## {STEPS}\n")[1].split("\n## ")[0].split("\n\n")
+        if rows.startswith("| steps")
+    )
+    assert within.splitlines() == [
+        "| steps to within 5 min of | 10.0% | 20.0% | 30.0% | 40.0% | 50.0% | 60.0% |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| `emd` | 0 (0 to 0) | 5 (0 to 10) | 10 (10 to 10) | 15 (10 to 20) | 20 (20 to 20) | "
+        "20 (20 to 20) |",
+        "| `ce` | 0 (0 to 0) | 5 (0 to 10) | 15 (10 to 20) | 25 (20 to 30) | "
+        "not reached by 1 of 2 seeds | not reached by 1 of 2 seeds |",
+    ]
+    header = [text.strip() for text in deviation.splitlines()[0].strip("|").split("|")]
+    assert header == ["steps to mean deviation of", *(f"{m}.0 min" for m in (50, 40, 30, 20, 10))]
+    assert deviation.splitlines()[-1].endswith("| not reached |")
+    assert "Evaluated every 10 steps. 40 steps are one epoch." in twin
+    assert len(html_cells(page, "reached")) == len(markdown_cells(twin, STEPS)) == 6
+
+
+def test_a_metric_that_is_not_evaluated_is_passed_over(tmp_path):
+    summary = figures_folder(tmp_path)
+    first = {"name": "within_near", "label": "near", "unit": "%", "higher_is_better": True}
+    summary |= {"metrics": [first, *summary["metrics"]]}
+    for cells in summary["table"].values():
+        cells["within_near"] = cells["within"]
+    _, twin = written(tmp_path, summary)
+    assert "| steps to within 5 min of |" in twin
+    assert "| steps to near of |" not in twin
+
+
+def test_nothing_evaluated_and_no_digits_have_no_chapter(tmp_path):
+    _, twin = written(tmp_path, compare_folder(tmp_path))
+    assert not any(title in twin for title in (STEPS, BELIEFS, BESIDE))
+
+
+@given(
+    figures=st.lists(st.integers(0, 9), min_size=1, max_size=8),
+    level=st.integers(0, 9),
+    better=st.booleans(),
+)
+def test_the_first_step_as_good_is_that_of_a_loop(figures, level, better):
+    curve = [(10 * i, float(figure)) for i, figure in enumerate(figures)]
+    expected = None
+    for step, figure in reversed(curve):
+        if (figure >= level) if better else (figure <= level):
+            expected = step
+    assert first_step(curve, level, higher_is_better=better) == expected
+
+
+def test_one_seed_has_no_interval():
+    assert Reached([30]).written() == "30"
+    assert Reached([None]).written() == "not reached"
+    assert Reached([None, 10, 20]).mean is None
+
+
+def test_an_evaluation_without_the_figure_is_passed_over():
+    log = [{"step": 5, "eval": {"other": 1.0}}, {"step": 6, "eval": {"m": 0.5}}, {"step": 7}]
+    assert curve_of(log, log, Metric(name="m", label="m")) == [(0, 0.5), (6, 0.5)]
+    assert curve_of([], log, Metric(name="m", label="m")) == []
+
+
+def believed(folder, run, height):
+    """Write digits.json: ``height`` at 0, a tenth of it one off, nothing known of ±9."""
+    means = [None, *([1e-4] * 7), height / 10, height, height / 10, *([1e-4] * 7), None]
+    found = {"differences": list(range(-9, 10)), "means": means, "tokens": [1] * 19}
+    (folder / run / "digits.json").write_text(json.dumps(found))
+
+
+def test_beliefs_are_means_over_seeds(tmp_path):
+    summary = compare_folder(tmp_path)
+    for run, height in (("seed0/run0", 0.5), ("seed1/run0", 0.7), ("seed0/run1", 0.9)):
+        believed(tmp_path, run, height)
+    page, twin = written(tmp_path, summary)
+    header, emd, ce = markdown_cells(twin, BELIEFS)
+    assert [row[0] for row in (header[1:2], header[10:11], header[19:])] == [["-9"], ["0"], ["+9"]]
+    assert (ce[1], ce[9], ce[10], ce[12]) == (["–"], ["6.0%"], ["60.0%"], ["0.010%"])
+    assert emd[10] == ["90.0%"]
+    assert html_cells(page, "digits")[2][10] == ["60.0%"]
+    (tmp_path / "seed0" / "run0" / "digits.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"digits\.json: damaged .*delete it"):
+        written(tmp_path, summary)
+
+
+def test_what_is_published_stands_beside_and_changes_nothing(tmp_path, monkeypatch):
+    table = PublishedTable(
+        source="A paper",
+        of="another model",
+        figures={("ce", "within"): 0.6, ("emd", "within"): 0.72, ("ours_not", "within"): 0.5,
+                 ("ce", "score"): 3.0},
+    )  # fmt: skip
+    monkeypatch.setitem(PUBLISHED, "a_table", table)
+    summary = compare_folder(tmp_path, objectives=("ce", "emd", "rps"))
+    _, before = written(tmp_path, summary)
+    page, twin = written(tmp_path, summary | {"published": "a_table"})
+    _, ce, emd, other, rps = markdown_cells(twin, BESIDE)
+    assert ce[1] == ["60.0%"]
+    assert ce[2][:1] == ["70.0%"]
+    assert emd[1] == ["72.0%", "Δ", "+12.0", "points"]
+    assert emd[2][:1] == ["75.0%"]
+    assert "+5.0" in emd[2]
+    assert other[1:] == [["50.0%", "Δ", "−10.0", "points"], ["–"]]
+    assert rps[1] == ["–"]
+    assert rps[2][:1] == ["80.0%"]
+    for text in (page, twin):
+        assert "A paper; another model. Quoted from public notes" in text
+        assert "not scored here: score." in text
+    chapter = twin.split(f"## {BESIDE}")[1].split("\n## ")[0]
+    assert twin.replace(f"## {BESIDE}{chapter}\n", "") == before
+    with pytest.raises(ValueError, match=r"published: there is no table 'b_table'\. Known: "):
+        written(tmp_path, summary | {"published": "b_table"})
+
+
+def test_published_tables_are_whole_and_in_their_units():
+    for table in PUBLISHED.values():
+        assert "arXiv" in table.source
+        assert table.rows
+        assert any({m.name for m in scorer.metrics} >= set(table.metrics) for scorer in ALL)
+        for (_, metric), value in table.figures.items():
+            assert math.isfinite(value)
+            assert 0 < value < (720 if metric.endswith("minutes") else 1)
+
+
+@pytest.mark.parametrize(
+    "name", [path.stem for path in CONFIGS.glob("*.yaml") if "published:" in path.read_text()]
+)
+def test_a_config_repeats_rows_and_metrics_that_the_table_has(name):
+    check_published(read_config(name))
+
+
+def test_a_grid_of_tokenisations_has_the_rows_of_the_table():
+    grid = "{objective: [ce, ntl_was], model.digits: {merged: merged, single: single}}"
+    changes = ["compare.objectives=[]", "compare.published=ntl_tokenisation"]
+    config = read_config("mathematics_t5_base", [*changes, f"compare.grid={grid}"])
+    check_published(config)
+    assert grid in find_config("mathematics_t5_base").read_text(encoding="utf-8")
+    assert all(
+        change in find_config(config.title).read_text(encoding="utf-8") for change in changes
+    )
+
+
+def check_published(config):
+    table = PUBLISHED[config.compare.published]
+    assert {row.name for row in compared_rows(config)} >= set(table.rows)
+    scored = {metric.name for metric in SCORERS[config.task_name].metrics}
+    assert scored >= set(table.metrics)
+
+
+def test_a_browser_draws_all_of_it(tmp_path):
+    summary = figures_folder(tmp_path) | {"published": "ntil_clock_qwen2_vl_2b"}
+    for run in ("seed0/run0", "seed1/run0", "seed0/run1", "seed1/run1"):
+        believed(tmp_path, run, 0.6)
+    page, _ = written(tmp_path, summary)
+    assert page.count("<figure>") > 5
+    for drawn in drawn_in_a_browser(page, tmp_path):
+        assert drawn > 20

@@ -1,0 +1,272 @@
+"""Places to text and back: the exact text of every family, and an inverse that is one."""
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mm_numeric.answers import Box, Instance, Polygon, Unreadable
+from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
+from mm_numeric.geometry.frames import Frame, Resize
+
+SMART = {"kind": "smart", "min_pixels": 56 * 56, "max_pixels": 1280 * 28 * 28}
+RESIZES = {  # as the hub's checkpoints of each family have it
+    "paligemma": Resize(kind="squash", side=224),
+    "qwen2_vl": Resize(factor=28, **SMART),
+    "qwen2_5_vl": Resize(factor=28, **SMART),
+    "qwen3_vl": Resize(factor=32, **SMART),
+    "llava": Resize(kind="letterbox", side=336),
+    "yi_vl": Resize(kind="letterbox", side=448),
+    "internvl": Resize(kind="squash", side=448),
+    "gemma3": Resize(kind="squash", side=896),
+}
+WAYS = [
+    pytest.param(resize, COORDINATES[name], id=f"{family}-{name}")
+    for family, resize in RESIZES.items()
+    for name in (family, *(n for n in COORDINATES if n not in RESIZES))
+]
+
+# One picture of 640 x 480 pixels, one box. By hand, for LLaVA: the padded square has a side of 640,
+# the picture begins 80 below its top: (100 + 80) / 640 = 0.28125 -> 0.281.
+GOLDEN = {
+    "paligemma": "<loc0213><loc0080><loc0746><loc0512> red car",
+    "qwen2_vl": "<|object_ref_start|>red car<|object_ref_end|>"
+    "<|box_start|>(78,208),(500,729)<|box_end|>",
+    "qwen2_5_vl": '[{"bbox_2d": [50, 99, 322, 347], "label": "red car"}]',
+    "qwen3_vl": '[{"bbox_2d": [78, 208, 500, 729], "label": "red car"}]',
+    "llava": "red car [0.078, 0.281, 0.500, 0.672]",
+    "yi_vl": "red car (78,281),(500,671)",
+    "internvl": "red car [78, 208, 500, 729]",
+    "gemma3": '[{"box_2d": [208, 78, 729, 500], "label": "red car"}]',
+}
+BOX = Box(50.0, 100.0, 320.0, 350.0)
+
+
+@pytest.mark.parametrize("family", GOLDEN)
+def test_the_text_of_every_family(family):
+    frame = Frame(640, 480, RESIZES[family].view(640, 480), COORDINATES[family])
+    written = frame.write([Instance(BOX, "red car")])
+    assert written.text == GOLDEN[family]
+    (found,) = frame.read(written.text).items
+    assert found.label == "red car"
+    for corner, wanted in zip(found.shape.points, BOX.points, strict=True):
+        assert corner == pytest.approx(wanted, abs=max(frame.step_px) / 2 + 1e-9)
+    assert frame.write([found]) == written
+    numbers = [written.text[mark.start : mark.end] for mark in written.marks]
+    assert [mark.role for mark in written.marks] == [*frame.coordinates.order] * 2
+    assert len(numbers) == 4
+    assert {mark.group for mark in written.marks} == {0}
+
+
+@pytest.mark.parametrize("name", COORDINATES)
+def test_lists_polygons_and_nothing_come_back(name):
+    frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES[name])
+    quad = Polygon(((10.0, 10.0), (100.0, 12.0), (98.0, 40.0), (9.0, 38.0)))
+    items = [Instance(BOX, "a"), Instance(quad, "b c"), Instance(BOX), Instance(quad)]
+    for chosen in (items, items[:1], items[1:2], items[2:], items[3:], []):
+        written = frame.write(chosen)
+        found = frame.read(written.text).items
+        assert [i.label for i in found] == [i.label for i in chosen]
+        assert [type(i.shape) for i in found] == [type(i.shape) for i in chosen]
+        assert frame.write(found) == written
+        assert len(written.marks) == sum(2 * len(i.shape.points) for i in chosen)
+
+
+@st.composite
+def points_in_pictures(draw):
+    """Return a picture's size and a point of it, often on an edge."""
+    size = draw(st.tuples(st.integers(1, 4000), st.integers(1, 3000)))
+    place = [
+        draw(st.one_of(st.just(0.0), st.just(float(edge)), st.integers(0, edge).map(float),
+                       st.floats(0, edge)))
+        for edge in size
+    ]  # fmt: skip
+    return size, tuple(place)
+
+
+@pytest.mark.parametrize(("resize", "coordinates"), WAYS)
+@given(case=points_in_pictures())
+@example(case=((1, 1), (1.0, 0.0)))
+@example(case=((4000, 3000), (4000.0, 3000.0)))
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_an_error_is_at_most_half_a_step(resize, coordinates, case):
+    size, point = case
+    if resize.kind == "smart" and max(size) > 200 * min(size):
+        return
+    frame = Frame(*size, resize.view(*size), coordinates)
+    found = frame.decode(*frame.encode(point))
+    for axis in (0, 1):
+        step = frame.step_px[axis]
+        # The far edge cannot be written where the top is exclusive: one step less is the last.
+        last = frame.decode(*map(coordinates.largest, frame.edges))[axis]
+        beyond = max(point[axis] - last, 0.0)
+        assert abs(found[axis] - point[axis]) <= max(step / 2, beyond) * (1 + 1e-9) + 1e-9
+        if coordinates.clamp == "inclusive":
+            assert abs(found[axis] - point[axis]) <= step / 2 * (1 + 1e-9) + 1e-9
+
+
+@pytest.mark.parametrize(("resize", "coordinates"), WAYS)
+@given(size=st.tuples(st.integers(1, 4000), st.integers(1, 3000)), part=st.floats(0, 1))
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_a_grid_s_own_points_come_back_as_they_are(resize, coordinates, size, part):
+    if resize.kind == "smart" and max(size) > 200 * min(size):
+        return
+    frame = Frame(*size, resize.view(*size), coordinates)
+    levels = [round(part * coordinates.largest(edge)) for edge in frame.edges]
+    point = frame.decode(*levels)
+    if not (0 <= point[0] <= size[0] and 0 <= point[1] <= size[1]):
+        return  # a level of the padding
+    assert list(frame.encode(point)) == levels
+    assert frame.decode(*frame.encode(point)) == point
+
+
+def test_the_far_edge_of_an_exclusive_grid_is_its_last_step():
+    ways = Coordinates(top=1000, clamp="exclusive"), Coordinates(top=1000)
+    assert [way.level(640.0, 640) for way in ways] == [999, 1000]
+    pixels = Coordinates(clamp="exclusive"), Coordinates()
+    assert [way.level(640.0, 640) for way in pixels] == [639, 640]
+
+
+def test_floor_reads_the_middle_of_a_step():
+    floor = Coordinates(top=1000, rounding="floor")
+    assert floor.level(0.9999, 1000) == 0
+    assert floor.position(0, 1000) == 0.5
+    assert floor.position(1000, 1000) == 1000
+    assert floor.level(0.3 * 1000, 1000) == 300  # 299.99999999999994 steps are 300
+
+
+def test_original_pixels_are_not_resized():
+    frame = Frame(640, 200, RESIZES["llava"].view(640, 200), COORDINATES["pixels_original"])
+    assert frame.write([Instance(Box(600, 0, 640, 200))]).text == "[600, 0, 640, 200]"
+
+
+@pytest.mark.parametrize("point", [(641.5, 10.0), (-2.0, 10.0), (10.0, 481.5), (float("nan"), 1.0)])
+def test_a_point_outside_the_picture_is_refused(point):
+    frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["llava"])
+    with pytest.raises(ValueError, match="outside the picture of 640 x 480 pixels"):
+        frame.encode(point)
+
+
+def test_a_point_within_a_pixel_of_the_picture_is_on_its_edge():
+    frame = Frame(640, 480, RESIZES["qwen2_vl"].view(640, 480), COORDINATES["qwen2_vl"])
+    assert frame.encode((640.9, -0.9)) == (1000, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"space": "padded"}, "space is one of seen, original, not 'padded'"),
+        ({"order": "yxyx"}, "order is one of xy, yx"),
+        ({"layout": "xml"}, "layout is one of brackets"),
+        ({"top": 0}, "top is 1 to 1000000"),
+        ({"top": 10**400}, "top is 1 to 1000000"),
+        ({"top": 1}, "top 1 needs decimals"),
+        ({"decimals": 7}, "decimals is 0 to 6"),
+        ({"layout": "loc"}, "layout 'loc' has 1024 tokens: it takes top 1023 and no decimals"),
+    ],
+)
+def test_what_cannot_be_read_back_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(COORDINATES["relative_1000"], **change)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("llava", "", "empty answer"),
+        ("llava", "There is no car.", "no coordinates"),
+        ("llava", "[0.1, 0.2, 0.3", "cut off within a shape"),
+        ("llava", "[0.1, 0.2, 0.3]", "an odd number of coordinates"),
+        ("llava", "[ ]", "no coordinates"),
+        ("llava", f"[0.1, 0.2, 0.3, {'9' * 5000}]", "a coordinate beyond any picture"),
+        (
+            "qwen2_vl",
+            f"<|box_start|>(1,2),(3,-1{'0' * 20})<|box_end|>",
+            "a coordinate beyond any picture",
+        ),
+        ("qwen2_vl", "<|box_start|>(12,3", "cut off within a shape"),
+        ("qwen3_vl", '[{"bbox_2d": [1, 2', "cut off within a shape"),
+        ("paligemma", "<loc0001><loc00", "cut off within a shape"),
+        ("yi_vl", "(12,3),(4", "cut off within a shape"),
+    ],
+)
+def test_why_a_text_holds_no_shape(name, text, reason):
+    frame = Frame(640, 480, RESIZES[name].view(640, 480), COORDINATES[name])
+    found = frame.read(text)
+    assert found == Unreadable(reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("llava", "Sure! The car is at [ 0.078,0.281, 0.500 ,0.672 ]."),
+        ("llava", "[.078, .281, .5, .672]"),
+        ("qwen2_vl", "<|box_start|> (78, 208), (500, 729) <|box_end|>"),
+        ("qwen3_vl", '```json\n[\n\t{"bbox_2d": [78, 208, 500, 729], "label": "car"}\n]\n```'),
+        ("qwen3_vl", '{"label": "car", "bbox_2d":[78,208,500,729]}'),
+        ("paligemma", "<loc0213> <loc0080><loc0746><loc0511> car"),
+    ],
+)
+def test_habits_of_models_are_read(name, text):
+    frame = Frame(640, 480, RESIZES[name].view(640, 480), COORDINATES[name])
+    (found,) = frame.read(text).items
+    for corner, wanted in zip(found.shape.points, BOX.points, strict=True):
+        assert corner == pytest.approx(wanted, abs=max(frame.step_px) / 2 + 1e-9)
+
+
+@pytest.mark.parametrize("name", COORDINATES)
+def test_reading_takes_time_linear_in_the_text(name):
+    frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES[name])
+    shape = frame.write([Instance(BOX, "a")]).text
+    started = time.process_time()
+    for piece in ("(", "[", '"', '"\\', "<loc", "(1,", ' "label":', "<|box_start|>", "1 ", " "):
+        run = piece * (60_000 // len(piece))
+        for text in (f"{run}x", f"{shape}{run}x", f"{run}x{shape}"):
+            assert isinstance(frame.read(text), Unreadable) == (shape not in text)
+    assert time.process_time() - started < 5  # squared it would be minutes
+
+
+def test_labels_go_with_their_own_object():
+    frame = Frame(640, 480, RESIZES["qwen3_vl"].view(640, 480), COORDINATES["qwen3_vl"])
+    text = (
+        '[{"label": "a {\\"x\\"}", "bbox_2d": [1, 2, 3, 4]}, {"bbox_2d": [1, 2, 3, 4]}, '
+        '{"bbox_2d": [5, 6, 7, 8], "label": "b, [1]"}]'
+    )
+    assert [i.label for i in frame.read(text).items] == ['a {"x"}', "", "b, [1]"]
+
+
+@pytest.mark.parametrize("label", ["a [1, 2]", "; a", " a"])
+def test_a_label_that_could_not_be_read_back_is_refused(label):
+    frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["llava"])
+    with pytest.raises(ValueError, match="holds text that stands around coordinates"):
+        frame.write([Instance(BOX, label)])
+
+
+def test_a_frame_is_plain_data():
+    frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["llava"])
+    assert Frame.from_dict(json.loads(json.dumps(frame.to_dict()))) == frame
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"width_px": None}, r"frame\.width_px: None is not a whole number"),
+        ({"height_px": 0}, "frame: a picture of 640 x 0 pixels is none"),
+        ({"view": 5}, r"frame\.view: expected settings"),
+        ({"view": {"width_px": 3}}, r"frame\.view: the setting 'height_px' is missing"),
+        ({"scale_x": 0.0}, r"frame\.view: sizes in pixels are at least 1, and scales above 0"),
+        ({"scale_y": float("inf")}, r"frame\.view: scales and offsets are finite"),
+        ({"offset_x_px": "1"}, r"frame\.view\.offset_x_px: '1' is not a number"),
+        ({"coordinates": {"decimals": 1.5}}, r"frame\.coordinates\.decimals: 1.5 is not a whole"),
+        ({"coordinates": {"order": "yxyx"}}, r"frame\.coordinates: order is one of xy, yx"),
+    ],
+)
+def test_what_is_no_frame_is_one_sentence(change, message):
+    raw = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["llava"]).to_dict()
+    (name, value) = next(iter(change.items()))
+    (raw if name in raw else raw["view"])[name] = value
+    with pytest.raises(ValueError, match=message):
+        Frame.from_dict(raw)

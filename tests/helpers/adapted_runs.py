@@ -1,0 +1,85 @@
+"""Short runs with adapters on the tiny twin of any family."""
+
+import functools
+import json
+
+import torch
+from rectangles import write_rectangles
+from sums import SUMS
+from tiny_models import ROOT
+
+from mm_numeric.config.reader import config_from_dict
+from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
+from mm_numeric.data.examples import load_examples
+from mm_numeric.models.loading import load_family, load_model
+from mm_numeric.registry import FAMILIES, choose
+
+BLIND = ("causal_lm", "t5")
+UNTIED = ("llava", "yi_vl")  # twins whose head is not their embeddings
+
+
+@functools.cache
+def rows(name):
+    """Return eight rows for a family: rectangles, or sums where it sees no pictures."""
+    folder = ROOT / "adapted"
+    folder.mkdir(exist_ok=True)
+    if name not in BLIND:
+        return write_rectangles(folder)
+    sums = [{"id": str(i), "sum": s, "answer": a} for i, (s, a) in enumerate(SUMS.items())]
+    (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sums))
+    return folder / "sums.jsonl"
+
+
+@functools.cache
+def twin(name):
+    """Return the folder of the tiny twin of a family, made once."""
+    folder = ROOT / "twins" / name
+    choose(name, FAMILIES, "family", "test").make_tiny(folder, seed=0)
+    return str(folder)
+
+
+def adapted_config(folder, name, parts, lora=None, dtype="float32", **trainer):
+    """Return a run of a few steps."""
+    data = {"path": str(rows(name))}
+    task = {"name": "sums:Sums"} if name in BLIND else {"name": "grounding", "prompt": "{phrase}"}
+    return config_from_dict(
+        {
+            "task": task,
+            "data": {"train": data, "test": data},
+            "model": {"name": twin(name), "family": name, "dtype": dtype},
+            "parts": parts,
+            "lora": lora,
+            "trainer": {
+                "output_dir": str(folder / "run"),
+                "per_device_train_batch_size": 4,
+                "max_steps": 3,
+                "learning_rate": 1.0e-2,
+                "save_strategy": "no",
+                "seed": 0,
+                **trainer,
+            },
+            "predict": {"max_new_tokens": 4},
+        },
+        where="test",
+        title="test",
+    )
+
+
+def run_of(config):
+    """Return the family and the model of a run."""
+    folder = str(config.output_dir / "model")
+    family = load_family(config, folder)
+    return family, load_model(config, family, folder).eval()
+
+
+def a_batch(config, family):
+    """Return the rows as a model takes them."""
+    examples = load_examples(config.task, config.data.train, config.output_dir, training=True)
+    batch = TrainingCollator(family, config.task, family.vocabulary())(examples)
+    return {key: value for key, value in batch.items() if key not in BATCH_KEYS}
+
+
+def logits(config, family, model):
+    """Return what a model says of the rows."""
+    with torch.no_grad():
+        return model(**a_batch(config, family)).logits

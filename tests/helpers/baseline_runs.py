@@ -1,0 +1,56 @@
+"""Sums whose answers are one number, and runs of baselines on them."""
+
+import dataclasses
+import functools
+import json
+
+from real_tokenizers import load
+from sums import SUMS, sums_config
+from tiny_models import ROOT, TINY
+
+from mm_numeric.baselines.baseline import with_baseline
+from mm_numeric.data.examples import load_examples
+from mm_numeric.families.causal_lm import CausalLM
+from mm_numeric.families.digits import with_digits
+from mm_numeric.families.t5 import T5
+from mm_numeric.tasks.numbers import Numbers
+
+FAMILIES = {"causal_lm": CausalLM, "t5": T5}
+TOKENIZERS = {"gpt2": "causal_lm", "qwen2": "causal_lm", "t5-small": "t5"}
+TASK = "mm_numeric.tasks.numbers:Numbers"
+ONE_NUMBER = {question: answer for question, answer in SUMS.items() if " " not in answer}
+
+
+def baseline_config(folder, family, baseline, objective="ce", **trainer):
+    """Return a config of sums whose answers are one number each."""
+    config = sums_config(folder, family, objective=objective, **trainer)
+    rows = folder / "rows.jsonl"
+    lines = [
+        {"id": str(i), "question": s, "answer": a} for i, (s, a) in enumerate(ONE_NUMBER.items())
+    ]
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    model = dataclasses.replace(config.model, baseline=baseline)
+    return dataclasses.replace(config, model=model, task=Numbers(), task_name=TASK)
+
+
+def examples_of(config):
+    return load_examples(config.task, config.data.train, ROOT, training=True)
+
+
+@functools.cache
+def checkpoint(kind):
+    """Return the folder of a tiny model."""
+    folder = ROOT / f"baseline-{kind}"
+    FAMILIES[kind].make_tiny(folder, seed=0)
+    return str(folder)
+
+
+def family_of(kind, baseline):
+    """Return a baseline in front of a family: tiny, or with a real tokenizer."""
+    model = dataclasses.replace(TINY, baseline=baseline)
+    if kind in FAMILIES:
+        return with_baseline(FAMILIES[kind], baseline, "here").load(checkpoint(kind), model)
+    cls = with_baseline(FAMILIES[TOKENIZERS[kind]], baseline, "here")
+    family = cls(with_digits(load(kind), "single", "here"), None, model)
+    family.decoder_start_id = 0
+    return family

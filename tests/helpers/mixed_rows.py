@@ -1,0 +1,55 @@
+"""Rows of which some have a picture and some have none, and a task for them."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from mm_numeric.answers import Example, Mark, Written
+from mm_numeric.numbers.numerals import find_numerals
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Questions in, numbers out; about a picture or not."""
+
+    version = 1
+    scorer = "sums:EXACT"
+    prompt: str = "{ask}"
+
+    def examples(self, rows, *, training):
+        for where, row in rows:
+            yield Example(
+                id=row["id"],
+                image=Path(row["image"]) if row.get("image") else None,
+                prompt=self.prompt.format(ask=row["ask"]),
+                answer=row["answer"],
+                where=where,
+            )
+
+    def format(self, answer, frame=None):
+        return Written(answer, tuple(Mark(n.start, n.end) for n in find_numerals(answer)))
+
+    def parse(self, text, frame=None):
+        return text
+
+    def record(self, answer):
+        return answer
+
+    def recorded(self, value):
+        return value
+
+
+def write_mixed(folder: Path, pattern: str, id_prefix: str = "") -> Path:
+    """Write a row for each letter: p has a picture of its own, t has text alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for i, letter in enumerate(pattern):
+        row = {"id": f"{id_prefix}{i}", "ask": f"{i} + {3 * i} =", "answer": str(4 * i)}
+        if letter == "p":
+            Image.effect_noise((64, 48), 40 + i).convert("RGB").save(folder / f"{i}.png")
+            row["image"] = f"{i}.png"
+        lines.append(json.dumps(row) + "\n")
+    (folder / "rows.jsonl").write_text("".join(lines))
+    return folder / "rows.jsonl"

@@ -1,0 +1,29 @@
+"""What each rank of a job runs: it trains one config after the other, in one process."""
+
+import os
+import sys
+from pathlib import Path
+
+from mm_numeric.config.reader import read_config
+from mm_numeric.run_folder import last_checkpoint
+from mm_numeric.training import mixin as doors
+from mm_numeric.training.chunked_head import LEAN_FROM
+from mm_numeric.training.run import leave_ranks, train
+
+
+def main(files: list[str]) -> None:
+    """Train every config, from its last checkpoint if there is one.
+
+    Several ranks do without logits where the objective is not ce; one rank always has them.
+    """
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    for file in files:
+        config = read_config(Path(file))
+        lean = several and config.objective.name != "ce"
+        doors.NumericLossMixin.lean_from = 0 if lean else LEAN_FROM
+        train(config, resume=last_checkpoint(config.output_dir) is not None)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+    leave_ranks()

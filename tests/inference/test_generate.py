@@ -1,0 +1,179 @@
+"""predict: every row once, stopped and gone on with, never mixed with another model's answers."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from tiny_models import CACHE, small_config
+
+from mm_numeric.answers import Example, Instances
+from mm_numeric.config.data import DataSource
+from mm_numeric.data.collator import prompt_batch
+from mm_numeric.data.examples import load_examples
+from mm_numeric.evaluation.score import read_scores
+from mm_numeric.geometry.coordinate_formats import LAYOUTS
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.inference.generate import Generated, generate, predict, prediction
+from mm_numeric.models.loading import load_family, load_model, model_source
+from mm_numeric.run_folder import read_run
+from mm_numeric.training.run import train
+
+SIZE = {"width_px": 100, "height_px": 100}
+FRAME = {
+    **SIZE,
+    "view": {**SIZE, "scale_x": 1, "scale_y": 1},
+    "coordinates": {"top": 1000, "layout": "qwen_vl"},
+}
+CLOCKS = Path(__file__).parents[3] / "shared" / "data" / "clocks" / "labels.csv"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run of two steps."""
+    folder = tmp_path_factory.mktemp("run")
+    train(small_config(folder, "trainer.max_steps=2"))
+    return folder / "run"
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_test_row_is_answered_once_in_order(run, tmp_path):
+    out = tmp_path / "p.jsonl"
+    assert predict(run, None, out, batch_size=5) == 12
+    assert [line["id"] for line in lines(out)] == [f"2-{i:06d}" for i in range(12)]
+    assert all(line["parsed"] is None or line["reason"] is None for line in lines(out))
+    assert {line["prompt"] for line in lines(out)} == {"What time is it?"}
+    assert predict(run, None, out) == 0
+
+
+def test_what_was_learnt_is_written_and_nothing_behind_its_end(tmp_path):
+    Image.new("RGB", (60, 60), (200, 30, 90)).save(tmp_path / "a.png")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"id": "1", "image": "a.png", "time": "7:05"}')
+    source = f"{{path: {rows}}}"
+    train(
+        small_config(
+            tmp_path, f"data.train={source}", f"data.test={source}", "trainer.max_steps=40",
+            "task.label_noise_minutes=0", "trainer.learning_rate=3.0e-3",
+        )
+    )  # fmt: skip
+    predict(tmp_path / "run", None, tmp_path / "p.jsonl")
+    (line,) = lines(tmp_path / "p.jsonl")
+    assert (line["text"], line["parsed"], line["target"]) == ("7:05", "7:05", "7:05")
+
+
+def test_tokens_are_as_probable_as_the_model_says_when_it_reads_them(run):
+    config = read_run(run)
+    family = load_family(config, str(run / "model"))
+    model = load_model(config, family, str(run / "model")).eval()
+    examples = load_examples(config.task, config.data.test, CACHE, training=False)[:3]
+    for example, found in zip(examples, generate(model, family, examples, 6), strict=True):
+        inputs, _ = prompt_batch(family, [example])
+        prompt = inputs["input_ids"].shape[1]
+        ids = torch.cat([inputs["input_ids"], torch.tensor([found.ids])], dim=1)
+        mask, answered = torch.ones_like(ids), torch.zeros_like(ids, dtype=torch.bool)
+        pictures = {key: inputs[key] for key in ("pixel_values", "image_grid_thw")}
+        with torch.no_grad():
+            logits = model(**family.model_inputs(ids, mask, answered, pictures)).logits
+        chances = logits[0, prompt - 1 : -1].double().softmax(-1)
+        length = found.ids.index(family.pad_id) if family.pad_id in found.ids else len(found.ids)
+        for i in range(length):
+            assert found.probabilities[i] == pytest.approx(
+                float(chances[i, found.ids[i]]), abs=1e-5
+            )
+            assert chances[i].argmax() == found.ids[i]
+
+
+def test_a_shape_is_as_sure_as_its_tokens_are_in_the_mean(run):
+    config = read_run(run)
+    family = load_family(config, str(run / "model"))
+    text = "a<|box_start|>(1,22),(3,4)<|box_end|>é<|box_start|>(5,6),(7,8)<|box_end|>"
+    ids = family.tokenizer(text)["input_ids"]
+    chances = [1 / (i + 2) for i in range(len(ids))]
+    found = Generated(text, None, [*ids, family.stop_ids[0], family.pad_id], [*chances, 0.9, 0.1])
+    tokens = family.tokenizer.convert_ids_to_tokens(ids)
+    starts = [i for i, token in enumerate(tokens) if token == "<|box_start|>"]
+    ends = [i for i, token in enumerate(tokens) if token == "<|box_end|>"]
+    spans = LAYOUTS["qwen_vl"].read(text).shapes
+    for shape, start, end in zip(spans, starts, ends, strict=True):
+        mean = sum(chances[start : end + 1]) / (end + 1 - start)
+        assert found.surely(family, shape.span) == pytest.approx(mean)
+
+
+def test_shapes_have_the_mean_probability_of_their_tokens(tmp_path):
+    config = small_config(tmp_path, "task=text_detection")
+    family = load_family(config, model_source(config, config.output_dir))
+    text = "<|box_start|>(10,20),(300,400)<|box_end|><|quad_start|>(1)<|quad_end|>"
+    ids = family.tokenizer(text)["input_ids"]
+    example = Example(id="1", image=None, prompt="", answer=Instances(()), where="")
+    frame = Frame.from_dict(FRAME)
+    answer = Generated(text, frame, ids, [0.5] * len(ids))
+    line = prediction(config, family, example, answer)
+    assert len(line["parsed"]) == len(line["scores"]) == 1
+    assert line["scores"] == [0.5]
+    assert "scores" not in prediction(config, family, example, answer._replace(text="none"))
+
+
+def test_a_stopped_prediction_goes_on(run, tmp_path):
+    out, whole = tmp_path / "p.jsonl", tmp_path / "whole.jsonl"
+    predict(run, None, whole)
+    predict(run, None, out, limit=5)
+    with out.open("a") as file:
+        file.write('{"id": "2-000005", "te')  # killed in the middle of a line
+    assert predict(run, None, out, batch_size=3) == 7
+    assert lines(out) == lines(whole)
+
+
+def test_another_model_s_answers_are_not_mixed_in(run, tmp_path):
+    out = tmp_path / "p.jsonl"
+    predict(run, None, out, limit=2)
+    with pytest.raises(ValueError, match=r"of other rows or with other settings \(their rows"):
+        predict(run, DataSource(render=3, seed=9), out)
+    with pytest.raises(ValueError, match="their max_new_tokens: 16, here: 3"):
+        predict(run, None, out, max_new_tokens=3)
+
+
+def test_a_corrected_label_is_not_scored_on_the_old_one(run, tmp_path):
+    Image.new("RGB", (60, 60)).save(tmp_path / "a.png")
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "p.jsonl"
+    rows.write_text('{"id": "1", "image": "a.png", "time": "7:05"}')
+    predict(run, DataSource(path=str(rows)), out)
+    rows.write_text('{"id": "1", "image": "a.png", "time": "7:06"}')
+    with pytest.raises(ValueError, match="their rows"):
+        predict(run, DataSource(path=str(rows)), out)
+
+
+def test_a_moved_run_goes_on(run, tmp_path):
+    out = tmp_path / "p.jsonl"
+    predict(run, None, out, limit=3)
+    shutil.copytree(run, tmp_path / "elsewhere")
+    assert predict(tmp_path / "elsewhere", None, out) == 9
+
+
+def test_a_file_of_unknown_origin_is_refused(run, tmp_path):
+    out = tmp_path / "p.jsonl"
+    out.write_text('{"id": "2-000000", "text": "7:05", "target": "7:05"}\n')
+    with pytest.raises(ValueError, match="holds predictions by another run"):
+        predict(run, None, out)
+
+
+def test_only_a_finished_run_answers(tmp_path):
+    with pytest.raises(ValueError, match="holds no run; give the output_dir"):
+        predict(tmp_path, None, tmp_path / "p.jsonl")
+    (tmp_path / "config.yaml").write_text(small_config(tmp_path).to_yaml())
+    with pytest.raises(ValueError, match="is not finished"):
+        predict(tmp_path, None, tmp_path / "p.jsonl")
+
+
+@pytest.mark.skipif(not CLOCKS.is_file(), reason="the real clocks are not here")
+def test_real_clocks_are_answered_and_scored_to_the_last(run, tmp_path):
+    out = tmp_path / "real.jsonl"
+    assert predict(run, DataSource(path=str(CLOCKS)), out) == 144
+    scores = read_scores(out)
+    assert len(scores.rows) == 144
+    assert sum(scores.failures.values()) == scores.columns["unreadable"].sum()

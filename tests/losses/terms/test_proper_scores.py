@@ -1,0 +1,90 @@
+"""Proper scores: oracles, and what each term makes of a label that is noisy."""
+
+import pytest
+import torch
+from term_losses import certain, charge, digit_logits, number_spans, random_scores
+
+from mm_numeric.losses.objective import make_term
+from mm_numeric.losses.terms.proper_scores import RankedProbability, SmoothedDiscrepancy
+
+NOISE = torch.tensor([0, 0.1, 0.2, 0.4, 0.2, 0.1, 0, 0, 0, 0], dtype=torch.float64)
+SKEWED = torch.tensor([0, 0, 0, 0, 0.4, 0.2, 0.05, 0.05, 0.3, 0], dtype=torch.float64)  # median 5
+
+
+def minimiser(term, chances):
+    """Return the distribution [10] that is charged least where the label is drawn by chances."""
+    scores = torch.zeros(10, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([scores], max_iter=300, line_search_fn="strong_wolfe")
+
+    def expected_charge():
+        optimiser.zero_grad()
+        loss = chances @ charge(term, scores.expand(10, 10), "0123456789")
+        loss.backward()
+        return loss
+
+    optimiser.step(expected_charge)
+    return scores.detach().softmax(-1)
+
+
+@pytest.mark.parametrize("name", ["rps", "smmd"])
+@pytest.mark.parametrize("chances", [NOISE, SKEWED])
+def test_a_noisy_label_gives_its_distribution(name, chances):
+    found = minimiser(make_term(name, {}), chances)
+    torch.testing.assert_close(found, chances, rtol=0, atol=0.005)
+
+
+@pytest.mark.parametrize(("chances", "median"), [(NOISE, 3), (SKEWED, 5)])
+def test_was_collapses_to_the_median(chances, median):
+    found = minimiser(make_term("ntl_was", {}), chances)
+    assert found[median] > 0.99
+
+
+def test_rps_of_a_uniform_model():
+    charges = charge(RankedProbability(), torch.zeros(10, 10).double(), "0123456789")
+    assert charges[0].item() == pytest.approx(2.85)
+    torch.testing.assert_close(charges, charges.flip(0))
+    assert charges.argmin() in (4, 5)
+
+
+def test_rps_of_a_certain_model_is_the_distance():
+    """Which makes it comparable with WAS, in size and in unit."""
+    for digit in "0379":
+        found = charge(RankedProbability(), certain(digit), "3").item()
+        assert found == pytest.approx(abs(int(digit) - 3), abs=1e-30)
+
+
+def test_rps_counts_gaps():
+    values = torch.tensor([0.0, 5.0, 100.0]).double()
+    numbers = digit_logits(torch.zeros(3, 3).double(), torch.zeros(3), values)
+    charges = RankedProbability()(numbers, number_spans("0,1,2"))
+    # The cumulative chances are 1/3 over the gap of 5, and 2/3 over that of 95.
+    expected = [5 * 4 / 9 + 95 / 9, 5 / 9 + 95 / 9, 5 / 9 + 95 * 4 / 9]
+    torch.testing.assert_close(charges, torch.tensor(expected).double())
+
+
+def test_smmd_of_certain_models():
+    """By hand on three values: r'Kr is 2 - 2 K_iy, and r'(D - K)r sums K (r_i - r_j)^2 by pair."""
+    values = torch.tensor([0.0, 2.0, 50.0]).double()
+    near = torch.exp(torch.tensor(-0.5).double()).item()  # K between 0 and 2; none to 50
+    a = 1 / (2 * (1 + 2 * near / 3))
+
+    def found(predicted, wanted):
+        scores = 80 * torch.eye(3).double()[predicted : predicted + 1]
+        numbers = digit_logits(scores, torch.zeros(1), values)
+        return SmoothedDiscrepancy()(numbers, number_spans(str(wanted))).item()
+
+    assert found(0, 1) == pytest.approx(2 * (1 - near) + a * 4 * near)
+    assert found(0, 2) == found(2, 0) == pytest.approx(2 + a * near)
+    assert found(1, 1) == pytest.approx(0, abs=1e-30)
+
+
+@pytest.mark.parametrize("term", [RankedProbability(), SmoothedDiscrepancy()])
+def test_gradcheck(term):
+    scores = random_scores(3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: charge(term, z, "407"), scores)
+
+
+@pytest.mark.parametrize("term", [RankedProbability(), SmoothedDiscrepancy()])
+def test_charges_in_float32_are_not_negative(term):
+    scores = 12 * random_scores(10).float() + certain("0123456789", height=9.0).float()
+    assert (charge(term, scores, "0123456789") >= 0).all()

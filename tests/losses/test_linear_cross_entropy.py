@@ -1,0 +1,330 @@
+"""An objective from hidden states: what it says of the logits, and never all of them at once."""
+
+import json
+
+import pytest
+import torch
+from chunked_heads import WIDTH, full, head
+from objective_steps import made
+from tokens import SIZE, VOCABULARY, batch, labels_of
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mm_numeric.losses import cross_entropy
+from mm_numeric.losses.objective import objective
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
+from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
+
+HALF = [torch.bfloat16, torch.float16]
+
+
+def lean(made, inputs, labels, **arguments):
+    """Return the result from hidden states, and the gradients of those, weight and bias."""
+    hidden, weight, bias = leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+    result = made.from_hidden(hidden, weight, labels, bias=bias, **arguments)
+    result.loss.backward()
+    return result, [leaf.grad for leaf in leaves]
+
+
+def assert_same(found, expected, **tolerance):
+    """Hold loss, parts and gradients to those of the logits."""
+    (mine, gradients), (theirs, wanted) = found, expected
+    torch.testing.assert_close(mine.loss, theirs.loss, **tolerance)
+    torch.testing.assert_close(mine.parts, theirs.parts, **tolerance)
+    assert {n: s.items for n, s in mine.sums.items()} == {
+        n: s.items for n, s in theirs.sums.items()
+    }
+    torch.testing.assert_close(gradients, wanted, **tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("form", ["rows", "shifted"])
+@pytest.mark.parametrize("name", PRESETS)
+def test_equals_the_logits(name, form, dtype):
+    """Of float64 to 1e-9. In float32 the softmax of temperature 0.1 makes ten errors of one."""
+    _, labels = batch(0)
+    objective, arguments = made(name), {"shift": True}
+    inputs = head(functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX), dtype)
+    if form == "rows":
+        arguments, supervised = {"spans": objective.spans(labels)}, labels != IGNORE_INDEX
+        inputs = head(labels, dtype)
+        inputs[0], labels = inputs[0][supervised], labels[supervised]
+    tolerance = (
+        {"rtol": 1e-9, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-5}
+    )
+    assert_same(
+        lean(objective, inputs, labels, **arguments),
+        full(objective, inputs, labels, **arguments),
+        **tolerance,
+    )
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("name", PRESETS)
+def test_half_precision_is_as_good_as_that_of_the_logits(name, dtype):
+    """Both against the same weights in float64; the logits themselves are rounded in both."""
+    _, labels = batch(1)
+    inputs = head(labels, dtype)
+    exact = full(made(name), [tensor.double() for tensor in inputs], labels)
+    found, other = lean(made(name), inputs, labels), full(made(name), inputs, labels)
+    eps = torch.finfo(dtype).eps
+    assert found[0].loss.dtype == torch.float32
+    torch.testing.assert_close(found[0].loss.double(), exact[0].loss, rtol=2 * eps, atol=eps)
+    for mine, theirs, wanted in zip(found[1], other[1], exact[1], strict=True):
+        assert mine.dtype == dtype
+        error, their_error = ((g.double() - wanted).norm() for g in (mine, theirs))
+        assert error <= 1.1 * their_error + eps / 2 * wanted.norm()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7, 10_000])
+def test_chunks_make_no_difference(monkeypatch, rows):
+    _, labels = batch(2)
+    inputs = head(labels)
+    expected = full(made("ntil"), inputs, labels)
+    monkeypatch.setattr(cross_entropy, "_CPU_CHUNK", rows * SIZE + 1)
+    assert_same(lean(made("ntil"), inputs, labels), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_sums_over_chunks_are_not_rounded_at_each(monkeypatch, dtype):
+    """A bf16 sum of 400 chunks would lose what is small beside the sum so far."""
+    labels = labels_of("12ab" * 100)
+    inputs = head(labels, dtype)
+    exact = full(made("ntl_was"), [tensor.double() for tensor in inputs], labels)
+    monkeypatch.setattr(cross_entropy, "_CPU_CHUNK", 1)
+    found = lean(made("ntl_was"), inputs, labels)
+    for mine, wanted in zip(found[1], exact[1], strict=True):
+        error = (mine.double() - wanted).norm() / wanted.norm()
+        assert error < 0.6 * torch.finfo(dtype).eps  # half a unit in the last place, and logits
+
+
+@pytest.mark.parametrize("texts", [["7"], ["a"], ["ab", "c"], ["_"], ["__", "__"]])
+@pytest.mark.parametrize("name", ["ce", "digit_ce", "ntl_was", "ntil", "ntil_published", "nl_ntl"])
+def test_one_row_no_rows_and_no_numbers(name, texts):
+    labels = labels_of(*texts)
+    inputs = head(labels)
+    found = lean(made(name), inputs, labels)
+    assert_same(found, full(made(name), inputs, labels), rtol=1e-9, atol=1e-12)
+    assert all(gradient.isfinite().all() for gradient in found[1])
+
+
+def test_without_bias_and_with_a_weight_that_is_not_contiguous():
+    _, labels = batch(3)
+    hidden, weight, _ = head(labels)
+    leaf = weight.T.contiguous().requires_grad_()
+    result = made("ntl_was").from_hidden(hidden, leaf.T, labels)
+    (found,) = torch.autograd.grad(result.loss, leaf)
+    expected = full(made("ntl_was"), [hidden, weight], labels)
+    torch.testing.assert_close(result.loss, expected[0].loss)
+    torch.testing.assert_close(found.T, expected[1][1])
+
+
+def test_counts_of_the_step_are_divided_by():
+    from mm_numeric.losses.normalization import Counts
+
+    _, labels = batch(4)
+    inputs = head(labels)
+    whole = made("ntl_was")
+    counts = Counts.of(labels[labels != IGNORE_INDEX], whole.spans(labels))
+    expected = lean(whole, inputs, labels)
+    parts = [
+        lean(whole, [inputs[0][i : i + 1], *inputs[1:]], labels[i : i + 1], counts=counts)
+        for i in range(len(labels))
+    ]
+    torch.testing.assert_close(sum(result.loss for result, _ in parts), expected[0].loss)
+    for place in (1, 2):
+        added = sum(gradients[place] for _, gradients in parts)
+        torch.testing.assert_close(added, expected[1][place])
+
+
+def test_gradcheck():
+    """Every path: cross-entropy, the scores of the number tokens, and the normaliser."""
+    labels = labels_of("_1.5", "a-20")
+    terms = (
+        TermSpec(name="emd_exp"),
+        TermSpec(name="ntl_was", options={"reweigh": True}),
+        TermSpec(name="nl_ntl"),
+        TermSpec(name="dist2"),
+    )
+    whole = objective(ObjectiveSpec(terms=terms, weight=0.7), VOCABULARY)
+    spans = whole.spans(labels)
+    assert torch.autograd.gradcheck(
+        lambda h, w, b: whole.from_hidden(h, w, labels, spans, bias=b).loss,
+        [tensor.requires_grad_() for tensor in head(labels)],
+    )
+
+
+def test_a_second_derivative_is_refused():
+    """Rather than answered with a number that leaves half of it out."""
+    _, labels = batch(0)
+    hidden, weight, bias = (tensor.requires_grad_() for tensor in head(labels))
+    for loss in (
+        made("ntl_was").from_hidden(hidden, weight, labels, bias=bias).loss,
+        made("ntl_was")(functional.linear(hidden, weight, bias), labels).loss,
+    ):
+        (gradient,) = torch.autograd.grad(loss, hidden, create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            gradient.square().sum().backward()
+
+
+@pytest.mark.parametrize("name", ["ce", "ntl_was", "ntil_soft"])
+@pytest.mark.parametrize("backward_inside", [False, True])
+def test_autocast_is_that_of_a_linear_layer(name, backward_inside):
+    """Weights of float32, a product in bf16; gradients of float32."""
+    _, labels = batch(5)
+    inputs = head(labels, torch.float32)
+    found = []
+    for run in ("from_hidden", "logits"):
+        leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+        with torch.autocast("cpu", torch.bfloat16):
+            if run == "from_hidden":
+                loss = made(name).from_hidden(*leaves[:2], labels, bias=leaves[2]).loss
+            else:
+                loss = made(name)(functional.linear(*leaves), labels).loss
+            if backward_inside:
+                loss.backward()
+        if not backward_inside:
+            loss.backward()
+        found.append((loss, [leaf.grad for leaf in leaves]))
+    assert all(gradient.dtype == torch.float32 for gradient in found[0][1])
+    (loss, gradients), (expected, wanted) = found
+    torch.testing.assert_close(loss, expected, rtol=1e-3, atol=1e-5)
+    for mine, theirs in zip(gradients, wanted, strict=True):
+        assert (mine - theirs).norm() <= torch.finfo(torch.bfloat16).eps * theirs.norm()
+    exact = lean(made(name), [tensor.double() for tensor in inputs], labels)
+    assert loss.item() == pytest.approx(exact[0].loss.item(), rel=0.01)
+    assert not torch.equal(loss, lean(made(name), inputs, labels)[0].loss)  # it was cast
+
+
+def test_nan_is_never_hidden():
+    _, labels = batch(0)
+    hidden, weight, bias = head(labels)
+    hidden[labels != IGNORE_INDEX] = torch.nan
+    assert made("ntl_was").from_hidden(hidden, weight, labels, bias=bias).loss.isnan()
+
+
+@pytest.mark.parametrize("shape", [(SIZE, WIDTH + 1), (WIDTH, SIZE), (SIZE * WIDTH,), (0,)])
+def test_a_weight_of_another_shape_is_one_sentence(shape):
+    """(0,) is what a rank sees of a weight that is split."""
+    labels = labels_of("12", "ab")
+    with pytest.raises(
+        ValueError, match=r"weight of the head must be \[v, 12\] for .* not \["
+    ) as e:
+        made("ce").from_hidden(torch.zeros(2, 2, WIDTH), torch.zeros(shape), labels)
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "labels", "message"),
+    [
+        ((2, 3, WIDTH), (2, 4), r"an objective takes hidden states \[b, t, :\] with labels"),
+        ((6, WIDTH), (6,), r"spans=None"),
+    ],
+)
+def test_shapes_that_do_not_belong_together_are_refused(hidden, labels, message):
+    with pytest.raises(ValueError, match=message):
+        made("ce").from_hidden(
+            torch.zeros(hidden), torch.zeros(SIZE, WIDTH), torch.zeros(labels).long()
+        )
+
+
+def test_a_head_of_another_tokenizer_and_a_label_outside_are_refused():
+    labels = labels_of("12", "ab")
+    with pytest.raises(ValueError, match="is none of the 5 tokens of the head"):
+        made("ce").from_hidden(torch.zeros(2, 2, WIDTH), torch.zeros(5, WIDTH), labels)
+    with pytest.raises(ValueError, match=f"the label {SIZE} is none of the {SIZE} tokens"):
+        made("ce").from_hidden(
+            torch.zeros(2, 2, WIDTH), torch.zeros(SIZE, WIDTH), torch.full_like(labels, SIZE)
+        )
+
+
+# Memory
+
+ROWS, TOKENS = 256, 20_000
+MANY = NumberVocabulary(tuple(NumberToken(700 + i, float(i), "0", str(i)) for i in range(10)))
+
+
+def large():
+    """Return hidden states [n, 32], a weight [20,000, 32], labels [n] and spans."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(TOKENS, (ROWS,), generator=generator)
+    labels[::4] = 700 + torch.arange(ROWS // 4) % 10
+    hidden = torch.randn(ROWS, 32, generator=generator).requires_grad_()
+    weight = (torch.randn(TOKENS, 32, generator=generator) / 8).requires_grad_()
+    rows = torch.arange(0, ROWS, 4)
+    spans = NumberSpans.from_labels(labels_of("12"), VOCABULARY)
+    count = len(rows)
+    fields = {**vars(spans), "row": rows, "target": torch.arange(count) % 10, "place": 0 * rows}
+    fields |= {"number": torch.arange(count), "value": torch.ones(count).double()}
+    fields |= {name: torch.zeros(count).long() for name in ("sample", "role", "group")}
+    return hidden, weight, labels, NumberSpans(**fields | {"sign": torch.ones(count).long()})
+
+
+def peak(step, tmp_path):
+    """Return the largest number of bytes that was held at once, beside what was there before."""
+    with torch.profiler.profile(profile_memory=True) as profile:
+        step()
+    profile.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    memory = [event for event in events if event["name"] == "[memory]"]
+    held = most = 0
+    for event in sorted(memory, key=lambda event: event["ts"]):
+        held += event["args"]["Bytes"]
+        most = max(most, held)
+    return most
+
+
+def test_the_peak_is_under_a_fifth_of_that_of_cross_entropy(monkeypatch, tmp_path):
+    """Above the inputs and the gradient of the head, which no one can do without."""
+    hidden, weight, labels, spans = large()
+    made = objective("ntl_was", MANY)
+    monkeypatch.setattr(cross_entropy, "_CPU_CHUNK", 16 * TOKENS)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+
+    def ours():
+        made.from_hidden(hidden, weight, labels, spans).loss.backward()
+
+    def plain():
+        functional.cross_entropy(functional.linear(hidden, weight), labels).backward()
+
+    peaks = []
+    for step in (ours, plain):
+        hidden.grad = weight.grad = None
+        peaks.append(peak(step, tmp_path) - weight.numel() * 4)
+    assert peaks[1] > 2 * ROWS * TOKENS * 4  # the measure sees logits and their gradient
+    assert 0 < peaks[0] < peaks[1] / 5
+
+
+class Sizes(TorchDispatchMode):
+    """Notes the shape of every tensor that is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = []
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        result = op(*args, **(kwargs or {}))
+        outputs = result if isinstance(result, tuple | list) else [result]
+        self.shapes += [tuple(o.shape) for o in outputs if isinstance(o, torch.Tensor)]
+        return result
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_no_tensor_of_all_logits_is_ever_made(monkeypatch, frozen):
+    hidden, weight, labels, spans = large()
+    weight.requires_grad_(not frozen)
+    made = objective("ntl_was", MANY)
+    monkeypatch.setattr(cross_entropy, "_CPU_CHUNK", 16 * TOKENS)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    with Sizes() as sizes:
+        made.from_hidden(hidden, weight, labels, spans).loss.backward()
+    elements = [torch.Size(shape).numel() for shape in sizes.shapes]
+    assert (16, TOKENS) in sizes.shapes  # a chunk
+    # Nothing is larger than the weight or a chunk.
+    assert max(elements) == weight.numel() < ROWS * TOKENS
+    # A frozen head has no gradient, and none is calculated: only views of the weight have its size.
+    assert (weight.grad is None) == frozen
+    assert ((TOKENS, 32) in sizes.shapes) == (not frozen)
+    assert hidden.grad.any(dim=1).all()

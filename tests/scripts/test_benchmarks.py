@@ -1,0 +1,296 @@
+"""The benchmark and the figures of the losses, run as a user runs them, at a tiny size."""
+
+import json
+import math
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.registry import TERMS
+
+pytestmark = pytest.mark.slow  # each starts the script
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+TINY = ["--vocabulary", "200", "--rows", "16", "--width", "32", "--repeats", "1"]
+
+
+def run(script, *arguments):
+    """Run a script, and return how it ended."""
+    command = [sys.executable, SCRIPTS / script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    """What the default run writes, and the file."""
+    path = tmp_path_factory.mktemp("bench") / "bench.json"
+    done = run("bench_losses.py", *TINY, "--device", "cpu", "--json", path)
+    assert done.returncode == 0, done.stderr
+    assert "torch CE + ntloss WAS" in done.stdout
+    assert done.stderr == ""
+    return json.loads(path.read_text(encoding="utf-8")), path
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """The modules that the scripts are made of."""
+    monkeypatch.syspath_prepend(SCRIPTS)
+    import _bench
+    import _measure
+    import _targets
+
+    return SimpleNamespace(bench=_bench, measure=_measure, targets=_targets)
+
+
+def test_everyone_is_measured(bench):
+    (point,) = bench[0]["points"]
+    assert (point["vocabulary"], point["rows"], point["digits"]) == (200, 16, 0.3)
+    results = {(each["block"], each["name"]): each for each in point["results"]}
+    assert len(results) == len(point["results"])
+    full = {name for block, name in results if block == "CE, from logits"}
+    forms = {f"torch CE + ntloss {form}" for form in ("WAS", "MSE", "MAE", "Huber", "number level")}
+    assert full == {"torch CE", *PRESETS, *forms}
+    for (block, name), each in results.items():
+        assert each["waits"] is None
+        assert each["peak_bytes"] > 0
+        if block.startswith("From hidden"):
+            assert each["milliseconds"] == []
+        else:
+            assert min(each["milliseconds"]) > 0, name
+            assert each["ratio"] > 0
+        assert (each["rival_ratio"] is not None) == (block.startswith("CE") and bool(each["rival"]))
+
+
+def test_memory_is_exact(bench):
+    results = {(each["block"], each["name"]): each for each in bench[0]["points"][0]["results"]}
+    logits = 16 * 200 * 4
+    # log-softmax, its gradient, and that of the logits; and a few numbers
+    assert logits * 3 <= results["CE, from logits", "torch CE"]["peak_bytes"] < logits * 3 + 100
+    block = "From hidden states, head frozen"
+    full, lean = (results[block, n] for n in ("torch CE on all logits", "from_hidden ntil_soft"))
+    assert lean["peak_bytes"] < full["peak_bytes"]
+    assert full["head_gradient_bytes"] == 0
+    trained = results["From hidden states, head trained", "from_hidden ntil_soft"]
+    assert trained["head_gradient_bytes"] == 200 * 32 * 4
+    grown = trained["peak_bytes"] - lean["peak_bytes"]
+    assert 0 < grown <= 200 * 32 * 4
+
+
+def test_targets_are_for_their_size_alone(bench):
+    assert bench[0]["targets"] == []
+
+
+def test_targets(parts):
+    result = parts.measure.Result
+    made = {"compiled": False, "rival": "", "waits": None}
+    lean = parts.bench.LEAN_TRAINED
+    rows = [
+        result(name=name, block=block, peak_bytes=100, head_gradient_bytes=75, ratios=[x], **made)
+        for name, block, x in (
+            ("ntl_was", parts.bench.FULL, 1.021),
+            ("ntil", parts.bench.FULL, 1.021),
+            ("nl_ntl", parts.bench.FULL, 9.0),
+            ("ntl_was alone", parts.bench.ALONE, 0.25),
+            ("from_hidden ce", lean, 1.0),
+        )
+    ]
+    rows[-1].peak_ratio = 0.4
+    found = {each["what"]: (each["measured"], each["met"]) for each in parts.targets.targets(rows)}
+    assert found == {
+        "ntl_was, time x torch CE": (1.021, False),
+        "ntil, time x torch CE": (1.021, True),
+        "ntl_was alone, times as fast as ntloss": (4.0, True),
+        "from_hidden ce, head trained, peak x torch CE on all logits": (0.4, False),
+        "from_hidden ce, head trained, peak x torch CE on all logits, "
+        "less the gradient of the head": (0.1, True),
+    }
+
+
+def test_labels_have_the_share_of_digits(parts):
+    for share in (0.0, 0.3, 0.75):
+        labels = parts.bench.Setting(vocabulary=1000, rows=1000, digits=share).labels()
+        assert ((labels >= 15) & (labels < 25)).sum() == pytest.approx(1000 * share, abs=2)
+
+
+def test_ours_alone_is_what_ntloss_says(parts):
+    setting = parts.bench.Setting(vocabulary=200, rows=64)
+    compared = 0
+    for block in parts.bench.blocks(setting, list(PRESETS), repeats=1):
+        if block.title == parts.bench.ALONE:
+            theirs, ours = (each.step(*each.inputs) for each in block.contenders)
+            torch.testing.assert_close(ours.float(), theirs)
+            compared += 1
+    assert compared == 6  # the one that can be reweighed, both ways
+
+
+def test_a_sweep_has_each_size_once(tmp_path):
+    path = tmp_path / "sweep.json"
+    sizes = ["--vocabulary", "200", "300", "--rows", "8", "16", "--digits", "0.3", "0"]
+    kind = ["--preset", "ntl_was", "--forward", "--device", "cpu", "--repeats", "1"]
+    done = run("bench_losses.py", "--sweep", *sizes, *kind, "--json", path)
+    assert done.returncode == 0, done.stderr
+    points = json.loads(path.read_text(encoding="utf-8"))["points"]
+    assert {(p["vocabulary"], p["rows"], p["digits"]) for p in points} == {
+        (200, 8, 0.3),
+        (300, 8, 0.3),
+        (200, 16, 0.3),
+        (200, 8, 0.0),
+    }
+    assert len(points) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--preset", "ntl_wass"], "there is no preset 'ntl_wass'. Did you mean 'ntl_was'?"),
+        (["--rows", "8", "16"], "--rows takes one value without --sweep"),
+        (["--digits", "0.9"], "--digits is from 0 to 0.75"),
+        (["--json", "/nowhere/bench.json"], "--json: there is no folder /nowhere"),
+    ],
+)
+def test_a_mistake_is_one_sentence(arguments, message):
+    done = run("bench_losses.py", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr.splitlines()[-1]
+
+
+def test_a_gpu_is_asked_for_time_memory_and_waits(parts, monkeypatch):
+    """With a stand-in for a GPU: what is asked of it, in which order, and what comes of it."""
+    asked = []
+
+    class Event:
+        def __init__(self, *, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            asked.append("record")
+
+        def elapsed_time(self, end):
+            asked.append("elapsed")
+            return 7.0
+
+    calls = {
+        "synchronize": None,
+        "reset_peak_memory_stats": None,
+        "memory_allocated": 100,
+        "max_memory_allocated": 350,
+    }
+    for name, answer in calls.items():
+        monkeypatch.setattr(torch.cuda, name, lambda n=name, a=answer: asked.append(n) or a)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", asked.append)
+
+    def step(inputs):
+        asked.append("step")
+        warnings.warn("called a synchronizing CUDA operation (Triggered ...)", stacklevel=1)
+        return inputs.sum()
+
+    leaf = torch.ones(2, requires_grad=True)
+    made = [parts.measure.Contender(name=name, step=step, inputs=(leaf,)) for name in ("a", "b")]
+    block = parts.measure.Block(title="both", contenders=made, repeats=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first, other = parts.measure.measure(
+            [block], SimpleNamespace(type="cuda"), backward=True, told=lambda line: None
+        )
+    assert (other.peak_bytes, other.waits, other.milliseconds) == (250, 1, [7.0])
+    assert (other.ratio, first.ratio, len(first.milliseconds)) == (1.0, 1.0, 2)
+    assert leaf.grad is None
+    timed = ["synchronize", "record", "step", "record", "synchronize", "elapsed"]
+    assert asked[-3 * len(timed) :] == 3 * timed
+    peak = ["synchronize", "reset_peak_memory_stats", "memory_allocated", "step"]
+    peak += ["synchronize", "max_memory_allocated"]
+    assert asked[:10] == ["step", *peak, "warn", "step", "default"]
+
+
+def test_the_figures_plot_what_the_losses_say(bench, tmp_path):
+    done = run("figures_losses.py", "--out", tmp_path / "new", "--bench", bench[1])
+    assert done.returncode == 0, done.stderr
+    figures = {path.stem: path for path in (tmp_path / "new").glob("*.svg")}
+    assert set(figures) == {"predicted_digit", "two_probabilities", "overhead"}
+    numbers = {}
+    for name, path in figures.items():
+        assert path.read_text(encoding="utf-8").startswith("<svg xmlns=")
+        assert "var(--" not in path.read_text(encoding="utf-8")
+        numbers[name] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    by_digit = numbers["predicted_digit"]["losses"]
+    assert set(by_digit) == {"ce", *TERMS} - {"box_l1", "box_giou", "time"}
+    rest = 0.01 / 9
+    wanted = [0.99 * abs(d - 5) + rest * (25 - abs(d - 5)) for d in range(10)]
+    assert by_digit["ntl_was"] == pytest.approx(wanted)
+    wrong, right = -math.log(rest), -math.log(0.99)
+    assert by_digit["ce"] == pytest.approx([wrong] * 5 + [right] + [wrong] * 4)
+    split = numbers["two_probabilities"]
+    at = {tuple(pair): i for i, pair in enumerate(split["chances"])}
+    losses = {
+        name: [values[at[p]] for p in ((0, 0), (0.5, 0.5), (1, 0))]
+        for name, values in split["losses"].items()
+    }
+    assert losses["ntl_was"] == pytest.approx([0, 4, 4], abs=0.01)
+    assert losses["ntl_mse"] == pytest.approx([0, 0, 16], abs=0.05)
+    assert losses["rps"] == pytest.approx([0, 2, 4], abs=0.02)
+    assert losses["ce"] == pytest.approx([0, 9.21, 9.21], abs=0.01)
+    assert set(numbers["overhead"]["milliseconds"]) > {"torch CE", "ntl_was"}
+
+
+def test_the_figure_of_times_needs_no_file(parts, monkeypatch):
+    import figures_losses
+
+    monkeypatch.setattr(figures_losses, "SMALL", parts.bench.Setting(vocabulary=200, rows=16))
+    numbers = figures_losses.small_bench()
+    assert {"torch CE", *PRESETS} < set(numbers["milliseconds"])
+    assert ">ntil_soft</text>" in figures_losses.draw_overhead(numbers)
+
+
+def test_a_bench_file_of_another_kind_is_named(tmp_path):
+    (tmp_path / "other.json").write_text("[1]", encoding="utf-8")
+    done = run("figures_losses.py", "--out", tmp_path, "--bench", tmp_path / "other.json")
+    assert done.returncode == 2
+    assert "other.json is not from bench_losses.py --json" in done.stderr.splitlines()[-1]
+
+
+def test_scoring_is_timed():
+    done = run("bench_scoring.py", "--pictures", 5, "--pairs", 400, "--repeats", 1)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split(",")[0].split("  ")[0] for line in lines[2:5]] == [
+        "ICDAR 2015",
+        "DetEval",
+        "DetEval",
+    ]
+    assert "400 pairs of boxes, 10 x 10 in 4 pictures" in lines
+
+
+def test_a_step_of_every_trainer_is_measured(tmp_path):
+    path = tmp_path / "training.json"
+    sizes = {"vocabulary": 3000, "hidden": 16, "layers": 1, "prompt": 40, "answer": 6, "rounds": 1}
+    options = [word for name, size in sizes.items() for word in (f"--{name}", size)]
+    done = run("bench_training.py", *options, "--json", path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(path.read_text(encoding="utf-8"))
+    results = found["results"]
+    *theirs, ce, ntil = results
+    assert (theirs, ce, ntil) == (
+        ["transformers.Trainer", "trl.SFTTrainer"],
+        "NumericTrainer, ce",
+        "NumericTrainer, ntil",
+    )
+    table, logits = 3000 * 16 * 4, 3000 * 4
+    for name in theirs:
+        assert results[name]["loss"] == pytest.approx(results[ce]["loss"], abs=1e-5)
+        assert results[name]["peak_bytes"] > 3 * table
+    # The gradients of the head and of the embeddings, and no third for their sum; or the logits of
+    # the answer and their gradient.
+    assert max(2 * table, 12 * logits) < results[ce]["peak_bytes"] < 2.5 * table
+    assert results[ntil]["loss"] > results[ce]["loss"] + 0.1
+    for result in results.values():
+        assert 0 < result["seconds_before_optimizer"][0] < result["seconds"][0]
+    assert [each["what"] for each in found["targets"] if "loss" in each["what"]] == [
+        f"difference of {name}'s loss" for name in theirs
+    ]

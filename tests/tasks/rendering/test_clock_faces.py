@@ -1,0 +1,164 @@
+"""Rendered clocks show the time they are labelled with, and are the same for the same seed."""
+
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from mm_numeric.answers import ClockTime
+from mm_numeric.tasks.rendering.clock_faces import FaceStyle, _Face, render_face, render_faces
+
+SMALL = FaceStyle(size_px=24)
+PLAIN = FaceStyle(size_px=120, rotation_degrees=0.0, noise=0.0)
+
+
+def files(folder):
+    """Return every file of a folder with its bytes."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_the_same_seed_gives_the_same_files(tmp_path):
+    path = render_faces(tmp_path / "a", 5, 1, SMALL)
+    render_faces(tmp_path / "b", 5, 1, SMALL)
+    render_faces(tmp_path / "c", 5, 2, SMALL)
+    assert path == tmp_path / "a" / "rows.jsonl"
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+    other = files(tmp_path / "c")
+    assert all(other[name] != data for name, data in files(tmp_path / "a").items())
+
+
+def test_more_clocks_begin_with_the_same_clocks(tmp_path):
+    render_faces(tmp_path / "five", 5, 1, SMALL)
+    render_faces(tmp_path / "ten", 10, 1, SMALL)
+    five, ten = files(tmp_path / "five"), files(tmp_path / "ten")
+    rows = five.pop("rows.jsonl"), ten.pop("rows.jsonl")
+    assert rows[1].startswith(rows[0])
+    assert five.items() <= ten.items()
+    assert (len(five), len(ten)) == (5, 10)
+
+
+def test_rows_name_their_pictures_and_times(tmp_path):
+    path = render_faces(tmp_path, 200, 7, FaceStyle(size_px=16))
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert rows[3].keys() == {"id", "image", "time"}
+    assert rows[3]["id"] == "7-000003"
+    assert Image.open(tmp_path / rows[3]["image"]).size == (16, 16)
+    hours = {row["time"].partition(":")[0] for row in rows}
+    assert hours == {str(hour) for hour in range(1, 13)}
+    assert len({row["time"] for row in rows}) > 120
+
+
+def test_another_time_is_another_picture():
+    pictures = set()
+    for minutes in range(0, 720, 7):
+        face = render_face(ClockTime.from_minutes(minutes), random.Random("x"), PLAIN)
+        pictures.add(face.tobytes())
+    assert len(pictures) == len(range(0, 720, 7))
+
+
+@pytest.mark.parametrize("noise", [0.03, 0.1])
+def test_noise_is_what_it_says(noise):
+    style = FaceStyle(size_px=120, rotation_degrees=0.0, noise=noise)
+    apart = []
+    for seed in range(8):
+        clean = np.asarray(render_face(ClockTime(7, 5), random.Random(seed), PLAIN), float)
+        noisy = np.asarray(render_face(ClockTime(7, 5), random.Random(seed), style), float)
+        apart += (noisy - clean)[(clean > 80) & (clean < 175)].tolist()  # where none is cut off
+    assert len(apart) > 10_000
+    assert abs(np.std(apart) / 255 - noise) < 0.03 * noise
+    assert abs(np.mean(apart)) < 1.0
+
+
+def angles(shown, seed, style=PLAIN):
+    """Find where the long and the short hand of a clock point, in degrees from twelve.
+
+    All clocks of a seed are alike but for the time, so that their median has no hands; what
+    differs from it is the hands. Only the long one reaches the outer ring.
+    """
+    others = [ClockTime.from_minutes(minutes) for minutes in range(3, 720, 41)]
+    drawn = [render_face(other, random.Random(seed), style) for other in others]
+    empty = np.median([np.asarray(picture, float) for picture in drawn], axis=0)
+    face = np.asarray(render_face(shown, random.Random(seed), style), float)
+    apart = np.abs(face - empty).sum(axis=-1)
+    y, x = np.mgrid[:120, :120] - 59.5
+    distance, angle = np.hypot(x, y), np.arctan2(x, -y)
+    outer = np.where((distance > 31) & (distance < 38), apart, 0)
+    long_hand = direction(outer, angle)
+    away = np.cos(angle - math.radians(long_hand)) < math.cos(math.radians(30))
+    inner = np.where((distance > 13) & (distance < 20) & away, apart, 0)
+    return long_hand, direction(inner, angle)
+
+
+def direction(mass, angle):
+    """Return the mean direction of some mass, in degrees from 0 to 360."""
+    turn = math.atan2((mass * np.sin(angle)).sum(), (mass * np.cos(angle)).sum())
+    return math.degrees(turn) % 360
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("shown", "long_hand", "short_hand"),
+    [
+        (ClockTime(3, 0), 0, 90),
+        (ClockTime(6, 0), 0, 180),
+        (ClockTime(9, 0), 0, 270),
+        (ClockTime(12, 15), 90, 7.5),
+        (ClockTime(12, 30), 180, 15),
+        (ClockTime(9, 30), 180, 285),
+        (ClockTime(2, 45), 270, 82.5),
+        (ClockTime(7, 5), 30, 212.5),
+    ],
+)
+def test_the_hands_point_where_the_time_says(shown, long_hand, short_hand, seed):
+    found = angles(shown, seed)
+    for here, wanted in zip(found, (long_hand, short_hand), strict=True):
+        assert abs((here - wanted + 180) % 360 - 180) < 8  # the middle is off by up to 2 %
+
+
+def test_rotation_tilts_by_up_to_what_it_says():
+    style = FaceStyle(size_px=120, rotation_degrees=40.0, noise=0.0)
+    tilts = [angles(ClockTime(6, 0), seed, style)[0] for seed in range(16)]
+    tilts = [(tilt + 180) % 360 - 180 for tilt in tilts]
+    assert max(map(abs, tilts)) < 48
+    assert max(tilts) > 20
+    assert min(tilts) < -20
+
+
+def test_faces_are_of_many_kinds():
+    faces = [render_face(ClockTime(3, 0), random.Random(seed), PLAIN) for seed in range(40)]
+    brightness = [np.asarray(face)[40:80, 40:80].mean() for face in faces]
+    assert min(brightness) < 100
+    assert max(brightness) > 180
+    assert len({face.tobytes() for face in faces}) == 40
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"size_px": 15}, {"noise": -0.1}, {"noise": 1.1}, {"rotation_degrees": -1.0}]
+)
+def test_what_cannot_be_drawn_is_refused(wrong):
+    with pytest.raises(ValueError, match="size_px must be at least 16, noise 0 to 1 and rotation"):
+        FaceStyle(**wrong)
+
+
+@pytest.mark.parametrize("hour", range(1, 13))
+def test_numerals_stand_at_their_hours(hour):
+    picture = Image.new("RGB", (200, 200))
+    face = _Face(draw=ImageDraw.Draw(picture), radius=100, x=100, y=100, tilt=0.0)
+    face.numerals((hour,), (255, 255, 255), height=0.2)
+    left, top, right, bottom = picture.getbbox()
+    assert (left + right) / 2 == pytest.approx(100 + 72 * math.sin(math.pi * hour / 6), abs=4)
+    assert (top + bottom) / 2 == pytest.approx(100 - 72 * math.cos(math.pi * hour / 6), abs=4)
+    assert (right - left > 14) == (hour >= 10)  # two digits
+
+
+def test_ticks_stand_all_round():
+    picture = Image.new("RGB", (200, 200))
+    face = _Face(draw=ImageDraw.Draw(picture), radius=100, x=100, y=100, tilt=0.0)
+    face.ticks(12, (255, 255, 255))
+    for tick in range(24):
+        angle = math.pi * tick / 12
+        at = round(100 + 88 * math.sin(angle)), round(100 - 88 * math.cos(angle))
+        assert (picture.getpixel(at) == (255, 255, 255)) == (tick % 2 == 0)

@@ -1,0 +1,211 @@
+"""Without logits a model trains as with them; a model that makes something of them keeps them."""
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from tiny_integrations import COLLATE, NUMBERS, TOKENIZER, NumericTrainerForTests, by_trainer, rows
+from tiny_models import tiny_byt5, tiny_causal_lm
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    ByT5Tokenizer,
+    CohereConfig,
+    DataCollatorForSeq2Seq,
+    Gemma2Config,
+    GraniteConfig,
+    PhiConfig,
+    Trainer,
+)
+
+from mm_numeric import NumberVocabulary, objective
+from mm_numeric.training.chunked_head import linear_head
+
+ONE_STEP = {"max_steps": 1, "learning_rate": 0.0, "gradient_accumulation_steps": 2,
+            "per_device_train_batch_size": 4}  # fmt: skip
+SMALL = {
+    "vocab_size": len(TOKENIZER),
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+    "pad_token_id": TOKENIZER.pad_token_id,
+}
+
+
+def causal_lm(config_class, **changes):
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config_class(**SMALL, **changes)).double()
+
+
+def first_step(folder, model, lean_from, preset="ntil_soft", **options):
+    """Return loss and gradients of one optimiser step, and the trainer."""
+    trainer_class = type("Lean", (NumericTrainerForTests,), {"lean_from": lean_from})
+    kept, changes = {}, {**ONE_STEP, **options.pop("changes", {})}
+    loss_of = options.pop("objective", None) or objective(preset, NUMBERS)
+
+    class Keep(trainer_class):
+        def _get_grad_norm(self, model, grad_norm=None):
+            kept.update({n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad})
+            return super()._get_grad_norm(model, grad_norm=grad_norm)
+
+    trainer = by_trainer(folder, Keep, model=model, objective=loss_of, changes=changes, **options)
+    return trainer.state.log_history[0], kept, trainer
+
+
+def compare(folder, make_model, tolerance=1e-6, **options):
+    """Train with logits and without; return the trainer that was to do without."""
+    plain, wanted, _ = first_step(folder, make_model(), lean_from=1 << 60, **options)
+    lean, found, trainer = first_step(folder, make_model(), lean_from=0, **options)
+    parts = [name for name in plain if name == "loss" or name.startswith("parts/")]
+    assert [lean[name] for name in parts] == pytest.approx([plain[name] for name in parts])
+    assert found.keys() == wanted.keys()
+    assert any(gradient.any() for gradient in wanted.values())
+    for name, gradient in wanted.items():
+        apart = (found[name] - gradient).norm() / gradient.norm().clamp(min=1e-3)
+        assert apart <= tolerance, name
+    return trainer
+
+
+@pytest.fixture
+def lean_steps(monkeypatch):
+    """How many micro-batches went without logits."""
+    steps = []
+    from mm_numeric.losses.objective import Objective
+
+    own = Objective.from_hidden
+    monkeypatch.setattr(
+        Objective, "from_hidden", lambda *args, **kwargs: steps.append(1) or own(*args, **kwargs)
+    )
+    return steps
+
+
+@pytest.mark.parametrize("preset", ["ce", "ntil", "ntil_soft"])
+@pytest.mark.parametrize(
+    "make_model",
+    [
+        tiny_causal_lm,
+        lambda: tiny_causal_lm(tie_word_embeddings=True),
+        lambda: causal_lm(PhiConfig),  # a head with a bias
+        lambda: causal_lm(GraniteConfig, logits_scaling=1.0),
+        lambda: causal_lm(Gemma2Config, head_dim=16, final_logit_softcapping=None),
+    ],
+    ids=["untied", "tied", "bias", "scale_of_one", "no_cap"],
+)
+def test_loss_and_gradients_are_the_same(tmp_path, lean_steps, make_model, preset):
+    compare(tmp_path, make_model, preset=preset)
+    assert len(lean_steps) == 2
+
+
+@pytest.mark.parametrize(
+    "make_model",
+    [
+        lambda: causal_lm(GraniteConfig, logits_scaling=2.0),
+        lambda: causal_lm(Gemma2Config, head_dim=16, final_logit_softcapping=30.0),
+        lambda: causal_lm(CohereConfig, logit_scale=0.0625),
+    ],
+    ids=["scaled", "capped", "cohere"],
+)
+def test_a_model_that_makes_something_of_its_logits_keeps_them(tmp_path, lean_steps, make_model):
+    assert linear_head(make_model()) is not None
+    compare(tmp_path, make_model, tolerance=0)
+    assert not lean_steps
+
+
+@pytest.mark.parametrize(("where", "lean"), [("q_proj", True), ("lm_head", False)])
+def test_adapters(tmp_path, lean_steps, where, lean):
+    def make_model():
+        torch.manual_seed(1)
+        adapted = LoraConfig(r=2, target_modules=[where], init_lora_weights=False)
+        return get_peft_model(tiny_causal_lm(), adapted)
+
+    compare(tmp_path, make_model)
+    assert len(lean_steps) == 2 * lean
+
+
+def test_a_head_that_peft_keeps_twice_is_not_stood_in_for():
+    saved = LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"])
+    assert linear_head(get_peft_model(tiny_causal_lm(), saved)) is None
+
+
+def test_a_head_that_is_called_in_another_way_is_not_stood_in_for():
+    model = tiny_causal_lm()
+    head = model.get_output_embeddings()
+    assert linear_head(model) is head
+    head.forward = lambda hidden: nn.Linear.forward(head, hidden)  # as accelerate's device_map does
+    assert linear_head(model) is None
+
+
+def test_a_hook_that_changes_logits_keeps_them(tmp_path, lean_steps):
+    def make_model():
+        model = tiny_causal_lm()
+        model.lm_head.register_forward_hook(lambda module, inputs, logits: logits * 0.5)
+        return model
+
+    compare(tmp_path, make_model, tolerance=0)
+    assert not lean_steps
+
+
+def test_an_encoder_decoder(tmp_path, lean_steps):
+    tokenizer = ByT5Tokenizer()
+    texts = [("3 + 4 = ", "7"), ("x ", "12.5"), ("What time ", "7:05"), ("none ", "no")] * 4
+    data = [
+        {"input_ids": tokenizer(ask).input_ids, "labels": tokenizer(answer).input_ids}
+        for ask, answer in texts
+    ]
+    loss_of = objective("ntil_soft", NumberVocabulary.from_tokenizer(tokenizer))
+    compare(
+        tmp_path, tiny_byt5, objective=loss_of, data=data,
+        data_collator=DataCollatorForSeq2Seq(tokenizer),
+    )  # fmt: skip
+    assert len(lean_steps) == 2
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_under_bf16(tmp_path, lean_steps, tied):
+    """The product of the head is rounded to bf16 either way; gradients to a bf16's precision."""
+    compare(
+        tmp_path, lambda: tiny_causal_lm(tie_word_embeddings=tied).float(), tolerance=2e-2,
+        preset="ce", changes={"bf16": True},
+    )  # fmt: skip
+    assert len(lean_steps) == 2
+
+
+@pytest.mark.slow
+def test_under_torch_compile_logits_are_kept(tmp_path, lean_steps):
+    changes = {"torch_compile": True, "torch_compile_backend": "eager"}
+    compare(tmp_path, tiny_causal_lm, changes=changes)
+    assert not lean_steps
+
+
+def test_few_logits_are_kept(tmp_path, lean_steps):
+    """There are n * v of them: as many as ``lean_from`` are too many."""
+    batch = COLLATE([rows()[i] for i in range(4)])
+    logits = (batch["labels"] != -100).sum().item() * len(TOKENIZER)
+    changes = {"gradient_accumulation_steps": 1}
+    for lean_from, steps in ((logits + 1, 0), (logits, 1)):
+        first_step(tmp_path, tiny_causal_lm(), lean_from, changes=changes)
+        assert len(lean_steps) == steps
+
+
+def test_terms_alone_need_few_logits(tmp_path, lean_steps):
+    first_step(tmp_path, tiny_causal_lm(), 0, objective=objective("emd", NUMBERS, ce_weight=0.0,
+               balance="fixed"))  # fmt: skip
+    assert not lean_steps
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_and_random_numbers_are_those_of_a_trainer_without_us(tmp_path, tied):
+    """The trial with made-up logits has no dropout, and a tied head its own backward."""
+
+    def trained(cls, **options):
+        model = tiny_causal_lm(attention_dropout=0.3, tie_word_embeddings=tied)
+        changes = {"max_steps": 2, "optim": "sgd"}
+        return by_trainer(tmp_path, cls, model=model, changes=changes, **options)
+
+    own = trained(Trainer)
+    ours = trained(NumericTrainerForTests, objective=objective("ce", NUMBERS))
+    for name, value in own.model.named_parameters():
+        torch.testing.assert_close(ours.model.get_parameter(name), value, rtol=0, atol=1e-6)

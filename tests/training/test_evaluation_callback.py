@@ -1,0 +1,216 @@
+"""Evaluation on the way: the figures of predict and score, and a training that sees nothing."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny_ranks
+import torch
+from safetensors.torch import load_file
+from tiny_models import small_config
+
+from mm_numeric.evaluation.score import read_scores
+from mm_numeric.inference.generate import predict
+from mm_numeric.run_folder import last_checkpoint
+from mm_numeric.training.run import train
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+BEST = "mean_deviation_minutes"
+ROWS = 7
+
+
+def job(folder: Path, evaluate: str = "", *overrides: str):
+    """Return a run of six steps that writes something else after each."""
+    return small_config(
+        folder,
+        "task={name: 'hashed_clock:HashedClock'}",
+        "trainer.learning_rate=1.0e-2",
+        "trainer.save_total_limit=null",
+        "predict.batch_size=3",
+        "predict.max_new_tokens=6",
+        *([f"evaluate={{rows: {ROWS}, {evaluate}}}"] if evaluate else []),
+        *overrides,
+    )
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.open()]
+
+
+def timeless(run: Path) -> list[dict]:
+    """Return the log without what no two runs have in common."""
+    return [
+        {name: figure for name, figure in line.items() if name not in ("speed", "memory")}
+        for line in lines(run / "log.jsonl")
+    ]
+
+
+def evaluations(run: Path) -> dict[int, dict[str, float]]:
+    return {line["step"]: line["eval"] for line in lines(run / "log.jsonl") if "eval" in line}
+
+
+def losses(run: Path) -> list[dict]:
+    return [line for line in timeless(run) if "loss" in line]
+
+
+def facts(run: Path) -> dict:
+    return json.loads((run / "run.json").read_text())
+
+
+def afterwards(run: Path, out: Path) -> tuple[list[dict], dict[str, float]]:
+    """Return what predict and score say of the rows that are evaluated."""
+    predict(run, None, out, limit=ROWS)
+    scores = read_scores(out)
+    figures = {m.name: float(m.value(scores.columns)) for m in scores.scorer.metrics}
+    return lines(out), {**figures, "failures": sum(scores.failures.values())}
+
+
+def assert_same_as_afterwards(run: Path, out: Path) -> None:
+    rows, figures = afterwards(run, out)
+    assert len(rows) == ROWS
+    assert lines(run / "evaluation" / "predictions.jsonl") == rows
+    assert evaluations(run)[6] == figures
+
+
+@pytest.mark.parametrize(
+    ("parts", "file"),
+    [
+        ("parts={}", "model.safetensors"),
+        ("parts={language: adapted}", "adapter_model.safetensors"),
+    ],
+)
+@pytest.mark.slow
+def test_figures_are_those_of_predict_and_score_and_training_is_not_touched(tmp_path, parts, file):
+    """Dropout of adapters makes the weights depend on every random number that is drawn."""
+    more = (parts, "lora={dropout: 0.5}") if "adapted" in parts else (parts,)
+    train(job(tmp_path / "plain", "", *more))
+    train(job(tmp_path / "evaluated", f"every_steps: 4, best: {BEST}", *more))
+    plain, run = tmp_path / "plain" / "run", tmp_path / "evaluated" / "run"
+    whole, other = (load_file(r / "model" / file) for r in (plain, run))
+    assert all(torch.equal(other[name], value) for name, value in whole.items())
+    assert losses(run) == losses(plain)
+    assert list(evaluations(run)) == [4, 6]
+    assert_same_as_afterwards(run, tmp_path / "out.jsonl")
+    kept = facts(run)["best"]
+    _, figures = afterwards(run / "best", tmp_path / "best.jsonl")
+    assert kept == {"step": kept["step"], "metric": BEST, "value": figures[BEST]}
+    assert (run / "best" / "model" / file).is_file()
+    assert not (plain / "evaluation").exists()
+    assert "best" not in facts(plain)
+
+
+@pytest.mark.parametrize(("metric", "best"), [(BEST, min), ("minute_accuracy", max)])
+@pytest.mark.slow
+def test_the_best_is_kept_and_known_again_after_a_resume(tmp_path, metric, best):
+    config = job(tmp_path, f"every_steps: 1, best: {metric}")
+    train(config)
+    run = tmp_path / "run"
+    figures = {step: found[metric] for step, found in evaluations(run).items()}
+    assert list(figures) == [1, 2, 3, 4, 5, 6]
+    assert len(set(figures.values())) > 1
+    step = best(figures, key=figures.get)
+    assert facts(run)["best"] == {"step": step, "metric": metric, "value": figures[step]}
+    assert facts(run / "best")["steps"] == step
+    assert not facts(run)["stopped_early"]
+    _, found = afterwards(run / "best", tmp_path / "best.jsonl")
+    assert found[metric] == figures[step]
+    whole, logged = facts(run)["best"], timeless(run)
+    cut(run, 2)
+    train(config, resume=True)
+    assert facts(run)["best"] == whole
+    assert timeless(run) == logged
+
+
+def cut(run: Path, step: int) -> None:
+    """Leave of a run what a kill behind a checkpoint would have left."""
+    shutil.rmtree(run / "model")
+    (run / "run.json").unlink()
+    for path in run.glob("checkpoint-*"):
+        if path.name != f"checkpoint-{step}":
+            shutil.rmtree(path)
+
+
+def test_patience_ends_a_training_that_gets_no_better(tmp_path):
+    """A rate of 0 changes nothing; a run killed behind its end is not trained further."""
+    config = job(
+        tmp_path,
+        f"every_steps: 1, best: {BEST}, patience: 2",
+        "trainer.learning_rate=0.0",
+        "trainer.save_steps=1",
+    )
+    train(config)
+    run = tmp_path / "run"
+    for _ in range(2):
+        assert facts(run)["steps"] == 3
+        assert facts(run)["stopped_early"]
+        assert facts(run)["best"]["step"] == 1
+        assert list(evaluations(run)) == [1, 2, 3]
+        assert last_checkpoint(run).name == "checkpoint-3"
+        cut(run, 3)
+        train(config, resume=True)
+
+
+def test_a_kill_while_the_best_is_replaced_loses_neither(tmp_path):
+    config = job(tmp_path, f"every_steps: 6, best: {BEST}")
+    train(config)
+    run = tmp_path / "run"
+    cut(run, 6)
+    (run / "best").rename(run / "best.old.unfinished")
+    train(config, resume=True)
+    assert facts(run)["best"]["step"] == 6
+    assert not (run / "best.old.unfinished").exists()
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "message"),
+    [
+        ("every_steps: 0", r"evaluate: every_steps must be at least 1, not 0\."),
+        ("every_steps: 1, patience: 2", r"evaluate: patience waits for a better metric; name it"),
+        ("evry_steps: 1", r"evaluate: there is no setting 'evry_steps'\. Did you mean 'every_st"),
+        ("rows: 5", r"evaluate: the setting 'every_steps' is missing\."),
+        ("every_steps: 1, data: {}", r"evaluate\.data: give either path .* or render"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(tmp_path, evaluate, message):
+    with pytest.raises(ValueError, match=message):
+        small_config(tmp_path, f"evaluate={{{evaluate}}}")
+
+
+def test_what_cannot_be_scored_is_said_before_anything_is_written(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"^clock_tiny, evaluate\.best: there is no metric 'accuracy'\..* Known: "
+    ):
+        train(job(tmp_path, "every_steps: 1, best: accuracy"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_two_ranks_share_the_rows_and_score_as_one(tmp_path):
+    """Three batches for two ranks: one of them has none left, and ZeRO-3 needs it all the same."""
+    files = []
+    for mode in ("ddp", "zero2", "zero3"):
+        setting = () if mode == "ddp" else (f"trainer.deepspeed={mode}",)
+        more = ("trainer.per_device_train_batch_size=2", *setting)
+        config = job(tmp_path / mode, f"every_steps: 2, best: {BEST}", *more)
+        files.append(tmp_path / mode / "job.yaml")
+        files[-1].parent.mkdir()
+        files[-1].write_text(config.to_yaml())
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [sys.executable, *launcher, tiny_ranks.__file__, *map(str, files)]
+    done = subprocess.run(
+        command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    train(job(tmp_path / "one", f"every_steps: 2, best: {BEST}"))
+    first = evaluations(tmp_path / "one" / "run")
+    for mode in ("one", "ddp", "zero2", "zero3"):
+        run = tmp_path / mode / "run"
+        assert_same_as_afterwards(run, tmp_path / f"{mode}.jsonl")
+        _, figures = afterwards(run / "best", tmp_path / f"{mode}.best.jsonl")
+        assert facts(run)["best"]["value"] == figures[BEST]
+        assert facts(run)["best"]["step"] == facts(run / "best")["steps"]
+        assert list(evaluations(run)) == list(first) == [2, 4, 6]

@@ -1,0 +1,327 @@
+"""Faults in the middle of a run, in real processes: a sentence, and nothing saved is lost."""
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import rank_runs
+import torch
+from PIL import Image
+from tiny_models import small_config
+from train_runs import command, write_config
+
+from mm_numeric.config.reader import read_config
+from mm_numeric.run_folder import last_checkpoint
+from mm_numeric.training.errors import own_sentence
+from mm_numeric.training.non_finite import FiniteCheck
+from mm_numeric.training.preemption import DeafWorker
+from mm_numeric.training.ranks import Ranks
+from mm_numeric.training.run import train
+from mm_numeric.training.trainer import NumericTrainer
+
+FAULTY = "objective={preset: ce, terms: [{name: 'faulty_terms:NotANumber', weight: 1.0}]}"
+PATHS = [str(Path(rank_runs.__file__).parent), os.environ.get("PYTHONPATH", "")]
+ENVIRONMENT = {**rank_runs.ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, PATHS))}
+LAUNCHER = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+
+def on_two_ranks(arguments: list[str]) -> list[str]:
+    return [arguments[0], *LAUNCHER, *arguments[1:]]
+
+
+def the_sentence(said: str) -> str:
+    """Return the one sentence that is said, before torchrun says what it thinks of it."""
+    found = [line for line in said.splitlines() if line.startswith("mm-numeric: ")]
+    assert len(found) == 1, said
+    assert "Traceback" not in said.partition("torch/distributed/elastic")[0], said
+    return found[0]
+
+
+def run_to_error(arguments: list[str]) -> str:
+    """Run a command that must end with exit code 2, on every rank, and return its sentence."""
+    done = subprocess.run(
+        arguments, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2 or re.search(r"exitcode *: 2 ", done.stderr), done.stderr
+    return the_sentence(done.stderr)
+
+
+def write_rows(folder: Path, *, minute: int = 30, unreadable: tuple[int, ...] = ()) -> str:
+    """Write eight clocks, of which the sixth has a minute of its own; return the override."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for i in range(8):
+        Image.effect_noise((60, 60), 40 + i).convert("RGB").save(folder / f"{i}.png")
+        if i in unreadable:
+            (folder / f"{i}.png").write_bytes((folder / f"{i}.png").read_bytes()[:200])
+        time_read = f"{i + 1}:{minute if i == 5 else 10 + i:02d}"
+        lines.append(json.dumps({"id": f"r{i}", "image": f"{i}.png", "time": time_read}) + "\n")
+    (folder / "rows.jsonl").write_text("".join(lines))
+    return f"data.train.path={folder / 'rows.jsonl'}"
+
+
+def job(folder: Path, rows: str, *overrides: str) -> Path:
+    """Write a config whose steps have two rows a rank, in the order of the file."""
+    return write_config(
+        folder, "data.train.render=null", rows, "task.label_noise_minutes=0",
+        "trainer.per_device_train_batch_size=2", "trainer.train_sampling_strategy=sequential",
+        "trainer.max_steps=4", "trainer.save_steps=1", "trainer.logging_steps=1", *overrides,
+    )  # fmt: skip
+
+
+def facts(run: Path) -> dict:
+    return json.loads((run / "run.json").read_text())
+
+
+def log(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "log.jsonl").open()]
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite_names_step_rows_and_part(tmp_path):
+    config = job(tmp_path, write_rows(tmp_path, minute=59), FAULTY)
+    sentence = run_to_error(command(config))
+    assert (
+        "step 3: faulty_terms:NotANumber is not finite, in a batch of the rows r4, r5" in sentence
+    )
+    assert "checkpoint-2 is the last good one" in sentence
+    run = tmp_path / "run"
+    assert last_checkpoint(run).name == "checkpoint-2"
+    assert not (run / "checkpoint-3").exists()
+    assert [line["step"] for line in log(run)] == [1, 2]
+    write_rows(tmp_path)
+    subprocess.run(command(config, "--resume"), env=ENVIRONMENT, check=True)
+    assert facts(run)["steps"] == 4
+
+
+@pytest.mark.slow
+def test_all_ranks_stop_at_a_loss_that_is_not_finite_on_one(tmp_path):
+    config = job(tmp_path, write_rows(tmp_path, minute=59), FAULTY)
+    sentence = run_to_error(on_two_ranks(command(config)))
+    assert (
+        "step 2: faulty_terms:NotANumber is not finite, in a batch of the rows r4, r5;" in sentence
+    )
+    assert last_checkpoint(tmp_path / "run").name == "checkpoint-1"
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_too(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(rank_runs.__file__).parent))
+    rows = write_rows(tmp_path, minute=59)
+    faulty = FAULTY.replace("NotANumber", "NoGradient")
+    file = job(tmp_path, rows, faulty, "trainer.save_strategy='no'")
+    with pytest.raises(ValueError, match=r"step 3: the gradient is not finite, .* rows r4, r5; "):
+        train(read_config(file))
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path):
+    args = SimpleNamespace(output_dir=str(tmp_path), device=torch.device("cpu"), world_size=1)
+    check = FiniteCheck(Ranks(args), args, fp16=False)
+    model = torch.nn.Linear(2, 2)
+    check.look(model)
+    model.weight.data[1, 0] = torch.inf
+    with pytest.raises(ValueError, match="a weight behind it is not finite"):
+        check.look(model)
+
+
+def test_a_device_is_asked_at_the_tenth_step_and_the_first_broken_one_is_named(tmp_path):
+    args = SimpleNamespace(output_dir=str(tmp_path), device=torch.device("cuda"), world_size=1)
+    check = FiniteCheck(Ranks(args), args, fp16=True)
+
+    def step(number: int, loss: float) -> None:
+        check.begin_step([[f"row{number}"]])
+        check.note_loss(torch.tensor(loss))
+        ce = SimpleNamespace(total=torch.tensor(loss))
+        check.end_step(number, {"ce": ce}, torch.tensor(torch.inf))  # fp16: its scaler skips it
+
+    for number in range(1, 10):
+        step(number, torch.inf if number in (4, 6) else 1.0)
+    with pytest.raises(ValueError, match="step 4: ce is not finite, in a batch of the rows row4;"):
+        step(10, 1.0)
+
+
+@pytest.mark.slow
+def test_a_picture_that_cannot_be_read_stops_all_ranks_with_its_line(tmp_path):
+    config = job(tmp_path, write_rows(tmp_path, unreadable=(7,)))
+    sentence = run_to_error(on_two_ranks(command(config, "trainer.dataloader_num_workers=1")))
+    assert "rows.jsonl, line 8: the picture" in sentence
+
+
+@pytest.mark.slow
+def test_a_picture_that_cannot_be_read_is_skipped_and_counted(tmp_path):
+    """On two ranks; the first has no row left in its second batch, and the vision tower runs."""
+    rows = write_rows(tmp_path, unreadable=(0, 4, 5))
+    files = {}
+    for mode in ("ddp", "zero3"):
+        overrides = [] if mode == "ddp" else ["trainer.deepspeed=zero3"]
+        files[mode] = job(
+            tmp_path / mode, rows, "data.on_bad_picture=skip", "objective=ntil_soft", *overrides
+        )
+    rank_runs.run(2, [str(file) for file in files.values()])
+    for mode in files:
+        run = tmp_path / mode / "run"
+        assert facts(run)["steps"] == 4
+        assert facts(run)["rows_left_out"] == 3
+        assert [line["rows_left_out"] for line in log(run)] == [1, 3, 3, 3]
+        assert json.loads((run / "checkpoint-4" / "left_out.json").read_text()) == [
+            "r0",
+            "r4",
+            "r5",
+        ]
+    one, other = (log(tmp_path / mode / "run") for mode in files)
+    for line, same in zip(one, other, strict=True):
+        assert line["parts"] == pytest.approx(same["parts"], rel=1e-4)
+
+
+def wait_for(found) -> None:
+    """Wait until something is found, for two minutes at most."""
+    deadline = time.monotonic() + 120
+    while not found() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert found()
+
+
+def shorten(folder: Path, config: Path, end: int) -> None:
+    """Write an earlier end into a config, and into its run's own record."""
+    shorter = config.read_text().replace("max_steps: 4000", f"max_steps: {end}")
+    config.write_text(shorter)
+    (folder / "run" / "config.yaml").write_text(shorter)
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_ends_well_and_the_folder_is_locked_until_then(tmp_path):
+    """As a scheduler does it: all processes get the signal, also workers, and more than once."""
+    config = write_config(
+        tmp_path, "trainer.max_steps=4000", "trainer.save_steps=1000", "trainer.logging_steps=1",
+        "trainer.dataloader_num_workers=1",
+    )  # fmt: skip
+    run = tmp_path / "run"
+    with subprocess.Popen(
+        command(config), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as training:
+        wait_for((run / "log.jsonl").is_file)
+        assert "another process is at work in it" in run_to_error(command(config))
+        while training.poll() is None:
+            os.killpg(training.pid, signal.SIGTERM)
+            time.sleep(0.05)
+        said = training.stderr.read()
+    assert training.returncode == 0, said
+    at = int(last_checkpoint(run).name.rpartition("-")[2])
+    assert at == log(run)[-1]["step"]
+    assert (
+        f"mm-numeric: stopped by SIGTERM; saved in {run / f'checkpoint-{at}'}: go on with the same "
+        "command and --resume.\n"
+    ) in said
+    shorten(tmp_path, config, at + 2)
+    subprocess.run(command(config, "--resume"), env=ENVIRONMENT, check=True)
+    assert facts(run)["steps"] == at + 2
+
+
+def test_a_signal_while_the_finished_model_is_saved_does_not_lose_it(tmp_path, monkeypatch):
+    """The run may have no checkpoint, and the scheduler's grace is for this."""
+    save = NumericTrainer.save_model
+
+    def interrupted(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGTERM)
+        save(*args, **kwargs)
+
+    def end(number, frame):
+        raise AssertionError("nobody listens")
+
+    monkeypatch.setattr(NumericTrainer, "save_model", interrupted)
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        train(small_config(tmp_path, "trainer.save_strategy='no'"), stoppable=True)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert facts(tmp_path / "run")["steps"] == 6
+
+
+def work(deaf, ready) -> None:
+    deaf(0)
+    ready.put(True)
+    time.sleep(60)
+
+
+def test_a_worker_that_is_left_over_can_be_ended():
+    """As Python does at its end, and then waits: one that stayed deaf would hold it for ever."""
+    is_listening = torch.ones((), dtype=torch.bool).share_memory_()
+    processes = torch.multiprocessing.get_context("fork")
+    ready = processes.Queue()
+    worker = processes.Process(target=work, args=(DeafWorker(None, is_listening), ready))
+    worker.start()
+    ready.get(timeout=60)
+    worker.terminate()
+    worker.join(0.5)
+    assert worker.is_alive()
+    is_listening.fill_(False)
+    worker.terminate()
+    worker.join(60)
+    assert worker.exitcode == -signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_rank_stops_all(tmp_path):
+    config = write_config(tmp_path, "trainer.max_steps=4000", "trainer.save_steps=1000",
+                          "trainer.logging_steps=1")  # fmt: skip
+    run = tmp_path / "run"
+    with subprocess.Popen(
+        on_two_ranks(command(config)), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+    ) as launcher:
+        wait_for((run / "log.jsonl").is_file)
+        ranks = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+        os.kill(int(ranks[-1]), signal.SIGUSR1)
+        said = launcher.communicate(timeout=120)[1]
+    assert launcher.returncode == 0, said
+    assert said.count("mm-numeric: stopped by SIGUSR1; saved in ") == 1
+    assert last_checkpoint(run).name == f"checkpoint-{log(run)[-1]['step']}"
+    assert len(list(last_checkpoint(run).glob("rng_state_*.pth"))) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_full_disk_is_one_sentence_and_keeps_the_checkpoint_before(tmp_path, ranks):
+    """No file can grow behind 50,000 bytes from some moment on: weights cannot be written."""
+    config = write_config(tmp_path, "trainer.max_steps=4000", "trainer.save_steps=5",
+                          "trainer.save_total_limit=null")  # fmt: skip
+    run = tmp_path / "run"
+    arguments = command(config) if ranks == 1 else on_two_ranks(command(config))
+    with subprocess.Popen(
+        arguments, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+    ) as training:
+        wait_for(lambda: last_checkpoint(run))
+        children = Path(f"/proc/{training.pid}/task/{training.pid}/children").read_text().split()
+        for process in children if ranks == 2 else [training.pid]:
+            resource.prlimit(int(process), resource.RLIMIT_FSIZE, (50_000, 50_000))
+        said = training.communicate(timeout=120)[1]
+    assert training.returncode == (2 if ranks == 1 else 1), said
+    kept, sentence = last_checkpoint(run), the_sentence(said)
+    assert "a file could not be written to its end, as on a disk that is full" in sentence
+    assert f"{kept} is whole: go on with --resume" in sentence
+    end = int(kept.name.rpartition("-")[2]) + 2
+    shorten(tmp_path, config, end)
+    if ranks == 1:
+        subprocess.run(command(config, "--resume"), env=ENVIRONMENT, check=True)
+        assert facts(run)["steps"] == end
+
+
+def test_a_sentence_is_found_behind_the_traceback_of_a_worker():
+    wrapped = (
+        "Caught UnreadablePictureError in DataLoader worker process 0.\nOriginal Traceback:\n"
+        "OSError: broken\n\nDuring handling:\nmm_numeric.data.images.UnreadablePictureError: "
+        "rows.jsonl, line 1: the picture cannot be read (SyntaxError: not a PNG); replace it."
+    )
+    wanted = "rows.jsonl, line 1: the picture cannot be read (SyntaxError: not a PNG); replace it."
+    assert own_sentence(ValueError(wrapped)) == wanted
+    assert own_sentence(ValueError(wanted)) == wanted
+
+
+def test_only_stop_and_skip_are_known(tmp_path):
+    with pytest.raises(ValueError, match="on_bad_picture is stop or skip, not 'ignore'"):
+        small_config(tmp_path, "data.on_bad_picture=ignore")

@@ -1,0 +1,419 @@
+"""Every door trains the same model to the same weights."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny_integrations
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file
+from tiny_integrations import (
+    COLLATE,
+    NUMBERS,
+    STEPS,
+    TEXTS,
+    NumericSFTTrainer,
+    NumericTrainerForTests,
+    by_loop,
+    by_sft_trainer,
+    by_trainer,
+    rows,
+    settings,
+    weights,
+)
+from tiny_models import tiny_byt5, tiny_causal_lm
+from transformers import (
+    ByT5Tokenizer,
+    DataCollatorForSeq2Seq,
+    MixtralConfig,
+    MixtralForCausalLM,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    TrainingArguments,
+)
+from trl import SFTTrainer
+
+from mm_numeric import NumberVocabulary, NumericLossMixin, loss_func, objective, step_counts
+
+pytestmark = pytest.mark.slow
+
+FIXED = ["ce", "ntl_was", "ntil_soft", "ntil"]
+
+
+def assert_same(model, other, tolerance=1e-5):
+    expected = weights(other)
+    apart = max((value - expected[name]).abs().max() for name, value in weights(model).items())
+    assert apart <= tolerance
+
+
+def moved(model, start) -> bool:
+    before = weights(start)
+    return all((value - before[name]).abs().max() > 1e-3 for name, value in weights(model).items())
+
+
+@pytest.mark.parametrize("preset", ["ce", "ntil_soft", "ntl_was", "ntil"])
+def test_three_doors_reach_the_same_weights(tmp_path, preset):
+    loss_of = objective(preset, NUMBERS)
+    looped = by_loop(loss_of)
+    assert moved(looped, tiny_causal_lm())
+    assert_same(by_trainer(tmp_path, compute_loss_func=loss_func(loss_of)).model, looped)
+    assert_same(by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of).model, looped)
+    assert_same(by_sft_trainer(tmp_path, objective=loss_of).model, looped)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", FIXED)
+def test_unequal_micro_batches_train_as_one_batch_does(tmp_path, preset):
+    loss_of = objective(preset, NUMBERS, balance="fixed")
+    labels = [COLLATE(list(rows())[i : i + 2])["labels"] for i in (0, 2, 4, 6)]
+    digits = [step_counts(loss_of, [each]).tokens.item() for each in labels]
+    assert digits == [9, 0, 4, 1]
+    whole = by_loop(loss_of)
+    assert_same(by_loop(loss_of, micro_batches=4), whole)
+    for parts in (2, 4):
+        changes = {"per_device_train_batch_size": 8 // parts, "gradient_accumulation_steps": parts}
+        trainer = by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of, changes=changes)
+        assert_same(trainer.model, whole)
+    assert_same(by_sft_trainer(tmp_path, objective=loss_of, changes=changes).model, whole)
+
+
+@pytest.mark.parametrize("preset", ["ntil", "ntl_was"])
+def test_a_running_balance_is_the_same_however_a_step_is_cut(tmp_path, preset):
+    def trained(parts):
+        changes = {"per_device_train_batch_size": 8 // parts, "gradient_accumulation_steps": parts}
+        loss_of = objective(preset, NUMBERS, balance="running")
+        made = by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of, changes=changes)
+        return made.model, loss_of.balance.state_dict()["means"]
+
+    (whole, means), (cut, same) = trained(1), trained(4)
+    assert_same(cut, whole)
+    assert same == pytest.approx(means)
+    fixed = objective(preset, NUMBERS, balance="fixed")
+    other = by_trainer(tmp_path, NumericTrainerForTests, objective=fixed).model
+    with pytest.raises(AssertionError):
+        assert_same(other, whole, tolerance=1e-3)
+
+
+def test_a_running_balance_goes_on_from_a_checkpoint(tmp_path):
+    def trainer(steps):
+        return NumericTrainerForTests(
+            tiny_causal_lm(),
+            TrainingArguments(
+                **settings(tmp_path, max_steps=steps, save_strategy="steps", save_steps=3)
+            ),
+            train_dataset=rows(),
+            data_collator=COLLATE,
+            objective=objective("ntil", NUMBERS, balance="running"),
+        )
+
+    whole = trainer(STEPS)
+    whole.train()
+    rest = trainer(STEPS)
+    rest.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert_same(rest.model, whole.model, tolerance=0)
+    assert rest.objective.balance.state_dict() == whole.objective.balance.state_dict()
+    (tmp_path / "checkpoint-3" / "objective_balance.json").unlink()
+    with pytest.raises(ValueError, match=r"checkpoint-3/objective_balance\.json: not found"):
+        trainer(STEPS).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+
+
+def test_a_short_last_accumulation_is_a_step_of_its_own(tmp_path):
+    loss_of = objective("ntil_soft", NUMBERS)
+    changes = {"max_steps": -1, "num_train_epochs": 1, "per_device_train_batch_size": 2,
+               "gradient_accumulation_steps": 4}  # fmt: skip
+    few = rows().select(range(12))  # a step of 8 rows, then one of 4
+    cut = by_trainer(tmp_path, NumericTrainerForTests, few, objective=loss_of, changes=changes)
+    assert cut.state.global_step == 2
+    model = tiny_causal_lm()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0, fused=True)
+    for part in (range(8), range(8, 12)):
+        batch = COLLATE(list(few.select(part)))
+        labels = batch.pop("labels")
+        loss_of(model(**batch).logits, labels, shift=True).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert_same(cut.model, model)
+
+
+def test_a_micro_batch_without_labels_adds_nothing(tmp_path):
+    loss_of = objective("ntil_soft", NUMBERS)
+    changes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+
+    def silence(example, i):
+        return {"labels": [-100] * len(example["labels"])} if i % 8 in (2, 3) else {}
+
+    data = rows().map(silence, with_indices=True)
+    assert (COLLATE([data[2], data[3]])["labels"] == -100).all()
+    some = by_trainer(tmp_path, NumericTrainerForTests, data, objective=loss_of, changes=changes)
+    whole = by_trainer(tmp_path, NumericTrainerForTests, data, objective=loss_of)
+    assert_same(some.model, whole.model)
+
+
+def test_loss_func_weighs_micro_batches_by_their_supervised_tokens():
+    """As its docstring says: exact for cross-entropy, a weighed mean of means for the others."""
+    model = tiny_causal_lm()
+    loss_of, cross_entropy = objective("ntl_was", NUMBERS), objective("ce", NUMBERS)
+    data = list(rows())
+    batches = [COLLATE(data[:2]), COLLATE(data[2:4]), COLLATE(data[4:8])]
+    whole = COLLATE(data[:8])
+    tokens = [(b["labels"][:, 1:] != -100).sum() for b in batches]
+    outputs = [model(b["input_ids"], b["attention_mask"]) for b in batches]
+
+    def accumulated(each):
+        pairs = zip(outputs, batches, strict=True)
+        return sum(loss_func(each)(o, b["labels"], num_items_in_batch=sum(tokens))
+                   for o, b in pairs)  # fmt: skip
+
+    logits = model(whole["input_ids"], whole["attention_mask"]).logits
+    expected = cross_entropy(logits, whole["labels"], shift=True).loss
+    torch.testing.assert_close(accumulated(cross_entropy), expected)
+    means = [loss_of(o.logits, b["labels"], shift=True).loss
+             for o, b in zip(outputs, batches, strict=True)]  # fmt: skip
+    weighed = sum(n * mean for n, mean in zip(tokens, means, strict=True)) / sum(tokens)
+    torch.testing.assert_close(accumulated(loss_of), weighed)
+    torch.testing.assert_close(loss_func(loss_of)(outputs[0], batches[0]["labels"]), means[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"completion_only_loss": False},
+        {"packing": True, "max_length": 24},
+        {"packing": True, "max_length": 24, "packing_strategy": "wrapped"},
+        {"padding_free": True, "max_length": None},
+        {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2},
+    ],
+    ids=["completion", "all", "packed", "wrapped", "padding_free", "accumulated"],
+)
+def test_with_ce_sft_trainer_goes_where_it_goes_without_us(tmp_path, changes):
+    """Text in, TRL's own preparation: the labels are read as TRL reads them.
+
+    With SGD: its own head works in float32, and Adam makes a step of a gradient's rounding.
+    """
+    changes = {"optim": "sgd", "learning_rate": 0.1, **changes}
+    data = Dataset.from_list(TEXTS * 8)
+    own = by_sft_trainer(tmp_path, SFTTrainer, data, changes=changes)
+    ours = by_sft_trainer(tmp_path, data=data, objective=objective("ce", NUMBERS), changes=changes)
+    assert_same(ours.model, own.model, tolerance=1e-6)
+    losses = [[line["loss"] for line in t.state.log_history if "loss" in line] for t in (own, ours)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_numbers_in_packed_rows_are_those_of_their_samples(tmp_path):
+    loss_of = objective("ntil_soft", NUMBERS)
+    data = Dataset.from_list(TEXTS * 5)
+    plain = by_sft_trainer(tmp_path, data=data, objective=loss_of)
+    flat = {"padding_free": True, "max_length": None}
+    assert_same(by_sft_trainer(tmp_path, data=data, objective=loss_of, changes=flat).model,
+                plain.model)  # fmt: skip
+
+
+def test_the_router_loss_of_a_mixture_of_experts_is_kept(tmp_path):
+    def mixtral():
+        torch.manual_seed(0)
+        return MixtralForCausalLM(MixtralConfig(
+            vocab_size=len(tiny_integrations.TOKENIZER), hidden_size=32, intermediate_size=32,
+            num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+            num_local_experts=4, router_aux_loss_coef=0.5,
+        ))  # fmt: skip
+
+    changes = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4}
+    own = by_sft_trainer(tmp_path, SFTTrainer, model=mixtral(), changes=changes)
+    ours = by_sft_trainer(
+        tmp_path, model=mixtral(), objective=objective("ce", NUMBERS), changes=changes
+    )
+    assert_same(ours.model, own.model)
+
+
+class TestEncoderDecoder:
+    """A T5 that reads and writes bytes: labels stand at the row that predicts them."""
+
+    TOKENIZER = ByT5Tokenizer()
+    NUMBERS = NumberVocabulary.from_tokenizer(TOKENIZER)
+
+    def rows(self):
+        return Dataset.from_list([
+            {**self.TOKENIZER(t["prompt"]), "labels": self.TOKENIZER(t["completion"]).input_ids}
+            for t in TEXTS * 5
+        ])  # fmt: skip
+
+    def looped(self, loss_of):
+        model, data = tiny_byt5(), list(self.rows())
+        collate = DataCollatorForSeq2Seq(self.TOKENIZER)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0, fused=True)
+        for step in range(STEPS):
+            batch = collate(data[8 * step : 8 * step + 8])
+            start = torch.zeros(8, 1, dtype=torch.long)
+            before = torch.cat([start, batch["labels"][:, :-1].clamp(min=0)], dim=1)
+            logits = model(
+                batch["input_ids"], batch["attention_mask"], decoder_input_ids=before
+            ).logits
+            loss_of(logits, batch["labels"]).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return model
+
+    def test_both_doors_go_where_a_loop_goes(self, tmp_path):
+        loss_of = objective("ntil_soft", self.NUMBERS)
+        expected = self.looped(loss_of)
+        assert moved(expected, tiny_byt5())
+        model = tiny_byt5()
+        func = by_trainer(
+            tmp_path, Trainer, self.rows(), model,
+            data_collator=DataCollatorForSeq2Seq(self.TOKENIZER, model),
+            compute_loss_func=loss_func(loss_of, shift=False),
+        )  # fmt: skip
+        assert_same(func.model, expected)
+        mixed = by_trainer(
+            tmp_path, NumericTrainerForTests, self.rows(), tiny_byt5(),
+            data_collator=DataCollatorForSeq2Seq(self.TOKENIZER), objective=loss_of,
+            changes={"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4},
+        )  # fmt: skip
+        assert_same(mixed.model, expected)
+
+    def test_seq2seq_trainer_evaluates(self, tmp_path):
+        class NumericSeq2SeqTrainer(NumericLossMixin, Seq2SeqTrainer):
+            pass
+
+        loss_of, data = objective("ntl_was", self.NUMBERS), self.rows().select(range(8))
+        trainer = NumericSeq2SeqTrainer(
+            tiny_byt5(),
+            Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True, report_to=[], disable_tqdm=True),
+            eval_dataset=data,
+            data_collator=DataCollatorForSeq2Seq(self.TOKENIZER),
+            objective=loss_of,
+        )
+        batch = trainer.data_collator(list(data))
+        with torch.no_grad():
+            outputs = tiny_byt5().eval()(**batch)
+        expected = loss_of(outputs.logits, batch["labels"]).loss
+        assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_every_raw_part_is_logged_beside_what_sft_trainer_logs(tmp_path):
+    loss_of = objective("ntil", NUMBERS)
+    changes = {"logging_steps": 2, "include_num_input_tokens_seen": "all", "max_steps": 2}
+    log, _ = by_sft_trainer(tmp_path, objective=loss_of, changes=changes).state.log_history
+    parts = {name.removeprefix("parts/") for name in log if name.startswith("parts/")}
+    assert parts == {"ce", "emd_exp", "relative", "magnitude"}
+    assert log["loss"] == pytest.approx(1.3 * log["parts/ce"], rel=1e-3)
+    assert log["num_input_tokens_seen"] == sum(COLLATE(list(rows())[i : i + 8])["input_ids"].numel()
+                                               for i in (0, 8))  # fmt: skip
+
+
+@pytest.mark.parametrize("door", [by_trainer, by_sft_trainer])
+def test_evaluation_leaves_training_and_its_log_alone(tmp_path, door):
+    loss_of = objective("ntil_soft", NUMBERS)
+    cls = NumericTrainerForTests if door is by_trainer else NumericSFTTrainer
+    held_out = rows().select([1, 3, 5])
+    plain = door(tmp_path, cls, objective=loss_of, changes={"logging_steps": STEPS})
+    often = {"eval_strategy": "steps", "eval_steps": 1, "logging_steps": STEPS,
+             "per_device_eval_batch_size": 3}  # fmt: skip
+    watched = door(tmp_path, cls, objective=loss_of, eval_dataset=held_out, changes=often)
+    assert_same(watched.model, plain.model, tolerance=0)
+    logs = [[line for line in t.state.log_history if "loss" in line] for t in (plain, watched)]
+    assert logs[0] == [{**line, "step": STEPS} for line in logs[1]]
+    batch = COLLATE(list(held_out))
+    labels = batch.pop("labels")
+    with torch.no_grad():
+        expected = loss_of(watched.model.eval()(**batch).logits, labels, shift=True).loss.item()
+    assert watched.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
+    found = watched.predict(held_out)  # asks for the outputs
+    assert found.metrics["test_loss"] == pytest.approx(expected, rel=1e-5)
+    logits = found.predictions[0] if isinstance(found.predictions, tuple) else found.predictions
+    assert logits.shape == (*labels.shape, len(tiny_integrations.TOKENIZER))
+
+
+def test_spans_of_the_collator_are_taken(tmp_path, monkeypatch):
+    loss_of = objective("ntil_soft", NUMBERS)
+    plain = by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of)
+
+    def collate(examples):
+        batch = COLLATE(examples)
+        shifted = torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)
+        return {**batch, "spans": spans(shifted)}
+
+    spans = loss_of.spans
+    monkeypatch.setattr(loss_of, "spans", lambda labels: pytest.fail("the spans are there"))
+    early = by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of, data_collator=collate)
+    assert_same(early.model, plain.model, tolerance=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor=0.1 asks for a loss beside"),
+        ({"use_liger_kernel": True}, "use_liger_kernel=True asks for a loss beside the objective"),
+        ({"loss_type": "dft"}, "loss_type='dft' asks for a loss beside the objective: leave it"),
+        ({"average_tokens_across_devices": False}, "an objective counts over all ranks"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_settings_that_ask_for_another_loss_are_refused(tmp_path, changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        by_sft_trainer(tmp_path, objective=objective("ce", NUMBERS), changes=changes)
+
+
+def test_what_an_objective_cannot_be_combined_with_is_refused(tmp_path):
+    loss_of = objective("ntil_published", NUMBERS)
+    with pytest.raises(ValueError, match="packing puts several into one row: take reduction="):
+        by_sft_trainer(tmp_path, objective=loss_of, changes={"packing": True, "max_length": 24})
+    with pytest.raises(ValueError, match="compute_loss_func asks for a loss beside the objective"):
+        by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of,
+                   compute_loss_func=loss_func(loss_of))  # fmt: skip
+
+    args = TrainingArguments(**tiny_integrations.settings(tmp_path))
+    assert args.n_gpu <= 1  # asking settles on a number
+    args._n_gpu = 2
+    with pytest.raises(ValueError, match="one process sees 2 GPUs, and an objective needs a proc"):
+        NumericTrainerForTests(tiny_causal_lm(), args, objective=loss_of)
+
+    class Cut(NumericTrainerForTests):
+        def get_cp_size(self):
+            return 2
+
+    with pytest.raises(ValueError, match="context and sequence parallelism cut a sequence"):
+        by_trainer(tmp_path, Cut, objective=loss_of)
+
+
+def test_nothing_to_train_on_is_one_sentence(tmp_path):
+    loss_of = objective("ce", NUMBERS)
+    with pytest.raises(ValueError, match=r"at least one micro-batch; got none\."):
+        step_counts(loss_of, [])
+    with pytest.raises(ValueError, match="a batch has no labels: the data collator must return"):
+        by_trainer(
+            tmp_path, NumericTrainerForTests, objective=loss_of,
+            data_collator=lambda rows: {k: v for k, v in COLLATE(rows).items() if k != "labels"},
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="a batch has no labels"):
+        loss_func(loss_of)(None, None)
+
+
+@pytest.mark.slow
+def test_two_ranks_reach_the_weights_of_one(tmp_path):
+    """Each rank takes half of every micro-batch; one has no number at all in some of them."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    script = str(Path(tiny_integrations.__file__))
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    for ranks, arguments in (("one", []), ("two", launcher)):
+        command = [sys.executable, *arguments, script, str(tmp_path / ranks)]
+        subprocess.run(command, env=environment, check=True)
+    whole = weights(by_loop(objective("ntil", NUMBERS, balance="fixed")))
+    for folder in ("one", "two"):
+        for door in ("mixin", "loop"):
+            for name, value in load_file(tmp_path / folder / f"{door}.safetensors").items():
+                torch.testing.assert_close(value, whole[name], rtol=0, atol=1e-5)
+    one, two = (json.loads((tmp_path / x / "state.json").read_text())["log_history"]
+                for x in ("one", "two"))  # fmt: skip
+    for line, other in zip(one[:STEPS], two[:STEPS], strict=True):
+        for what in ("loss", "grad_norm", *(name for name in line if name.startswith("parts/"))):
+            assert line[what] == pytest.approx(other[what], rel=1e-4)

@@ -1,0 +1,76 @@
+"""A run that is killed again and again, at any moment, ends as one that was left alone."""
+
+import json
+import multiprocessing
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tiny_models import small_config
+from train_runs import same
+
+from mm_numeric.config.schema import Config
+from mm_numeric.run_folder import last_checkpoint
+from mm_numeric.training.run import train
+
+KILLS = 10
+STEPS = ("trainer.max_steps=120", "trainer.save_steps=1", "objective=ntil_published",
+         "trainer.lr_scheduler_type=constant_with_warmup")  # fmt: skip
+
+
+def newest(run: Path) -> int:
+    """Return the step of the newest checkpoint, whether saved to its end or not; 0 for none."""
+    steps = [int(path.name.rpartition("-")[2]) for path in run.glob("checkpoint-*")]
+    return max(steps, default=0)
+
+
+def wait(seconds: float, saves: int, run: Path) -> None:
+    """Wait so long, but no longer than until so many checkpoints more are begun."""
+    last, deadline = newest(run) + saves, time.monotonic() + seconds
+    while newest(run) < last and time.monotonic() < deadline:
+        time.sleep(0.0005)
+
+
+@pytest.mark.slow
+def test_ten_kills_at_random_moments_leave_the_weights_as_they_are(tmp_path, monkeypatch):
+    """Half of the kills hit the run while it saves, the others at any moment, its start included.
+
+    A process is forked from one that has imported all, so that the test does not wait for that.
+    """
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["mm_numeric.training.run"])
+    whole, killed = (small_config(tmp_path / name, *STEPS) for name in ("whole", "killed"))
+    run, chance = tmp_path / "killed" / "run", random.Random(6)
+
+    def life(config: Config) -> multiprocessing.Process:
+        resume = last_checkpoint(config.output_dir) is not None
+        process = processes.Process(target=train, args=(config,), kwargs={"resume": resume})
+        process.start()
+        return process
+
+    half = 0  # how many checkpoints were cut off
+    for i in range(KILLS):
+        process = life(killed)
+        if i % 2:
+            wait(120, chance.randint(1, 5), run)
+            time.sleep(chance.uniform(0, 0.02))
+        else:
+            wait(chance.uniform(0, 4), 6, run)
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL  # it had not ended by itself
+        kept = last_checkpoint(run)
+        at = int(kept.name.rpartition("-")[2]) if kept else 0
+        assert at <= newest(run)
+        half += at < newest(run)
+    assert half
+    for config in (killed, whole):
+        process = life(config)
+        process.join()
+        assert process.exitcode == 0
+    assert same(tmp_path / "whole" / "run", run)
+    logs = [(tmp_path / name / "run" / "log.jsonl").open() for name in ("whole", "killed")]
+    assert len({tuple(json.loads(line)["step"] for line in log) for log in logs}) == 1

@@ -1,0 +1,152 @@
+"""Rows with and without pictures in one run: ranks stay together, and the numbers stay the same."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from mixed_rows import Counts, write_mixed
+from rank_runs import log, run, weights
+from tiny_models import small_config, tiny_family, tiny_model
+
+from mm_numeric.config.data import DataSource
+from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator, mixes_pictures, prompt_batch
+from mm_numeric.data.examples import load_examples
+from mm_numeric.inference.generate import generate
+from mm_numeric.losses.objective import objective
+
+pytestmark = pytest.mark.slow
+
+STEPS = 20
+PATTERN = "ptttttptpptttpptttpptttt"
+"""Four rows a step, two on each rank: a picture on the one, the other or both; the last, on none"""
+
+
+def examples_of(folder, pattern):
+    rows = write_mixed(folder, pattern)
+    return load_examples(Counts(), DataSource(path=str(rows)), folder, training=True)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    return examples_of(tmp_path_factory.mktemp("texts"), "ttt")
+
+
+@pytest.fixture
+def collator():
+    family = tiny_family()
+    return TrainingCollator(family, Counts(), family.vocabulary())
+
+
+def gradients(collator, examples, digit_runs=False):
+    batch = replace(collator, digit_runs=digit_runs)(examples)
+    labels, supervised, spans, _ = (batch.pop(key) for key in BATCH_KEYS)
+    model = tiny_model()
+    logits = model(**batch, logits_to_keep=supervised).logits
+    loss = objective("ntil_soft", collator.vocabulary, reduction="samples")(logits, labels, spans)
+    loss.loss.backward()
+    return loss.loss, {name: p.grad for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("digit_runs", [False, True])
+def test_a_blank_picture_changes_no_sum(collator, texts, digit_runs):
+    """Neither a mean over tokens nor one over samples; what sees pictures has a gradient of 0."""
+    loss, without = gradients(collator, texts, digit_runs)
+    shows = replace(collator, always_shows_picture=True)
+    same, found = gradients(shows, texts, digit_runs)
+    assert loss > 0
+    torch.testing.assert_close(same, loss)
+    for name, gradient in found.items():
+        wanted = without[name]
+        assert (wanted is None) == ("visual" in name)
+        wanted = torch.zeros_like(gradient) if wanted is None else wanted
+        torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_a_batch_with_a_picture_is_left_as_it_is(collator, tmp_path):
+    examples = examples_of(tmp_path, "tp")
+    batch, same = collator(examples), replace(collator, always_shows_picture=True)(examples)
+    assert all(torch.equal(batch[key], same[key]) for key in ("input_ids", "pixel_values"))
+
+
+def test_only_what_is_mixed_needs_a_blank_picture(collator, tmp_path):
+    examples = examples_of(tmp_path, "ttp")
+    assert mixes_pictures(collator.family, examples)
+    assert not mixes_pictures(collator.family, examples[:2])
+    assert not mixes_pictures(collator.family, examples[2:])
+
+
+def test_answers_are_those_without_a_blank_picture(texts):
+    family, model = tiny_family(), tiny_model().eval()
+    inputs, frames = prompt_batch(family, texts, always_shows_picture=True)
+    assert (len(inputs["input_ids"]), len(frames)) == (4, 3)
+    plain = [found.text for found in generate(model, family, texts, 6)]
+    shown = [found.text for found in generate(model, family, texts, 6, always_shows_picture=True)]
+    assert shown == plain
+
+
+def job(folder, rows, family, *overrides):
+    config = small_config(
+        folder,
+        "task={name: 'mixed_rows:Counts'}",
+        f"data={{train: {{path: {rows}}}, test: {{path: {rows}}}}}",
+        f"model.family={family}",
+        "objective=ntil_soft",
+        f"trainer.max_steps={STEPS}",
+        "trainer.per_device_train_batch_size=2",
+        "trainer.train_sampling_strategy=sequential",
+        "trainer.warmup_steps=0",
+        "trainer.logging_steps=1",
+        "trainer.save_strategy='no'",
+        "trainer.adam_epsilon=1.0e-5",  # see test_ranks
+        "evaluate={every_steps: 20, rows: null}",
+        "predict={batch_size: 2, max_new_tokens: 4}",
+        *overrides,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "job.yaml").write_text(config.to_yaml())
+    return str(folder / "job.yaml")
+
+
+FAMILIES = ("qwen2_vl", "paligemma")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    return write_mixed(tmp_path_factory.mktemp("rows"), PATTERN)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, rows):
+    """Each family trained on one rank, all four rows of a step in one batch."""
+    folder = tmp_path_factory.mktemp("alone")
+    one = "trainer.per_device_train_batch_size=4"
+    run(1, [job(folder / family, rows, family, one) for family in FAMILIES])
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["ddp", "zero2", "zero3"])
+def test_ranks_with_and_without_pictures_reach_the_weights_of_one(tmp_path, rows, alone, mode):
+    """A hang would be the end of this test: the ranks wait for each other for 100 s and no more."""
+    overrides = ["trainer.ddp_timeout=100"]
+    if mode != "ddp":
+        overrides.append(f"trainer.deepspeed={mode}")
+    run(2, [job(tmp_path / family, rows, family, *overrides) for family in FAMILIES])
+    for family in FAMILIES:
+        whole, split = weights(alone / family), weights(tmp_path / family)
+        for name, value in whole.items():
+            torch.testing.assert_close(split[name], value, rtol=0, atol=1e-5, msg=name)
+        lines = [
+            [line for line in log(folder / family) if "loss" in line]
+            for folder in (alone, tmp_path)
+        ]
+        assert len(lines[0]) == len(lines[1]) == STEPS
+        for line, other in zip(*lines, strict=True):
+            assert line["loss"] == pytest.approx(other["loss"], rel=1e-4)
+        answers = [
+            [json.loads(line) for line in (f / family / "run/evaluation/predictions.jsonl").open()]
+            for f in (alone, tmp_path)
+        ]
+        assert answers[0] == answers[1]
+        assert len(answers[0]) == len(PATTERN)

@@ -1,0 +1,70 @@
+"""A run goes on with as many rows a step, whatever the number of ranks."""
+
+import pytest
+from tiny_models import small_config
+
+from mm_numeric.training.deepspeed import reading_other_ranks
+from mm_numeric.training.resume import with_same_rows, write_step
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    folder = tmp_path / "checkpoint-4"
+    (folder / "global_step4").mkdir(parents=True)
+    return folder
+
+
+def here(monkeypatch, ranks: int) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    monkeypatch.setenv("RANK", "0")
+
+
+@pytest.mark.parametrize(
+    ("saved", "ranks", "size", "parts", "wanted"),
+    [
+        ((1, 8), 1, 4, 2, (4, 2)),
+        ((1, 8), 2, 4, 2, (4, 1)),
+        ((2, 16), 1, 4, 2, (4, 4)),
+        ((1, 8), 4, 4, 2, (1, 2)),  # smaller micro-batches, as many of them
+        ((1, 6), 6, 2, 3, (1, 1)),
+        ((2, 8), 2, 8, 1, (4, 1)),  # from one rank to two, and from there to two again
+    ],
+)
+def test_rows_are_kept(
+    tmp_path, checkpoint, monkeypatch, capsys, saved, ranks, size, parts, wanted
+):
+    here(monkeypatch, ranks)
+    config = small_config(tmp_path, f"trainer.per_device_train_batch_size={size}",
+                          f"trainer.gradient_accumulation_steps={parts}")  # fmt: skip
+    assert with_same_rows(config, checkpoint) is config  # one that does not say
+    write_step(checkpoint, ranks=saved[0], rows=saved[1])
+    found = with_same_rows(config, checkpoint).trainer
+    assert (found["per_device_train_batch_size"], found["gradient_accumulation_steps"]) == wanted
+    said = capsys.readouterr().err
+    assert bool(said) == (wanted != (size, parts))
+    assert not said or f"so that a step has {saved[1]} rows as before." in said
+
+
+def test_rows_that_cannot_be_shared_are_one_sentence(tmp_path, checkpoint, monkeypatch):
+    here(monkeypatch, 3)
+    write_step(checkpoint, ranks=2, rows=8)
+    message = r"checkpoint-4: a step has 8 rows, on 2 ranks, which 3 cannot share equally; resume"
+    with pytest.raises(ValueError, match=message):
+        with_same_rows(small_config(tmp_path), checkpoint)
+
+
+def test_zero_2_is_read_by_other_ranks_and_zero_3_by_as_many(tmp_path, checkpoint, monkeypatch):
+    write_step(checkpoint, ranks=2, rows=8)
+    config = small_config(tmp_path, "trainer.deepspeed=zero2")
+    here(monkeypatch, 2)
+    assert reading_other_ranks(config, checkpoint) is config
+    here(monkeypatch, 1)
+    settings = reading_other_ranks(config, checkpoint).trainer["deepspeed"]
+    assert settings["checkpoint"] == {"load_universal": True}
+    assert settings["zero_optimization"]["stage"] == 2
+    with pytest.raises(ValueError, match="2 ranks have saved it under settings of accelerate"):
+        reading_other_ranks(small_config(tmp_path), checkpoint)
+    (checkpoint / "global_step4" / "zero_pp_rank_0_mp_rank_00_model_states.pt").touch()
+    message = r"saved it under ZeRO-3, which as many alone go on from; resume with 2 ranks\."
+    with pytest.raises(ValueError, match=message):
+        reading_other_ranks(config, checkpoint)

@@ -1,0 +1,254 @@
+"""Training as a user runs it: real processes, killed and resumed, on one rank and on two."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from tiny_models import small_config, tiny_checkpoint
+from train_runs import command, same, weights, write_config
+
+from mm_numeric.run_folder import last_checkpoint, locked
+from mm_numeric.training.run import train
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def run_to_error(arguments: list[str]) -> str:
+    """Run a command that must end with exit code 2 and one sentence; return the sentence."""
+    done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    said = [line for line in done.stderr.splitlines() if line.startswith("mm-numeric: ")]
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(said) == 1
+    return said[0]
+
+
+def test_same_seed_same_weights_other_seed_other_weights(tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        train(small_config(tmp_path / name, f"trainer.seed={seed}", "trainer.max_steps=3"))
+    assert same(tmp_path / "a" / "run", tmp_path / "b" / "run")
+    assert not same(tmp_path / "a" / "run", tmp_path / "c" / "run")
+
+
+@pytest.mark.slow
+def test_two_ranks_reach_the_weights_of_one_with_double_accumulation(tmp_path):
+    steps = ("trainer.max_steps=3", "trainer.per_device_train_batch_size=3", "objective=ntil",
+             "objective.balance=fixed", "trainer.save_strategy='no'")  # fmt: skip
+    two = write_config(tmp_path / "two", *steps)
+    one = write_config(tmp_path / "one", *steps, "trainer.gradient_accumulation_steps=2")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    subprocess.run([*launcher, *command(two)[1:]], env=ENVIRONMENT, check=True)
+    subprocess.run(command(one), env=ENVIRONMENT, check=True)
+    first, second = weights(tmp_path / "two" / "run"), weights(tmp_path / "one" / "run")
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-4, atol=1e-5)
+    logs = [json.loads((tmp_path / x / "run/log.jsonl").open().readline()) for x in ("two", "one")]
+    for what in ("loss", "grad_norm"):  # Adam alone would not notice a gradient that is halved
+        assert logs[0][what] == pytest.approx(logs[1][what], rel=1e-4)
+    for part in ("ce", "emd_exp", "relative", "magnitude"):
+        assert logs[0]["parts"][part] == pytest.approx(logs[1]["parts"][part], rel=1e-4)
+
+
+def test_a_run_is_not_trained_over(tmp_path):
+    config = small_config(tmp_path, "trainer.max_steps=2")
+    train(config)
+    with pytest.raises(ValueError, match=r"already holds this run: add --resume"):
+        train(config)
+    other = small_config(tmp_path, "trainer.max_steps=2", "objective=emd")
+    with pytest.raises(ValueError, match=r"holds another run: objective\.balance|objective\.name"):
+        train(other)
+    with pytest.raises(ValueError, match=r"trainer\.max_steps is 2 there and 3 here"):
+        train(small_config(tmp_path, "trainer.max_steps=3"), resume=True)
+
+
+def test_a_run_killed_behind_its_last_checkpoint_ends_with_the_same_weights(tmp_path):
+    """A schedule that does not end at 0 shows a step too many."""
+    config = small_config(tmp_path, "trainer.lr_scheduler_type=constant_with_warmup")
+    train(config)
+    run = tmp_path / "run"
+    whole = weights(run)
+    shutil.rmtree(run / "model")
+    (run / "run.json").unlink()
+    train(config, resume=True)
+    assert all(torch.equal(whole[name], value) for name, value in weights(run).items())
+    assert json.loads((run / "run.json").read_text())["steps"] == 6
+    written = (run / "run.json").stat().st_mtime_ns
+    train(config, resume=True)
+    assert (run / "run.json").stat().st_mtime_ns == written
+
+
+def test_a_checkpoint_that_lacks_a_weight_is_refused(tmp_path):
+    config = small_config(tmp_path)
+    train(config)
+    (tmp_path / "run" / "run.json").unlink()
+    file = tmp_path / "run" / "checkpoint-6" / "model.safetensors"
+    kept = load_file(file)
+    kept.pop("model.norm.weight")
+    save_file(kept, file, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"checkpoint-6: 1 missing_keys \(.*norm\.weight"):
+        train(config, resume=True)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt"])
+def test_a_checkpoint_that_is_damaged_is_one_sentence(tmp_path, name):
+    config = small_config(tmp_path, "trainer.save_total_limit=null")
+    train(config)
+    (tmp_path / "run" / "run.json").unlink()
+    shutil.rmtree(tmp_path / "run" / "checkpoint-6")
+    file = tmp_path / "run" / "checkpoint-4" / name
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"checkpoint-4: a file in it is damaged \(.*\); delete"):
+        train(config, resume=True)
+
+
+def test_a_run_that_failed_before_a_step_does_not_block_its_correction(tmp_path):
+    with pytest.raises(ValueError, match=r"model\.name: 'no/such' cannot be loaded"):
+        train(small_config(tmp_path, "model.name=no/such", "trainer.max_steps=1"))
+    train(small_config(tmp_path, "trainer.max_steps=1"))
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path):
+    with locked(tmp_path / "run"), pytest.raises(ValueError, match="another process is at work"):
+        train(small_config(tmp_path))
+    train(small_config(tmp_path, "trainer.max_steps=1"))
+
+
+def test_an_unreadable_picture_in_a_worker_is_one_sentence_too(tmp_path):
+    (tmp_path / "a.png").write_text("not a picture")
+    source = rows_file(tmp_path, {"id": "1", "image": "a.png", "time": "7:05"})
+    with pytest.raises(ValueError, match=r"^\S*rows\.jsonl, line 1: the picture") as error:
+        train(small_config(tmp_path, source, "trainer.dataloader_num_workers=1"))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ("label_smoothing_factor=0.1", "the objective is the loss"),
+        ("average_tokens_across_devices=false", "counts over all ranks"),
+        ("remove_unused_columns=true", "reads examples, not columns"),
+        ("resume_from_checkpoint=x", "--resume"),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(tmp_path, setting, why):
+    with pytest.raises(ValueError, match=why):
+        small_config(tmp_path, f"trainer.{setting}")
+
+
+def test_a_schedule_without_such_a_setting_is_one_sentence(tmp_path):
+    config = small_config(tmp_path, "trainer.lr_scheduler_kwargs={nonsense: 1}")
+    with pytest.raises(
+        ValueError, match=r"^trainer\.lr_scheduler_kwargs: .*argument 'nonsense'\.$"
+    ):
+        train(config)
+
+
+@pytest.mark.parametrize(
+    "setting", ["split_batches: true", "dispatch_batches: true", "even_batches: false"]
+)
+def test_ranks_share_rows_in_one_way(tmp_path, setting):
+    """With the others a step has other rows than are counted, or ranks wait for each other."""
+    config = small_config(tmp_path, f"trainer.accelerator_config={{{setting}}}")
+    with pytest.raises(ValueError, match=r"accelerator_config: ranks share rows in one way"):
+        train(config)
+
+
+@pytest.mark.slow
+def test_what_cannot_be_resumed_is_not(tmp_path):
+    config = small_config(tmp_path, "trainer.save_only_model=true")
+    train(config)
+    (tmp_path / "run" / "run.json").unlink()
+    with pytest.raises(ValueError, match="lack the optimiser's"):
+        train(config, resume=True)
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("mine")
+    with pytest.raises(ValueError, match="is not empty and holds no run"):
+        train(small_config(tmp_path))
+    assert (tmp_path / "run" / "thesis.tex").read_text() == "mine"
+
+
+def test_a_user_s_own_config_in_the_folder_is_left_alone(tmp_path):
+    (tmp_path / "run").mkdir()
+    own = "# my notes\n" + small_config(tmp_path).to_yaml()
+    (tmp_path / "run" / "config.yaml").write_text(own)
+    with pytest.raises(ValueError, match="is not empty and holds no run"):
+        train(small_config(tmp_path))
+    assert (tmp_path / "run" / "config.yaml").read_text() == own
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_was_cut_off_is_not_resumed_from(tmp_path):
+    train(small_config(tmp_path, "trainer.save_total_limit=null"))
+    run = tmp_path / "run"
+    assert last_checkpoint(run).name == "checkpoint-6"
+    (run / "checkpoint-6" / "trainer_state.json").write_text('{"global_st')
+    assert last_checkpoint(run).name == "checkpoint-4"
+    (run / "checkpoint-4" / "trainer_state.json").unlink()
+    assert last_checkpoint(run).name == "checkpoint-2"
+
+
+def rows_file(folder: Path, *rows: dict) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return f"data.train={{path: {folder / 'rows.jsonl'}}}"
+
+
+def test_a_wrong_row_ends_the_run_before_anything_is_written(tmp_path):
+    Image.new("RGB", (60, 60)).save(tmp_path / "a.png")
+    source = rows_file(tmp_path, {"id": "1", "image": "a.png", "time": "25:00"})
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 1: '25:00' is not a time"):
+        train(small_config(tmp_path, source))
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unreadable_picture_is_named_with_its_row(tmp_path):
+    (tmp_path / "a.png").write_text("not a picture")
+    source = rows_file(tmp_path, {"id": "1", "image": "a.png", "time": "7:05"})
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 1: the picture .*a\.png cannot be"):
+        train(small_config(tmp_path, source))
+
+
+def without_digit(folder: Path, digit: str) -> Path:
+    """Copy the tiny checkpoint, with one digit taken out of its tokenizer."""
+    for file in Path(tiny_checkpoint()).iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["§"] = vocabulary.pop(digit)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+def test_a_tokenizer_without_a_digit_is_refused(tmp_path):
+    (tmp_path / "model").mkdir()
+    folder = without_digit(tmp_path / "model", "7")
+    with pytest.raises(ValueError, match=r"no token for the digit 7"):
+        train(small_config(tmp_path, f"model.name={folder}"))
+
+
+@pytest.mark.slow
+def test_what_a_user_can_mend_is_one_sentence_and_exit_code_2(tmp_path):
+    good = write_config(tmp_path)
+    assert "no checkpoint to resume from" in run_to_error(command(good, "--resume"))
+    sentence = run_to_error(command(good, "model.name=no/such-model"))
+    assert "model.name: 'no/such-model' cannot be loaded" in sentence
+    sentence = run_to_error(command(good, "trainer.lr_scheduler_type=cosin"))
+    assert "trainer:" in sentence
+    assert "cosin" in sentence
+
+
+@pytest.mark.slow
+def test_a_real_folder_takes_the_place_of_tiny(tmp_path):
+    train(small_config(tmp_path, f"model.name={tiny_checkpoint()}", "trainer.max_steps=1"))
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+    assert not (tmp_path / "run" / "init").exists()
