@@ -1,6 +1,6 @@
 """Detections and ground truth in the files of other tools.
 
-Text files, one a picture, in a folder or a zip (``res_img_1.txt`` and ``gt_img_1.txt`` belong
+Text files, one an image, in a folder or a zip (``res_img_1.txt`` and ``gt_img_1.txt`` belong
 together, as do two files of one name), UTF-8 with or without a byte order mark, a shape in a line:
 
     x1,y1,x2,y2,x3,y3,x4,y4[,confidence][,text]     quad        found
@@ -37,8 +37,8 @@ _SIZES = {"box": 4, "quad": 8}
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """Shapes by the name of their picture, and the score of each where there is one."""
+class Detections:
+    """Shapes by the name of their image, and the score of each where there is one."""
 
     instances: Mapping[str, Instances]
     scores: Mapping[str, Sequence[float | None]]
@@ -49,7 +49,7 @@ def is_text(path: Path) -> bool:
     return path.is_dir() or path.suffix.lower() == ".zip"
 
 
-def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Pictures:
+def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Detections:
     """Read a folder or a zip of text files.
 
     Args:
@@ -58,7 +58,7 @@ def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Pic
         lines: One of ``LINES``; by the first line when None.
 
     Raises:
-        ValueError: If there is no text file, two are of one picture, or a line cannot be read.
+        ValueError: If there is no text file, two are of one image, or a line cannot be read.
     """
     if lines is not None and lines not in LINES:
         raise ValueError(f"lines is one of {', '.join(LINES)}, not {lines!r}.")
@@ -66,9 +66,9 @@ def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Pic
     instances: dict[str, Instances] = {}
     scores: dict[str, Sequence[float | None]] = {}
     for where, name, content in _text_files(path):
-        picture = re.sub(r"^(?:poly_)?(?:gt|res)_", "", PurePosixPath(name).stem)
-        if picture in instances:
-            raise ValueError(f"{where}: a second file of the picture {picture!r}; keep one.")
+        image = re.sub(r"^(?:poly_)?(?:gt|res)_", "", PurePosixPath(name).stem)
+        if image in instances:
+            raise ValueError(f"{where}: a second file of the image {image!r}; keep one.")
         items, own = [], []
         for number, line in enumerate(content.split("\n"), start=1):
             if line.strip():
@@ -77,10 +77,10 @@ def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Pic
                 item, score = _read_line(line.strip("\r"), lines, declared, truth, at)
                 items.append(item)
                 own.append(score)
-        instances[picture], scores[picture] = Instances(tuple(items)), own
+        instances[image], scores[image] = Instances(tuple(items)), own
     if not instances:
-        raise ValueError(f"{path}: there is no .txt file in it; give one for each picture.")
-    return Pictures(instances, scores)
+        raise ValueError(f"{path}: there is no .txt file in it; give one for each image.")
+    return Detections(instances, scores)
 
 
 def _text_files(path: Path) -> Iterator[tuple[str, str, str]]:
@@ -195,7 +195,7 @@ def read_coco_truth(path: Path) -> dict[str, Any]:
         where = f"{path}, annotation {number}"
         _check_coco_row(row, where)
         if row["image_id"] not in known:
-            raise ValueError(f"{where}: the picture {row['image_id']!r} is not among the images.")
+            raise ValueError(f"{where}: the image {row['image_id']!r} is not among the images.")
     return found
 
 
@@ -217,20 +217,20 @@ def read_coco_results(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def coco_pictures(dataset: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Pictures:
-    """Return annotations or results by picture, labelled with the names of their categories."""
+def coco_detections(dataset: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Detections:
+    """Return annotations or results by image, labelled with the names of their categories."""
     names = {c["id"]: str(c.get("name", c["id"])) for c in dataset["categories"]}
     instances: dict[str, list[Instance]] = {str(image["id"]): [] for image in dataset["images"]}
-    scores: dict[str, list[float | None]] = {picture: [] for picture in instances}
+    scores: dict[str, list[float | None]] = {image_id: [] for image_id in instances}
     for row in rows:
         x, y, width, height = map(float, row["bbox"])
         label = names.get(row["category_id"], str(row["category_id"]))
         ignore = bool(row.get("iscrowd") or row.get("ignore"))
-        picture = str(row["image_id"])
+        image_id = str(row["image_id"])
         item = Instance(Box(x, y, x + width, y + height), label, ignore)
-        instances.setdefault(picture, []).append(item)
-        scores.setdefault(picture, []).append(row.get("score"))
-    return Pictures({k: Instances(tuple(items)) for k, items in instances.items()}, scores)
+        instances.setdefault(image_id, []).append(item)
+        scores.setdefault(image_id, []).append(row.get("score"))
+    return Detections({k: Instances(tuple(items)) for k, items in instances.items()}, scores)
 
 
 def _check_coco_row(row: Any, where: str) -> None:

@@ -111,7 +111,7 @@ def score(
             ``image`` and ``buckets`` (such as ``{"category": "interpolation"}``).
         task_name: The task, where the rows do not name it.
         out: The folder to write to; beside the predictions when None.
-        protocol: One of ``PROTOCOLS``, for answers that are shapes of a picture.
+        protocol: One of ``PROTOCOLS``, for answers that are shapes of an image.
 
     Raises:
         ValueError: If a row lacks something, an id stands twice, or there is nothing to score.
@@ -160,7 +160,7 @@ def check_shapes(read: Answers, protocol: str, predictions: Path) -> None:
     """
     if not isinstance(read.targets[0], Instances):
         raise ValueError(
-            f"{predictions}: the protocol {protocol!r} judges the shapes of a picture, and the "
+            f"{predictions}: the protocol {protocol!r} judges the shapes of an image, and the "
             f"task {read.name!r} answers with something else; leave it out."
         )
 
@@ -271,7 +271,7 @@ def scores_of(
         rows: One for each answer.
         answers: As they were parsed.
         targets: As many.
-        sizes_px: Width and height of each picture, or None.
+        sizes_px: Width and height of each image, or None.
     """
     columns = scorer.judge(answers, targets, sizes_px)
     for i, row in enumerate(rows):

@@ -8,8 +8,8 @@ from typing import Any
 
 from mm_numeric.answers import Instance, Instances, Unreadable
 from mm_numeric.evaluation.formats import (
-    Pictures,
-    coco_pictures,
+    Detections,
+    coco_detections,
     is_text,
     read_coco_results,
     read_coco_truth,
@@ -29,7 +29,7 @@ from mm_numeric.registry import PROTOCOLS, choose, unknown
 from mm_numeric.run_folder import RESULTS
 
 COCO_AP = "coco_ap"
-"""The protocol that ranks: it has no value for each picture, and no interval."""
+"""The protocol that ranks: it has no value for each image, and no interval."""
 
 
 def score_files(
@@ -50,7 +50,7 @@ def score_files(
         out: The folder for results.json and scores.jsonl; nothing is written when None.
 
     Raises:
-        ValueError: If a file or a line cannot be read, or a picture is not in the ground truth.
+        ValueError: If a file or a line cannot be read, or an image is not in the ground truth.
     """
     found, wanted = _read(predictions, truth, lines)
     text = is_text(truth)
@@ -58,12 +58,12 @@ def score_files(
     if name == COCO_AP or name not in PROTOCOLS:
         raise unknown(name, [*PROTOCOLS, COCO_AP], "protocol", str(predictions))
     rows, answers, targets = [], [], []
-    for picture, target in wanted.instances.items():
-        answer: Any = found.instances.get(picture, Unreadable("no file for the picture"))
+    for image, target in wanted.instances.items():
+        answer: Any = found.instances.get(image, Unreadable("no file for the image"))
         read = isinstance(answer, Instances)
         rows.append(
             {
-                "id": picture,
+                "id": image,
                 "image": None,
                 "target": [instance_row(item) for item in target.items],
                 "text": None,
@@ -184,20 +184,20 @@ def ranked_table(figures: Mapping[str, float]) -> str:
     return "\n".join(lines)
 
 
-def _read(predictions: Path, truth: Path, lines: str | None) -> tuple[Pictures, Pictures]:
-    """Read both sides; every picture of the predictions is in the ground truth."""
+def _read(predictions: Path, truth: Path, lines: str | None) -> tuple[Detections, Detections]:
+    """Read both sides; every image of the predictions is in the ground truth."""
     _refuse_mixture(predictions, truth)
     if is_text(truth):
         wanted = read_text_files(truth, truth=True, lines=lines)
         found = read_text_files(predictions, truth=False, lines=lines)
     else:
         dataset, results = read_coco_truth(truth), read_coco_results(predictions)
-        wanted = coco_pictures(dataset, dataset["annotations"])
-        found = coco_pictures(dataset, results)
-    for picture in found.instances:
-        if picture not in wanted.instances:
+        wanted = coco_detections(dataset, dataset["annotations"])
+        found = coco_detections(dataset, results)
+    for image in found.instances:
+        if image not in wanted.instances:
             raise ValueError(
-                f"{predictions}: the picture {picture!r} is not in the ground truth {truth}; take "
+                f"{predictions}: the image {image!r} is not in the ground truth {truth}; take "
                 "it out, or give the truth of it."
             )
     return found, wanted

@@ -85,12 +85,12 @@ class Number:
 
 
 Point = tuple[float, float]
-"""x and y in pixels of the original picture: (0, 0) is the outer corner of its first pixel."""
+"""x and y in pixels of the original image: (0, 0) is the outer corner of its first pixel."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """An upright box, in pixels of the original picture."""
+    """An upright box, in pixels of the original image."""
 
     x1: float
     y1: float
@@ -105,7 +105,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Polygon:
-    """The corners of a shape in their order, in pixels of the original picture.
+    """The corners of a shape in their order, in pixels of the original image.
 
     With one corner it is a point.
     """
@@ -118,7 +118,7 @@ Shape = Box | Polygon
 
 @dataclass(frozen=True)
 class Instance:
-    """One thing in a picture."""
+    """One thing in an image."""
 
     shape: Shape
     label: str = ""
@@ -128,7 +128,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Instances:
-    """What there is in a picture, in an order that the task has declared."""
+    """What there is in an image, in an order that the task has declared."""
 
     items: tuple[Instance, ...]
 
@@ -230,8 +230,8 @@ ROLES = ("free", "x", "y", "hour", "minute")
 
 
 @dataclass(frozen=True)
-class EmbeddedPicture:
-    """A picture that is no file of its own, but part of a table."""
+class EmbeddedImage:
+    """An image that is no file of its own, but part of a table."""
 
     name: str
     """As its row calls it, or the number of the row."""
@@ -251,15 +251,15 @@ class EmbeddedPicture:
         return self.place
 
 
-Picture = Path | EmbeddedPicture
+ImageSource = Path | EmbeddedImage
 
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One question, about one picture or none, and its answer where it is known."""
+    """One question, about one image or none, and its answer where it is known."""
 
     id: str
-    image: Picture | None
+    image: ImageSource | None
     prompt: str
     answer: Any
     """One of the values above; None where the row has no answer."""
@@ -268,7 +268,7 @@ class Example:
     """File and line of the row, for errors."""
 
     size_px: tuple[int, int] | None = None
-    """Width and height of the upright picture, where the row says them."""
+    """Width and height of the upright image, where the row says them."""
 
     buckets: Mapping[str, str] = field(default_factory=dict)
     """What the row says of itself for tables by bucket. Under ``category``, such as

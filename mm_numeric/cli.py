@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
         "--size",
         type=_size,
         metavar="WIDTHxHEIGHT",
-        help="take pictures that are not here, and whose rows do not say it, to be so large",
+        help="take images that are not here, and whose rows do not say it, to be so large",
     )
     look.add_argument("--limit", type=_positive, help="only the first so many questions of each")
     look.add_argument(
@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     predict = verb("predict", "answer rows with a trained model", _predict)
     predict.add_argument("--model", type=Path, required=True, help="the folder of a finished run")
     predict.add_argument("--data", help="rows as .jsonl or .csv (default: the run's test rows)")
-    predict.add_argument("--images", help="the folder that the rows' picture names start from")
+    predict.add_argument("--images", help="the folder that the rows' image names start from")
     predict.add_argument(
         "--out", type=Path, help="where answers are appended (default: MODEL/predictions.jsonl)"
     )
@@ -273,7 +273,7 @@ def _predict(arguments: argparse.Namespace) -> None:
     from mm_numeric.config.data import DataSource
 
     if arguments.images and not arguments.data:
-        raise ValueError("--images says where the pictures of --data are; give --data too.")
+        raise ValueError("--images says where the images of --data are; give --data too.")
     from mm_numeric.inference.generate import predict
     from mm_numeric.run_folder import PREDICTIONS
 

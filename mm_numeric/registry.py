@@ -124,7 +124,7 @@ PROTOCOLS: Mapping[str, str] = {
     "deteval_total_text": "mm_numeric.evaluation.metrics.deteval:DETEVAL_TOTAL_TEXT",
     "deteval_icdar2013": "mm_numeric.evaluation.metrics.deteval:DETEVAL_ICDAR2013",
 }
-"""Ways to judge the shapes of a picture; the first is the default."""
+"""Ways to judge the shapes of an image; the first is the default."""
 
 
 def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:

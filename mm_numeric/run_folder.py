@@ -118,7 +118,8 @@ def read_run(folder: Path) -> Config:
 
 def _read(folder: Path) -> Config:
     where = str(folder / CONFIG)
-    return config_from_dict(read_yaml(folder / CONFIG), where=where, title=folder.name)
+    raw = read_yaml(folder / CONFIG)
+    return config_from_dict(raw, where=where, title=folder.name, stored=True)
 
 
 def _without(config: Config, parts: Set[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""SVG pictures that stand on their own, with the charts of the report in them."""
+"""SVG images that stand on their own, with the charts of the report in them."""
 
 from collections.abc import Sequence
 
@@ -24,12 +24,12 @@ def words(x: float, y: float, text: str, kind: str = "", anchor: str = "start") 
 
 
 def placed(chart: str, x: float, y: float, width: float, height: float) -> str:
-    """Put a chart of the report at a place in a picture."""
+    """Put a chart of the report at a place in an image."""
     at = f'<svg x="{x}" y="{y}" width="{width}" height="{height}" '
     return chart.replace("<svg ", at, 1)
 
 
-def picture(width: float, height: float, spoken: str, parts: Sequence[str]) -> str:
+def image(width: float, height: float, spoken: str, parts: Sequence[str]) -> str:
     """Put parts together to a file that stands on its own."""
     body = "\n".join(parts)
     for name, colour in COLOURS.items():  # viewers of single files often know no CSS variables

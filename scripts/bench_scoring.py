@@ -1,10 +1,10 @@
-"""How long scoring takes, and that it grows with the number of pictures alone.
+"""How long scoring takes, and that it grows with the number of images alone.
 
     python scripts/bench_scoring.py
-    python scripts/bench_scoring.py --pictures 2000 --repeats 5
+    python scripts/bench_scoring.py --images 2000 --repeats 5
 
-Made-up pictures with five words each, most of them found, and one detection that is wrong. Each
-scorer is timed on n, 2n and 4n pictures; a cost that is linear has ratios near 2 and 4. The best of
+Made-up images with five words each, most of them found, and one detection that is wrong. Each
+scorer is timed on n, 2n and 4n images; a cost that is linear has ratios near 2 and 4. The best of
 several rounds is shown, in seconds of one processor, without reading files and without intervals.
 """
 
@@ -40,7 +40,7 @@ def box(x: float, y: float, width: float, height: float, _: float) -> Box:
     return Box(x, y, x + width, y + height)
 
 
-def pictures(
+def images(
     count: int, make: Callable[..., Shape], words: int = WORDS
 ) -> tuple[list[Instances], list[Instances]]:
     """Return predictions and targets."""
@@ -69,7 +69,7 @@ def growth(name: str, score: Callable[..., object], sizes: Sequence[int], repeat
     """Print a line of times and their ratios."""
     taken = []
     for size in sizes:
-        predictions, targets = pictures(size, quad)
+        predictions, targets = images(size, quad)
         taken.append(seconds(lambda p=predictions, t=targets: score(p, t), repeats))  # type: ignore[misc]
     ratios = " ".join(f"{each / taken[0]:6.2f}" for each in taken[1:])
     print(f"{name:<34}" + " ".join(f"{each:8.3f}" for each in taken) + f"   {ratios}")
@@ -78,34 +78,33 @@ def growth(name: str, score: Callable[..., object], sizes: Sequence[int], repeat
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Time scoring.")
-    parser.add_argument("--pictures", type=int, default=500)
+    parser.add_argument("--images", type=int, default=500)
     parser.add_argument("--pairs", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     load = os.getloadavg()[0]
     print(f"{platform.processor() or platform.machine()}, load {load:.1f}, numpy {np.__version__}")
-    sizes = [options.pictures * factor for factor in (1, 2, 4)]
+    sizes = [options.images * factor for factor in (1, 2, 4)]
     head = " ".join(f"{size:>8}" for size in sizes)
-    print(f"{f'pictures of {WORDS} quads':<34}{head}   2n / n 4n / n")
+    print(f"{f'images of {WORDS} quads':<34}{head}   2n / n 4n / n")
     growth("ICDAR 2015, F1, sizes", score_instances, sizes, options.repeats)
     growth("DetEval, Total-Text", score_total_text, sizes, options.repeats)
     growth("DetEval, ICDAR 2013", score_icdar2013, sizes, options.repeats)
 
     each = 10
-    predictions, targets = pictures(max(options.pairs // each**2, 1), box, each)
+    predictions, targets = images(max(options.pairs // each**2, 1), box, each)
     detections, truths = (
-        gather([[item.shape for item in picture.items] for picture in side])
+        gather([[item.shape for item in image.items] for image in side])
         for side in (predictions, targets)
     )
     pairs = len(predictions) * each**2
-    print(f"\n{pairs:,} pairs of boxes, {each} x {each} in {len(predictions):,} pictures")
+    print(f"\n{pairs:,} pairs of boxes, {each} x {each} in {len(predictions):,} images")
     taken = seconds(lambda: overlapping(detections, truths), options.repeats)
     print(f"  shared areas                    {taken:8.3f}")
     taken = seconds(lambda: score_instances(predictions, targets), options.repeats)
     print(f"  scored, all columns             {taken:8.3f}")
     a, b = (
-        [item.shape for picture in side for item in picture.items]
-        for side in (predictions, targets)
+        [item.shape for image in side for item in image.items] for side in (predictions, targets)
     )
     a, b = ((side * (options.pairs // len(side) + 1))[: options.pairs] for side in (a, b))
     taken = seconds(lambda: shape_ious(a, b), options.repeats)

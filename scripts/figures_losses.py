@@ -9,7 +9,7 @@ two_probabilities   what a term charges where the chance is split between digits
 overhead            how long a step of each objective takes (figure 3): of bench.json, or of a run
                     of a few seconds at a small size
 
-Each is an SVG picture, with its numbers in a JSON file of the same name.
+Each is an SVG image, with its numbers in a JSON file of the same name.
 """
 
 import argparse
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether i
 import torch
 from _bench import CE, DIGITS, FULL, Setting, Stand, blocks, known_names
 from _measure import machine, measure
-from _svg import colour_bar, heat, picture, placed, words
+from _svg import colour_bar, heat, image, placed, words
 from torch import Tensor
 
 from mm_numeric.evaluation.report.charts import Axis, Line, line_chart, nice_ticks, tick_text
@@ -200,7 +200,7 @@ def draw_predicted_digit(numbers: Mapping[str, Any]) -> str:
         )
         chart = line_chart(lines, x, y, spoken=spoken, width=wide, height=tall - 20)
         parts.append(placed(chart, at[0], at[1] + 16, wide, tall - 20))
-    return picture(40 + across * wide, top + down * tall + 4, "Loss by predicted digit", parts)
+    return image(40 + across * wide, top + down * tall + 4, "Loss by predicted digit", parts)
 
 
 def scaled(values: Sequence[float]) -> list[tuple[float, float]]:
@@ -262,7 +262,7 @@ def draw_two_probabilities(numbers: Mapping[str, Any]) -> str:
             f"b, chance of {high}</text>"
         )
     width = left + len(numbers["losses"]) * (side + gap)
-    return picture(width, top + side + 54, "Loss by the chances of two wrong digits", parts)
+    return image(width, top + side + 54, "Loss by the chances of two wrong digits", parts)
 
 
 def draw_overhead(numbers: Mapping[str, Any]) -> str:
@@ -307,7 +307,7 @@ def draw_overhead(numbers: Mapping[str, Any]) -> str:
         ]
     x = left + wide * medians[CE] / end
     parts.append(f'<path d="M{x:.1f},{top}V{bottom}" stroke="var(--ink)" stroke-dasharray="4 3"/>')
-    return picture(left + wide + 80, bottom + 34, "Time of a step of each objective", parts)
+    return image(left + wide + 80, bottom + 34, "Time of a step of each objective", parts)
 
 
 if __name__ == "__main__":

@@ -23,12 +23,12 @@ _TIME = re.compile(r"(?<![0-9:])([0-9]{1,2}):([0-9]{2})(?![0-9:])")
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """Pictures of clocks in, times out."""
+    """Images of clocks in, times out."""
 
     version: ClassVar[int] = 1  # raise it when a prompt, a parse or the renderer changes a score
 
     prompt: str = "What time does the clock show? Answer as H:MM."
-    """What is asked with every picture."""
+    """What is asked with every image."""
 
     label_noise_minutes: float = 0.0
     """Standard deviation of Gaussian noise on the times that are trained on, never on those that
@@ -55,12 +55,12 @@ class Clock:
             training: Whether these rows are trained on: only then are labels made noisy.
 
         Raises:
-            ValueError: If a row has no picture, or no time that a dial can show.
+            ValueError: If a row has no image, or no time that a dial can show.
         """
         for where, row in rows:
             image = row.get("image") or row.get("file")
             if not isinstance(image, str) or not image:
-                raise ValueError(f'{where}: no picture; each row needs "image" (or "file").')
+                raise ValueError(f'{where}: no image; each row needs "image" (or "file").')
             time = read_time(row, where)
             identity = image if row.get("id") in (None, "") else str(row["id"])
             if training and self.label_noise_minutes:
@@ -109,7 +109,7 @@ class Clock:
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """What a rendered picture depends on, beside the count and the seed."""
+        """What a rendered image depends on, beside the count and the seed."""
         return asdict(self.face)
 
     def describe(self) -> str:

@@ -1,9 +1,9 @@
 """Find what a phrase speaks of: one box, or a list of boxes with labels.
 
 Rows     {"id": text, "image": path, "phrase": text, "box": [x1, y1, x2, y2]}
-         boxes in pixels of the original, upright picture; "box_xyxy" is the same, "box_xywh" is
+         boxes in pixels of the original, upright image; "box_xyxy" is the same, "box_xywh" is
          [x, y, width, height]; "sentences": [text, ...] is a question each; "width" and "height"
-         of the picture may be given
+         of the image may be given
          with answer: list, in place of the box "instances": [{"box": [...], "label": text}, ...],
          empty where the phrase speaks of nothing; without a phrase all that is there is asked for
 Answer   the box, or the boxes with their labels, as the family writes them
@@ -36,7 +36,7 @@ _EVERYTHING = "every object"  # what is asked for without a phrase
 
 @dataclass(frozen=True, kw_only=True)
 class Grounding:
-    """Pictures and phrases in, boxes out."""
+    """Images and phrases in, boxes out."""
 
     version: ClassVar[int] = 1  # raise it when a prompt, a parse or the renderer changes a score
     reads_by: ClassVar[tuple[str, ...]] = ("answer",)  # fields that say how a text is read
@@ -49,7 +49,7 @@ class Grounding:
     none."""
 
     outside: str = "refuse"
-    """refuse: a box that reaches more than a pixel out of its picture is an error; clip: it is cut
+    """refuse: a box that reaches more than a pixel out of its image is an error; clip: it is cut
     at the edge, in the answer that is trained on."""
 
     scene: SceneStyle = field(default_factory=SceneStyle)
@@ -71,7 +71,7 @@ class Grounding:
             training: Not looked at: the same rows are trained on and tested.
 
         Raises:
-            ValueError: If a row has no picture, no phrase or no box.
+            ValueError: If a row has no image, no phrase or no box.
         """
         for where, row in rows:
             image, size_px = read_image(row, where)
@@ -98,7 +98,7 @@ class Grounding:
         """Write a box, or the boxes that are not ignored.
 
         Raises:
-            ValueError: If one reaches out of the picture.
+            ValueError: If one reaches out of the image.
         """
         items = (Instance(answer),) if isinstance(answer, Box) else answer.items
         written = [item for item in items if not item.ignore]
@@ -125,11 +125,11 @@ class Grounding:
         if box.x2 < box.x1 or box.y2 < box.y1:
             return Unreadable("reversed box", lenient=box)
         if min(box.x2, box.y2) < 0 or box.x1 > frame.width_px or box.y1 > frame.height_px:
-            return Unreadable("outside the picture")
+            return Unreadable("outside the image")
         return box
 
     def record(self, answer: Box | Instances) -> Any:
-        """Return an answer as predictions.jsonl holds it, in pixels of the original picture."""
+        """Return an answer as predictions.jsonl holds it, in pixels of the original image."""
         if isinstance(answer, Box):
             return shape_row(answer)
         return [instance_row(item) for item in answer.items]
@@ -146,7 +146,7 @@ class Grounding:
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """What a rendered picture depends on, beside the count and the seed."""
+        """What a rendered image depends on, beside the count and the seed."""
         return {**asdict(self.scene), "answer": self.answer}
 
     def render(self, folder: Path, count: int, seed: int) -> Path:

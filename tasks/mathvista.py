@@ -1,4 +1,4 @@
-"""Answer a question about a picture with a choice, a number or a list, as MathVista asks.
+"""Answer a question about an image with a choice, a number or a list, as MathVista asks.
 
 Rows     {"id": text, "image": path, "question": text, "answer": text,
           "question_type": "multi_choice" or "free_form",
@@ -38,7 +38,7 @@ _SHOWN = {1: "1.2, 1.3, 1.4", 2: "1.23, 1.34, 1.45"}
 
 @dataclass(frozen=True, kw_only=True)
 class MathVista:
-    """Pictures and questions in, short answers out."""
+    """Images and questions in, short answers out."""
 
     version: ClassVar[int] = 1  # raise it when a prompt or a parse changes a score
 
@@ -60,7 +60,7 @@ class MathVista:
             training: Whether these rows are trained on: MathVista's own may not be.
 
         Raises:
-            ValueError: If a row has no picture, no question or no answer of its form, or is not to
+            ValueError: If a row has no image, no question or no answer of its form, or is not to
                 be trained on.
         """
         for where, row in rows:

@@ -1,7 +1,7 @@
 """Answer questions with a number. The tasks of numbers in text are of this kind.
 
 Rows     {"id": text, "question": text, "answer": number or text}, and for tables by bucket
-         "category", such as interpolation; "image" where a picture goes with the question
+         "category", such as interpolation; "image" where an image goes with the question
 Answer   the number as the row has it: ``-12``, ``3.50``, ``2/7``
 Score    mm_numeric.evaluation.metrics.numbers
 """

@@ -1,8 +1,8 @@
-"""Find every word of a picture: quadrilaterals, polygons or boxes.
+"""Find every word of an image: quadrilaterals, polygons or boxes.
 
 Rows     {"id": text, "image": path, "instances": [{"polygon": [x1, y1, x2, y2, ...],
          "ignore": true or false}, ...]}; or "box": [x1, y1, x2, y2] in place of a polygon;
-         in pixels of the original, upright picture; "width" and "height" of it may be given
+         in pixels of the original, upright image; "width" and "height" of it may be given
 Answer   the shapes that are not ignored, in a declared order, as the family writes them
 Score    mm_numeric.evaluation.metrics.detection, with the truth in the order of the rows, as the
          ICDAR 2015 protocol goes by
@@ -30,23 +30,23 @@ from mm_numeric.tasks.rendering.word_pages import PageStyle, render_pages
 
 @dataclass(frozen=True, kw_only=True)
 class TextDetection:
-    """Pictures in, the shapes of their words out."""
+    """Images in, the shapes of their words out."""
 
     version: ClassVar[int] = 1  # raise it when a prompt, an order or a parse changes a score
 
     prompt: str = "Locate every word."
-    """What is asked with every picture."""
+    """What is asked with every image."""
 
     shape: str = "polygon"
     """polygon: as the rows have them; box: the upright box around each."""
 
     order: str = "raster"
     """Of the answer: raster, by the topmost point, then the leftmost; area, the largest first;
-    random, another for each picture and the same each time; rows, as the rows have them. The truth
+    random, another for each image and the same each time; rows, as the rows have them. The truth
     that is scored against keeps the order of the rows."""
 
     outside: str = "refuse"
-    """refuse: a shape that reaches more than a pixel out of its picture is an error; clip: its
+    """refuse: a shape that reaches more than a pixel out of its image is an error; clip: its
     points are moved to the edge, in the answer that is trained on."""
 
     page: PageStyle = field(default_factory=PageStyle)
@@ -67,7 +67,7 @@ class TextDetection:
             training: Not looked at: the same rows are trained on and tested.
 
         Raises:
-            ValueError: If a row has no picture, or an instance has no shape.
+            ValueError: If a row has no image, or an instance has no shape.
         """
         for where, row in rows:
             image, size_px = read_image(row, where)
@@ -89,7 +89,7 @@ class TextDetection:
         """Write the shapes that are not ignored.
 
         Raises:
-            ValueError: If one reaches out of the picture.
+            ValueError: If one reaches out of the image.
         """
         items = [item for item in answer.items if not item.ignore]
         if self.order == "random":
@@ -112,7 +112,7 @@ class TextDetection:
         return frame.read(text)
 
     def record(self, answer: Instances) -> list[dict[str, Any]]:
-        """Return shapes as predictions.jsonl holds them, in pixels of the original picture."""
+        """Return shapes as predictions.jsonl holds them, in pixels of the original image."""
         return [instance_row(item) for item in answer.items]
 
     def recorded(self, value: Any) -> Instances:
@@ -125,7 +125,7 @@ class TextDetection:
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """What a rendered picture depends on, beside the count and the seed."""
+        """What a rendered image depends on, beside the count and the seed."""
         return asdict(self.page)
 
     def render(self, folder: Path, count: int, seed: int) -> Path:

@@ -197,7 +197,7 @@ def test_with_debug_the_traceback_is_shown(tmp_path):
     ("rows", "message"),
     [
         ('{"image": "a.png", "time": "25:00"}', "line 1: '25:00' is not a time on a 12-hour dial"),
-        ('{"image": "none.png", "time": "7:05"}', "line 1: there is no picture "),
+        ('{"image": "none.png", "time": "7:05"}', "line 1: there is no image "),
     ],
 )
 def test_train_answers_bad_rows_with_one_line(tmp_path, rows, message):
@@ -233,7 +233,7 @@ def test_cp_copies_settings_of_deepspeed_too(capsys, tmp_path):
 
 def test_images_without_data_are_refused(capsys):
     said = fails_with(capsys, "predict", "--model", "x", "--images", "y")
-    assert "--images says where the pictures of --data are; give --data too." in said
+    assert "--images says where the images of --data are; give --data too." in said
 
 
 @pytest.mark.parametrize("option", ["--batch-size", "--max-new-tokens", "--limit"])

@@ -19,8 +19,8 @@ from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import TrainingCollator, make_collator
 from mm_numeric.data.examples import examples_and_errors
 from mm_numeric.data.framing import frame_of, framed, refuse_other_size
-from mm_numeric.data.images import open_picture, picture_size
-from mm_numeric.data.lengths import TooLongError, picture_tokens
+from mm_numeric.data.images import image_size, open_image
+from mm_numeric.data.lengths import TooLongError, image_token_count
 from mm_numeric.evaluation.check_data.findings import Checkup, DataReport, Trained, kind_of
 from mm_numeric.evaluation.score import scorer_of
 from mm_numeric.families.family import Family, Tokens
@@ -34,7 +34,7 @@ def check_data(
     config: Config,
     *,
     limit: int | None = None,
-    pictures: int = 200,
+    images: int = 200,
     size_px: tuple[int, int] | None = None,
 ) -> DataReport:
     """Look at the rows of a config.
@@ -42,9 +42,9 @@ def check_data(
     Args:
         config: The whole job.
         limit: Only the first so many questions of each source.
-        pictures: How many pictures of each source are decoded; of JPEGs behind them the header is
+        images: How many images of each source are decoded; of JPEGs behind them the header is
             read.
-        size_px: What pictures that are not there are taken to be, where their rows do not say it.
+        size_px: What images that are not there are taken to be, where their rows do not say it.
 
     Raises:
         ValueError: If the checkpoint's tokenizer or image processor cannot be loaded.
@@ -72,7 +72,7 @@ def check_data(
         for count, (example, error) in enumerate(islice(found, limit)):
             if example is not None and example.size_px is None and error is not None:
                 example = replace(example, size_px=size_px)
-            _look_at(checkup, looked, example, error, decode=count < pictures)
+            _look_at(checkup, looked, example, error, decode=count < images)
         _look_at_batches(checkup, looked, settings)
         _look_at_lengths(report, checkup)
         _take_the_ceiling(config, checkup)
@@ -102,9 +102,9 @@ def _look_at(
     checkup.questions += 1
     if error is not None and example is not None:
         checkup.fault(
-            "the picture is missing",
+            "the image is missing",
             str(error),
-            "Say with images in the data source where pictures are. Without them places are "
+            "Say with images in the data source where images are. Without them places are "
             "checked where rows give width and height, or all with --size WIDTHxHEIGHT.",
         )
         if example.size_px is None:
@@ -113,9 +113,9 @@ def _look_at(
         checkup.fault(kind_of(str(error)), str(error))
         return
     try:
-        has_picture = error is None and example.image is not None
-        size = _size(example, decode=decode) if has_picture else example.size_px
-        trained, answer, numbers = _trained(collator, example, size, has_picture)
+        has_image = error is None and example.image is not None
+        size = _size(example, decode=decode) if has_image else example.size_px
+        trained, answer, numbers = _trained(collator, example, size, has_image)
     except ValueError as wrong:
         if isinstance(wrong, TooLongError) and collator.fit and collator.fit.too_long == "drop":
             checkup.too_long += 1
@@ -129,12 +129,12 @@ def _look_at(
 
 
 def _size(example: Example, *, decode: bool) -> tuple[int, int]:
-    """Return width and height of an upright picture, and say if its row says otherwise."""
+    """Return width and height of an upright image, and say if its row says otherwise."""
     assert example.image is not None
     try:
-        size = open_picture(example).size if decode else picture_size(example.image)
+        size = open_image(example).size if decode else image_size(example.image)
     except ValueError:
-        size = open_picture(example).size  # says what is wrong, and with which row
+        size = open_image(example).size  # says what is wrong, and with which row
     refuse_other_size(example, size)
     return size
 
@@ -143,14 +143,14 @@ def _trained(
     collator: TrainingCollator,
     example: Example,
     size: tuple[int, int] | None,
-    has_picture: bool,
+    has_image: bool,
 ) -> tuple[Trained, Tokens, list[TokenNumber]]:
     """Write one example as the collator does, and return its answer's tokens and numbers too."""
     family = collator.family
     frame = None if size is None else frame_of(family, example, size)
     if collator.fit is not None:
         frame = collator.fit.frame(example, frame)
-    image_tokens = picture_tokens(family, frame)
+    image_tokens = image_token_count(family, frame)
     answer, numbers = collator.answer(example, frame)
     try:
         question = family.question(example.prompt, image_tokens)
@@ -160,7 +160,7 @@ def _trained(
         collator=collator,
         example=example,
         size_px=size,
-        has_picture=has_picture,
+        has_image=has_image,
         frame=frame,
         question_tokens=len(question),
         image_tokens=image_tokens,
@@ -176,7 +176,7 @@ def _look_at_batches(
 ) -> None:
     """Hold some real batches against what is said here: features, and what is in the loss."""
     family = collator.family
-    there = [t for t in checkup.trained if t.has_picture or t.example.image is None]
+    there = [t for t in checkup.trained if t.has_image or t.example.image is None]
     for trained in there[:: max(len(there) // count, 1)][:count]:
         example, where = trained.example, trained.example.where
         try:
@@ -184,10 +184,10 @@ def _look_at_batches(
         except ValueError as error:
             checkup.fault(kind_of(str(error)), str(error))
             continue
-        if trained.has_picture:
+        if trained.has_image:
             seen, _ = framed(family, example, fit=collator.fit)
             assert seen is not None
-            features = family.features(family.pictures([seen]), settings)
+            features = family.features(family.images([seen]), settings)
             if features != trained.image_tokens:
                 checkup.fault(
                     "image tokens and features differ",
@@ -215,9 +215,9 @@ def _look_at_lengths(report: DataReport, checkup: Checkup) -> None:
         if report.positions is not None and total > report.positions:
             checkup.fault(
                 "longer than the model",
-                f"{where}: {total} tokens ({trained.image_tokens} of the picture), and the model "
+                f"{where}: {total} tokens ({trained.image_tokens} of the image), and the model "
                 f"has {report.positions} positions.",
-                "Show smaller pictures (model.picture), or take the rows out; nothing is cut here.",
+                "Show smaller images (model.image_size), or take the rows out; nothing is cut.",
             )
         if checkup.name == "test" and written > length:
             checkup.fault(
@@ -282,9 +282,9 @@ def _count_numbers(
 
 
 def _inside(trained: Trained) -> Any:
-    """Return what was read back, with its shapes inside the picture.
+    """Return what was read back, with its shapes inside the image.
 
-    In a padded square rounding moves the edge of the picture into the padding, by up to half a
+    In a padded square rounding moves the edge of the image into the padding, by up to half a
     step: that is no fault, and could not be written again.
     """
     answer, frame = trained.read_back, trained.frame
@@ -338,7 +338,7 @@ def _take_notes(report: DataReport) -> None:
         )
     twice, same = _shared(checkups)
     if twice:
-        report.notes.append(f"{twice} test questions ask of a picture that is trained on, too.")
+        report.notes.append(f"{twice} test questions ask of an image that is trained on, too.")
     if same:
         report.notes.append(f"{same} test questions are trained on, too.")
     tiny = sum(_collapsed(t) for checkup in checkups for t in checkup.trained)
@@ -358,8 +358,8 @@ def _collapsed(trained: Trained) -> int:
 
 
 def _shared(checkups: Sequence[Checkup]) -> tuple[int, int]:
-    """Return how many test questions are about a picture that is trained on, or are trained on."""
-    train, test = ([t.example for t in c.trained if t.has_picture] for c in checkups)
+    """Return how many test questions are about an image that is trained on, or are trained on."""
+    train, test = ([t.example for t in c.trained if t.has_image] for c in checkups)
     shown = {example.image for example in train}
     asked, again = ([t.example for t in c.trained if t.example.image is None] for c in checkups)
     prompts = {example.prompt for example in asked}

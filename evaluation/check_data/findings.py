@@ -24,10 +24,10 @@ class Trained:
     collator: TrainingCollator = field(repr=False)
     example: Example
     size_px: tuple[int, int] | None
-    """Of its upright picture."""
+    """Of its upright image."""
 
-    has_picture: bool
-    """Whether the picture is there; without, its size is the row's word."""
+    has_image: bool
+    """Whether the image is there; without, its size is the row's word."""
 
     frame: Frame | None
     question_tokens: int

@@ -1,6 +1,6 @@
 """The page of ``check-data``: samples with their boxes drawn from the labels that are trained.
 
-Left   the picture; the shapes that the labels say, read back through the frame, and under them,
+Left   the image; the shapes that the labels say, read back through the frame, and under them,
        dashed, those of the row
 Right  the tokens, as the model gets them: what is in the loss, and in it what is a number
 """
@@ -15,14 +15,14 @@ from typing import Any
 from PIL import Image
 
 from mm_numeric.answers import Instances, Shape, Unreadable
-from mm_numeric.data.images import open_picture
+from mm_numeric.data.images import open_image
 from mm_numeric.evaluation.check_data.findings import DataReport, Trained, kind_of
 from mm_numeric.evaluation.check_data.text import facts, fault_title, frame_facts, verdict
 from mm_numeric.evaluation.report.html import Section, html_page, html_text, plain
 from mm_numeric.evaluation.report.images import outline
 from mm_numeric.files import write_text
 
-_SHOWN_PX = 640  # the longer edge of a picture on the page
+_SHOWN_PX = 640  # the longer edge of an image on the page
 _TOKENS = 400  # of one sample
 
 _CSS = """
@@ -47,10 +47,10 @@ _CSS = """
 def write_check_page(report: DataReport, path: Path, *, samples: int = 12) -> None:
     """Write what was found, and samples spread over the rows, as one self-contained file.
 
-    A sample whose picture cannot be read, though its header can, is added to the faults.
+    A sample whose image cannot be read, though its header can, is added to the faults.
     """
     config = report.config
-    shown = _samples(report, samples)  # first: a picture that cannot be shown is one more fault
+    shown = _samples(report, samples)  # first: an image that cannot be shown is one more fault
     header = (
         f'<p class="kicker">mm-numeric check-data</p><h1>{html_text(config.title)}</h1>'
         f'<p class="about">{html_text(config.task_name)}, {html_text(report.family.name)}, '
@@ -122,29 +122,29 @@ def _sample(report: DataReport, trained: Trained) -> str:
             f"{trained.size_px[0]} x {trained.size_px[1]} pixels, seen at {view.width_px} x "
             f"{view.height_px}, {trained.image_tokens} image tokens"
         )
-    if trained.size_px is not None and not trained.has_picture:
-        said.append("the picture is missing")
+    if trained.size_px is not None and not trained.has_image:
+        said.append("the image is missing")
     tokens = _tokens(report, trained)
     try:
-        picture = _picture(trained)
+        image = _image(trained)
     except ValueError as error:
         report.checkups[0].fault(kind_of(str(error)), str(error))
-        picture = ""
-        said.append("the picture cannot be read")
+        image = ""
+        said.append("the image cannot be read")
     return (
-        f'<div class="sample"><figure>{picture}<p>{"; ".join(said)}<br>{where}</p>'
+        f'<div class="sample"><figure>{image}<p>{"; ".join(said)}<br>{where}</p>'
         f'</figure><div class="tokens">{tokens}</div></div>'
     )
 
 
-def _picture(trained: Trained) -> str:
-    """Draw a picture with the shapes of its labels over it."""
+def _image(trained: Trained) -> str:
+    """Draw an image with the shapes of its labels over it."""
     if trained.size_px is None:
         return ""
     width, height = trained.size_px
     shown = ""
-    if trained.has_picture:
-        shown = f'<image href="{_data_url(open_picture(trained.example))}" width="{width}" '
+    if trained.has_image:
+        shown = f'<image href="{_data_url(open_image(trained.example))}" width="{width}" '
         shown += f'height="{height}" preserveAspectRatio="none"/>'
     drawn = [f'<path class="row" d="{outline(s)}"/>' for s in _shapes(trained.example.answer)]
     drawn += [f'<path class="labels" d="{outline(s)}"/>' for s in _shapes(trained.read_back)]
@@ -155,10 +155,10 @@ def _picture(trained: Trained) -> str:
     )
 
 
-def _data_url(picture: Image.Image) -> str:
-    picture.thumbnail((_SHOWN_PX, _SHOWN_PX))
+def _data_url(image: Image.Image) -> str:
+    image.thumbnail((_SHOWN_PX, _SHOWN_PX))
     file = io.BytesIO()
-    picture.save(file, "JPEG", quality=80)
+    image.save(file, "JPEG", quality=80)
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 

@@ -51,15 +51,15 @@ def facts(report: DataReport, checkup: Checkup) -> Iterator[tuple[str, str]]:
         return
     sizes = [t.size_px for t in trained if t.size_px is not None]
     if sizes:
-        there = sum(t.has_picture for t in trained)
+        there = sum(t.has_image for t in trained)
         widths, heights = zip(*sizes, strict=True)
         yield (
-            "pictures",
+            "images",
             f"{there:,} of {len(sizes):,} there, {_spread(widths)} wide and {_spread(heights)} "
             "high, in pixels",
         )
         yield "image tokens", _spread([t.image_tokens for t in trained])
-    included = ", the picture's included" if sizes else ""
+    included = ", the image's included" if sizes else ""
     yield "question tokens", _spread([t.question_tokens for t in trained]) + included
     limit = report.config.predict.max_new_tokens
     lengths = _spread([t.answer_tokens for t in trained])
@@ -88,11 +88,11 @@ def ceiling_text(checkup: Checkup) -> str:
 
 
 def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
-    """Yield how the family ends an answer, sees pictures and writes places, name and value."""
+    """Yield how the family ends an answer, sees images and writes places, name and value."""
     family = report.family
     names = family.tokenizer.convert_ids_to_tokens(family.stop_ids)
     yield "answers end with", f"{names[0]}; generation stops at {', '.join(names)}"
-    if not family.takes_pictures:
+    if not family.takes_images:
         return
     coordinates, resize = family.coordinates, family.resize
     settings = {
@@ -102,19 +102,19 @@ def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
         f"{resize.max_pixels:,} pixels",
         "none": "as they are",
     }
-    yield "pictures are", settings[resize.kind]
-    top = "the pixels of the picture" if coordinates.top is None else str(coordinates.top)
+    yield "images are", settings[resize.kind]
+    top = "the pixels of the image" if coordinates.top is None else str(coordinates.top)
     decimals = f", {coordinates.decimals} decimals" if coordinates.decimals else ""
     last = "" if coordinates.clamp == "inclusive" else ", the last step left out"
     yield (
         "places are",
-        f"0 to {top}{last}{decimals}, of the picture as "
+        f"0 to {top}{last}{decimals}, of the image as "
         f"{'seen' if coordinates.space == 'seen' else 'in its file'}, "
         f"{'x' if coordinates.order == 'xy' else 'y'} first, layout {coordinates.layout}",
     )
     steps = [max(t.frame.step_px) for c in report.checkups for t in c.trained if t.frame]
     if steps:
-        yield "one step is", f"{_spread(steps, 2)} pixels of the original picture"
+        yield "one step is", f"{_spread(steps, 2)} pixels of the original image"
 
 
 def _spread(values: Sequence[float], decimals: int = 0) -> str:

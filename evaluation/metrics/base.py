@@ -60,7 +60,7 @@ class Scorer:
     on what its target says of the question; None where it does not."""
 
     lenient: Callable[[Any, tuple[int, int] | None], Any] | None = None
-    """A kinder reading of an answer, given the width and height of its picture where they are
+    """A kinder reading of an answer, given the width and height of its image where they are
     known. The columns of these readings are ``lenient_...``, beside the strict ones."""
 
     def judge(
@@ -71,7 +71,7 @@ class Scorer:
         Args:
             answers: As a task parsed them; ``Unreadable`` or None where it could not.
             targets: As many.
-            sizes_px: Width and height of each picture, or None.
+            sizes_px: Width and height of each image, or None.
 
         Returns:
             One value a row for each column.

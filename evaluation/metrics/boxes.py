@@ -1,12 +1,12 @@
 """Overlap of boxes and polygons, and how well one of them is found.
 
 IoU is the area that two shapes share over the area that either covers, in pixels of the original
-picture, edges where they are: the box [0, 0, 10, 10] has an area of 100 (not 121, as tools say that
+image, edges where they are: the box [0, 0, 10, 10] has an area of 100 (not 121, as tools say that
 count its last pixel in). A box that could not be read has an IoU of 0 and is never left out. A
 reversed box covers nothing. Acc@t is the share of rows with an IoU of at least t, as in RefCOCO's
 scripts (which some write as more than t: for boxes in whole pixels that is rarely another figure).
 The ``lenient`` figures are of the same answers with reversed corners swapped and clipped to the
-picture; they stand beside the strict ones and never in their place.
+image; they stand beside the strict ones and never in their place.
 """
 
 from collections.abc import Sequence
@@ -81,11 +81,11 @@ def size_name(area: float) -> str:
 
 
 def lenient_box(shape: Shape | None, size_px: tuple[int, int] | None) -> Shape | None:
-    """Return a box with its corners in their order and moved into the picture.
+    """Return a box with its corners in their order and moved into the image.
 
     Args:
         shape: A box; another shape, or None, is returned as it is.
-        size_px: Width and height of the picture; nothing is moved where they are not known.
+        size_px: Width and height of the image; nothing is moved where they are not known.
     """
     if not isinstance(shape, Box):
         return shape
@@ -125,7 +125,7 @@ BOXES = Scorer(
         },
         "lenient_*": {
             "variant": "the same, of a kinder reading",
-            "clipping": "to the picture, where its size is written beside the prediction",
+            "clipping": "to the image, where its size is written beside the prediction",
             "reversed corners": "swapped",
         },
     },

@@ -1,14 +1,14 @@
 """COCO's average precision, with a score for every detection, or with none.
 
 pycocotools does the arithmetic: IoU of boxes, 0.50 to 0.95 in steps of 0.05, 101 recalls, at most
-100 detections a picture and label, regions to be ignored as its crowds. What AP needs is a ranking:
+100 detections an image and label, regions to be ignored as its crowds. What AP needs is a ranking:
 a score with each detection, such as the mean probability of its tokens. Boxes of a language model
-come without; with one score for all of them AP depends on the order of pictures (AP50 .474 to .499
+come without; with one score for all of them AP depends on the order of images (AP50 .474 to .499
 of the same boxes, image ids relabelled), so that is refused.
 
 ``ties="averaged"`` takes every order of equal scores at once: the n detections of a tie, t of them
 right, count as t / n right each, which is the mean over all their orders. AP is that of the mean
-curve, and equal to pycocotools' wherever no two scores are equal. Within a picture detections of
+curve, and equal to pycocotools' wherever no two scores are equal. Within an image detections of
 equal score are matched in the order of the answer. With no scores at all, all are one tie.
 """
 
@@ -72,7 +72,7 @@ def average_precision(
     Args:
         predictions: None where the answer could not be read; labels are its categories.
         targets: As many.
-        scores: One for each detection of each picture, higher is surer.
+        scores: One for each detection of each image, higher is surer.
         ties: ``official`` or ``averaged``, see above.
 
     Raises:
@@ -145,28 +145,28 @@ def coco_average_precision(
     }
 
 
-def _listed(pictures: Sequence[Sequence[Instance]]) -> Iterator[tuple[int, Instance]]:
-    """Yield every instance with the number of its picture, from 1."""
-    for image, items in enumerate(pictures, start=1):
+def _listed(images: Sequence[Sequence[Instance]]) -> Iterator[tuple[int, Instance]]:
+    """Yield every instance with the number of its image, from 1."""
+    for image, items in enumerate(images, start=1):
         for item in items:
             yield image, item
 
 
-def _boxes(pictures: Sequence[Sequence[Instance]]) -> Iterator[dict[str, Any]]:
+def _boxes(images: Sequence[Sequence[Instance]]) -> Iterator[dict[str, Any]]:
     """Yield the box around each instance, and its area, as COCO has them."""
-    shapes = gather([[item.shape for item in items] for items in pictures])
+    shapes = gather([[item.shape for item in items] for items in images])
     for (x1, y1, x2, y2), area in zip(shapes.bounds.tolist(), shapes.areas.tolist(), strict=True):
         yield {"bbox": [x1, y1, x2 - x1, y2 - y1], "area": area}
 
 
 def _checked(
-    scores: Sequence[Sequence[float | None] | None], pictures: Sequence[Sequence[Instance]]
+    scores: Sequence[Sequence[float | None] | None], images: Sequence[Sequence[Instance]]
 ) -> Iterator[float | None]:
-    """Yield the score of each detection, None where its picture has none."""
-    for image, (given, items) in enumerate(zip(scores, pictures, strict=True), start=1):
+    """Yield the score of each detection, None where its image has none."""
+    for image, (given, items) in enumerate(zip(scores, images, strict=True), start=1):
         if given is not None and len(given) != len(items):
             raise ValueError(
-                f"picture {image}: {len(given)} scores for {len(items)} detections; give one each."
+                f"image {image}: {len(given)} scores for {len(items)} detections; give one each."
             )
         yield from [None] * len(items) if given is None else given
 
@@ -176,7 +176,7 @@ def _check_images(dataset: Mapping[str, Any], results: Sequence[Mapping[str, Any
     for number, row in enumerate(results, start=1):
         if row["image_id"] not in known:
             raise ValueError(
-                f"detection {number}: the picture {row['image_id']!r} is not among the "
+                f"detection {number}: the image {row['image_id']!r} is not among the "
                 f"{len(known)} of the ground truth; take it out, or give the truth of it."
             )
 
@@ -202,7 +202,7 @@ def _scored(results: Sequence[Mapping[str, Any]], ties: str) -> Sequence[Mapping
     common, count = Counter(row["score"] for row in results).most_common(1)[0]
     if ties == "official" and count == len(results) > 1:
         raise ValueError(
-            f"all {count} scores are {common}: AP would depend on the order of the pictures (AP50 "
+            f"all {count} scores are {common}: AP would depend on the order of the images (AP50 "
             ".474 to .499 were seen of the same boxes); give scores that differ, or average ties "
             "(ties='averaged', --ties averaged)."
         )
@@ -213,11 +213,11 @@ def _averaged_precision(evaluation: Any) -> NDArray[np.float64]:
     """Return ``COCOeval.accumulate``'s precision [t, r, k, a, m], ties averaged."""
     params = evaluation.params
     found: NDArray[np.float64] = np.full_like(evaluation.eval["precision"], -1)
-    pictures, areas = len(params.imgIds), len(params.areaRng)
+    images, areas = len(params.imgIds), len(params.areaRng)
     for k in range(len(params.catIds)):
         for a in range(areas):
-            start = (k * areas + a) * pictures
-            rows = [e for e in evaluation.evalImgs[start : start + pictures] if e is not None]
+            start = (k * areas + a) * images
+            rows = [e for e in evaluation.evalImgs[start : start + images] if e is not None]
             wanted = sum(int((row["gtIgnore"] == 0).sum()) for row in rows)
             if wanted:
                 for m, most in enumerate(params.maxDets):

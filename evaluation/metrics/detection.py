@@ -1,8 +1,8 @@
-"""Many shapes in a picture: what was found of them, and what was found that is not there.
+"""Many shapes in an image: what was found of them, and what was found that is not there.
 
 The figures ``hmean``, ``precision`` and ``recall`` are those of the ICDAR 2015 script of the Robust
 Reading Competition (incidental scene text, localisation), which is used for Total-Text and CTW1500,
-too, with their polygons. In each picture
+too, with their polygons. In each image
 
 1. a detection is left out when more than half of its area is in one region to be ignored;
 2. IoU is the shared area over the sum of both areas less the shared one;
@@ -11,10 +11,10 @@ too, with their polygons. In each picture
 
 precision is matched / detected and recall matched / truths, both summed over the data set.
 
-The figures ``..._at_t`` are of pairs with an IoU of at least t, the best pair of a picture first:
+The figures ``..._at_t`` are of pairs with an IoU of at least t, the best pair of an image first:
 they do not depend on an order. Here a detection in a region to be ignored is left out only if it is
 in no pair, so that the ground truth itself is always a perfect answer. With labels, those of a pair
-must be the same. A missing picture, or an answer that could not be read, is a picture in which
+must be the same. A missing image, or an answer that could not be read, is an image in which
 nothing was found.
 """
 
@@ -51,7 +51,7 @@ def score_instances(
     *,
     labelled: bool = False,
 ) -> dict[str, NDArray[np.float64]]:
-    """Judge each picture.
+    """Judge each image.
 
     Args:
         predictions: None where the answer could not be read, or there is none.
@@ -60,7 +60,7 @@ def score_instances(
             that has no label is ignored under any.
 
     Returns:
-        One value a picture for each column, all of them counts but ``paired_iou``, a sum, and
+        One value an image for each column, all of them counts but ``paired_iou``, a sum, and
         ``unreadable``. ``matched`` and ``detected`` are those of ICDAR 2015, ``truths`` those not
         to be ignored; ``paired_at_t`` counts pairs with an IoU of at least t, the best first, and
         ``counted`` the detections in a pair or outside of ignored regions; ``..._small`` and so on
@@ -79,7 +79,7 @@ def score_instances(
     counts[pairs.detection] = True
 
     def count(shapes: Shapes, which: Any, weights: Any = None) -> NDArray[np.float64]:
-        found = np.bincount(shapes.picture[which], weights, minlength=len(targets))
+        found = np.bincount(shapes.image[which], weights, minlength=len(targets))
         return found.astype(np.float64)
 
     columns = {
@@ -105,7 +105,7 @@ def score_instances(
 
 
 class Paired(NamedTuple):
-    """The shapes of many pictures, and which of them overlap."""
+    """The shapes of many images, and which of them overlap."""
 
     detections: Shapes
     truths: Shapes
@@ -213,7 +213,7 @@ _BUCKETS = {"instances": number_of, "median size": median_size_of}
 SHARED_RULES = {
     "invalid polygons": "made valid (shapely.make_valid), and counted; what covers nothing stays a "
     "detection",
-    "unreadable answer": "nothing was found in the picture; its truths count",
+    "unreadable answer": "nothing was found in the image; its truths count",
     "sums": "over the data set",
 }
 """What is the same for all groups of figures."""
@@ -255,7 +255,7 @@ TEXT_DETECTION = Scorer(
         },
     },
 )
-"""Words of a picture: no labels."""
+"""Words of an image: no labels."""
 
 LABELLED_DETECTION = Scorer(
     columns=partial(score_instances, labelled=True),

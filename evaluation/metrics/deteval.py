@@ -1,7 +1,7 @@
 """DetEval: a word found in parts, or several words found as one, are partly right.
 
 Both scorers go through one-to-one matches, then truths found in parts, then detections that hold
-several truths, and add up a credit for recall and one for precision in each picture. Recall is the
+several truths, and add up a credit for recall and one for precision in each image. Recall is the
 first over the truths, precision the second over the detections, both summed over the data set.
 
 ``deteval_total_text`` is ``Deteval.py`` of the Total-Text repository, with the areas of its
@@ -50,14 +50,14 @@ ICDAR2013 = {
 def score_total_text(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> dict[str, NDArray[np.float64]]:
-    """Judge each picture as Total-Text's DetEval does.
+    """Judge each image as Total-Text's DetEval does.
 
     Args:
         predictions: None where the answer could not be read, or there is none.
         targets: As many.
 
     Returns:
-        One value a picture for each column: the credits for recall and precision, the detections
+        One value an image for each column: the credits for recall and precision, the detections
         that count, the truths, and 0 or 1 for an answer that could not be read.
     """
     detections, truths, pairs, outside, care = paired(predictions, targets, added_px=1.0)
@@ -66,21 +66,21 @@ def score_total_text(
     tau = np.round(pairs.shared / detections.areas[pairs.detection], 2)
 
     sums = np.zeros((len(targets), 2))
-    picture = truths.picture[pairs.truth]
-    starts = np.flatnonzero(np.diff(picture, prepend=-1))
-    for start, end in zip(starts, np.append(starts, len(picture))[1:], strict=True):
+    image = truths.image[pairs.truth]
+    starts = np.flatnonzero(np.diff(image, prepend=-1))
+    for start, end in zip(starts, np.append(starts, len(image))[1:], strict=True):
         rows, row = np.unique(pairs.truth[start:end], return_inverse=True)
         columns, column = np.unique(pairs.detection[start:end], return_inverse=True)
         tables = np.zeros((2, len(rows), len(columns)))
         tables[0, row, column], tables[1, row, column] = sigma[start:end], tau[start:end]
-        sums[picture[start]] = _total_text_credits(*tables)
-    detected = np.bincount(detections.picture[outside], minlength=len(targets))
-    wanted = np.bincount(truths.picture[care], minlength=len(targets))
+        sums[image[start]] = _total_text_credits(*tables)
+    detected = np.bincount(detections.image[outside], minlength=len(targets))
+    wanted = np.bincount(truths.image[care], minlength=len(targets))
     return _columns(sums, detected, wanted, predictions)
 
 
 def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
-    """Return the credits of one picture from area recalls and area precisions."""
+    """Return the credits of one image from area recalls and area precisions."""
     tr, tp, fsc_k, k = (TOTAL_TEXT[name] for name in ("tr", "tp", "fsc_k", "k"))
     recall = precision = 0.0
     truth_free, free = np.ones(sigma.shape[0], np.bool_), np.ones(sigma.shape[1], np.bool_)
@@ -106,7 +106,7 @@ def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
 def score_icdar2013(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> dict[str, NDArray[np.float64]]:
-    """Judge each picture as ICDAR 2013's DetEval does; see ``score_total_text``."""
+    """Judge each image as ICDAR 2013's DetEval does; see ``score_total_text``."""
     sums = np.zeros((len(targets), 2))
     detected, wanted = np.zeros(len(targets)), np.zeros(len(targets))
     for i, (prediction, target) in enumerate(zip(predictions, targets, strict=True)):
@@ -128,7 +128,7 @@ def _icdar2013_credits(
     care: NDArray[np.bool_],
     counts: NDArray[np.bool_],
 ) -> tuple[float, float]:
-    """Return the credits of one picture.
+    """Return the credits of one image.
 
     Args:
         recalls: Shared area over the truth's.

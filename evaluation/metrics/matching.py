@@ -2,7 +2,7 @@
 
 Rows     as ``scores.jsonl`` has them: ``target`` and ``parsed`` are a shape, a list of shapes, or
          None for what could not be read; a shape is {"box": [x1, y1, x2, y2]} or {"polygon": [...]}
-         with "label" and "ignore" where they are wanted, in pixels of the original picture
+         with "label" and "ignore" where they are wanted, in pixels of the original image
 Pairs    one to one, the highest IoU first; a pair is a find from an IoU of 0.5
 """
 
@@ -21,7 +21,7 @@ from mm_numeric.geometry.row_shapes import around, corners
 FIND = THRESHOLDS[0]
 """The IoU from which a true shape is found."""
 
-_FARTHEST_PX = 1e6  # a shape with a corner beyond it is nowhere in a picture
+_FARTHEST_PX = 1e6  # a shape with a corner beyond it is nowhere in an image
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def read_shapes(value: Any, where: str) -> list[Instance]:
 
 
 def is_drawable(shape: Shape) -> bool:
-    """Say whether all corners of a shape are numbers, and near a picture."""
+    """Say whether all corners of a shape are numbers, and near an image."""
     return all(abs(at) <= _FARTHEST_PX for point in corners(shape) for at in point)
 
 

@@ -1,7 +1,7 @@
-"""Shapes of many pictures at once: what each covers, and how much two of a picture share.
+"""Shapes of many images at once: what each covers, and how much two of an image share.
 
-Axes    s shapes and p pairs, those of the first picture first
-Units   pixels of the original picture, edges where they are: the box [0, 0, 10, 10] covers 100
+Axes    s shapes and p pairs, those of the first image first
+Units   pixels of the original image, edges where they are: the box [0, 0, 10, 10] covers 100
 
 A polygon whose boundary crosses or touches itself is made valid: inside is what it goes round an
 odd number of times. What cannot cover anything (a reversed box, a point, a line, a shape with a
@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 FARTHEST_PX = 1e9
-"""A shape with a corner beyond it is no place in a picture."""
+"""A shape with a corner beyond it is no place in an image."""
 
 _PAIRS_AT_ONCE = 1_000_000
 _CORNERS = attrgetter("x1", "y1", "x2", "y2")
@@ -32,10 +32,10 @@ _CORNERS = attrgetter("x1", "y1", "x2", "y2")
 
 @dataclass(frozen=True)
 class Shapes:
-    """The shapes of many pictures, one picture after another."""
+    """The shapes of many images, one image after another."""
 
-    picture: Ints
-    """Which picture each is in, [s]."""
+    image: Ints
+    """Which image each is in, [s]."""
 
     bounds: Floats
     """x1, y1, x2, y2 of the upright box around each, [s, 4]; zeros where it covers nothing."""
@@ -55,7 +55,7 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Which detections share an area with which truths of their picture, truth by truth."""
+    """Which detections share an area with which truths of their image, truth by truth."""
 
     detection: Ints
     """[p]."""
@@ -71,10 +71,10 @@ class Pairs:
         return Pairs(self.detection[chosen], self.truth[chosen], self.shared[chosen])
 
 
-def gather(pictures: Sequence[Sequence[Shape]]) -> Shapes:
-    """Return the shapes of pictures, one picture after another."""
-    shapes = list(chain.from_iterable(pictures))
-    picture = np.repeat(np.arange(len(pictures)), [len(each) for each in pictures])
+def gather(images: Sequence[Sequence[Shape]]) -> Shapes:
+    """Return the shapes of images, one image after another."""
+    shapes = list(chain.from_iterable(images))
+    image = np.repeat(np.arange(len(images)), [len(each) for each in images])
     is_box = np.fromiter((isinstance(shape, Box) for shape in shapes), np.bool_, len(shapes))
     bounds, areas = np.zeros((len(shapes), 4)), np.zeros(len(shapes))
     polygons = np.full(len(shapes), None, dtype=object)
@@ -87,7 +87,7 @@ def gather(pictures: Sequence[Sequence[Shape]]) -> Shapes:
         areas[~is_box] = shapely.area(polygons[~is_box])
         around = shapely.bounds(polygons[~is_box])
         bounds[~is_box] = np.where(areas[~is_box, None] > 0, around, 0)
-    return Shapes(picture, bounds, areas, is_box, polygons, made_valid | (areas == 0))
+    return Shapes(image, bounds, areas, is_box, polygons, made_valid | (areas == 0))
 
 
 def shared_areas(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints) -> Floats:
@@ -111,7 +111,7 @@ def ious(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints, shared: Floats) -> Floats
 
 
 def overlapping(detections: Shapes, truths: Shapes) -> Pairs:
-    """Return every pair of one picture that shares an area, truth by truth."""
+    """Return every pair of one image that shares an area, truth by truth."""
     nothing = np.empty(0, dtype=np.int64)
     found = [Pairs(nothing, nothing, np.empty(0))]
     for detection, truth in _candidates(detections, truths):
@@ -150,11 +150,11 @@ def one_to_one(pairs: Pairs) -> Bools:
 
 
 def _candidates(detections: Shapes, truths: Shapes) -> Iterator[tuple[Ints, Ints]]:
-    """Yield all pairs within a picture, truth by truth, so many at a time."""
-    pictures = int(max(detections.picture.max(initial=-1), truths.picture.max(initial=-1))) + 1
-    counts = np.bincount(detections.picture, minlength=pictures)
+    """Yield all pairs within an image, truth by truth, so many at a time."""
+    images = int(max(detections.image.max(initial=-1), truths.image.max(initial=-1))) + 1
+    counts = np.bincount(detections.image, minlength=images)
     starts = np.cumsum(counts) - counts
-    per_truth = counts[truths.picture]
+    per_truth = counts[truths.image]
     ends = np.cumsum(per_truth)
     first = 0
     while first < len(per_truth):
@@ -167,7 +167,7 @@ def _candidates(detections: Shapes, truths: Shapes) -> Iterator[tuple[Ints, Ints
             + np.arange(len(truth))
             - np.repeat(ends[some] - per_truth[some], per_truth[some])
         )
-        yield nth + starts[truths.picture[truth]], truth
+        yield nth + starts[truths.image[truth]], truth
         first = last
 
 

@@ -228,7 +228,7 @@ def _deviations(marks: Mapping[str, Mark], scores: Scores) -> Section:
 
 
 def _cases(scores: Scores) -> list[tuple[float, str]]:
-    """Return (mean deviation over objectives and seeds, id) of every picture, worst first."""
+    """Return (mean deviation over objectives and seeds, id) of every image, worst first."""
     deviations: dict[str, list[float]] = defaultdict(list)
     for rows in scores.values():
         for row in rows:
@@ -249,7 +249,7 @@ def told(row: Row) -> str:
 
 
 def _hands(minutes: int, ink: str, wider: float = 0) -> str:
-    """Draw an hour and a minute hand from the middle of a 100 by 100 picture."""
+    """Draw an hour and a minute hand from the middle of a 100 by 100 image."""
     return "".join(
         f'<path transform="rotate({turn:g} 50 50)" d="M50,50V{50 - length}" {ink} '
         f'stroke-width="{width + wider:g}"/>'
@@ -257,8 +257,8 @@ def _hands(minutes: int, ink: str, wider: float = 0) -> str:
     )
 
 
-def _tile(mark: Mark, row: Row, picture: str, seed_index: int) -> str:
-    """Draw one answer over its picture."""
+def _tile(mark: Mark, row: Row, image: str, seed_index: int) -> str:
+    """Draw one answer over its image."""
     target, read = minutes_of(row["target"]), minutes_of(row["parsed"])
     drawn = [] if target is None else [(target, f'stroke="{_TRUE}"')]
     if read is not None and read != target:
@@ -272,27 +272,27 @@ def _tile(mark: Mark, row: Row, picture: str, seed_index: int) -> str:
     return (
         f'<figure class="tile s{seed_index} {state}"><figcaption>{who(mark)}</figcaption>'
         f'<svg viewBox="0 0 100 100" role="img" aria-label="{html_text(mark.name, 60)}: {words}">'
-        f'<title>{words}</title><use href="#{picture}" opacity=".62"/>{hands}</svg>'
+        f'<title>{words}</title><use href="#{image}" opacity=".62"/>{hands}</svg>'
         f'<span class="words">{words.replace(" min", "&nbsp;min")}</span></figure>'
     )
 
 
-def _picture(folder: Path, name: str, anchor: str) -> tuple[str, bool]:
-    """Return a picture as an SVG definition, and whether it could be opened."""
+def _image(folder: Path, name: str, anchor: str) -> tuple[str, bool]:
+    """Return an image as an SVG definition, and whether it could be opened."""
     image = open_upright(folder / name)
     if image is None:
         label = html_text(Path(name).name, 20)
         style = 'x="50" text-anchor="middle" style="font:8px sans-serif;fill:#39424f"'
         return (
             f'<g id="{anchor}"><rect width="100" height="100" fill="#c9ced6"/>'
-            f'<text y="86" {style}>no picture</text><text y="95" {style}>{label}</text></g>'
+            f'<text y="86" {style}>no image</text><text y="95" {style}>{label}</text></g>'
         ), False
     url = data_url(image, SIDE_PX)
     return f'<image id="{anchor}" width="100" height="100" href="{url}"/>', True
 
 
 def _gallery(folder: Path, marks: Mapping[str, Mark], scores: Scores) -> Section:
-    """Write the chapter that shows the answers on their pictures."""
+    """Write the chapter that shows the answers on their images."""
     cases = _cases(scores)
     worst = cases[:WORST]
     middle = max(len(worst), (len(cases) - TYPICAL) // 2)
@@ -302,7 +302,7 @@ def _gallery(folder: Path, marks: Mapping[str, Mark], scores: Scores) -> Section
     definitions, missing = [], 0
     shown: dict[str, str] = {}
     for index, (mean, id_) in enumerate(worst + typical):
-        picture = f"picture{index}"
+        image = f"image{index}"
         answers = [
             (marks[name], by_id[name, seed][id_], place)
             for place, seed in enumerate(seeds)
@@ -310,17 +310,17 @@ def _gallery(folder: Path, marks: Mapping[str, Mark], scores: Scores) -> Section
             if id_ in by_id.get((name, seed), {})
         ]
         row = answers[0][1]
-        definition, found = _picture(folder, str(row["image"]), picture)
+        definition, found = _image(folder, str(row["image"]), image)
         definitions.append(definition)
         missing += not found
-        tiles = "".join(_tile(mark, answer, picture, place) for mark, answer, place in answers)
+        tiles = "".join(_tile(mark, answer, image, place) for mark, answer, place in answers)
         shown[id_] = (
             f'<article class="case"><div class="truth"><svg viewBox="0 0 100 100" role="img" '
-            f'aria-label="test picture {html_text(id_, 60)}"><use href="#{picture}"/></svg><p><b>'
+            f'aria-label="test image {html_text(id_, 60)}"><use href="#{image}"/></svg><p><b>'
             f"{html_text(row['target'], 20)}</b><br>{html_text(id_, 60)}<br>"
             f'{mean:.0f} min off on average</p></div><div class="tiles">{tiles}</div></article>'
         )
-    absent = f" {missing} of the {len(shown)} pictures could not be opened." if missing else ""
+    absent = f" {missing} of the {len(shown)} images could not be opened." if missing else ""
     few, more, middling = (
         "".join(shown[id_] for _, id_ in cases)
         for cases in (worst[:FOLDED], worst[FOLDED:], typical)
@@ -331,7 +331,7 @@ def _gallery(folder: Path, marks: Mapping[str, Mark], scores: Scores) -> Section
         f"{' and seeds' if len(seeds) > 1 else ''}.{absent}</p>"
         f'<p class="note"><span class="key" style="background:{_TRUE}"></span>the true time, '
         f'<span class="key dashed" style="color:{_READ}"></span>the time that was read. Hands are '
-        "drawn upright from the middle of the picture; the face below may be turned or moved.</p>"
+        "drawn upright from the middle of the image; the face below may be turned or moved.</p>"
         f"{_seed_switch(seeds)}{few}"
     )
     if more:
@@ -374,7 +374,7 @@ def _worst_table(
     by_id: Mapping[tuple[str, int], Mapping[str, Row]],
     seed: int,
 ) -> str:
-    """List the worst pictures: the true time and what every objective read with one seed."""
+    """List the worst images: the true time and what every objective read with one seed."""
     names = [name for name in marks if (name, seed) in by_id]
     rows = []
     for mean, id_ in worst:
@@ -382,6 +382,6 @@ def _worst_table(
         target = next((a["target"] for a in answers if a), NOTHING)
         reads = [markdown_text(_short(answer), 44) for answer in answers]
         rows.append([markdown_text(id_, 60), markdown_text(target, 20), *reads, f"{mean:.0f}"])
-    header = ["picture", "true", *map(markdown_name, names), "mean minutes off"]
+    header = ["image", "true", *map(markdown_name, names), "mean minutes off"]
     intro = f"The worst {len(rows)}, as read with seed {seed}; in quotes what could not be read."
     return f"{intro}\n\n{markdown_table(header, rows)}\n"

@@ -1,4 +1,4 @@
-"""Pictures and shapes as a page holds them: data URLs, and outlines as SVG paths."""
+"""Images and shapes as a page holds them: data URLs, and outlines as SVG paths."""
 
 import base64
 import io
@@ -9,11 +9,11 @@ from PIL import Image, ImageOps
 from mm_numeric.answers import Shape
 from mm_numeric.geometry.row_shapes import corners
 
-_PLAIN_PX = 64  # up to here a picture is kept as it is: its noise is part of the task
+_PLAIN_PX = 64  # up to here an image is kept as it is: its noise is part of the task
 
 
 def open_upright(path: Path) -> Image.Image | None:
-    """Load a picture as RGB, turned upright as its EXIF says; None where it cannot be opened."""
+    """Load an image as RGB, turned upright as its EXIF says; None where it cannot be opened."""
     try:
         with Image.open(path) as opened:
             return ImageOps.exif_transpose(opened).convert("RGB")
@@ -22,7 +22,7 @@ def open_upright(path: Path) -> Image.Image | None:
 
 
 def data_url(image: Image.Image, side_px: int) -> str:
-    """Return a picture as a data URL, its longer edge shrunk to ``side_px``."""
+    """Return an image as a data URL, its longer edge shrunk to ``side_px``."""
     small = image.copy()
     small.thumbnail((side_px, side_px))
     buffer = io.BytesIO()

@@ -98,17 +98,17 @@ def _what(answer: Instance | None, *, one_each: bool) -> str:
 def _worth(fits: Sequence[Fit], answer: Instance | None, *, one_each: bool) -> str:
     """Say what a model gets that does not look."""
     if answer is None:
-        return "There is nothing to be found in these pictures."
+        return "There is nothing to be found in these images."
     edges = ", ".join(f"{edge:.0f}" for point in answer.shape.points for edge in point)
     own = fits[-1]
     figures = [f"{'Acc' if one_each else 'recall'}@{FIND:g} {_percent(own.at(FIND))}"]
     figures += [] if one_each else [f"precision@{FIND:g} {_percent(own.precision)}"]
     return (
         f"The mean box, [{edges}] in pixels, is the mean of the test rows’ own boxes. Answering it "
-        f"{'every time' if one_each else 'once in every picture'}"
+        f"{'every time' if one_each else 'once in every image'}"
         f"{f', as “{answer.label}”,' if answer.label else ''} comes to "
         f"{', '.join(figures)} and a mean IoU of {_iou(own.mean_iou())}: what is no better has "
-        "not seen the picture."
+        "not seen the image."
     )
 
 

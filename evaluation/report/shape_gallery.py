@@ -1,4 +1,4 @@
-"""The chapters of a report on shapes in pictures: overlap, sizes, a gallery, broken answers.
+"""The chapters of a report on shapes in images: overlap, sizes, a gallery, broken answers.
 
 Rows     as ``scores.jsonl`` has them: id, image, target, text, parsed, reason, and of the scorer
          iou, or matched, detected and truths; prompt, cut and malformed where they are there
@@ -134,7 +134,7 @@ class _Case:
 
 
 def _cases(marks: Mapping[str, Mark], scores: Scores, paired: PairedRuns, seed: int) -> list[_Case]:
-    """Return every picture once, with the worst of its rows, worst first."""
+    """Return every image once, with the worst of its rows, worst first."""
     answers: dict[str, dict[str, tuple[Row, Paired]]] = defaultdict(dict)
     for name in marks:
         if (name, seed) in scores:
@@ -148,9 +148,9 @@ def _cases(marks: Mapping[str, Mark], scores: Scores, paired: PairedRuns, seed: 
     for id_ in sorted(answers, key=lambda i: (means[i], i)):
         row, _ = next(iter(answers[id_].values()))
         image = row["image"] if isinstance(row["image"], str) else None
-        picture = (image, None if image else id_)
-        if picture not in cases:
-            cases[picture] = _Case(
+        key = (image, None if image else id_)
+        if key not in cases:
+            cases[key] = _Case(
                 id=id_,
                 image=image,
                 prompt=str(row.get("prompt") or ""),
@@ -164,7 +164,7 @@ def _cases(marks: Mapping[str, Mark], scores: Scores, paired: PairedRuns, seed: 
 def gallery_section(
     folder: Path, marks: Mapping[str, Mark], scores: Scores, paired: PairedRuns
 ) -> Section:
-    """Write the chapter that draws the answers over their pictures."""
+    """Write the chapter that draws the answers over their images."""
     seeds = sorted({seed for _, seed in scores})
     cases = _cases(marks, scores, paired, seeds[0])
     total = len(cases)
@@ -173,21 +173,21 @@ def gallery_section(
         rest = cases[WORST:]
         cases = cases[:WORST] + [rest[len(rest) * (k + 1) // SPREAD - 1] for k in range(SPREAD)]
     asked = len({case.prompt for case in cases}) > 1
-    shown = [_show(folder, case, f"picture{i}", asked=asked) for i, case in enumerate(cases)]
+    shown = [_show(folder, case, f"image{i}", asked=asked) for i, case in enumerate(cases)]
     names = [name for name in marks if (name, seeds[0]) in scores]
     articles = [
         _article(case, marks, on, total, asked=asked) for case, on in zip(cases, shown, strict=True)
     ]
     intro = _intro(cases[0], total, seeds)
     if any(on.is_cut for on in shown):
-        intro += " Where shapes are small, the picture is cut to where they are."
-    missing = sum(not on.is_picture for on in shown)
-    intro += f" {missing} of the {len(cases)} pictures could not be opened." if missing else ""
+        intro += " Where shapes are small, the image is cut to where they are."
+    missing = sum(not on.is_image for on in shown)
+    intro += f" {missing} of the {len(cases)} images could not be opened." if missing else ""
     definitions = (on.definition(case.truth) for case, on in zip(cases, shown, strict=True))
     ignored = any(case.truth.ignored for case in cases)
 
     def group(some: Sequence[str]) -> str:
-        # One objective leaves room for several pictures beside each other.
+        # One objective leaves room for several images beside each other.
         return f'<div class="{"alone" if len(names) == 1 else "all"}">{"".join(some)}</div>'
 
     html = (
@@ -203,7 +203,7 @@ def gallery_section(
         )
     return Section(
         anchor="gallery",
-        title="On the picture",
+        title="On the image",
         html=html,
         markdown=f"{intro}\n\n{_twin(cases, names, asked=asked)}",
         css=CSS + _CSS,
@@ -211,14 +211,14 @@ def gallery_section(
 
 
 def _show(folder: Path, case: _Case, anchor: str, *, asked: bool) -> Canvas:
-    """Open the picture of a case; a question may speak of all of it, and then it is not cut."""
+    """Open the image of a case; a question may speak of all of it, and then it is not cut."""
     path = None if case.image is None else folder / case.image
     answers = [own for _, own in case.answers.values()]
     return canvas(path, answers, anchor, whole=asked or case.one_each)
 
 
 def _article(case: _Case, marks: Mapping[str, Mark], on: Canvas, total: int, *, asked: bool) -> str:
-    """Draw what all objectives made of one picture, beside each other."""
+    """Draw what all objectives made of one image, beside each other."""
     tiles = "".join(
         tile(mark, *case.answers[name], on, f"{on.anchor}a{place}")
         for place, (name, mark) in enumerate(marks.items())
@@ -236,11 +236,11 @@ def _article(case: _Case, marks: Mapping[str, Mark], on: Canvas, total: int, *, 
 
 
 def _intro(worst: _Case, total: int, seeds: Sequence[int]) -> str:
-    """Say which pictures are shown, and whose answers."""
-    which = "The only picture" if total == 1 else f"All {total} pictures, the worst first"
+    """Say which images are shown, and whose answers."""
+    which = "The only image" if total == 1 else f"All {total} images, the worst first"
     if total > WORST + SPREAD:
         which = (
-            f"The {WORST} worst of {total:,} pictures, and {SPREAD} spread evenly over the rest, "
+            f"The {WORST} worst of {total:,} images, and {SPREAD} spread evenly over the rest, "
             "so that not only failures are seen"
         )
     figure = "IoU" if worst.one_each else "share of shapes, true and answered, that matched"
@@ -252,12 +252,12 @@ def _intro(worst: _Case, total: int, seeds: Sequence[int]) -> str:
 
 
 def _twin(cases: Sequence[_Case], names: Sequence[str], *, asked: bool) -> str:
-    """List the pictures that are shown: what each objective made of them."""
+    """List the images that are shown: what each objective made of them."""
     rows = []
     for case in cases:
         found = [case.answers[name][0] if name in case.answers else None for name in names]
         words = [NOTHING if row is None else markdown_text(told(row), 160) for row in found]
         question = [markdown_text(case.prompt, 120)] if asked else []
         rows.append([markdown_text(case.id, 60), *question, *words, case.figure])
-    head = ["picture", *(["question"] if asked else []), *map(markdown_name, names), "mean"]
+    head = ["image", *(["question"] if asked else []), *map(markdown_name, names), "mean"]
     return markdown_table(head, rows)

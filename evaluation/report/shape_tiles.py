@@ -1,4 +1,4 @@
-"""One answer drawn over its picture: the true shapes, the answered ones, and what became of them.
+"""One answer drawn over its image: the true shapes, the answered ones, and what became of them.
 
 Rows     as ``scores.jsonl`` has them: parsed, reason, text, and of the scorer iou, or matched,
          detected and truths; cut and malformed where they are there
@@ -22,9 +22,9 @@ Row = Mapping[str, Any]
 COUNTS = ("matched", "detected", "truths")
 POINTS = 2000  # drawn of one answer at most: a model that repeats itself must not fill the page
 SIDE_PX = 640
-_ROOM = 0.06  # around the shapes that a picture is cut to, as a share of its longer edge
+_ROOM = 0.06  # around the shapes that an image is cut to, as a share of its longer edge
 _LEAST = 1 / 3  # of each edge is left by a cut
-_MOST = 0.75  # of a picture may be left by a cut, or it is shown whole
+_MOST = 0.75  # of an image may be left by a cut, or it is shown whole
 _FIXED = 'vector-effect="non-scaling-stroke"'  # not in CSS: its rules do not reach into <use>
 CSS = """
 .over { overflow: hidden; max-height: 300px; }
@@ -72,7 +72,7 @@ def told(row: Row) -> str:
 
 
 class View(NamedTuple):
-    """A part of a picture, in its pixels."""
+    """A part of an image, in its pixels."""
 
     left: float
     top: float
@@ -82,18 +82,18 @@ class View(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Canvas:
-    """A picture that shapes are drawn over."""
+    """An image that shapes are drawn over."""
 
     anchor: str
     """What the page calls it."""
 
     view: View
-    """What is shown of the original, upright picture."""
+    """What is shown of the original, upright image."""
 
     shown: str
-    """The picture as SVG, or a grey ground that says it could not be opened."""
+    """The image as SVG, or a grey ground that says it could not be opened."""
 
-    is_picture: bool
+    is_image: bool
     is_cut: bool = False
 
     def path(self, instances: Sequence[Instance]) -> str:
@@ -103,7 +103,7 @@ class Canvas:
         return "".join(outline(shape, decimals) for shape in shapes)
 
     def definition(self, own: Paired) -> str:
-        """Return the picture and its true shapes as definitions that tiles use."""
+        """Return the image and its true shapes as definitions that tiles use."""
         lines = f'{_FIXED} d="{self.path(own.ignored)}"'
         return (
             f'<g id="{self.anchor}">{self.shown}<path class="halo" {lines}/>'
@@ -113,7 +113,7 @@ class Canvas:
 
 
 def canvas(path: Path | None, answers: Sequence[Paired], anchor: str, *, whole: bool) -> Canvas:
-    """Open a picture to draw over.
+    """Open an image to draw over.
 
     Args:
         path: Its file; where there is none, the canvas is as large as the shapes need.
@@ -131,20 +131,20 @@ def canvas(path: Path | None, answers: Sequence[Paired], anchor: str, *, whole: 
         place = f'x="{left}" y="{top}" width="{width}" height="{height}"'
         shown = f'<image {place} preserveAspectRatio="none" href="{url}"/>'
         is_cut = (width, height) != image.size
-        return Canvas(anchor=anchor, view=view, shown=shown, is_picture=True, is_cut=is_cut)
+        return Canvas(anchor=anchor, view=view, shown=shown, is_image=True, is_cut=is_cut)
     wide = max([1.1 * box.x2 for box in boxes if box.x2 > 0], default=100.0)
     high = max([1.1 * box.y2 for box in boxes if box.y2 > 0], default=100.0)
     style = f'text-anchor="middle" style="font:{wide / 14:.1f}px sans-serif;fill:#39424f"'
-    label = html_text("no picture" if path is None else f"no picture: {path.name}", 30)
+    label = html_text("no image" if path is None else f"no image: {path.name}", 30)
     shown = (
         f'<rect width="{wide:g}" height="{high:g}" fill="#c9ced6"/>'
         f'<text x="{wide / 2:g}" y="{high / 2:g}" {style}>{label}</text>'
     )
-    return Canvas(anchor=anchor, view=View(0, 0, wide, high), shown=shown, is_picture=False)
+    return Canvas(anchor=anchor, view=View(0, 0, wide, high), shown=shown, is_image=False)
 
 
 def _view(size_px: tuple[int, int], boxes: Sequence[Box]) -> View:
-    """Return where the shapes are, with room around them and the picture's own proportions."""
+    """Return where the shapes are, with room around them and the image's own proportions."""
     width, height = size_px
     if not boxes:
         return View(0, 0, width, height)
@@ -164,7 +164,7 @@ def _view(size_px: tuple[int, int], boxes: Sequence[Box]) -> View:
 
 
 def tile(mark: Mark, row: Row, own: Paired, on: Canvas, anchor: str) -> str:
-    """Draw one answer and the true shapes over a picture, and say what became of it."""
+    """Draw one answer and the true shapes over an image, and say what became of it."""
     one = "iou" in row  # whose IoU says enough; among several it must be seen which are wrong
     missed = [t for t, found in zip(own.truths, own.found, strict=True) if not (found or one)]
     drawn = _first(own.answers)
@@ -173,7 +173,7 @@ def tile(mark: Mark, row: Row, own: Paired, on: Canvas, anchor: str) -> str:
     ]
     good = list(compress(drawn, (not w for w in wrong)))
     left, top, width, height = on.view
-    edge = 0.015 * max(width, height)  # lines at the edge of the picture are seen whole
+    edge = 0.015 * max(width, height)  # lines at the edge of the image are seen whole
     box = left - edge, top - edge, width + 2 * edge, height + 2 * edge
     words = told(row)
     if len(drawn) < len(own.answers):

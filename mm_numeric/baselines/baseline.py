@@ -136,13 +136,13 @@ def with_baseline(family: type[Family], value: Any, where: str) -> type[Family]:
         where: The config and the field, for errors.
 
     Raises:
-        ValueError: If there is no such baseline, or the family sees pictures.
+        ValueError: If there is no such baseline, or the family sees images.
     """
     kind = read_baseline(value, where).kind
-    if family.takes_pictures:
+    if family.takes_images:
         raise ValueError(
             f"{where}: baselines are for families that read text alone (causal_lm, t5), and "
-            f"{family.name} takes pictures; leave it out."
+            f"{family.name} takes images; leave it out."
         )
     # a sentence's `head` is the family's and what is new
     parts = {part: rf"(?!{MODULES})(?:{pattern})" for part, pattern in family.parts.items()}

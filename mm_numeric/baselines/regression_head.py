@@ -98,13 +98,13 @@ class RegressionHead(Baseline):
         input_ids: Tensor,
         attention_mask: Tensor,
         answered: Tensor,
-        pictures: dict[str, Tensor],
+        images: dict[str, Tensor],
     ) -> dict[str, Any]:
         """Return what the model's forward takes: a number behind a question is not read."""
         carries, _ = read_values(input_ids)
         input_ids = input_ids.masked_fill(carries, self.pad_id)
         inputs: dict[str, Any] = super().model_inputs(  # type: ignore[safe-super]
-            input_ids, attention_mask & ~carries, answered, pictures
+            input_ids, attention_mask & ~carries, answered, images
         )
         return inputs
 

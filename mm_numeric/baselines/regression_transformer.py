@@ -152,9 +152,9 @@ class RegressionTransformer(Baseline):
             for position, place in zip(number.positions, number.places, strict=True)
         }
 
-    def _tokenised(self, text: str, with_picture: bool) -> list[int]:
+    def _tokenised(self, text: str, with_image: bool) -> list[int]:
         """Return the tokens of a question."""
-        ids = super()._tokenised(text, with_picture)  # type: ignore[safe-super]
+        ids = super()._tokenised(text, with_image)  # type: ignore[safe-super]
         return self._with_places(ids)
 
     def answer(self, text: str) -> Tokens:

@@ -163,9 +163,9 @@ class Xval(Baseline):
             return start, value
         return start, -value  # ``(-``: the minus stays where it is
 
-    def _tokenised(self, text: str, with_picture: bool) -> list[int]:
+    def _tokenised(self, text: str, with_image: bool) -> list[int]:
         """Return the tokens of a question."""
-        ids = super()._tokenised(text, with_picture)  # type: ignore[safe-super]
+        ids = super()._tokenised(text, with_image)  # type: ignore[safe-super]
         return self._with_values(ids, [(0, 0)] * len(ids))[0]
 
     def answer(self, text: str) -> Tokens:

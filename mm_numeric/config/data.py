@@ -11,11 +11,11 @@ class DataSource:
 
     path: str | tuple[str, ...] | None = None
     """A .jsonl, .jsonl.gz, .json or .csv file, a pattern of names (``shards/*.jsonl.gz``), or a
-    list of those; pictures are looked up from the folder of their file."""
+    list of those; images are looked up from the folder of their file."""
 
     dataset: str | None = None
     """Of Hugging Face's ``datasets``: a name on the hub, a folder that save_to_disk wrote, or one
-    of parquet, arrow, JSON or CSV files. A column of pictures may be called anything."""
+    of parquet, arrow, JSON or CSV files. A column of images may be called anything."""
 
     subset: str | None = None
     """Of a ``dataset``, where it has several."""
@@ -37,7 +37,7 @@ class DataSource:
     ``[interpolation, extrapolation]``; by default the first alone, which is what is trained on."""
 
     images: str | None = None
-    """The folder that picture names start from; by default the folder of the file, then ``images``
+    """The folder that image names start from; by default the folder of the file, then ``images``
     inside it."""
 
     weight: float | None = None
@@ -97,10 +97,10 @@ class DataConfig:
 
     test: DataSource
     cache: str = "runs/cache"
-    """Where rendered pictures, and tables of Hugging Face's ``datasets``, are kept."""
+    """Where rendered images, and tables of Hugging Face's ``datasets``, are kept."""
 
-    on_bad_picture: str = "stop"
-    """What training does at a picture that cannot be read: stop, or skip its row, counted."""
+    on_bad_image: str = "stop"
+    """What training does at an image that cannot be read: stop, or skip its row, counted."""
 
     stream: bool = False
     """Read training rows while they are trained on, and never hold them all; it needs
@@ -110,19 +110,19 @@ class DataConfig:
     """How many rows of a stream are held to be shuffled; the order of files is shuffled whole."""
 
     max_tokens: int | None = None
-    """The longest row that is trained on: question, picture and answer together."""
+    """The longest row that is trained on: question, image and answer together."""
 
     too_long: str = "stop"
-    """What is done with a longer one: stop, drop it, counted, or resize: its picture is seen
-    smaller until it fits, where the family lets pictures be of any size. No answer is cut."""
+    """What is done with a longer one: stop, drop it, counted, or resize: its image is seen
+    smaller until it fits, where the family lets images be of any size. No answer is cut."""
 
-    picture_cache: str | None = None
-    """A folder that keeps pictures decoded, and as large as the family sees them."""
+    image_cache: str | None = None
+    """A folder that keeps images decoded, and as large as the family sees them."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be done."""
         for name, allowed in (
-            ("on_bad_picture", ("stop", "skip")),
+            ("on_bad_image", ("stop", "skip")),
             ("too_long", ("stop", "drop", "resize")),
         ):
             if (value := getattr(self, name)) not in allowed:

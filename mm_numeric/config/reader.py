@@ -8,9 +8,11 @@ from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mm_numeric.config.baseline import check_baseline
 from mm_numeric.config.data import DataConfig, EvaluateConfig
 from mm_numeric.config.data import DataSource as DataSource
 from mm_numeric.config.parts import read_lora, read_parts
+from mm_numeric.config.renamed import with_new_names
 from mm_numeric.config.schema import (
     CompareConfig,
     Config,
@@ -23,7 +25,7 @@ from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.parsing import read_dataclass, read_yaml, with_override
-from mm_numeric.registry import choose, unknown
+from mm_numeric.registry import FAMILIES, HABITS, TASKS, TERMS, choose, unknown
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 """Where the shipped configs are."""
@@ -63,11 +65,21 @@ def find_config(name: str | Path) -> Path:
     return shipped[str(name)]
 
 
-def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Config:
-    """Make a config from what a YAML file holds, as ``read_config`` does."""
-    from mm_numeric.config.baseline import check_baseline
-    from mm_numeric.registry import FAMILIES, HABITS, TASKS
+def config_from_dict(
+    raw: Mapping[str, Any], *, where: str, title: str, stored: bool = False
+) -> Config:
+    """Make a config from the content of a YAML file, as ``read_config`` does.
 
+    Args:
+        raw: The content; old key names are accepted.
+        where: The file, for errors and warnings.
+        title: Name of the config.
+        stored: Whether this library wrote the file; old key names in it give no warning.
+
+    Raises:
+        ValueError: If a setting is unknown, missing or invalid.
+    """
+    raw = with_new_names(raw, where, warn=not stored)
     known = [
         "task",
         "data",
@@ -153,8 +165,6 @@ def read_objective(value: Any, where: str) -> NamedObjective:
     Raises:
         ValueError: If a preset, a term or a field does not exist, or a value is refused.
     """
-    from mm_numeric.registry import TERMS
-
     options = {"preset": value} if isinstance(value, str) else value
     if not isinstance(options, Mapping):
         raise ValueError(f"{where}: name a preset ({', '.join(PRESETS)}) or give a mapping.")

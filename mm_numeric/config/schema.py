@@ -51,8 +51,8 @@ class ModelConfig:
     """Another way to output numbers: a key of ``mm_numeric.registry.BASELINES``, or a mapping with
     that as ``name`` and its settings."""
 
-    picture: Mapping[str, int] = field(default_factory=dict)
-    """How large pictures are seen: ``min_pixels`` and ``max_pixels`` of Qwen, ``side`` where the
+    image_size: Mapping[str, int] = field(default_factory=dict)
+    """How large images are seen: ``min_pixels`` and ``max_pixels`` of Qwen, ``side`` where the
     family lets it be chosen. What is not set is as the checkpoint says."""
 
     quantize: str | None = None
@@ -73,9 +73,11 @@ class ModelConfig:
             raise ValueError(f"attention is one of {', '.join(attentions)}, not {self.attention!r}")
         if self.quantize not in (None, "nf4", "int8"):
             raise ValueError(f"quantize is nf4, int8 or null, not {self.quantize!r}")
-        for name, value in self.picture.items():
+        for name, value in self.image_size.items():
             if type(value) is not int or value < 1:
-                raise ValueError(f"picture.{name} is a whole number of at least 1, not {value!r}")
+                raise ValueError(
+                    f"image_size.{name} is a whole number of at least 1, not {value!r}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

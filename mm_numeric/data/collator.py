@@ -15,8 +15,8 @@ from torch import Tensor
 from mm_numeric.answers import Example
 from mm_numeric.config.schema import Config
 from mm_numeric.data.framing import Seen, framed
-from mm_numeric.data.image_cache import PictureCache
-from mm_numeric.data.images import UnreadablePictureError
+from mm_numeric.data.image_cache import ImageCache
+from mm_numeric.data.images import UnreadableImageError
 from mm_numeric.data.lengths import Fit, TooLongError
 from mm_numeric.families.family import Family, Prompts, Tokens
 from mm_numeric.geometry.frames import Frame
@@ -26,7 +26,7 @@ from mm_numeric.numbers.vocabulary import NumberVocabulary
 BATCH_KEYS = ("labels", "supervised", "spans", "origin")
 """What a training batch holds beside the inputs of the model."""
 
-_BLANK = Image.new("RGB", (64, 64))  # seen where no picture of a batch can be
+_BLANK = Image.new("RGB", (64, 64))  # seen where no image of a batch can be
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Origin:
     ids: tuple[str, ...]
 
     left_out: Mapping[str, str]
-    """The ids of rows whose picture cannot be read, or that are too long, and why."""
+    """The ids of rows whose image cannot be read, or that are too long, and why."""
 
 
 def prompt_batch(
-    family: Family, examples: Sequence[Example], *, always_shows_picture: bool = False
+    family: Family, examples: Sequence[Example], *, add_dummy_image_row: bool = False
 ) -> tuple[dict[str, Any], list[Frame | None]]:
     """Return prompts as the inputs of a model that answers them, and the frame of each.
 
@@ -49,12 +49,12 @@ def prompt_batch(
     Args:
         family: Whose model it is.
         examples: What is asked.
-        always_shows_picture: Where none has a picture, ask the first once more, behind the others
+        add_dummy_image_row: Where none has an image, ask the first once more, behind the others
             and of a blank one; it has no frame. See ``TrainingCollator``.
     """
     seen = [framed(family, example) for example in examples]
     frames = [frame for _, frame in seen]
-    if always_shows_picture and not _shows_picture(seen):
+    if add_dummy_image_row and not _has_image(seen):
         examples, seen = [*examples, examples[0]], [*seen, (_BLANK, None)]
     prompts = _asked(family, examples, seen)
     return _inputs(family, prompts, prompts.ids, left=not family.encoder_decoder), frames
@@ -81,20 +81,20 @@ class TrainingCollator:
     every_number: bool = False
     """Take the numbers of the answer that the task has not marked too."""
 
-    skips_bad_pictures: bool = False
-    """Leave a row out whose picture cannot be read."""
+    skip_unreadable_images: bool = False
+    """Leave a row out whose image cannot be read."""
 
-    always_shows_picture: bool = False
-    """Give a batch without a picture one row more: its first question, unanswered and on a blank
-    picture. Where some rows have a picture and some have none, ranks would else part: one gathers
-    (ZeRO-3) or reduces (DDP, ZeRO) what sees pictures while the other does not, and both wait. The
+    add_dummy_image_row: bool = False
+    """Give a batch without an image one row more: its first question, unanswered and on a blank
+    image. Where some rows have an image and some have none, ranks would else part: one gathers
+    (ZeRO-3) or reduces (DDP, ZeRO) what sees images while the other does not, and both wait. The
     row is in no sum, its gradient is 0. A batch whose rows are all left out has it anyway."""
 
     fit: Fit | None = None
     """What is done with rows that are too long."""
 
-    cache: PictureCache | None = None
-    """Where pictures are kept as the family sees them."""
+    cache: ImageCache | None = None
+    """Where images are kept as the family sees them."""
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return the inputs of the model, and ``BATCH_KEYS``.
@@ -108,8 +108,8 @@ class TrainingCollator:
             self.answer(example, frame) for example, (_, frame) in zip(asked, seen, strict=True)
         ]
         ids, numbers = [answer.ids for answer, _ in answers], [found for _, found in answers]
-        if not asked or (self.always_shows_picture and not _shows_picture(seen)):
-            blank = _BLANK if self.family.takes_pictures else None
+        if not asked or (self.add_dummy_image_row and not _has_image(seen)):
+            blank = _BLANK if self.family.takes_images else None
             asked_too, seen_too = [*asked, examples[0]], [*seen, (blank, None)]
             prompts, ids = _asked(self.family, asked_too, seen_too), [*ids, []]
         else:
@@ -146,7 +146,7 @@ class TrainingCollator:
         """Return the examples that are trained on, what is seen of them, and who is left out.
 
         Raises:
-            ValueError: If a picture cannot be read and is not to be skipped, or cannot be used, or
+            ValueError: If an image cannot be read and is not to be skipped, or cannot be used, or
                 a row is too long and not to be dropped.
         """
         asked, seen, left_out = [], [], {}
@@ -154,8 +154,8 @@ class TrainingCollator:
             try:
                 seen.append(framed(self.family, example, fit=self.fit, cache=self.cache))
                 asked.append(example)
-            except UnreadablePictureError as error:
-                if not self.skips_bad_pictures:
+            except UnreadableImageError as error:
+                if not self.skip_unreadable_images:
                     raise
                 left_out[example.id] = str(error)
             except TooLongError as error:
@@ -188,20 +188,20 @@ class TrainingCollator:
         return _rectangle([[start, *answer[:-1]] for answer in ids], fill=self.family.pad_id)
 
 
-def mixes_pictures(family: Family, examples: Sequence[Example]) -> bool:
-    """Say whether a family that sees pictures is asked with some and without: see the collator."""
-    with_picture = sum(example.image is not None for example in examples)
-    return family.takes_pictures and 0 < with_picture < len(examples)
+def has_mixed_modalities(family: Family, examples: Sequence[Example]) -> bool:
+    """Say whether a family that sees images is asked with some and without: see the collator."""
+    with_image = sum(example.image is not None for example in examples)
+    return family.takes_images and 0 < with_image < len(examples)
 
 
-def _shows_picture(seen: Sequence[Seen]) -> bool:
-    return any(picture is not None for picture, _ in seen)
+def _has_image(seen: Sequence[Seen]) -> bool:
+    return any(image is not None for image, _ in seen)
 
 
 def _asked(family: Family, examples: Sequence[Example], seen: Sequence[Seen]) -> Prompts:
-    """Write the questions of examples about the pictures that are seen."""
+    """Write the questions of examples about the images that are seen."""
     texts, where = zip(*((example.prompt, example.where) for example in examples), strict=True)
-    return family.prompts(texts, [picture for picture, _ in seen], where)
+    return family.prompts(texts, [image for image, _ in seen], where)
 
 
 def _inputs(
@@ -226,7 +226,7 @@ def _inputs(
         fill=0,
         left=left,
     ).bool()
-    return family.model_inputs(input_ids, mask, answered, prompts.pictures)
+    return family.model_inputs(input_ids, mask, answered, prompts.images)
 
 
 def _rectangle(ids: Sequence[list[int]], fill: int = IGNORE_INDEX, left: bool = False) -> Tensor:
@@ -247,9 +247,9 @@ def make_collator(config: Config, family: Family) -> TrainingCollator:
         digit_runs=spec.digit_runs,
         thousands=spec.thousands,
         every_number=spec.numbers == "all",
-        skips_bad_pictures=config.data.on_bad_picture == "skip",
+        skip_unreadable_images=config.data.on_bad_image == "skip",
         fit=None
         if data.max_tokens is None
         else Fit(family, config.task, data.max_tokens, data.too_long),
-        cache=None if data.picture_cache is None else PictureCache(Path(data.picture_cache)),
+        cache=None if data.image_cache is None else ImageCache(Path(data.image_cache)),
     )

@@ -1,4 +1,4 @@
-"""Rows of files and data sets in, examples and pictures out."""
+"""Rows of files and data sets in, examples and images out."""
 
 import glob
 import hashlib
@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mm_numeric.answers import EmbeddedPicture, Example
+from mm_numeric.answers import EmbeddedImage, Example
 from mm_numeric.config.data import DataSource, Sources, listed
 from mm_numeric.files import rows_or_errors
 
@@ -25,10 +25,10 @@ class Found(NamedTuple):
     row: dict[str, Any]
 
     beside: Path
-    """The folder that its picture is looked up from."""
+    """The folder that its image is looked up from."""
 
-    picture: EmbeddedPicture | None = None
-    """Its picture, where that is part of the row."""
+    image: EmbeddedImage | None = None
+    """Its image, where that is part of the row."""
 
 
 def load_examples(
@@ -39,7 +39,7 @@ def load_examples(
     training: bool,
     seen: dict[str, str] | None = None,
 ) -> list[Example]:
-    """Return the examples of a data source, or of several, every picture of which exists.
+    """Return the examples of a data source, or of several, every image of which exists.
 
     Args:
         task: What is asked; it reads the rows.
@@ -49,7 +49,7 @@ def load_examples(
         seen: The ids of other sources, and where each stands; those found are added.
 
     Raises:
-        ValueError: If a source is empty, a row cannot be used, an id stands twice, or a picture
+        ValueError: If a source is empty, a row cannot be used, an id stands twice, or an image
             is missing.
     """
     examples = []
@@ -61,11 +61,11 @@ def load_examples(
 
 
 def fingerprint(examples: Iterable[Example]) -> str:
-    """Return the SHA-256 of ids, questions, answers and names of pictures, in their order."""
+    """Return the SHA-256 of ids, questions, answers and names of images, in their order."""
     digest = hashlib.sha256()
     for example in examples:
-        picture = example.image.name if example.image else None
-        digest.update(repr((example.id, picture, example.prompt, example.answer)).encode())
+        image = example.image.name if example.image else None
+        digest.update(repr((example.id, image, example.prompt, example.answer)).encode())
     return digest.hexdigest()
 
 
@@ -79,7 +79,7 @@ def examples_and_errors(
 ) -> Iterator[tuple[Any, ValueError | None]]:
     """Yield what ``load_examples`` returns, and what it would raise where it stands.
 
-    Beside an error stands None, or the example if it lacks nothing but its picture.
+    Beside an error stands None, or the example if it lacks nothing but its image.
     """
     seen = {} if seen is None else seen
     for source in listed(sources):
@@ -108,8 +108,8 @@ def source_rows(task: Any, source: DataSource, cache: Path) -> Iterator[Found | 
     if source.dataset is not None:
         from mm_numeric.data.huggingface import dataset_rows  # which loads `datasets`
 
-        for where, row, picture in dataset_rows(source, cache, stream=False):
-            yield Found(where, row, Path(source.dataset), picture)
+        for where, row, image in dataset_rows(source, cache, stream=False):
+            yield Found(where, row, Path(source.dataset), image)
         return
     try:
         files = files_of(task, source, cache)
@@ -161,8 +161,8 @@ def examples_of_row(
     folder = Path(source.images) if source.images is not None else None
     for example in examples:
         try:
-            inside = None if example.image is None else found.picture
-            yield replace(example, image=inside or _find_picture(example, found, folder)), None
+            inside = None if example.image is None else found.image
+            yield replace(example, image=inside or _find_image(example, found, folder)), None
         except ValueError as error:
             yield example, error
 
@@ -188,7 +188,7 @@ def _refuse_half_characters(where: str, row: dict[str, Any]) -> None:
 
 
 def rendered(task: Any, source: DataSource, cache: Path) -> Path:
-    """Return the rows of rendered pictures, rendering them if they are not in the cache.
+    """Return the rows of rendered images, rendering them if they are not in the cache.
 
     Raises:
         ValueError: If the task has no renderer, or none for these categories.
@@ -214,12 +214,12 @@ def rendered(task: Any, source: DataSource, cache: Path) -> Path:
         except BaseException as error:
             shutil.rmtree(unfinished, ignore_errors=True)
             if not (isinstance(error, OSError) and rows.is_file()):
-                raise  # else another process was first, with the same pictures
+                raise  # else another process was first, with the same images
     return rows
 
 
-def _find_picture(example: Example, found: Found, folder: Path | None) -> Path | None:
-    """Find a picture in the folder that was given, else beside its file or in ``images`` there."""
+def _find_image(example: Example, found: Found, folder: Path | None) -> Path | None:
+    """Find an image in the folder that was given, else beside its file or in ``images`` there."""
     if example.image is None:
         return None
     folders = [folder] if folder is not None else [found.beside, found.beside / "images"]
@@ -228,4 +228,4 @@ def _find_picture(example: Example, found: Found, folder: Path | None) -> Path |
         if os.path.isfile(candidate):  # False also where a name is too long
             return candidate
     tried = " and ".join(map(str, candidates))
-    raise ValueError(f"{example.where}: there is no picture {tried}.")
+    raise ValueError(f"{example.where}: there is no image {tried}.")

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mm_numeric.answers import EmbeddedPicture
+from mm_numeric.answers import EmbeddedImage
 from mm_numeric.config.data import DataSource
 
 _OWN = ("dataset_info.json", "dataset_dict.json")  # what save_to_disk leaves in a folder
@@ -13,16 +13,16 @@ _TOGETHER = 1000  # rows of a table that are read at a time
 
 T = TypeVar("T")
 
-Row = tuple[str, dict[str, Any], EmbeddedPicture | None]
-"""Where a row stands, its fields, and its picture if it holds one."""
+Row = tuple[str, dict[str, Any], EmbeddedImage | None]
+"""Where a row stands, its fields, and its image if it holds one."""
 
 
 def dataset_rows(source: DataSource, cache: Path, *, stream: bool) -> Iterator[Row]:
     """Yield the rows of a data set.
 
-    The first column of pictures, whatever it is called, becomes ``image``: the number of the row
-    stands for its name; other columns of pictures, sounds and videos are left out. Nothing is
-    decoded here, and of a table no bytes are read until the picture is looked at; a row of a stream
+    The first column of images, whatever it is called, becomes ``image``: the number of the row
+    stands for its name; other columns of images, sounds and videos are left out. Nothing is
+    decoded here, and of a table no bytes are read until the image is looked at; a row of a stream
     holds them.
 
     Args:
@@ -41,8 +41,8 @@ def dataset_rows(source: DataSource, cache: Path, *, stream: bool) -> Iterator[R
             yield where, row, None
         else:
             name = f"{number}.png"  # of whatever kind it is
-            picture = EmbeddedPicture(name, f"{where}, {column}", read)
-            yield where, {**row, "image": name}, picture
+            image = EmbeddedImage(name, f"{where}, {column}", read)
+            yield where, {**row, "image": name}, image
 
 
 def _to_their_end(rows: Iterator[T], source: DataSource) -> Iterator[T]:
@@ -62,27 +62,27 @@ def _streamed(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, Any]
 
 def _of_table(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, Any], Any]]:
     start = 0
-    pictures = dataset.select_columns([column]) if column else None
+    images = dataset.select_columns([column]) if column else None
     for table in dataset.with_format("arrow").iter(batch_size=_TOGETHER):
         rows = (table.drop_columns([column]) if column else table).to_pylist()
         seen = table[column].is_valid().to_pylist() if column else [False] * len(rows)
-        for i, (row, has_picture) in enumerate(zip(rows, seen, strict=True), start=start):
-            yield row, partial(_bytes_of_row, pictures, i, column) if has_picture else None
+        for i, (row, has_image) in enumerate(zip(rows, seen, strict=True), start=start):
+            yield row, partial(_bytes_of_row, images, i, column) if has_image else None
         start += len(rows)
 
 
-def _bytes_of_row(pictures: Any, number: int, column: str | None) -> bytes:
-    return _bytes(pictures[number][column])
+def _bytes_of_row(images: Any, number: int, column: str | None) -> bytes:
+    return _bytes(images[number][column])
 
 
 def _bytes(stored: dict[str, Any]) -> bytes:
-    """Return the file of a picture: it is in the table, or the table says where it is."""
+    """Return the file of an image: it is in the table, or the table says where it is."""
     inside: bytes | None = stored["bytes"]
     return Path(stored["path"]).read_bytes() if inside is None else inside
 
 
 def _undecoded(dataset: Any) -> tuple[Any, str | None]:
-    """Return a data set that leaves pictures as they are stored, and its column of pictures."""
+    """Return a data set that leaves images as they are stored, and its column of images."""
     import datasets
     from datasets.features.features import require_decoding
 

@@ -78,32 +78,32 @@ class Fit:
             TooLongError: If there is none.
             ValueError: If its answer cannot be written.
         """
-        tokens, of_picture = row_tokens(self.family, self.task, example, frame)
+        tokens, of_image = row_tokens(self.family, self.task, example, frame)
         if tokens <= self.max_tokens:
             return frame
         smaller = None
         if self.too_long == "resize" and frame is not None and self.family.resize.kind == "smart":
-            smaller = self._smaller(example, frame, self.max_tokens - tokens + of_picture)
+            smaller = self._smaller(example, frame, self.max_tokens - tokens + of_image)
         if smaller is None:
             raise TooLongError(
-                f"{example.where}: the row {example.id!r} has {tokens} tokens, {of_picture} of "
-                f"them for its picture, and data.max_tokens is {self.max_tokens}; raise it, take "
+                f"{example.where}: the row {example.id!r} has {tokens} tokens, {of_image} of "
+                f"them for its image, and data.max_tokens is {self.max_tokens}; raise it, take "
                 f"the row out, or {self._advice(frame)}."
             )
         return smaller
 
     def _advice(self, frame: Frame | None) -> str:
         if self.too_long == "resize":
-            return "set data.too_long to drop, for no picture here can be made so small"
+            return "set data.too_long to drop, for no image here can be made so small"
         if frame is not None and self.family.resize.kind == "smart":
             return "set data.too_long to drop or resize"
         return "set data.too_long to drop"
 
-    def _smaller(self, example: Example, frame: Frame, of_picture: int) -> Frame | None:
-        """Return a frame with at most so many tokens for the picture, in which the row fits."""
+    def _smaller(self, example: Example, frame: Frame, of_image: int) -> Frame | None:
+        """Return a frame with at most so many tokens for the image, in which the row fits."""
         resize, size = self.family.resize, (frame.width_px, frame.height_px)
-        while of_picture > 0:
-            view = replace(resize, max_pixels=of_picture * resize.factor**2).view(*size)
+        while of_image > 0:
+            view = replace(resize, max_pixels=of_image * resize.factor**2).view(*size)
             own = resize.view(view.width_px, view.height_px)
             if (own.width_px, own.height_px) != (view.width_px, view.height_px):
                 return None  # the family would see it larger again
@@ -112,30 +112,30 @@ class Fit:
             tokens, _ = row_tokens(self.family, self.task, example, found)
             if tokens <= self.max_tokens:
                 return found
-            of_picture -= tokens - self.max_tokens
+            of_image -= tokens - self.max_tokens
         return None
 
 
 def row_tokens(family: Family, task: Any, example: Example, frame: Frame | None) -> tuple[int, int]:
-    """Return how many tokens a row has, and how many of them are its picture's.
+    """Return how many tokens a row has, and how many of them are its image's.
 
     Where the answer goes to a decoder of its own, the longer of question and answer counts.
 
     Raises:
         ValueError: If its question cannot be asked, or its answer not be written.
     """
-    of_picture = picture_tokens(family, frame)
+    of_image = image_token_count(family, frame)
     try:
-        question = len(family.question(example.prompt, of_picture))
+        question = len(family.question(example.prompt, of_image))
         answer = len(family.answer(task.format(example.answer, frame).text).ids)
     except ValueError as error:
         raise ValueError(f"{example.where}: {error}") from error
     both = max(question, answer) if family.encoder_decoder else question + answer
-    return both, of_picture
+    return both, of_image
 
 
-def picture_tokens(family: Family, frame: Frame | None) -> int:
-    """Return how many tokens a picture has in a frame: the family's own, or a smaller one."""
+def image_token_count(family: Family, frame: Frame | None) -> int:
+    """Return how many tokens an image has in a frame: the family's own, or a smaller one."""
     if frame is None:
         return 0
     size = frame.width_px, frame.height_px

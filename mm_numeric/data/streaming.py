@@ -4,7 +4,7 @@ Every rank, and each of its workers, reads the same rows in the same order and k
 is trained on by one rank, and once, until a source begins again. The batch of all ranks together is
 cut into pieces as transformers cuts that of a list. So the same rows are in the same steps on any
 number of ranks and workers. A run that goes on reads the rows that it was trained on once more, and
-opens none of their pictures.
+opens none of their images.
 """
 
 import random
@@ -175,5 +175,5 @@ def _rows(source: DataSource, file: Path | None, cache: Path) -> Iterator[Found 
         return
     from mm_numeric.data.huggingface import dataset_rows  # which loads `datasets`
 
-    for where, row, picture in dataset_rows(source, cache, stream=True):
-        yield Found(where, row, Path(str(source.dataset)), picture)
+    for where, row, image in dataset_rows(source, cache, stream=True):
+        yield Found(where, row, Path(str(source.dataset)), image)

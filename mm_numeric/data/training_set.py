@@ -1,6 +1,6 @@
 """What a run is trained on: rows from one source or several, their lengths, and what is too long.
 
-Of a list every row is read and checked before the model is loaded: ids, answers, pictures that are
+Of a list every row is read and checked before the model is loaded: ids, answers, images that are
 missing, and with ``data.max_tokens`` lengths. Of a stream the first row of each source is, the
 others when they are read.
 """
@@ -18,7 +18,7 @@ from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.data.examples import fingerprint, load_examples
 from mm_numeric.data.framing import frame_of
-from mm_numeric.data.images import UnreadablePictureError, picture_size
+from mm_numeric.data.images import UnreadableImageError, image_size
 from mm_numeric.data.lengths import TooLongError, row_tokens
 from mm_numeric.data.mixing import mixed_epoch
 from mm_numeric.data.streaming import ExampleStream
@@ -113,22 +113,22 @@ def lengths(collator: TrainingCollator, examples: Sequence[Example]) -> list[int
 
 
 def length(collator: TrainingCollator, example: Example) -> int:
-    """Return how many tokens a row has, by the size that it says or the header of its picture.
+    """Return how many tokens a row has, by the size that it says or the header of its image.
 
-    A row that the collator will leave out for its picture has none.
+    A row that the collator will leave out for its image has none.
 
     Raises:
-        ValueError: If its picture cannot be read, or it is too long.
+        ValueError: If its image cannot be read, or it is too long.
     """
     frame, fit = None, collator.fit
     if example.image is not None:
         try:
-            size = example.size_px or picture_size(example.image)
+            size = example.size_px or image_size(example.image)
         except ValueError as error:
-            if collator.skips_bad_pictures:
+            if collator.skip_unreadable_images:
                 return 0
             said = f"{example.where}: {error}; replace it or take its row out."
-            raise UnreadablePictureError(said) from error
+            raise UnreadableImageError(said) from error
         frame = frame_of(collator.family, example, size)
     if fit is not None:
         frame = fit.frame(example, frame)

@@ -48,8 +48,8 @@ class CausalLM(TextFamily):
         """Return whether a checkpoint with this config is a decoder that reads text alone."""
         ours = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
         its_own = cls.model_class.__name__ in (getattr(config, "auto_map", None) or {})
-        pictures = hasattr(config, "vision_config")
-        return (ours or its_own) and not config.is_encoder_decoder and not pictures
+        images = hasattr(config, "vision_config")
+        return (ours or its_own) and not config.is_encoder_decoder and not images
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
@@ -58,7 +58,7 @@ class CausalLM(TextFamily):
 
         make_tiny_gpt2(folder, seed)
 
-    def _tokenised(self, text: str, with_picture: bool) -> list[int]:
+    def _tokenised(self, text: str, with_image: bool) -> list[int]:
         """Return the tokens of a question."""
         ids = self.tokenizer(self._written(text), add_special_tokens=False)["input_ids"]
         return [*self._begin, *ids]

@@ -1,6 +1,6 @@
 """What a family of models has to say about itself.
 
-A family owns everything that differs between model classes: how a prompt is written, how a picture
+A family owns everything that differs between model classes: how a prompt is written, how an image
 becomes numbers, where the model sees a place of it, what ends an answer, which parameters are which
 part, and which class is loaded. Training, prediction and the tests go through this class alone.
 """
@@ -41,8 +41,8 @@ class Prompts:
     ids: list[list[int]]
     """The tokens of each, one placeholder for each image feature included."""
 
-    pictures: dict[str, Tensor]
-    """What the image processor makes of their pictures, all together; empty without pictures."""
+    images: dict[str, Tensor]
+    """What the image processor makes of their images, all together; empty without images."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Family(ABC):
     habit: ClassVar[str] = "pixels_original"
     """How the family writes coordinates unless told otherwise: a key of ``COORDINATES``."""
 
-    takes_pictures: ClassVar[bool] = True
+    takes_images: ClassVar[bool] = True
 
     encoder_decoder: ClassVar[bool] = False
     """Whether the answer goes to a decoder of its own (T5)."""
@@ -84,8 +84,8 @@ class Family(ABC):
     """A regular expression for the full names of the linear layers of the language model, as PEFT's
     ``target_modules`` takes it."""
 
-    picture_settings: ClassVar[tuple[str, ...]] = ()
-    """What ``model.picture`` may change: names among the fields of ``Resize``."""
+    image_settings: ClassVar[tuple[str, ...]] = ()
+    """What ``model.image_size`` may change: names among the fields of ``Resize``."""
 
     stop_ids: list[int]
     """The tokens that end generation; the first ends a trained answer."""
@@ -93,13 +93,13 @@ class Family(ABC):
     pad_id: int
 
     image_id: int
-    """The placeholder of an image feature, where the family sees pictures."""
+    """The placeholder of an image feature, where the family sees images."""
 
     decoder_start_id: int
     """What a decoder of its own begins with."""
 
     resize: Resize
-    """What is done to every picture."""
+    """What is done to every image."""
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
         """Wrap the tokenizer and the image processor of a checkpoint; neither is changed."""
@@ -107,11 +107,11 @@ class Family(ABC):
         self.image_processor = image_processor
         choice = self.habit if model.coordinates is None else model.coordinates
         self.coordinates = read_coordinates(choice, "model.coordinates")
-        for setting in model.picture:
-            if setting not in self.picture_settings:
-                known = ", ".join(self.picture_settings) or "none"
+        for setting in model.image_size:
+            if setting not in self.image_settings:
+                known = ", ".join(self.image_settings) or "none"
                 raise ValueError(
-                    f"model.picture.{setting}: {self.name} has no such setting. Known: {known}."
+                    f"model.image_size.{setting}: {self.name} has no such setting. Known: {known}."
                 )
         self._questions: dict[tuple[str, bool], list[int]] = {}
 
@@ -132,8 +132,8 @@ class Family(ABC):
         tokenizer = with_digits(cls._load_tokenizer(source, model), model.digits, source)
         family = cls(tokenizer, cls._load_image_processor(source, model), model)
         check_saved_frame(source, family.resize, family.coordinates)
-        if model.picture:  # it would hide that the image processor beside the weights was changed
-            own = replace(model, picture={})
+        if model.image_size:  # would hide a change of the image processor next to the weights
+            own = replace(model, image_size={})
             resize = cls(tokenizer, cls._load_image_processor(source, own), own).resize
             where = f"the image processor in {source}"
             check_saved_frame(source, resize, family.coordinates, where)
@@ -156,7 +156,7 @@ class Family(ABC):
     @classmethod
     @abstractmethod
     def _load_image_processor(cls, source: str, model: ModelConfig) -> Any:
-        """Load the image processor, set as ``model.picture`` says; None for text alone."""
+        """Load the image processor, set as ``model.image_size`` says; None for text alone."""
 
     @classmethod
     @abstractmethod
@@ -174,33 +174,33 @@ class Family(ABC):
             self.image_processor.save_pretrained(folder)
         save_frame(folder, self.resize, self.coordinates)
 
-    # -- pictures and places ------------------------------------------------------------------
+    # -- images and places ------------------------------------------------------------------
 
     def frame(self, width: int, height: int) -> Frame:
-        """Return how an upright picture of so many pixels is seen, and places in it are written.
+        """Return how an upright image of so many pixels is seen, and places in it are written.
 
         Raises:
-            ValueError: If such a picture cannot be resized as the family does.
+            ValueError: If such an image cannot be resized as the family does.
         """
         return Frame(width, height, self.resize.view(width, height), self.coordinates)
 
-    def as_seen(self, picture: Image.Image) -> Image.Image:
-        """Resize a picture as the image processor does, which then leaves it as it is.
+    def as_seen(self, image: Image.Image) -> Image.Image:
+        """Resize an image as the image processor does, which then leaves it as it is.
 
         Raises:
-            ValueError: If such a picture cannot be resized as the family does.
+            ValueError: If such an image cannot be resized as the family does.
         """
-        view = self.resize.view(*picture.size)
-        return picture.resize((view.width_px, view.height_px), self.image_processor.resample)
+        view = self.resize.view(*image.size)
+        return image.resize((view.width_px, view.height_px), self.image_processor.resample)
 
     @abstractmethod
     def image_tokens(self, width: int, height: int) -> int:
-        """Return how many placeholders a picture of so many pixels takes in the prompt."""
+        """Return how many placeholders an image of so many pixels takes in the prompt."""
 
     # -- text ---------------------------------------------------------------------------------
 
     def question(self, text: str, image_tokens: int) -> list[int]:
-        """Return the tokens of a question, with so many placeholders; 0 where it has no picture.
+        """Return the tokens of a question, with so many placeholders; 0 where it has no image.
 
         Raises:
             ValueError: If it cannot be asked so.
@@ -217,47 +217,47 @@ class Family(ABC):
         return [*ids[:at], *[self.image_id] * image_tokens, *ids[at + 1 :]]
 
     @abstractmethod
-    def _tokenised(self, text: str, with_picture: bool) -> list[int]:
-        """Return the tokens of a question, one placeholder standing for the picture."""
+    def _tokenised(self, text: str, with_image: bool) -> list[int]:
+        """Return the tokens of a question, one placeholder standing for the image."""
 
     @abstractmethod
-    def pictures(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
-        """Return what the image processor makes of pictures, at least one, all together."""
+    def images(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
+        """Return what the image processor makes of images, at least one, all together."""
 
     @abstractmethod
-    def features(self, pictures: dict[str, Tensor], config: Any) -> int:
-        """Return how many image features a model makes of what ``pictures`` returned.
+    def features(self, images: dict[str, Tensor], config: Any) -> int:
+        """Return how many image features a model makes of what ``images`` returned.
 
         Args:
-            pictures: All together.
+            images: All together.
             config: Of the model, in transformers' class; it says how large a patch is.
         """
 
     def prompts(
         self,
         texts: Sequence[str],
-        pictures: Sequence[Image.Image | None],
+        images: Sequence[Image.Image | None],
         where: Sequence[str] | None = None,
     ) -> Prompts:
         """Write questions.
 
         Args:
             texts: What is asked.
-            pictures: What each is about; None for nothing to see.
+            images: What each is about; None for nothing to see.
             where: File and line of each, for errors.
 
         Raises:
             ValueError: If one cannot be asked so.
         """
         ids = []
-        for i, (text, picture) in enumerate(zip(texts, pictures, strict=True)):
+        for i, (text, image) in enumerate(zip(texts, images, strict=True)):
             try:
-                image_tokens = 0 if picture is None else self.image_tokens(*picture.size)
+                image_tokens = 0 if image is None else self.image_tokens(*image.size)
                 ids.append(self.question(text, image_tokens))
             except ValueError as error:
                 raise ValueError(f"{where[i]}: {error}" if where else str(error)) from error
-        shown = [picture for picture in pictures if picture is not None]
-        return Prompts(ids=ids, pictures=self.pictures(shown) if shown else {})
+        shown = [image for image in images if image is not None]
+        return Prompts(ids=ids, images=self.images(shown) if shown else {})
 
     def answer(self, text: str) -> Tokens:
         """Write an answer and its end."""
@@ -313,7 +313,7 @@ class Family(ABC):
         input_ids: Tensor,
         attention_mask: Tensor,
         answered: Tensor,
-        pictures: dict[str, Tensor],
+        images: dict[str, Tensor],
     ) -> dict[str, Any]:
         """Return what the model's forward takes for a padded batch.
 
@@ -321,7 +321,7 @@ class Family(ABC):
             input_ids: [b, t] prompts, in training with their answers behind them.
             attention_mask: [b, t] 0 at padding.
             answered: [b, t] bool, the tokens of the answer and its end; all False in generation.
-            pictures: ``Prompts.pictures``.
+            images: ``Prompts.images``.
         """
 
     def token_id(self, token: str) -> int:

@@ -1,15 +1,15 @@
 r"""LLaVA-1.5.
 
-Picture   padded to a square with the mean colour, then resized to the side of the vision tower
+Image     padded to a square with the mean colour, then resized to the side of the vision tower
           (336); one token a patch. transformers' image processor would crop the middle out of a
-          picture instead: its padding is switched on here, its cropping off.
+          image instead: its padding is switched on here, its cropping off.
 Prompt    the checkpoint's own chat template, or what that of llava-hf writes:
           ``USER: <image>\n... ASSISTANT:``
 Answer    the text, then ``</s>``
 Places    0 to 1 of the padded square, three decimals, ``[x1, y1, x2, y2]``
 
 Checkpoints are loaded as transformers writes them, or in the layout of the LLaVA code itself: see
-``mm_numeric.families.llava_layout``. There ``<unk>`` stands for the picture: such a tokenizer has
+``mm_numeric.families.llava_layout``. There ``<unk>`` stands for the image: such a tokenizer has
 no token for it, and a token of its own would need a row in the embeddings that is never looked at.
 No text becomes ``<unk>``, because what the vocabulary lacks is written in bytes.
 """
@@ -50,8 +50,8 @@ class Llava(Family):
     }
     lora_targets = r"model\.language_model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj"
 
-    picture_mark: ClassVar[str] = "<image>"
-    """What stands for the picture in the text of a prompt; a token, where the tokenizer has it."""
+    image_placeholder: ClassVar[str] = "<image>"
+    """What stands for the image in the text of a prompt; a token, where the tokenizer has it."""
 
     projector_type: ClassVar[str] = "mlp2x_gelu"
     """``mm_projector_type`` in the configuration of a checkpoint in the original layout."""
@@ -63,12 +63,12 @@ class Llava(Family):
         """Wrap the tokenizer and the image processor of a checkpoint; neither is changed."""
         super().__init__(tokenizer, image_processor, model)
         vocabulary = tokenizer.get_vocab()
-        self.marks_are_tokens = self.picture_mark in vocabulary
+        self.marks_are_tokens = self.image_placeholder in vocabulary
         stands_in = "<unk>" in vocabulary and not self.marks_are_tokens
-        self.image_id = self.token_id("<unk>" if stands_in else self.picture_mark)
+        self.image_id = self.token_id("<unk>" if stands_in else self.image_placeholder)
         self.stop_ids = [tokenizer.eos_token_id]
         pad_id = tokenizer.pad_token_id
-        # Padding is not to be taken for a picture.
+        # Padding is not to be taken for an image.
         self.pad_id = self.stop_ids[0] if pad_id in (None, self.image_id) else pad_id
         self.resize = Resize(kind="letterbox", side=image_processor.size["height"])
 
@@ -95,7 +95,7 @@ class Llava(Family):
     def _load_image_processor(cls, source: str, model: ModelConfig) -> Any:
         """Load the image processor, set to what the vision tower sees.
 
-        Its ``image_tokens`` is the number of features of a picture, which the processor of
+        Its ``image_tokens`` is the number of features of an image, which the processor of
         transformers counts by the same rule.
         """
         config = cls.load_config(source, model)
@@ -149,33 +149,33 @@ class Llava(Family):
             loaded = original.load_model(self.model_class, *kind, self.image_id, model)
         if loaded.config.image_token_id != self.image_id:
             raise ValueError(
-                f"model.name: in {source!r} the tokenizer's token for a picture is "
+                f"model.name: in {source!r} the tokenizer's token for an image is "
                 f"{self.image_id}, and the model's is {loaded.config.image_token_id}; set "
                 "image_token_index in its config.json to that of the tokenizer."
             )
         return loaded
 
-    def as_seen(self, picture: Image.Image) -> Image.Image:
-        """Pad a picture to a square and resize it, as the image processor does."""
-        width, height = picture.size
+    def as_seen(self, image: Image.Image) -> Image.Image:
+        """Pad an image to a square and resize it, as the image processor does."""
+        width, height = image.size
         side = max(width, height)
         colour = tuple(int(mean * 255) for mean in self.image_processor.image_mean)
         square = Image.new("RGB", (side, side), colour)
-        square.paste(picture, ((side - width) // 2, (side - height) // 2))
+        square.paste(image, ((side - width) // 2, (side - height) // 2))
         return super().as_seen(square)
 
     def image_tokens(self, width: int, height: int) -> int:
         """Return the number of patches of the square."""
         return int(self.image_processor.image_tokens)
 
-    def pictures(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
-        """Return pictures as padded squares, [n, 3, side, side]."""
+    def images(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
+        """Return images as padded squares, [n, 3, side, side]."""
         features = self.image_processor(images=list(shown), return_tensors="pt")
         return {"pixel_values": features["pixel_values"]}
 
-    def features(self, pictures: dict[str, Tensor], config: Any) -> int:
-        """Return the number of features, of all pictures together."""
-        count, _, height, width = pictures["pixel_values"].shape
+    def features(self, images: dict[str, Tensor], config: Any) -> int:
+        """Return the number of features, of all images together."""
+        count, _, height, width = images["pixel_values"].shape
         return count * _features(height, width, config)
 
     def model_inputs(
@@ -183,17 +183,17 @@ class Llava(Family):
         input_ids: Tensor,
         attention_mask: Tensor,
         answered: Tensor,
-        pictures: dict[str, Tensor],
+        images: dict[str, Tensor],
     ) -> dict[str, Any]:
         """Return what ``LlavaForConditionalGeneration.forward`` takes for a padded batch."""
-        return {"input_ids": input_ids, "attention_mask": attention_mask, **pictures}
+        return {"input_ids": input_ids, "attention_mask": attention_mask, **images}
 
-    def prompt_text(self, text: str, with_picture: bool) -> str:
+    def prompt_text(self, text: str, with_image: bool) -> str:
         """Return a question as the model is asked it, without the token that begins a text."""
         if not self.tokenizer.chat_template:
-            picture = f"{self.picture_mark}\n" if with_picture else ""
-            return f"USER: {picture}{text} ASSISTANT:"
-        content = [{"type": "image"}] if with_picture else []
+            image = f"{self.image_placeholder}\n" if with_image else ""
+            return f"USER: {image}{text} ASSISTANT:"
+        content = [{"type": "image"}] if with_image else []
         written: str = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": [*content, {"type": "text", "text": text}]}],
             add_generation_prompt=True,
@@ -201,28 +201,28 @@ class Llava(Family):
         )
         return written.removeprefix(self.tokenizer.bos_token or "")
 
-    def _tokenised(self, text: str, with_picture: bool) -> list[int]:
-        """Return the tokens of a question, one placeholder standing for the picture.
+    def _tokenised(self, text: str, with_image: bool) -> list[int]:
+        """Return the tokens of a question, one placeholder standing for the image.
 
         Where the mark is no token, the text on either side of it is cut up by itself, as in the
         original code.
         """
-        written = self.prompt_text(text, with_picture)
-        first, *rest = [written] if self.marks_are_tokens else written.split(self.picture_mark)
+        written = self.prompt_text(text, with_image)
+        first, *rest = [written] if self.marks_are_tokens else written.split(self.image_placeholder)
         ids: list[int] = self.tokenizer(first)["input_ids"]
         for piece in rest:
             ids += [self.image_id, *self.tokenizer(piece, add_special_tokens=False)["input_ids"]]
-        if ids.count(self.image_id) != with_picture:
+        if ids.count(self.image_id) != with_image:
             raise ValueError(
-                f"the prompt {written!r:.200} has {ids.count(self.image_id)} places for a picture "
-                f"instead of {int(with_picture)}; take {self.picture_mark} out of the question, or "
-                "correct the chat template of the tokenizer."
+                f"the prompt {written!r:.200} has {ids.count(self.image_id)} places for an image "
+                f"instead of {int(with_image)}; take {self.image_placeholder} out of the question, "
+                "or correct the chat template of the tokenizer."
             )
         return ids
 
 
 def _features(height: int, width: int, config: LlavaConfig) -> int:
-    """Return how many features a model with such a configuration makes of a picture as seen."""
+    """Return how many features a model with such a configuration makes of an image as seen."""
     vision = config.vision_config
     patches = (height // vision.patch_size) * (width // vision.patch_size)
     of_no_patch = int(vision.model_type == "clip_vision_model")

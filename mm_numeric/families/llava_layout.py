@@ -85,7 +85,7 @@ class OriginalLayout:
         """Return the configuration as transformers has it.
 
         Args:
-            image_id: The token that stands for a picture; the original has none.
+            image_id: The token that stands for an image; the original has none.
         """
         layer = self.raw.get("mm_vision_select_layer", -2)
         whole = self.raw.get("mm_vision_select_feature", "patch") == "cls_patch"
@@ -116,7 +116,7 @@ class OriginalLayout:
             model_class: The class.
             projector_type: The ``mm_projector_type`` that it has.
             projector: The layers of the projector, and what the class calls them.
-            image_id: The token that stands for a picture.
+            image_id: The token that stands for an image.
             model: The settings; its ``name`` is not looked at.
 
         Raises:

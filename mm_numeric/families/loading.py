@@ -23,7 +23,7 @@ BASELINE = "mm_numeric_baseline"
 measured."""
 
 FRAME = "frame.json"
-"""Beside the weights of a trained model: how it saw pictures and wrote places."""
+"""Beside the weights of a trained model: how it saw images and wrote places."""
 
 
 def load_weights(
@@ -142,21 +142,21 @@ def quantization(model: ModelConfig) -> BitsAndBytesConfig | None:
 
 
 def save_frame(folder: Path, resize: Resize, coordinates: Coordinates) -> None:
-    """Write how a model saw pictures and wrote places beside its weights."""
+    """Write how a model saw images and wrote places beside its weights."""
     frame = {"resize": asdict(resize), "coordinates": asdict(coordinates)}
     (folder / FRAME).write_text(json.dumps(frame, indent=1) + "\n", encoding="utf-8")
 
 
 def check_saved_frame(
-    source: str, resize: Resize, coordinates: Coordinates, where: str = "model.picture"
+    source: str, resize: Resize, coordinates: Coordinates, where: str = "model.image_size"
 ) -> None:
     """Refuse a folder whose model was trained in another frame: its boxes would be read wrongly.
 
     Args:
         source: The folder, or a hub name.
-        resize: How pictures are seen here.
+        resize: How images are seen here.
         coordinates: How places are written here.
-        where: What says how pictures are seen here, for errors.
+        where: What says how images are seen here, for errors.
 
     Raises:
         ValueError: If the frame beside the weights is another.

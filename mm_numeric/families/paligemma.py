@@ -1,10 +1,10 @@
 """PaliGemma 1 and 2.
 
-Picture   squashed to the square that the checkpoint was made for (224, 448 or 896 pixels a side);
+Image     squashed to the square that the checkpoint was made for (224, 448 or 896 pixels a side);
           one token a patch, as many as the image processor's ``image_seq_length`` says
 Prompt    ``<image>`` for each patch, ``<bos>``, the question, a line break
 Answer    the text, then ``<eos>``
-Places    0 to 1023 of the picture, y first, one token each: ``<loc0012><loc0345>...``
+Places    0 to 1023 of the image, y first, one token each: ``<loc0012><loc0345>...``
 
 The question is seen in both directions and the answer in one. ``token_type_ids`` (0 in the
 question, 1 in the answer) is all that transformers (5.23) needs for it, in training as in
@@ -95,27 +95,27 @@ class PaliGemma(Family):
         return super().load_model(source, model)
 
     def image_tokens(self, width: int, height: int) -> int:
-        """Return the number of patches, the same for every picture."""
+        """Return the number of patches, the same for every image."""
         return self.patches
 
-    def _tokenised(self, text: str, with_picture: bool) -> list[int]:
-        """Return the tokens of a question, one placeholder standing for the picture."""
+    def _tokenised(self, text: str, with_image: bool) -> list[int]:
+        """Return the tokens of a question, one placeholder standing for the image."""
         ids: list[int] = self.tokenizer(f"<bos>{text}\n", add_special_tokens=False)["input_ids"]
         if self.image_id in ids:
             raise ValueError(
                 f"the prompt {text!r:.80} holds {IMAGE_TOKEN}, which is put before the question by "
-                "itself, once for each patch of its picture; take it out of the prompt."
+                "itself, once for each patch of its image; take it out of the prompt."
             )
-        return [self.image_id] * with_picture + ids
+        return [self.image_id] * with_image + ids
 
-    def pictures(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
-        """Return pictures as squares, [n, 3, side, side]."""
+    def images(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
+        """Return images as squares, [n, 3, side, side]."""
         features = self.image_processor(images=list(shown), return_tensors="pt")
         return {"pixel_values": features["pixel_values"]}
 
-    def features(self, pictures: dict[str, Tensor], config: Any) -> int:
-        """Return the number of patches, of all pictures together."""
-        count, _, height, width = pictures["pixel_values"].shape
+    def features(self, images: dict[str, Tensor], config: Any) -> int:
+        """Return the number of patches, of all images together."""
+        count, _, height, width = images["pixel_values"].shape
         patch = config.vision_config.patch_size
         return count * (height // patch) * (width // patch)
 
@@ -124,12 +124,12 @@ class PaliGemma(Family):
         input_ids: Tensor,
         attention_mask: Tensor,
         answered: Tensor,
-        pictures: dict[str, Tensor],
+        images: dict[str, Tensor],
     ) -> dict[str, Any]:
         """Return what ``PaliGemmaForConditionalGeneration.forward`` takes for a padded batch."""
         return {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "token_type_ids": answered.long(),
-            **pictures,
+            **images,
         }

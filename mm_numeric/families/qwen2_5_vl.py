@@ -1,6 +1,6 @@
 """Qwen2.5-VL: as Qwen2-VL, but for how places are written.
 
-Places    whole pixels of the picture as it was resized, at most its size - 1, in JSON:
+Places    whole pixels of the image as it was resized, at most its size - 1, in JSON:
           ``[{"bbox_2d": [x1, y1, x2, y2], "label": "cat"}]``
 
 So a box means another place as soon as the pixel limits change: ``frame.json`` beside the weights

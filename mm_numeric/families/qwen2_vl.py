@@ -1,10 +1,10 @@
 """Qwen2-VL.
 
-Picture   smart-resize to multiples of patch size x merge size, between the pixel limits that the
-          checkpoint's image processor holds or ``model.picture`` sets; one token a merged patch
+Image     smart-resize to multiples of patch size x merge size, between the pixel limits that the
+          checkpoint's image processor holds or ``model.image_size`` sets; one token a merged patch
 Prompt    the checkpoint's own chat template
 Answer    the text, then ``<|im_end|>``
-Places    0 to 1000 of the picture, ``<|box_start|>(x1,y1),(x2,y2)<|box_end|>``
+Places    0 to 1000 of the image, ``<|box_start|>(x1,y1),(x2,y2)<|box_end|>``
 
 The tokenizer and the image processor are loaded one by one, and the image processor on its PIL
 backend: Qwen2VLProcessor cannot be made without torchvision, which its video processor needs.
@@ -33,7 +33,7 @@ class Qwen2VL(Family):
     name = "Qwen2-VL"
     model_class: ClassVar[Any] = Qwen2VLForConditionalGeneration
     habit = "qwen2_vl"
-    picture_settings = ("min_pixels", "max_pixels")
+    image_settings = ("min_pixels", "max_pixels")
     parts: ClassVar = {
         "vision": r"model\.visual\.(?!merger\.)",
         "projector": r"model\.visual\.merger\.",
@@ -62,8 +62,8 @@ class Qwen2VL(Family):
     def _load_image_processor(cls, source: str, model: ModelConfig) -> Any:
         processor = Qwen2VLImageProcessorPil.from_pretrained(source, revision=model.revision)
         size = {
-            "shortest_edge": model.picture.get("min_pixels", processor.size["shortest_edge"]),
-            "longest_edge": model.picture.get("max_pixels", processor.size["longest_edge"]),
+            "shortest_edge": model.image_size.get("min_pixels", processor.size["shortest_edge"]),
+            "longest_edge": model.image_size.get("max_pixels", processor.size["longest_edge"]),
         }
         return Qwen2VLImageProcessorPil.from_dict({**processor.to_dict(), "size": size})
 
@@ -79,14 +79,14 @@ class Qwen2VL(Family):
         view = self.resize.view(width, height)
         return view.width_px * view.height_px // self.resize.factor**2
 
-    def pictures(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
-        """Return the patches of pictures, and how many there are in each direction."""
+    def images(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
+        """Return the patches of images, and how many there are in each direction."""
         features = self.image_processor(images=list(shown), return_tensors="pt")
         return {name: features[name] for name in ("pixel_values", "image_grid_thw")}
 
-    def features(self, pictures: dict[str, Tensor], config: Any) -> int:
-        """Return the number of merged patches, of all pictures together."""
-        patches = int(pictures["image_grid_thw"].prod(dim=1).sum())
+    def features(self, images: dict[str, Tensor], config: Any) -> int:
+        """Return the number of merged patches, of all images together."""
+        patches = int(images["image_grid_thw"].prod(dim=1).sum())
         return patches // config.vision_config.spatial_merge_size**2
 
     def model_inputs(
@@ -94,36 +94,36 @@ class Qwen2VL(Family):
         input_ids: Tensor,
         attention_mask: Tensor,
         answered: Tensor,
-        pictures: dict[str, Tensor],
+        images: dict[str, Tensor],
     ) -> dict[str, Any]:
         """Return what the forward of these models takes for a padded batch."""
         return {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "mm_token_type_ids": (input_ids == self.image_id).int(),
-            **pictures,
+            **images,
         }
 
-    def _tokenised(self, text: str, with_picture: bool) -> list[int]:
-        """Return the tokens of a question, one placeholder standing for the picture."""
-        content = [{"type": "image"}] if with_picture else []
+    def _tokenised(self, text: str, with_image: bool) -> list[int]:
+        """Return the tokens of a question, one placeholder standing for the image."""
+        content = [{"type": "image"}] if with_image else []
         written = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": [*content, {"type": "text", "text": text}]}],
             add_generation_prompt=True,
             tokenize=False,
         )
         ids: list[int] = self.tokenizer(written, add_special_tokens=False)["input_ids"]
-        if ids.count(self.image_id) != with_picture:
+        if ids.count(self.image_id) != with_image:
             raise ValueError(
                 f"model.name: the chat template of {self.tokenizer.name_or_path} writes "
                 f"{ids.count(self.image_id)} {IMAGE_TOKEN} for a question with "
-                f"{int(with_picture)} pictures ({text!r:.60}); take the token out of the question, "
+                f"{int(with_image)} images ({text!r:.60}); take the token out of the question, "
                 f"or give a checkpoint whose template is that of {self.name}."
             )
         return ids
 
     def _check_limits(self) -> None:
-        """Refuse pixel limits that no picture can be resized to.
+        """Refuse pixel limits that no image can be resized to.
 
         Raises:
             ValueError: If the smaller is the larger, or the larger not even one merged patch.
@@ -131,11 +131,11 @@ class Qwen2VL(Family):
         least, most, factor = self.resize.min_pixels, self.resize.max_pixels, self.resize.factor
         if most < factor**2:
             raise ValueError(
-                f"model.picture.max_pixels: {most} is less than the smallest picture that "
+                f"model.image_size.max_pixels: {most} is less than the smallest image that "
                 f"{self.name} sees, {factor} x {factor} = {factor**2} pixels; give at least that."
             )
         if least > most:
             raise ValueError(
-                f"model.picture: min_pixels {least} is more than max_pixels {most} (what is not "
+                f"model.image_size: min_pixels {least} is more than max_pixels {most} (what is not "
                 "set is as the checkpoint says); set both, the smaller first."
             )

@@ -1,6 +1,6 @@
 """Qwen3-VL: as Qwen2-VL, in patches of 16 pixels, so that sizes are multiples of 32.
 
-Places    0 to 1000 of the picture, as Qwen2-VL, in the JSON of Qwen2.5-VL, whose own boxes are
+Places    0 to 1000 of the image, as Qwen2-VL, in the JSON of Qwen2.5-VL, whose own boxes are
           pixels: rows written for the one are silently wrong for the other
 Parts     layers of vision that go straight to layers of language (deepstack) pass a projector each
 

@@ -70,7 +70,7 @@ class T5(TextFamily):
 
         make_tiny_t5(folder, seed)
 
-    def _tokenised(self, text: str, with_picture: bool) -> list[int]:
+    def _tokenised(self, text: str, with_image: bool) -> list[int]:
         """Return the tokens of a question, its end included."""
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return [*ids, self.stop_ids[0]]

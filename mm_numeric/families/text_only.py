@@ -1,4 +1,4 @@
-"""What the families without pictures have in common."""
+"""What the families without images have in common."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from mm_numeric.geometry.frames import Resize
 class TextFamily(Family):
     """A family that reads text alone."""
 
-    takes_pictures = False
+    takes_images = False
     kind: ClassVar[str]
     """Which checkpoints belong to it, for errors."""
 
@@ -76,19 +76,19 @@ class TextFamily(Family):
         return None
 
     def image_tokens(self, width: int, height: int) -> int:
-        """Return 0: there are no pictures."""
+        """Return 0: there are no images."""
         return 0
 
-    def pictures(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
-        """Refuse pictures.
+    def images(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
+        """Refuse images.
 
         Raises:
             ValueError: Always.
         """
-        raise ValueError(f"{self.name} takes no pictures; give None for each question.")
+        raise ValueError(f"{self.name} takes no images; give None for each question.")
 
-    def features(self, pictures: dict[str, Tensor], config: Any) -> int:
-        """Return 0: there are no pictures."""
+    def features(self, images: dict[str, Tensor], config: Any) -> int:
+        """Return 0: there are no images."""
         return 0
 
     def model_inputs(
@@ -96,7 +96,7 @@ class TextFamily(Family):
         input_ids: Tensor,
         attention_mask: Tensor,
         answered: Tensor,
-        pictures: dict[str, Tensor],
+        images: dict[str, Tensor],
     ) -> dict[str, Any]:
         """Return what the model's forward takes for a padded batch."""
         return {"input_ids": input_ids, "attention_mask": attention_mask}

@@ -24,7 +24,7 @@ _INITIALIZER_RANGE = 0.1
 
 
 def make_tiny_llava(folder: Path, seed: int) -> None:
-    """Save a LLaVA of half a million parameters that sees pictures at 56 x 56 pixels.
+    """Save a LLaVA of half a million parameters that sees images at 56 x 56 pixels.
 
     Args:
         folder: Where ``from_pretrained`` will find it.

@@ -19,7 +19,7 @@ _WIDTH = 64
 
 
 def make_tiny_paligemma(folder: Path, seed: int, **changes: Any) -> None:
-    """Save a PaliGemma that sees pictures at 56 x 56 pixels, in 16 patches.
+    """Save a PaliGemma that sees images at 56 x 56 pixels, in 16 patches.
 
     Args:
         folder: Where ``from_pretrained`` will find it.

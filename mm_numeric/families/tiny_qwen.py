@@ -28,7 +28,7 @@ class _Recipe:
     vision: Mapping[str, Any]
     mrope_section: list[int]
     sides_px: tuple[int, int]
-    """Pictures are seen with at least and at most the pixels of these squares."""
+    """Images are seen with at least and at most the pixels of these squares."""
 
 
 _RECIPES = {
@@ -49,7 +49,7 @@ _RECIPES = {
             "intermediate_size": _WIDTH,
             "out_hidden_size": _WIDTH,
             "patch_size": 14,
-            "window_size": 56,  # of the first layer; the second sees the whole picture
+            "window_size": 56,  # of the first layer; the second sees the whole image
             "fullatt_block_indexes": [1],
         },
         mrope_section=[4, 6, 6],

@@ -1,6 +1,6 @@
 r"""Yi-VL.
 
-Picture   as LLaVA-1.5 sees it, 448 pixels
+Image     as LLaVA-1.5 sees it, 448 pixels
 Prompt    Yi-VL's own: a system prompt in English and Chinese, then
           ``### Human: <image_placeholder>\n...\n### Assistant:``
 Answer    the text, then the tokenizer's own end of text (``<|endoftext|>``)
@@ -29,7 +29,7 @@ class YiVL(Llava):
     name = "Yi-VL"
     model_class: ClassVar[Any] = YiVLForConditionalGeneration
     habit = "yi_vl"
-    picture_mark = "<image_placeholder>"
+    image_placeholder = "<image_placeholder>"
     projector_type = "mlp2x_gelu_Norm"
     projector: ClassVar = {"0": "linear_1", "1": "norm_1", "3": "linear_2", "4": "norm_2"}
 
@@ -40,10 +40,10 @@ class YiVL(Llava):
 
         make_tiny_yi_vl(folder, seed)
 
-    def prompt_text(self, text: str, with_picture: bool) -> str:
+    def prompt_text(self, text: str, with_image: bool) -> str:
         """Return a question in Yi-VL's own words, whatever chat template the tokenizer has."""
-        picture = f"{self.picture_mark}\n" if with_picture else ""
-        return f"{SYSTEM_PROMPT}\n\n{TURN} Human: {picture}{text}\n{TURN} Assistant:"
+        image = f"{self.image_placeholder}\n" if with_image else ""
+        return f"{SYSTEM_PROMPT}\n\n{TURN} Human: {image}{text}\n{TURN} Assistant:"
 
     def text(self, ids: Sequence[int]) -> str:
         """Return what was generated up to its end, or to where the next turn begins."""

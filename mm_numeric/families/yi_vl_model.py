@@ -27,7 +27,7 @@ class YiVLProjector(nn.Module):
         self.norm_2 = nn.LayerNorm(width)
 
     def forward(self, image_features: Tensor) -> Tensor:
-        """Project features [pictures, patches, vision width] to the language model's width."""
+        """Project features [images, patches, vision width] to the language model's width."""
         hidden = self.act(self.norm_1(self.linear_1(image_features)))
         projected: Tensor = self.norm_2(self.linear_2(hidden))
         return projected

@@ -18,11 +18,11 @@ class Coordinates:
     """One way to write coordinates."""
 
     space: str = "seen"
-    """seen: the picture as the model is shown it, resized and padded; original: as the file has
+    """seen: the image as the model is shown it, resized and padded; original: as the file has
     it."""
 
     top: int | None = None
-    """What the far edge of the picture is written as: 1, 999, 1000, 1023. None: its pixels."""
+    """What the far edge of the image is written as: 1, 999, 1000, 1023. None: its pixels."""
 
     decimals: int = 0
     """Digits behind the point."""
@@ -84,11 +84,11 @@ class Coordinates:
         return max(self._levels(edge) - (self.clamp == "exclusive"), 0)
 
     def level(self, position: float, edge: float) -> int:
-        """Return the level of a position, clamped to the picture.
+        """Return the level of a position, clamped to the image.
 
         Args:
-            position: In pixels of ``space``, from the near edge of the picture.
-            edge: How many pixels of ``space`` the picture has in this direction.
+            position: In pixels of ``space``, from the near edge of the image.
+            edge: How many pixels of ``space`` the image has in this direction.
         """
         steps = position / self.step(edge)
         if self.rounding == "floor":
@@ -102,7 +102,7 @@ class Coordinates:
     def position(self, level: float, edge: float) -> float:
         """Return where a level is, in pixels of ``space``: undoes ``level``.
 
-        A level beyond the largest, as a model may write, is a position beyond the picture.
+        A level beyond the largest, as a model may write, is a position beyond the image.
         """
         middle = 0.5 if self.rounding == "floor" and level < self._levels(edge) else 0.0
         return (level + middle) * self.step(edge)

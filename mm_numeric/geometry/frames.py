@@ -1,8 +1,8 @@
-"""Where the model sees a picture and how it writes a place in it: original pixels to text and back.
+"""Where the model sees an image and how it writes a place in it: original pixels to text and back.
 
     original pixels --View--> pixels as seen --Coordinates--> levels --Layout--> text
 
-A frame belongs to one picture and one family. It is declared, never guessed from coordinates, and
+A frame belongs to one image and one family. It is declared, never guessed from coordinates, and
 it is plain data: what a prediction was read with is written beside it. Pixels are continuous:
 (0, 0) is the outer corner of the first pixel, (width, height) that of the last.
 """
@@ -26,16 +26,16 @@ from mm_numeric.answers import (
 from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.parsing import read_dataclass
 
-_SLACK_PX = 1.0  # a rounded annotation may reach so far beyond the picture; it is clamped
+_SLACK_PX = 1.0  # a rounded annotation may reach so far beyond the image; it is clamped
 _LARGEST_LEVEL = 2.0**53  # beyond it a float holds no single steps, and digits enough are infinite
 
 
 @dataclass(frozen=True)
 class View:
-    """How one picture was resized: ``seen = original * scale + offset``, in each direction."""
+    """How one image was resized: ``seen = original * scale + offset``, in each direction."""
 
     width_px: int
-    """Of the picture as the model sees it, padding included."""
+    """Of the image as the model sees it, padding included."""
 
     height_px: int
     scale_x: float
@@ -46,7 +46,7 @@ class View:
     offset_y_px: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what no picture can be resized to: it may come from a file."""
+        """Refuse what no image can be resized to: it may come from a file."""
         numbers = (self.scale_x, self.scale_y, self.offset_x_px, self.offset_y_px)
         if min(self.width_px, self.height_px) < 1 or min(numbers[:2]) <= 0:
             raise ValueError("sizes in pixels are at least 1, and scales above 0")
@@ -54,21 +54,21 @@ class View:
             raise ValueError(f"scales and offsets are finite numbers, not {numbers}")
 
     def to_seen(self, x: float, y: float) -> Point:
-        """Return where a point of the original picture is seen."""
+        """Return where a point of the original image is seen."""
         return x * self.scale_x + self.offset_x_px, y * self.scale_y + self.offset_y_px
 
     def to_original(self, x: float, y: float) -> Point:
-        """Return which point of the original picture is seen here: undoes ``to_seen``."""
+        """Return which point of the original image is seen here: undoes ``to_seen``."""
         return (x - self.offset_x_px) / self.scale_x, (y - self.offset_y_px) / self.scale_y
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
-    """What a family does to every picture, as data."""
+    """What a family does to every image, as data."""
 
     kind: str
     """squash: to a square, whatever becomes of the aspect ratio; letterbox: padded to a square with
-    the picture in its middle, then resized; smart: to multiples of ``factor`` between two numbers
+    the image in its middle, then resized; smart: to multiples of ``factor`` between two numbers
     of pixels; none: as it is."""
 
     side: int = 0
@@ -79,7 +79,7 @@ class Resize:
     max_pixels: int = 0
 
     def view(self, width: int, height: int) -> View:
-        """Return how a picture of so many pixels is seen.
+        """Return how an image of so many pixels is seen.
 
         Raises:
             ValueError: If it is more than 200 times as long as it is wide, and the kind is smart.
@@ -97,7 +97,7 @@ class Resize:
     def _smart_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the size as ``smart_resize`` of transformers' Qwen2-VL image processor does."""
         if max(width, height) > 200 * min(width, height):
-            raise ValueError(f"a picture of {width} x {height} pixels is too long to be resized")
+            raise ValueError(f"an image of {width} x {height} pixels is too long to be resized")
         factor = self.factor
         seen = [round(edge / factor) * factor for edge in (width, height)]
         if seen[0] * seen[1] > self.max_pixels:
@@ -124,19 +124,19 @@ def _snapped(position: float, edge: float, reach: float) -> float:
 
 @dataclass(frozen=True)
 class Frame:
-    """One picture, as a model sees it and writes places in it."""
+    """One image, as a model sees it and writes places in it."""
 
     width_px: int
-    """Of the original picture, upright."""
+    """Of the original image, upright."""
 
     height_px: int
     view: View
     coordinates: Coordinates
 
     def __post_init__(self) -> None:
-        """Refuse a picture without pixels."""
+        """Refuse an image without pixels."""
         if min(self.width_px, self.height_px) < 1:
-            raise ValueError(f"a picture of {self.width_px} x {self.height_px} pixels is none")
+            raise ValueError(f"an image of {self.width_px} x {self.height_px} pixels is none")
 
     # -- points -------------------------------------------------------------------------------
 
@@ -156,16 +156,16 @@ class Frame:
         return steps[0] / self.view.scale_x, steps[1] / self.view.scale_y
 
     def encode(self, point: Point) -> tuple[int, int]:
-        """Return the levels of a point of the original picture, x first.
+        """Return the levels of a point of the original image, x first.
 
         Raises:
-            ValueError: If it is more than a pixel outside the picture.
+            ValueError: If it is more than a pixel outside the image.
         """
         x, y = point
         inside_x = -_SLACK_PX <= x <= self.width_px + _SLACK_PX
         if not (inside_x and -_SLACK_PX <= y <= self.height_px + _SLACK_PX):
             raise ValueError(
-                f"the point ({x:g}, {y:g}) is outside the picture of {self.width_px} x "
+                f"the point ({x:g}, {y:g}) is outside the image of {self.width_px} x "
                 f"{self.height_px} pixels"
             )
         x, y = min(max(x, 0.0), self.width_px), min(max(y, 0.0), self.height_px)
@@ -175,10 +175,10 @@ class Frame:
         return self.coordinates.level(x, width), self.coordinates.level(y, height)
 
     def decode(self, level_x: float, level_y: float) -> Point:
-        """Return which point of the original picture has these levels: undoes ``encode``.
+        """Return which point of the original image has these levels: undoes ``encode``.
 
-        A level may lie beyond the picture, in its padding or further; a point within half a step of
-        an edge is on it, for the points of the picture that are written so are on its other side.
+        A level may lie beyond the image, in its padding or further; a point within half a step of
+        an edge is on it, for the points of the image that are written so are on its other side.
         """
         width, height = self.edges
         x = self.coordinates.position(level_x, width)
@@ -199,7 +199,7 @@ class Frame:
         """Write shapes and labels, every coordinate marked; the group is the place in the list.
 
         Raises:
-            ValueError: If a point is outside the picture, or a label cannot be written.
+            ValueError: If a point is outside the image, or a label cannot be written.
         """
         first, second = (0, 1) if self.coordinates.order == "xy" else (1, 0)
         roles = ("x", "y")[first], ("x", "y")[second]
@@ -224,7 +224,7 @@ class Frame:
 
         Returns:
             The shapes in their order, in original pixels, as they stand: a box may be reversed and
-            a point outside the picture. Or why there is none.
+            a point outside the image. Or why there is none.
         """
         if not text.strip():
             return Unreadable("empty answer")
@@ -236,7 +236,7 @@ class Frame:
             if len(levels) % 2:
                 problem = "an odd number of coordinates"
             elif any(abs(level) > _LARGEST_LEVEL for level in levels):
-                problem = "a coordinate beyond any picture"
+                problem = "a coordinate beyond any image"
             elif levels:
                 instances.append(Instance(self._shape(levels), label))
                 spans.append(span)

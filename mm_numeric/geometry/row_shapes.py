@@ -1,4 +1,4 @@
-"""Rows of grounding and text detection: shapes in pixels of the original, upright picture."""
+"""Rows of grounding and text detection: shapes in pixels of the original, upright image."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,28 +23,28 @@ _LONGEST_PX = 1_000_000_000  # of an edge; more is a mistake, and much more no f
 
 
 def read_id(row: Mapping[str, Any], names: Sequence[str], image: Path) -> str:
-    """Return the id of a row, under the first of these names that it has; else its picture."""
+    """Return the id of a row, under the first of these names that it has; else its image."""
     found = (row[name] for name in names if row.get(name) not in (None, ""))
     return str(next(found, image))
 
 
 def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int] | None]:
-    """Read which picture a row is about, and its size where the row says it.
+    """Read which image a row is about, and its size where the row says it.
 
     Raises:
-        ValueError: If there is no picture, or the size is none.
+        ValueError: If there is no image, or the size is none.
     """
     image = next((row[name] for name in ("image", "file", "img_path") if row.get(name)), None)
     if not isinstance(image, str):
-        raise ValueError(f'{where}: no picture; each row needs "image" (a path).')
+        raise ValueError(f'{where}: no image; each row needs "image" (a path).')
     width, height = row.get("width"), row.get("height")
     if width is None and height is None:
         return Path(image), None
     edges = range(1, _LONGEST_PX + 1)
     if not (type(width) is int and width in edges and type(height) is int and height in edges):
         raise ValueError(
-            f"{where}: width {width!r:.40} and height {height!r:.40} are not the pixels of a "
-            "picture; give both as whole numbers, or neither."
+            f"{where}: width {width!r:.40} and height {height!r:.40} are not the pixels of an "
+            "image; give both as whole numbers, or neither."
         )
     return Path(image), (width, height)
 
@@ -102,7 +102,7 @@ def read_instances(row: Mapping[str, Any], where: str) -> Instances:
 
 
 def _instance(row: Any, where: str) -> Instance:
-    """Read one of several things in a picture.
+    """Read one of several things in an image.
 
     Raises:
         ValueError: If it has no shape.
@@ -148,7 +148,7 @@ def around(shape: Shape) -> Box:
 
 
 def clipped(shape: Shape, width: float, height: float) -> Shape:
-    """Return a shape with every point moved into the picture.
+    """Return a shape with every point moved into the image.
 
     Raises:
         ValueError: If it lies outside, so that no area of it is left.
@@ -160,7 +160,7 @@ def clipped(shape: Shape, width: float, height: float) -> Shape:
     if any(len(set(after)) == 1 < len(set(before)) for before, after in axes):
         x, y = shape.points[0]
         raise ValueError(
-            f"the shape that begins at ({x:g}, {y:g}) is outside the picture of {width} x {height} "
+            f"the shape that begins at ({x:g}, {y:g}) is outside the image of {width} x {height} "
             "pixels, and nothing is left of it at the edge"
         )
     return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)

@@ -3,7 +3,7 @@
 Boxes are [x, y, width, height] in pixels. A crowd region (``iscrowd``) is to be ignored: it stands
 for any number of things.
 
-Source: https://cocodataset.org/#format-data; pycocotools puts annotations and pictures together.
+Source: https://cocodataset.org/#format-data; pycocotools puts annotations and images together.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from mm_numeric.files import read_json
-from mm_numeric.importers.files import Pictures, listed
+from mm_numeric.importers.files import ImageFolder, listed
 from mm_numeric.importers.importer import (
     BadLine,
     Found,
@@ -33,18 +33,18 @@ _PARTS = {"images": "image", "categories": "category", "annotations": "annotatio
 
 @dataclass(frozen=True, kw_only=True)
 class Coco:
-    """COCO instances JSON: labelled boxes; a row a picture, or a row a category in it."""
+    """COCO instances JSON: labelled boxes; a row an image, or a row a category in it."""
 
     version: ClassVar[int] = 1
 
     per: Annotated[
         str,
         Option(
-            "a row for each picture, with all its boxes; or for each category that stands once in "
-            "a picture, as a phrase with one box (default: picture)",
-            choices=("picture", "category"),
+            "a row for each image, with all its boxes; or for each category that stands once in "
+            "an image, as a phrase with one box (default: image)",
+            choices=("image", "category"),
         ),
-    ] = "picture"
+    ] = "image"
     images: ImagesFolder = None
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
@@ -52,12 +52,12 @@ class Coco:
         return listed(inputs, (".json",))
 
     def rows(self, files: Sequence[Path]) -> Iterator[Found]:
-        """Read them; a picture with a bad annotation has no row."""
-        pictures = Pictures(self.images)
+        """Read them; an image with a bad annotation has no row."""
+        image_folder = ImageFolder(self.images)
         for path in files:
-            yield from self._file(path, pictures)
+            yield from self._file(path, image_folder)
 
-    def _file(self, path: Path, pictures: Pictures) -> Iterator[Found]:
+    def _file(self, path: Path, image_folder: ImageFolder) -> Iterator[Found]:
         raw = read_instances(path)
         faults, good = _sorted_out(raw, path)
         yield from (bad for bad, _ in faults)
@@ -74,19 +74,19 @@ class Coco:
                 continue
             where = f"{path}, image {key}"
             try:
-                facts = pictures.facts(image["file_name"], size_of(image))
+                facts = image_folder.facts(image["file_name"], size_of(image))
             except RefusedError as refusal:
                 yield refusal.at(where)
                 continue
             annotations = coco.imgToAnns[key]
-            if self.per == "picture":
+            if self.per == "image":
                 instances = [_instance(a, names) for a in annotations]
                 yield Row(where, {"id": str(key), **facts, "instances": instances})
                 continue
             for category in dict.fromkeys(a["category_id"] for a in annotations):
                 there = [a for a in annotations if a["category_id"] == category]
                 if len(there) > 1 or there[0].get("iscrowd"):
-                    yield LeftOut("categories that stand more than once in a picture")
+                    yield LeftOut("categories that stand more than once in an image")
                     continue
                 box = box_of(there[0]["bbox"], xywh=True)
                 fields = {"id": f"{key}.{category}", **facts, "phrase": names[category], "box": box}
@@ -109,7 +109,7 @@ def read_instances(path: Path) -> dict[str, list[Any]]:
 def _sorted_out(
     raw: Mapping[str, list[Any]], path: Path
 ) -> tuple[list[tuple[BadLine, Any]], dict[str, list[Any]]]:
-    """Return bad lines, each with the id of the picture that it costs its row; and the rest.
+    """Return bad lines, each with the id of the image that it costs its row; and the rest.
 
     pycocotools would stop at these with a KeyError, or keep the last of two in silence.
     """
@@ -144,7 +144,7 @@ def _sorted_out(
                 image = item.get("image_id") if part == "annotations" else item["id"]
                 if item["id"] in keys[part]:
                     raise RefusedError("id", "this id stands twice.")
-                if part != "categories":  # what is about a bad picture is no second fault
+                if part != "categories":  # what is about a bad image is no second fault
                     keys[part].add(item["id"])
                 check(item)
                 keys[part].add(item["id"])

@@ -1,4 +1,4 @@
-"""Conversations about pictures: who says what, and which pictures they are about."""
+"""Conversations about images: who says what, and which images they are about."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -37,17 +37,17 @@ def read_turns(row: Mapping[str, Any]) -> Iterator[Turn]:
         yield Turn(role, text_of(message.get("content", message.get("value")), f"message {i}"))
 
 
-def read_pictures(row: Mapping[str, Any]) -> list[str]:
-    """Return the pictures of a row: ``image`` or ``images``, a path, or a list of them.
+def read_images(row: Mapping[str, Any]) -> list[str]:
+    """Return the images of a row: ``image`` or ``images``, a path, or a list of them.
 
     Raises:
         RefusedError: If one is not a path.
     """
     raw = row.get("images") if row.get("image") is None else row["image"]
     items = raw if isinstance(raw, list) else [] if raw is None else [raw]
-    return [text_of(i.get("path") if isinstance(i, Mapping) else i, "a picture") for i in items]
+    return [text_of(i.get("path") if isinstance(i, Mapping) else i, "an image") for i in items]
 
 
 def question_of(text: str) -> str:
-    """Return a question without the mark of its picture."""
+    """Return a question without the mark of its image."""
     return text.replace("<image>", "").strip()

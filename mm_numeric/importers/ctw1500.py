@@ -1,8 +1,8 @@
 """SCUT-CTW1500: polygons of 14 points, in the three ways they were published.
 
 first release   xmin,ymin,xmax,ymax,x1,y1,...,x14,y14       offsets from (xmin, ymin); 1001.txt
-training, 2020  <segs>x1,y1,...,x14,y14</segs> and <label>  pixels of the picture; 0001.xml
-test, 2020      x1,y1,...,x14,y14,####the text              pixels of the picture; 0001001.txt
+training, 2020  <segs>x1,y1,...,x14,y14</segs> and <label>  pixels of the image; 0001.xml
+test, 2020      x1,y1,...,x14,y14,####the text              pixels of the image; 0001001.txt
 
 Only the number of numbers and the #### say which it is: 32 without a text are offsets. A text of
 ``###`` is to be ignored.
@@ -28,10 +28,10 @@ class CTW1500(TextFiles):
 
     endings: ClassVar[tuple[str, ...]] = (".txt", ".xml")
 
-    def picture(self, stem: str) -> str:
-        """Return the name of a picture without its ending: 1001 of 0001001, 0001 of 0001."""
+    def image(self, stem: str) -> str:
+        """Return the name of an image without its ending: 1001 of 0001001, 0001 of 0001."""
         if not (stem.isascii() and stem.isdecimal()):
-            raise RefusedError("name", f"{stem!r} is not the number of a picture.")
+            raise RefusedError("name", f"{stem!r} is not the number of an image.")
         return f"{int(stem):04d}"
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""Files, folders and archives of published data sets, and the pictures that go with them."""
+"""Files, folders and archives of published data sets, and the images that go with them."""
 
 import re
 import zipfile
@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mm_numeric.data.images import picture_size
+from mm_numeric.data.images import image_size
 from mm_numeric.files import rows_or_errors
 from mm_numeric.importers.importer import BadLine, Found, RefusedError
 
@@ -132,12 +132,12 @@ def read_each(
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """The folder of the pictures, where it was given."""
+class ImageFolder:
+    """The folder of the image_folder, where it was given."""
 
     folder: Path | None
     otherwise: tuple[int, int] | None = None
-    """Width and height of pictures of which nothing says it."""
+    """Width and height of images of which nothing says it."""
 
     def __post_init__(self) -> None:
         """Refuse a folder that is not there."""
@@ -145,7 +145,7 @@ class Pictures:
             raise ValueError(f"--images {self.folder}: there is no such folder.")
 
     def named(self, stem: str) -> str:
-        """Return the name of a picture whose ending is not known; without a folder it is .jpg.
+        """Return the name of an image whose ending is not known; without a folder it is .jpg.
 
         Raises:
             RefusedError: If the folder does not hold it.
@@ -154,12 +154,12 @@ class Pictures:
             return f"{stem}.jpg"
         names = self._names.get(stem, [])
         if len(names) != 1:
-            found = " and ".join(names) or "no picture with this name"
-            raise RefusedError("picture", f"{stem}: {found} in {self.folder}.")
+            found = " and ".join(names) or "no image with this name"
+            raise RefusedError("image", f"{stem}: {found} in {self.folder}.")
         return names[0]
 
     def size(self, name: str, said: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return width and height of a picture, upright, if the folder or the file says them.
+        """Return width and height of an image, upright, if the folder or the file says them.
 
         Raises:
             RefusedError: If it cannot be read, or has another size than its file says.
@@ -167,19 +167,19 @@ class Pictures:
         if self.folder is None:
             return said
         try:
-            found = picture_size(self.folder / name)
+            found = image_size(self.folder / name)
         except ValueError as error:
-            raise RefusedError("picture", f"{error}.") from error
+            raise RefusedError("image", f"{error}.") from error
         if said not in (None, found):
             raise RefusedError(
-                "picture",
-                f"its size is said to be {said[0]} x {said[1]}; the picture, upright, has "
+                "image",
+                f"its size is said to be {said[0]} x {said[1]}; the image, upright, has "
                 f"{found[0]} x {found[1]}.",
             )
         return found
 
     def facts(self, name: str, said: tuple[int, int] | None = None) -> dict[str, Any]:
-        """Return the fields of a row that are about its picture.
+        """Return the fields of a row that are about its image.
 
         Raises:
             RefusedError: As ``size``.
@@ -198,13 +198,13 @@ class Pictures:
         facts = self.facts(name, said or (self.otherwise if self.folder is None else None))
         if "width" not in facts:
             raise RefusedError(
-                "picture", "its size is not known; give --images, --size, or width and height."
+                "image", "its size is not known; give --images, --size, or width and height."
             )
         return facts
 
     @cached_property
     def _names(self) -> dict[str, list[str]]:
-        """The pictures of the folder, by their names without the ending."""
+        """The images of the folder, by their names without the ending."""
         assert self.folder is not None
         names: dict[str, list[str]] = {}
         for path in sorted(self.folder.iterdir()):

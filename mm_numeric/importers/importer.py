@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
 
 class BadLine(NamedTuple):
-    """A part of a file that gives no row, or that cost its picture the row."""
+    """A part of a file that gives no row, or that cost its image the row."""
 
     where: str
     why: str
@@ -65,10 +65,10 @@ class Option(NamedTuple):
 
 ImagesFolder = Annotated[
     Path | None,
-    Option("the folder that picture names start from: sizes are read and checked", name="FOLDER"),
+    Option("the folder that image names start from: sizes are read and checked", name="FOLDER"),
 ]
 OneSize = Annotated[
-    str | None, Option("of pictures of which nothing else says it, without --images", name="WxH")
+    str | None, Option("of images of which nothing else says it, without --images", name="WxH")
 ]
 
 
@@ -140,7 +140,7 @@ def tidy(numbers: Iterable[float]) -> list[float]:
 
 
 def size_of(fields: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return ``width`` and ``height`` of a picture, or None where it has neither.
+    """Return ``width`` and ``height`` of an image, or None where it has neither.
 
     Raises:
         RefusedError: If they are no size.
@@ -149,7 +149,7 @@ def size_of(fields: Mapping[str, Any]) -> tuple[int, int] | None:
     if width is None and height is None:
         return None
     if not (type(width) is int and type(height) is int and min(width, height) >= 1):
-        raise RefusedError("picture", f"width {width!r:.20} and height {height!r:.20} are no size.")
+        raise RefusedError("image", f"width {width!r:.20} and height {height!r:.20} are no size.")
     return width, height
 
 

@@ -3,10 +3,10 @@ r"""LLaVA's and ShareGPT's conversations, with boxes written in the answers.
     {"image": "1.jpg", "conversations": [{"from": "human", "value": "<image>\nWhere is the man?"},
                                          {"from": "gpt", "value": "[0.12, 0.34, 0.5, 0.6]"}]}
 
-Nothing in such a file says what its numbers are relative to: LLaVA's own are of the picture padded
-to a square, those of others of the picture as it is, and a wrong guess is off by up to 80 pixels in
-a picture of 640 x 480, without a word. So it is declared: what a coordinate is (a key of
-``COORDINATES``), and, unless it is in pixels of the original, how the picture was resized.
+Nothing in such a file says what its numbers are relative to: LLaVA's own are of the image padded
+to a square, those of others of the image as it is, and a wrong guess is off by up to 80 pixels in
+an image of 640 x 480, without a word. So it is declared: what a coordinate is (a key of
+``COORDINATES``), and, unless it is in pixels of the original, how the image was resized.
 """
 
 import re
@@ -19,8 +19,8 @@ from typing import Annotated, Any, ClassVar
 from mm_numeric.answers import Box, Instances
 from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.importers.conversations import question_of, read_pictures, read_turns
-from mm_numeric.importers.files import Pictures, listed, read_each
+from mm_numeric.importers.conversations import question_of, read_images, read_turns
+from mm_numeric.importers.files import ImageFolder, listed, read_each
 from mm_numeric.importers.importer import (
     Found,
     ImagesFolder,
@@ -55,7 +55,7 @@ class Llava:
     resize: Annotated[
         str | None,
         Option(
-            "what the picture was made into: padded to a square, squashed to one, brought to "
+            "what the image was made into: padded to a square, squashed to one, brought to "
             "multiples of --factor, or nothing; needed unless coordinates are of the original",
             choices=("letterbox", "squash", "smart", "none"),
         ),
@@ -97,12 +97,12 @@ class Llava:
         if self._coordinates.space == "original":
             if self.resize not in (None, "none"):
                 raise ValueError(
-                    f"--coordinates {self.coordinates} are of the original picture: --resize "
+                    f"--coordinates {self.coordinates} are of the original image: --resize "
                     f"{self.resize} does not go with them."
                 )
         elif self.resize is None:
             raise ValueError(
-                f"--coordinates {self.coordinates} are of the picture as the model saw it; say "
+                f"--coordinates {self.coordinates} are of the image as the model saw it; say "
                 "with --resize what it was made into: letterbox, squash, smart or none."
             )
         _ = self._resize, read_size(self.size)  # they refuse what is missing
@@ -140,13 +140,13 @@ class Llava:
 
     def rows(self, files: Sequence[Path]) -> Iterator[Found]:
         """Read the answers that hold boxes."""
-        pictures = Pictures(self.images, read_size(self.size))
-        return read_each(files, partial(self._conversation, pictures))
+        image_folder = ImageFolder(self.images, read_size(self.size))
+        return read_each(files, partial(self._conversation, image_folder))
 
     def _conversation(
-        self, pictures: Pictures, where: str, identity: str, raw: Mapping[str, Any]
+        self, image_folder: ImageFolder, where: str, identity: str, raw: Mapping[str, Any]
     ) -> Iterator[Found]:
-        names = read_pictures(raw)
+        names = read_images(raw)
         question = ""
         for i, turn in enumerate(list(read_turns(raw))):
             if turn.role == "user":
@@ -160,8 +160,8 @@ class Llava:
                     yield LeftOut("answers without a box")
                     continue
                 if len(names) != 1:
-                    raise RefusedError("picture", f"a box, and {len(names)} pictures.")
-                facts = pictures.sized(names[0], size_of(raw))
+                    raise RefusedError("image", f"a box, and {len(names)} images.")
+                facts = image_folder.sized(names[0], size_of(raw))
                 boxes = self._boxes(turn.text, facts)
                 fields = {"id": f"{identity}.{i}", **facts}
                 yield Row(place, {**fields, **self._asked(question, boxes)})
@@ -221,7 +221,7 @@ class Llava:
         try:
             view = self._resize.view(width, height)
         except ValueError as error:
-            raise RefusedError("picture", f"{error}.") from error
+            raise RefusedError("image", f"{error}.") from error
         instances = Frame(width, height, view, self._coordinates).read(text)
         assert isinstance(instances, Instances), text
         boxes = []

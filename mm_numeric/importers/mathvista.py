@@ -4,7 +4,7 @@
            "precision": 1, "answer": "1.2", "question_type": "free_form", "answer_type": "float",
            "metadata": {"split": "testmini", "skills": [...], ...}}, ...}
 
-From parquet, rows come as .json or .jsonl with ``query`` and the path of a saved picture in
+From parquet, rows come as .json or .jsonl with ``query`` and the path of a saved image in
 ``decoded_image``. Fields keep their names; ``metadata.split`` says that the rows are for testing.
 
 Source: https://github.com/lupantech/MathVista, data/testmini.json; AI4Math/MathVista on the hub.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.files import read_json
-from mm_numeric.importers.files import Pictures, listed, read_objects
+from mm_numeric.importers.files import ImageFolder, listed, read_objects
 from mm_numeric.importers.importer import (
     BadLine,
     Found,
@@ -49,7 +49,7 @@ class MathVista:
 
     def rows(self, files: Sequence[Path]) -> Iterator[Found]:
         """Read each question as the task would."""
-        pictures = Pictures(self.images)
+        image_folder = ImageFolder(self.images)
         for path in files:
             for item in _problems(path):
                 if isinstance(item, BadLine):
@@ -57,7 +57,7 @@ class MathVista:
                     continue
                 where, raw = item
                 try:
-                    yield Row(where, _fields(where, raw, pictures))
+                    yield Row(where, _fields(where, raw, image_folder))
                 except RefusedError as refusal:
                     yield refusal.at(where)
 
@@ -76,18 +76,18 @@ def _problems(path: Path) -> Iterator[tuple[str, dict[str, Any]] | BadLine]:
             yield BadLine(where, f"expected an object, found {shown(raw)}.", "json")
 
 
-def _fields(where: str, raw: Mapping[str, Any], pictures: Pictures) -> dict[str, Any]:
+def _fields(where: str, raw: Mapping[str, Any], image_folder: ImageFolder) -> dict[str, Any]:
     """Return a row, after its task has read it.
 
     Raises:
-        RefusedError: If the task would refuse it, or its picture is not there.
+        RefusedError: If the task would refuse it, or its image is not there.
     """
     saved = raw.get("decoded_image")
     image = text_of(saved if isinstance(saved, str) and saved else raw.get("image"), "image")
     kept = {name: raw[name] for name in _KEPT if not _is_missing(raw.get(name))}
     if isinstance(kept.get("precision"), float) and kept["precision"].is_integer():
         kept["precision"] = int(kept["precision"])  # parquet holds 1.0
-    row = {"id": text_of(raw.get("pid"), "pid"), **pictures.facts(image), **kept}
+    row = {"id": text_of(raw.get("pid"), "pid"), **image_folder.facts(image), **kept}
     try:
         list(Task().examples([(where, row)], training=False))
     except ValueError as error:

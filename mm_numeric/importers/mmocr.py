@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mm_numeric.importers.files import Pictures, listed, read_each
+from mm_numeric.importers.files import ImageFolder, listed, read_each
 from mm_numeric.importers.importer import (
     Found,
     ImagesFolder,
@@ -24,7 +24,7 @@ from mm_numeric.importers.importer import (
 
 @dataclass(frozen=True, kw_only=True)
 class MMOCR:
-    """MMOCR's JSON: a data_list of pictures with polygons; a row a picture."""
+    """MMOCR's JSON: a data_list of images with polygons; a row an image."""
 
     version: ClassVar[int] = 1
 
@@ -35,14 +35,14 @@ class MMOCR:
         return listed(inputs, (".json",))
 
     def rows(self, files: Sequence[Path]) -> Iterator[Found]:
-        """Read them; a picture with a bad instance has no row."""
-        return read_each(files, partial(self._picture, Pictures(self.images)))
+        """Read them; an image with a bad instance has no row."""
+        return read_each(files, partial(self._image, ImageFolder(self.images)))
 
-    def _picture(
-        self, pictures: Pictures, where: str, identity: str, raw: Mapping[str, Any]
+    def _image(
+        self, image_folder: ImageFolder, where: str, identity: str, raw: Mapping[str, Any]
     ) -> Iterator[Found]:
         name = text_of(raw.get("img_path"), "img_path")
-        fields = {"id": name, **pictures.facts(name, size_of(raw))}
+        fields = {"id": name, **image_folder.facts(name, size_of(raw))}
         if not isinstance(raw.get("instances"), list):
             raise RefusedError("instances", 'there is no list "instances".')
         instances = []

@@ -35,7 +35,7 @@ SHOWN = 20
 """Bad lines and files that are listed on the terminal; all are in the .prepared.json."""
 
 _SHAPES = {"box", "box_xywh", "polygon"}
-_SLACK_PX = 1.0  # as in a frame: a rounded annotation may reach so far beyond its picture
+_SLACK_PX = 1.0  # as in a frame: a rounded annotation may reach so far beyond its image
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def prepare(
         importer: What reads them.
         inputs: Files, or folders of them.
         out: A .jsonl file; ``OUT.prepared.json`` is written beside it.
-        clip: Whether shapes are cut at the edges of their pictures.
+        clip: Whether shapes are cut at the edges of their images.
         force: Whether files that are there already are replaced.
 
     Raises:
@@ -150,7 +150,7 @@ def _checked(
         places[fields["id"]] = where
         instances = fields.get("instances")
         counts["rows"] += 1
-        if "question" in fields and "image" not in fields:  # the rest is about pictures
+        if "question" in fields and "image" not in fields:  # the rest is about images
             yield line
             continue
         counts["instances"] += bool(_SHAPES & set(fields)) + len(instances or ())
@@ -175,14 +175,14 @@ def _encoded(fields: dict[str, Any]) -> bytes:
 
 
 def _inside(fields: dict[str, Any], *, clip: bool) -> int:
-    """Return how many shapes reach out of their picture, by more than a pixel; cut them if asked.
+    """Return how many shapes reach out of their image, by more than a pixel; cut them if asked.
 
     Raises:
         RefusedError: If it cannot be done.
     """
     if "width" not in fields:
         if clip:
-            raise RefusedError("picture", "--clip needs the size of the picture; give --images.")
+            raise RefusedError("image", "--clip needs the size of the image; give --images.")
         return 0
     width, height = fields["width"], fields["height"]
     outside = 0
@@ -278,7 +278,7 @@ def _parser(name: str, kind: type) -> argparse.ArgumentParser:
     parser.add_argument("inputs", nargs="+", type=Path, metavar="INPUT", help="a file or folder")
     parser.add_argument("--out", type=Path, required=True, help="the .jsonl file of the rows")
     parser.add_argument(
-        "--clip", action="store_true", help="cut shapes at the edges of their pictures"
+        "--clip", action="store_true", help="cut shapes at the edges of their images"
     )
     parser.add_argument(
         "--allow-bad",

@@ -1,6 +1,6 @@
 """RefCOCO, RefCOCO+ and RefCOCOg: the folder with ``refs(unc).p`` and ``instances.json``.
 
-A ref is a thing in a picture of COCO train2014 and the sentences that people said of it. The split
+A ref is a thing in an image of COCO train2014 and the sentences that people said of it. The split
 and who made it (``unc`` for RefCOCO and RefCOCO+, ``umd`` or ``google`` for RefCOCOg) are named and
 checked against the file.
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from mm_numeric.importers.coco import read_instances
-from mm_numeric.importers.files import Pictures, listed
+from mm_numeric.importers.files import ImageFolder, listed
 from mm_numeric.importers.importer import (
     BadLine,
     Found,
@@ -74,7 +74,7 @@ class RefCoco:
 
     def rows(self, files: Sequence[Path]) -> Iterator[Found]:
         """Read the refs of a split."""
-        pictures = Pictures(self.images)
+        image_folder = ImageFolder(self.images)
         instances, pickled = sorted(files, key=lambda path: path.suffix != ".json")
         refs = read_pickle(pickled)
         if not isinstance(refs, list):
@@ -97,7 +97,7 @@ class RefCoco:
                 yield LeftOut("refs of other splits")
         self._check(pickled, splits)
         for where, fields in mine:
-            yield _row(where, fields, images, annotations, pictures)
+            yield _row(where, fields, images, annotations, image_folder)
 
     def _check(self, path: Path, found: set[str]) -> None:
         """Refuse a split that the file does not have, or a maker whose splits are others."""
@@ -175,7 +175,7 @@ def _row(
     ref: Mapping[str, Any],
     images: Mapping[Any, Mapping[str, Any]],
     annotations: Mapping[Any, Mapping[str, Any]],
-    pictures: Pictures,
+    image_folder: ImageFolder,
 ) -> Row | BadLine:
     try:
         if type(ref.get("ref_id")) is not int:
@@ -183,7 +183,7 @@ def _row(
         annotation = _referred(ref, "ann_id", annotations)
         image = _referred(annotation, "image_id", images)
         if ref.get("image_id") != image["id"]:
-            raise RefusedError("reference", "ref and annotation are about different pictures.")
+            raise RefusedError("reference", "ref and annotation are about different images.")
         box_of(annotation.get("bbox"), xywh=True)
         sentences = ref.get("sentences")
         if not isinstance(sentences, list) or not sentences:
@@ -191,7 +191,7 @@ def _row(
         name = text_of(image.get("file_name"), "file_name")
         fields = {
             "id": str(ref["ref_id"]),
-            **pictures.facts(name, size_of(image)),
+            **image_folder.facts(name, size_of(image)),
             "sentences": [text_of(_fields(s).get("sent"), "sent") for s in sentences],
             "box_xywh": annotation["bbox"],
         }

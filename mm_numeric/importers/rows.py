@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.geometry.row_shapes import read_id, read_image
-from mm_numeric.importers.files import Pictures, listed, read_each
+from mm_numeric.importers.files import ImageFolder, listed, read_each
 from mm_numeric.importers.importer import (
     Found,
     ImagesFolder,
@@ -41,18 +41,20 @@ class Rows:
 
     def rows(self, files: Sequence[Path]) -> Iterator[Found]:
         """Read each row as its task would."""
-        return read_each(files, partial(_row, Pictures(self.images)))
+        return read_each(files, partial(_row, ImageFolder(self.images)))
 
 
-def _row(pictures: Pictures, where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[Found]:
-    yield Row(where, _fields(where, raw, pictures))
+def _row(
+    image_folder: ImageFolder, where: str, identity: str, raw: Mapping[str, Any]
+) -> Iterator[Found]:
+    yield Row(where, _fields(where, raw, image_folder))
 
 
-def _fields(where: str, raw: Mapping[str, Any], pictures: Pictures) -> dict[str, Any]:
+def _fields(where: str, raw: Mapping[str, Any], image_folder: ImageFolder) -> dict[str, Any]:
     """Return a row under one name each, after its task has read it.
 
     Raises:
-        RefusedError: If the task would refuse it, or its picture is not there.
+        RefusedError: If the task would refuse it, or its image is not there.
     """
     text_only = {"question", "answer"} <= set(raw) and not raw.get("image")
     task = Grounding(answer="list" if "instances" in raw else "box")
@@ -65,4 +67,4 @@ def _fields(where: str, raw: Mapping[str, Any], pictures: Pictures) -> dict[str,
     except ValueError as error:
         raise RefusedError("row", str(error).removeprefix(where).lstrip(":, ")) from error
     kept = {_OTHER_NAMES.get(name, name): value for name, value in raw.items()}
-    return {**kept, "id": identity, **pictures.facts(str(image), size_px)}
+    return {**kept, "id": identity, **image_folder.facts(str(image), size_px)}

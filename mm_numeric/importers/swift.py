@@ -5,7 +5,7 @@
      "images": ["1.jpg"],
      "objects": {"ref": ["sheep"], "bbox": [[90, 160, 135, 212]], "bbox_type": "real"}}
 
-``real`` boxes, the default, are in pixels of the picture, ``norm1`` ones 0 to 1 of it. A box
+``real`` boxes, the default, are in pixels of the image, ``norm1`` ones 0 to 1 of it. A box
 belongs to the ref before it; where there is none, to the question.
 
 Source: https://swift.readthedocs.io, custom datasets, grounding.
@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from mm_numeric.importers.conversations import question_of, read_pictures, read_turns
-from mm_numeric.importers.files import Pictures, listed, read_each
+from mm_numeric.importers.conversations import question_of, read_images, read_turns
+from mm_numeric.importers.files import ImageFolder, listed, read_each
 from mm_numeric.importers.importer import (
     BadLine,
     Found,
@@ -60,9 +60,9 @@ class Swift:
     per: Annotated[
         str,
         Option(
-            "a row for each phrase with one box; or for each picture, with all its boxes (default: "
+            "a row for each phrase with one box; or for each image, with all its boxes (default: "
             "phrase)",
-            choices=("phrase", "picture"),
+            choices=("phrase", "image"),
         ),
     ] = "phrase"
     images: ImagesFolder = None
@@ -78,11 +78,11 @@ class Swift:
 
     def rows(self, files: Sequence[Path]) -> Iterator[Found]:
         """Read the boxes in answers."""
-        pictures = Pictures(self.images, read_size(self.size))
-        return read_each(files, partial(self._row, pictures))
+        image_folder = ImageFolder(self.images, read_size(self.size))
+        return read_each(files, partial(self._row, image_folder))
 
     def _row(
-        self, pictures: Pictures, where: str, identity: str, raw: Mapping[str, Any]
+        self, image_folder: ImageFolder, where: str, identity: str, raw: Mapping[str, Any]
     ) -> Iterator[Found]:
         objects = raw.get("objects")
         if not objects:
@@ -94,20 +94,20 @@ class Swift:
         yield from [LeftOut("boxes in questions")] * asked
         if not answers and not asked:
             yield LeftOut("rows without objects")
-        names = read_pictures(raw)
-        which = [_picture_number(objects, answer.bbox, len(names)) for answer in answers]
+        names = read_images(raw)
+        which = [_image_number(objects, answer.bbox, len(names)) for answer in answers]
         boxes = [
-            _box(objects, answer.bbox, pictures, names[number], size_of(raw))
+            _box(objects, answer.bbox, image_folder, names[number], size_of(raw))
             for answer, number in zip(answers, which, strict=True)
         ]
-        if self.per == "picture":
+        if self.per == "image":
             for number in dict.fromkeys(which):
                 instances = [
                     {"box": box, "label": answer.phrase}
                     for answer, box, mine in zip(answers, boxes, which, strict=True)
                     if mine == number
                 ]
-                facts = pictures.facts(names[number], size_of(raw))
+                facts = image_folder.facts(names[number], size_of(raw))
                 yield Row(where, {"id": f"{identity}.{number}", **facts, "instances": instances})
             return
         for phrase_number in dict.fromkeys(answer.phrase_number for answer in answers):
@@ -116,11 +116,11 @@ class Swift:
             if len(mine) > 1:
                 yield BadLine(
                     where,
-                    f"{len(mine)} boxes for {phrase!r:.40}; see --per picture.",
+                    f"{len(mine)} boxes for {phrase!r:.40}; see --per image.",
                     "several boxes",
                 )
                 continue
-            facts = pictures.facts(names[which[mine[0]]], size_of(raw))
+            facts = image_folder.facts(names[which[mine[0]]], size_of(raw))
             fields = {"id": f"{identity}.{phrase_number}", **facts}
             yield Row(where, {**fields, "phrase": phrase, "box": boxes[mine[0]]})
 
@@ -166,25 +166,25 @@ def _answers(raw: Mapping[str, Any], objects: Mapping[str, Any]) -> tuple[list[_
     return answers, asked
 
 
-def _picture_number(objects: Mapping[str, Any], bbox: int, pictures: int) -> int:
-    """Return which picture a box is in; the first where nothing says it."""
+def _image_number(objects: Mapping[str, Any], bbox: int, images: int) -> int:
+    """Return which image a box is in; the first where nothing says it."""
     numbers = objects.get("image_id") or []
     if not isinstance(numbers, list):
         raise RefusedError("objects", f"image_id is not a list: {numbers!r:.40}.")
     number = numbers[bbox] if bbox < len(numbers) else 0
-    if type(number) is not int or not 0 <= number < pictures:
-        raise RefusedError("picture", f"box {bbox} is in picture {number!r:.20} of {pictures}.")
+    if type(number) is not int or not 0 <= number < images:
+        raise RefusedError("image", f"box {bbox} is in image {number!r:.20} of {images}.")
     return number
 
 
 def _box(
     objects: Mapping[str, Any],
     bbox: int,
-    pictures: Pictures,
+    image_folder: ImageFolder,
     name: str,
     said: tuple[int, int] | None,
 ) -> list[float]:
-    """Return a box in pixels of the original picture."""
+    """Return a box in pixels of the original image."""
     numbers = number_list(objects["bbox"][bbox])
     if len(numbers) == 2:
         raise RefusedError("box", f"box {bbox} is a point; a row has boxes of four numbers.")
@@ -192,7 +192,7 @@ def _box(
     if kind == "norm1":
         if not all(0 <= value <= 1 for value in numbers):
             raise RefusedError("range", f"box {bbox} is not 0 to 1, as norm1 is.")
-        facts = pictures.sized(name, said)
+        facts = image_folder.sized(name, said)
         edges = (facts["width"], facts["height"])
         numbers = tidy(value * edges[i % 2] for i, value in enumerate(numbers))
     elif kind != "real":

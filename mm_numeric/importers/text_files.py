@@ -1,4 +1,4 @@
-"""What data sets with a text file for each picture have in common."""
+"""What data sets with a text file for each image have in common."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from mm_numeric.importers.files import Pictures, listed, read_texts
+from mm_numeric.importers.files import ImageFolder, listed, read_texts
 from mm_numeric.importers.importer import (
     BadLine,
     Found,
@@ -35,7 +35,7 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TextFiles(ABC):
-    """Text files named after their pictures, in folders or .zip archives; a row a picture."""
+    """Text files named after their image_folder, in folders or .zip archives; a row an image."""
 
     version: ClassVar[int] = 1
     endings: ClassVar[tuple[str, ...]] = (".txt",)
@@ -57,16 +57,16 @@ class TextFiles(ABC):
     def rows(self, files: Sequence[Path]) -> Iterator[Found]:
         """Read them.
 
-        A picture with a bad line has no row: the word that is missing would be taught as not there.
+        An image with a bad line has no row: the word that is missing would be taught as not there.
         """
-        pictures = Pictures(self.images)
+        image_folder = ImageFolder(self.images)
         for where, name, text in read_texts(files, self.endings, self.encoding):
             if isinstance(text, RefusedError):
                 yield text.at(where)
                 continue
             try:
-                stem = self.picture(name.stem)
-                fields = {"id": stem, **pictures.facts(pictures.named(stem))}
+                stem = self.image(name.stem)
+                fields = {"id": stem, **image_folder.facts(image_folder.named(stem))}
             except RefusedError as refusal:
                 yield refusal.at(where)
                 continue
@@ -84,7 +84,7 @@ class TextFiles(ABC):
     def _instances(
         self, where: str, name: PurePosixPath, text: str
     ) -> Iterator[dict[str, Any] | tuple[BadLine, bool]]:
-        """Yield instances; or a bad line, and whether the picture is whole without it."""
+        """Yield instances; or a bad line, and whether the image is whole without it."""
         try:
             records = list(self.records(text, name.suffix.lower()))
         except RefusedError as refusal:
@@ -100,8 +100,8 @@ class TextFiles(ABC):
                 # A region to ignore that has no area excludes nothing.
                 yield refusal.at(f"{where}, line {line}"), ignore
 
-    def picture(self, stem: str) -> str:
-        """Return the name of a picture without its ending, from that of its text file.
+    def image(self, stem: str) -> str:
+        """Return the name of an image without its ending, from that of its text file.
 
         Raises:
             RefusedError: If it is no such name.

@@ -1,4 +1,4 @@
-"""Total-Text: a text file a picture, ``poly_gt_img1.txt``, as the authors made it from .mat files.
+"""Total-Text: a text file an image, ``poly_gt_img1.txt``, as the authors made it from .mat files.
 
     x: [[206 251 386 542]], y: [[ 633  811  931  946]], ornt: [u'c'], transcriptions: [u'the']
 
@@ -30,8 +30,8 @@ UNREADABLE = "#"
 class TotalText(TextFiles):
     """Total-Text: text files with x, y, orientation and transcription of each polygon."""
 
-    def picture(self, stem: str) -> str:
-        """Return the name of a picture without its ending."""
+    def image(self, stem: str) -> str:
+        """Return the name of an image without its ending."""
         return stem.removeprefix("poly_").removeprefix("gt_")
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:

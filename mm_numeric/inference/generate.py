@@ -2,17 +2,17 @@
 
 predictions.jsonl, one object a row:
     id       of the row
-    image    its picture, or null
+    image    its image, or null
     task     name of the task, so that `score` knows how to read the text
     task_options    what it is read by, where the task has such fields
     buckets  what the row says of itself for tables by bucket, such as its category
     prompt   what was asked
     text     what the model wrote, word for word
-    parsed   the answer read from it, or null; places in pixels of the original picture
+    parsed   the answer read from it, or null; places in pixels of the original image
     scores   of an answer of several shapes: the mean probability of the tokens of each
     reason   why it could not be read, or null
     target   the right answer, or null where the data has none
-    frame    how the picture was seen and places in it were written; null without a picture
+    frame    how the image was seen and places in it were written; null without an image
 """
 
 import hashlib
@@ -96,7 +96,7 @@ class Generated(NamedTuple):
 
     text: str
     frame: Frame | None
-    """The frame that it wrote in; None where there is no picture."""
+    """The frame that it wrote in; None where there is no image."""
 
     ids: Sequence[int]
     """Its tokens, its end and the padding behind it included."""
@@ -140,7 +140,7 @@ def generate(
     examples: Sequence[Example],
     max_new_tokens: int,
     *,
-    always_shows_picture: bool = False,
+    add_dummy_image_row: bool = False,
 ) -> Iterator[Generated]:
     """Yield what a model writes for each example, greedily.
 
@@ -152,9 +152,9 @@ def generate(
         family: Whose model it is.
         examples: What is asked.
         max_new_tokens: Where an answer is cut off.
-        always_shows_picture: See ``prompt_batch``: under ZeRO-3 ranks see pictures together.
+        add_dummy_image_row: See ``prompt_batch``: under ZeRO-3 ranks see images together.
     """
-    inputs, frames = prompt_batch(family, examples, always_shows_picture=always_shows_picture)
+    inputs, frames = prompt_batch(family, examples, add_dummy_image_row=add_dummy_image_row)
     inputs = {key: value.to(model.device) for key, value in inputs.items()}
     own = getattr(family, "write", None)  # of a baseline
     written = (

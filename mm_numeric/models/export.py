@@ -80,9 +80,9 @@ def model_card(
     """
     whole = config.to_dict()
     frame = "None: the model reads text alone."
-    if family.takes_pictures:
+    if family.takes_images:
         fields = {"resize": _set(family.resize), "coordinates": _set(family.coordinates)}
-        frame = f"How pictures are seen, and places in them written:\n\n{_yaml(fields)}"
+        frame = f"How images are seen, and places in them written:\n\n{_yaml(fields)}"
     head = {"library_name": "transformers", "tags": ["mm-numeric", config.task_name]}
     if "/" in config.model.name and not Path(config.model.name).exists():
         head["base_model"] = config.model.name
@@ -110,7 +110,7 @@ def model_card(
 def _loading(family: Family, model: Any, folder: str) -> str:
     """Return the code that loads a model."""
     kind = type(model)
-    autos = ["AutoImageProcessor"] * family.takes_pictures + ["AutoTokenizer"]
+    autos = ["AutoImageProcessor"] * family.takes_images + ["AutoTokenizer"]
     text = f"Weights are {str(model.dtype).removeprefix('torch.')}."
     if kind.__module__.startswith("transformers."):
         imports = f"from transformers import {', '.join(sorted([*autos, kind.__name__]))}\n"
@@ -123,7 +123,7 @@ def _loading(family: Family, model: Any, folder: str) -> str:
         )
     lines = [f'model = {kind.__name__}.from_pretrained("{folder}")']
     lines += [f'tokenizer = AutoTokenizer.from_pretrained("{folder}")']
-    if family.takes_pictures:
+    if family.takes_images:
         lines += [f'image_processor = AutoImageProcessor.from_pretrained("{folder}")']
     code = f"```python\n{imports}\n" + "\n".join(lines) + "\n```"
     return f"{text}\n\n{code}"
@@ -132,8 +132,8 @@ def _loading(family: Family, model: Any, folder: str) -> str:
 def _prompt(config: Config, family: Family) -> str:
     """Return what the model is asked, as it reads it."""
     question = str(getattr(config.task, "prompt", "{question}"))
-    ids = family.question(question, int(family.takes_pictures))
-    said = "One image token stands for those of the picture.\n\n" if family.takes_pictures else ""
+    ids = family.question(question, int(family.takes_images))
+    said = "One image token stands for those of the image.\n\n" if family.takes_images else ""
     return f"{said}```\n{family.tokenizer.decode(ids)}\n```"
 
 

@@ -9,7 +9,7 @@ from mm_numeric.config.parts import ADAPTED, FROZEN, PARTS, TRAINED, Parts, Part
 from mm_numeric.families.family import Family
 
 _WRAPPERS = re.compile(r"^base_model\.model\.|(_orig_mod|_fsdp_wrapped_module|base_layer)\.")
-_SEEING = ("vision", "projector")  # no gradient without a picture
+_SEEING = ("vision", "projector")  # no gradient without an image
 
 
 class ModelParts:

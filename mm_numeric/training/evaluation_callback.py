@@ -22,7 +22,7 @@ from transformers import TrainerCallback
 
 from mm_numeric.answers import Example
 from mm_numeric.config.schema import Config
-from mm_numeric.data.collator import mixes_pictures
+from mm_numeric.data.collator import has_mixed_modalities
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.metrics.base import Metric, figures_of, taken
 from mm_numeric.evaluation.score import read_scores, scorer_of
@@ -182,7 +182,7 @@ class Evaluation(TrainerCallback):
         size = min(self.config.predict.batch_size, math.ceil(len(self.examples) / ranks))
         starts = range(0, len(self.examples), size)
         mine = []
-        mixed = ranks > 1 and mixes_pictures(self.family, self.examples)
+        mixed = ranks > 1 and has_mixed_modalities(self.family, self.examples)
         model = trainer.accelerator.unwrap_model(trainer.model)
         was_training = model.training
         model.eval()
@@ -190,7 +190,7 @@ class Evaluation(TrainerCallback):
             number = first + rank
             start = starts[min(number, len(starts) - 1)]
             batch = self.examples[start : start + size]
-            answers = list(generate(model, self.family, batch, length, always_shows_picture=mixed))
+            answers = list(generate(model, self.family, batch, length, add_dummy_image_row=mixed))
             if number < len(starts):
                 pairs = zip(batch, answers, strict=True)
                 mine.append((number, [prediction(self.config, self.family, *p) for p in pairs]))

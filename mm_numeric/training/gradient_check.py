@@ -16,7 +16,7 @@ class GradientCheck(TrainerCallback):
     """Stops a run whose first step leaves a trained part without a gradient.
 
     It looks at parts, not at tensors: the last layer of a CLIP tower has none where LLaVA takes the
-    features from the layer before. What sees pictures is waited for until there is one, and a step
+    features from the layer before. What sees images is waited for until there is one, and a step
     whose rows are all left out says nothing.
     """
 
@@ -26,12 +26,12 @@ class GradientCheck(TrainerCallback):
         self._hooks = ExitStack()
         self._waiting: list[str] = []
         self._found: set[str] = set()
-        self._seen_picture = self._seen_answer = False
+        self._seen_image = self._seen_answer = False
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Look out for pictures, and under DeepSpeed for gradients: it keeps them to itself."""
+        """Look out for images, and under DeepSpeed for gradients: it keeps them to itself."""
         present = {self.parts.part(name) for name, _ in model.named_parameters()}
         frozen = {part for part in present if self.parts.settings.of(part).how == FROZEN}
         self._waiting = [part for part in PARTS if part in present - frozen]
@@ -57,13 +57,13 @@ class GradientCheck(TrainerCallback):
                 grad = parameter.grad
                 self._note(part, grad.to_local() if hasattr(grad, "to_local") else grad)
         seen = [*(part in self._found for part in self._waiting)]
-        seen += [self._seen_picture, self._seen_answer]
+        seen += [self._seen_image, self._seen_answer]
         flags = torch.tensor(seen, dtype=torch.int32, device=args.device)
         if args.world_size > 1:
             torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)
-        *found, picture, answer = flags.tolist()
+        *found, image, answer = flags.tolist()
         missing = [part for part, seen in zip(self._waiting, found, strict=True) if not seen]
-        without = [part for part in missing if picture or part not in _SEEING]
+        without = [part for part in missing if image or part not in _SEEING]
         if without and answer:
             how = self.parts.settings.of(without[0]).how
             raise ValueError(
@@ -83,9 +83,9 @@ class GradientCheck(TrainerCallback):
         if not module.training:  # it is tried out
             return
         rows, decoded = kwargs.get("logits_to_keep"), kwargs.get("decoder_input_ids")
-        if not self._seen_picture and "pixel_values" in kwargs:
-            # A blank picture that is seen for other ranks' sake is in the last row, unanswered.
-            self._seen_picture = not isinstance(rows, Tensor) or bool(rows[-1].any())
+        if not self._seen_image and "pixel_values" in kwargs:
+            # A blank image that is seen for other ranks' sake is in the last row, unanswered.
+            self._seen_image = not isinstance(rows, Tensor) or bool(rows[-1].any())
         if not self._seen_answer:  # a batch whose rows are all left out has none
             started = decoded is None or decoded.shape[1] > 1
             self._seen_answer = bool(rows.any()) if isinstance(rows, Tensor) else started

@@ -133,7 +133,7 @@ class NumericLossMixin(_Trainer):
         router = self.model.config.get_text_config()
         has_router_loss = getattr(router, "output_router_logits", False)
         if has_router_loss:
-            batch["output_router_logits"] = True  # wrappers with pictures do not read it themselves
+            batch["output_router_logits"] = True  # wrappers with images do not read it themselves
         counts = self._counts if model.training else None
         as_it_is = self._head_is_called_as_it_is or self.objective.takes_outputs
         if counts is None or return_outputs or as_it_is:

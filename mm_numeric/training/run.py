@@ -17,7 +17,7 @@ from transformers import PrinterCallback, TrainerState, TrainingArguments
 from mm_numeric.answers import Example
 from mm_numeric.config.schema import Config
 from mm_numeric.config.training_arguments import find_deepspeed
-from mm_numeric.data.collator import make_collator, mixes_pictures
+from mm_numeric.data.collator import has_mixed_modalities, make_collator
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.data.training_set import TrainingRows, lengths
 from mm_numeric.families.family import Family
@@ -154,8 +154,8 @@ def make_trainer(
 ) -> NumericTrainer:
     """Put model, data and objective together."""
     known = [] if isinstance(examples, ExampleStream) else examples
-    mixed = mixes_pictures(family, known) if known else family.takes_pictures
-    collator = replace(make_collator(config, family), always_shows_picture=mixed)
+    mixed = has_mixed_modalities(family, known) if known else family.takes_images
+    collator = replace(make_collator(config, family), add_dummy_image_row=mixed)
     objective = family.objective(config.objective.spec, collator.vocabulary)
     family.fit(config.task, known)
     parts = ModelParts(family, config.parts, args.learning_rate, config.title)

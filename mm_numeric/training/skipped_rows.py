@@ -12,7 +12,7 @@ LEFT_OUT = "left_out.json"  # in a checkpoint
 
 
 class LeftOut:
-    """Which rows a run leaves out (``data.on_bad_picture: skip``), by id, over all ranks."""
+    """Which rows a run leaves out (``data.on_bad_image: skip``), by id, over all ranks."""
 
     def __init__(self, ranks: Ranks) -> None:
         """Begin with none."""

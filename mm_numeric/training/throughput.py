@@ -37,7 +37,7 @@ class Progress:
     def note(self, batch: Mapping[str, Any]) -> None:
         """Count the tokens and the samples of a batch of ``TrainingCollator``.
 
-        Tokens are those of prompts and answers, the places of a picture in them included; padding
+        Tokens are those of prompts and answers, the places of an image in them included; padding
         is not. An encoder-decoder reads the ones and writes the others.
         """
         tokens = batch["attention_mask"].sum()

@@ -1,6 +1,6 @@
 """Draw clock faces with a seed, so that the clock task runs without any data.
 
-The same style, count and seed give the same pictures, whatever is rendered besides.
+The same style, count and seed give the same images, whatever is rendered besides.
 """
 
 import json
@@ -25,7 +25,7 @@ class FaceStyle:
     """How clocks look; everything else about them is drawn at random."""
 
     size_px: int = 56
-    """Width and height of the picture."""
+    """Width and height of the image."""
 
     rotation_degrees: float = 4.0
     """Dials are tilted by up to so much, either way; 6 degrees are a minute of the long hand."""
@@ -66,9 +66,9 @@ def render_face(time: ClockTime, rng: random.Random, style: FaceStyle) -> Image.
     size = style.size_px * _OVERSAMPLING
     light, ink = _colour(rng, 195, 255), _colour(rng, 0, 80)
     dial, marks = (ink, light) if rng.random() < 0.3 else (light, ink)
-    picture = Image.new("RGB", (size, size), _colour(rng, 40, 230))
+    image = Image.new("RGB", (size, size), _colour(rng, 40, 230))
     face = _Face(
-        draw=ImageDraw.Draw(picture),
+        draw=ImageDraw.Draw(image),
         radius=size * rng.uniform(0.42, 0.48),
         x=size * rng.uniform(0.48, 0.52),
         y=size * rng.uniform(0.48, 0.52),
@@ -84,7 +84,7 @@ def render_face(time: ClockTime, rng: random.Random, style: FaceStyle) -> Image.
     face.hand(turn * time.minutes / 720, rng.uniform(0.42, 0.54), rng.uniform(0.08, 0.13), hands)
     face.hand(turn * time.minute / 60, rng.uniform(0.74, 0.88), rng.uniform(0.045, 0.075), hands)
     face.disc(0.06, hands)
-    small = picture.resize((style.size_px, style.size_px), Image.Resampling.BOX)
+    small = image.resize((style.size_px, style.size_px), Image.Resampling.BOX)
     if not style.noise:
         return small
     noise = np.random.default_rng(rng.getrandbits(64)).normal(

@@ -75,7 +75,7 @@ def render_scenes(folder: Path, count: int, seed: int, style: SceneStyle, *, lis
     Args:
         folder: Where to.
         count: How many.
-        seed: The same one gives the same pictures, whatever is rendered besides.
+        seed: The same one gives the same images, whatever is rendered besides.
         style: What they hold.
         lists: Whether a row asks for every shape of a colour, none included, and not for one shape.
 
@@ -184,8 +184,8 @@ def _drawn(shapes: Sequence[_Shape], rng: random.Random, style: SceneStyle) -> I
     """Draw shapes on a dark ground; each fills its box to the edges."""
     size = style.width_px, style.height_px
     ground = tuple(rng.randint(10, 70) for _ in range(3))
-    picture = Image.new("RGB", (size[0] * _OVERSAMPLING, size[1] * _OVERSAMPLING), ground)
-    draw = ImageDraw.Draw(picture)
+    image = Image.new("RGB", (size[0] * _OVERSAMPLING, size[1] * _OVERSAMPLING), ground)
+    draw = ImageDraw.Draw(image)
     for shape in shapes:
         x1, y1, x2, y2 = (edge * _OVERSAMPLING for edge in shape.box)
         colour = _COLOURS[shape.colour]
@@ -195,7 +195,7 @@ def _drawn(shapes: Sequence[_Shape], rng: random.Random, style: SceneStyle) -> I
             draw.rectangle((x1, y1, x2 - 1, y2 - 1), fill=colour)
         else:
             draw.polygon(((x1, y2 - 1), ((x1 + x2) / 2, y1), (x2 - 1, y2 - 1)), fill=colour)
-    small = picture.resize(size, Image.Resampling.BOX)
+    small = image.resize(size, Image.Resampling.BOX)
     if not style.noise:
         return small
     noise = np.random.default_rng(rng.getrandbits(64)).normal(

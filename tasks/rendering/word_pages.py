@@ -83,9 +83,9 @@ def render_pages(folder: Path, count: int, seed: int, style: PageStyle) -> Path:
     lines = []
     for i in tqdm(range(count), desc="rendering pages", unit="page", disable=None):
         rng = random.Random(f"{seed}:{i}")
-        picture, instances = _page(rng, style, fonts)
+        image, instances = _page(rng, style, fonts)
         name = f"images/{i:06d}.png"
-        picture.save(folder / name)
+        image.save(folder / name)
         row = {"id": f"{seed}-{i:06d}", "image": name, "instances": instances}
         size = {"width": style.width_px, "height": style.height_px}
         lines.append(json.dumps({**row, **size}))
@@ -155,11 +155,11 @@ def _mask(
     slant, stretch = rng.choice((0.0, 0.0, 0.25)), rng.choice((0.75, 1.0, 1.0, 1.3))
     height = round(bottom - top)
     width = round((right - left) * stretch + abs(slant) * height)
-    picture = Image.new("L", (round(right - left), height))
-    ImageDraw.Draw(picture).text((-left, -top), text, 255, font, stroke_width=stroke)
+    image = Image.new("L", (round(right - left), height))
+    ImageDraw.Draw(image).text((-left, -top), text, 255, font, stroke_width=stroke)
     # What is at (x, y) of the word comes from here of the upright, unstretched one.
     back = (1 / stretch, slant / stretch, -slant * height / stretch, 0, 1, 0)
-    warped = picture.transform(
+    warped = image.transform(
         (width, height), Image.Transform.AFFINE, back, Image.Resampling.BILINEAR
     )
     ink = warped.getbbox() or (0, 0, width, height)

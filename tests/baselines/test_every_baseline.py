@@ -212,7 +212,7 @@ def test_what_cannot_be_trained_is_one_sentence(tmp_path, changes, why):
         config_from_dict(raw_config(tmp_path, **changes), where="here", title="here")
 
 
-def test_families_with_pictures_are_refused(tmp_path):
+def test_families_with_images_are_refused(tmp_path):
     raw = raw_config(tmp_path, model=model_of("xval", family="qwen2_vl"))
     config = config_from_dict(raw, where="here", title="here")
     with pytest.raises(ValueError, match="baselines are for families that read text alone"):

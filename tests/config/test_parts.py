@@ -155,7 +155,7 @@ def test_a_trained_part_without_a_gradient_ends_the_run(tmp_path, monkeypatch):
 
 
 class TextOnly:
-    """Makes batches without their pictures."""
+    """Makes batches without their images."""
 
     def __init__(self, collate):
         self.collate = collate
@@ -164,7 +164,7 @@ class TextOnly:
         return self.collate([replace(example, image=None) for example in examples])
 
 
-def test_a_vision_tower_without_a_picture_is_waited_for(tmp_path):
+def test_a_vision_tower_without_an_image_is_waited_for(tmp_path):
     from mm_numeric.data.examples import load_examples
     from mm_numeric.training.run import fit
 

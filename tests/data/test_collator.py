@@ -73,10 +73,10 @@ def test_digit_runs_read_the_same_numbers_in_a_time(collator, clock_examples):
     assert batch["spans"].row.tolist() == [0, 2, 3, 5, 6, 8, 9]
 
 
-def test_a_picture_that_no_frame_takes_is_named_with_its_row(collator, clock_examples, tmp_path):
+def test_an_image_that_no_frame_takes_is_named_with_its_row(collator, clock_examples, tmp_path):
     Image.new("RGB", (3, 900)).save(tmp_path / "a.png")
     example = dataclasses.replace(clock_examples[1][0], image=tmp_path / "a.png", where="x, line 3")
-    with pytest.raises(ValueError, match="x, line 3: a picture of 3 x 900 pixels is too long"):
+    with pytest.raises(ValueError, match="x, line 3: an image of 3 x 900 pixels is too long"):
         collator([example])
 
 
@@ -93,11 +93,11 @@ def unreadable(folder, example):
     return dataclasses.replace(example, id="cut", image=folder / "cut.png")
 
 
-def test_a_row_whose_picture_cannot_be_read_is_left_out(collator, clock_examples, tmp_path):
+def test_a_row_whose_image_cannot_be_read_is_left_out(collator, clock_examples, tmp_path):
     good, bad = clock_examples[1][:2], unreadable(tmp_path, clock_examples[1][2])
     with pytest.raises(ValueError, match="cannot be read"):
         collator([good[0], bad, good[1]])
-    collator = dataclasses.replace(collator, skips_bad_pictures=True)
+    collator = dataclasses.replace(collator, skip_unreadable_images=True)
     batch, wanted = collator([good[0], bad, good[1]]), collator(good)
     for key in ("input_ids", "labels", "supervised", "pixel_values"):
         assert torch.equal(batch[key], wanted[key])
@@ -107,11 +107,11 @@ def test_a_row_whose_picture_cannot_be_read_is_left_out(collator, clock_examples
 
 
 @pytest.mark.parametrize("digit_runs", [False, True])
-def test_a_batch_without_a_readable_picture_is_nothing_to_learn(
+def test_a_batch_without_a_readable_image_is_nothing_to_learn(
     collator, clock_examples, tmp_path, digit_runs
 ):
     """It is a step all the same, with a gradient of 0 in every part of the model."""
-    changes = {"skips_bad_pictures": True, "digit_runs": digit_runs}
+    changes = {"skip_unreadable_images": True, "digit_runs": digit_runs}
     collator = dataclasses.replace(collator, **changes)
     batch = collator([unreadable(tmp_path, clock_examples[1][0])] * 2)
     labels, supervised, spans, origin = (batch.pop(key) for key in BATCH_KEYS)

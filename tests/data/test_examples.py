@@ -1,4 +1,4 @@
-"""Rows and pictures: what can be read is read, and what cannot is named with its file and line."""
+"""Rows and images: what can be read is read, and what cannot is named with its file and line."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ from PIL import Image
 from mm_numeric.answers import ClockTime, Example
 from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import load_examples, rendered
-from mm_numeric.data.images import open_picture
+from mm_numeric.data.images import open_image
 from mm_numeric.files import read_rows
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.rendering.clock_faces import FaceStyle
@@ -22,7 +22,7 @@ REAL_CLOCKS = Path(__file__).parents[3] / "shared" / "data" / "clocks" / "labels
 
 
 def rows_file(folder, text, name="rows.jsonl"):
-    """Write rows, and the pictures a.png and images/b.png."""
+    """Write rows, and the images a.png and images/b.png."""
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     (folder / "images").mkdir(exist_ok=True)
@@ -76,11 +76,11 @@ def test_packed_rows_arrive(tmp_path):
     [
         (b"{}", "rows.jsonl.gz", r"rows\.jsonl\.gz: cannot be read \(Not a gzipped file"),
         (
-            gzip.compress(b"{}" * 99)[:-9],
+            gzip.compress(b"{}" * 99, mtime=0)[:-9],
             "rows.jsonl.gz",
             r"cannot be read \(Compressed file ended",
         ),
-        (gzip.compress(b"{}"), "rows.gz", r"rows\.gz: rows come as .*, not 'no ending'\."),
+        (gzip.compress(b"{}", mtime=0), "rows.gz", r"rows\.gz: rows come as .*, not 'no ending'\."),
     ],
 )
 def test_bad_packed_rows_are_one_sentence(tmp_path, raw, name, message):
@@ -116,9 +116,9 @@ GOOD = '{"id": "x", "image": "a.png", "time": "7:05"}\n'
         ("\n \n", r"rows\.jsonl: no rows"),
         (b"\xff\xfe{}", r"rows\.jsonl: cannot be read \('utf-8'"),
         (GOOD + GOOD, r"line 2: the id 'x' already stands in .*rows\.jsonl, line 1; give each row"),
-        ('{"time": "7:05"}', r'line 1: no picture; each row needs "image" \(or "file"\)\.'),
-        ('{"image": 7, "time": "7:05"}', r"line 1: no picture"),
-        ('{"image": "", "time": "7:05"}', r"line 1: no picture"),
+        ('{"time": "7:05"}', r'line 1: no image; each row needs "image" \(or "file"\)\.'),
+        ('{"image": 7, "time": "7:05"}', r"line 1: no image"),
+        ('{"image": "", "time": "7:05"}', r"line 1: no image"),
         ('{"image": "a.png"}', r'line 1: no time; each row needs "time", or "hour" and "minute"\.'),
         ('{"image": "a.png", "hour": 7}', r"line 1: no time"),
         ('{"image": "a.png", "time": "25:00"}', r"'25:00' is not a time on a .* 12, not 25\.$"),
@@ -156,7 +156,7 @@ def test_a_bad_jsonl_row_is_one_sentence(tmp_path, text, message):
         ("file,hour,minute\na.png,,5\n", r"line 2: 'hour , minute 5' is not a time"),
         ("file,hour,minute\na.png,7.5,5\n", r"line 2: 'hour 7\.5, minute 5' is not a time"),
         ("file,hour,minute\na.png," + "7" * 200_000, r"line 2: not CSV \(field larger than"),
-        ("hour,minute\n7,5\n", r"line 2: no picture"),
+        ("hour,minute\n7,5\n", r"line 2: no image"),
     ],
 )
 def test_a_bad_csv_row_is_one_sentence(tmp_path, text, message):
@@ -197,34 +197,34 @@ def test_a_file_that_is_not_there_or_of_another_kind(tmp_path):
         load(tmp_path / "folder.jsonl")
 
 
-def test_a_missing_picture_names_where_it_was_looked_for(tmp_path):
+def test_a_missing_image_names_where_it_was_looked_for(tmp_path):
     path = rows_file(tmp_path, GOOD + '{"image": "c.png", "time": "7:05"}')
-    with pytest.raises(ValueError, match="there is no picture") as caught:
+    with pytest.raises(ValueError, match="there is no image") as caught:
         load(path)
     places = f"{tmp_path / 'c.png'} and {tmp_path / 'images' / 'c.png'}"
-    assert str(caught.value) == f"{path}, line 2: there is no picture {places}."
+    assert str(caught.value) == f"{path}, line 2: there is no image {places}."
 
 
-def test_the_folder_of_the_pictures_can_be_given(tmp_path):
+def test_the_folder_of_the_images_can_be_given(tmp_path):
     path = rows_file(tmp_path, '{"image": "b.png", "time": "7:05"}')
     (example,) = load(path, images=str(tmp_path / "images"))
     assert example.image == tmp_path / "images" / "b.png"
-    with pytest.raises(ValueError, match=r"there is no picture \S+/other/b\.png\.$"):
+    with pytest.raises(ValueError, match=r"there is no image \S+/other/b\.png\.$"):
         load(path, images=str(tmp_path / "other"))
 
 
-def test_a_picture_name_that_is_no_name(tmp_path):
+def test_an_image_name_that_is_no_name(tmp_path):
     path = rows_file(tmp_path, json.dumps({"image": "iVBOR" * 1000, "time": "7:05"}))
-    with pytest.raises(ValueError, match="there is no picture"):
+    with pytest.raises(ValueError, match="there is no image"):
         load(path)
 
 
-def picture(path):
-    return open_picture(Example(id="x", image=path, prompt="", answer=None, where="r, line 1"))
+def make_image(path):
+    return open_image(Example(id="x", image=path, prompt="", answer=None, where="r, line 1"))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP"])
-def test_a_cut_off_picture_is_refused_or_read_but_never_a_crash(tmp_path, kind):
+def test_a_cut_off_image_is_refused_or_read_but_never_a_crash(tmp_path, kind):
     path = tmp_path / f"a.{kind.lower()}"
     Image.effect_noise((24, 24), 50).save(path, kind)
     whole = path.read_bytes()
@@ -232,14 +232,14 @@ def test_a_cut_off_picture_is_refused_or_read_but_never_a_crash(tmp_path, kind):
     for length in range(0, len(whole), max(1, len(whole) // 40)):
         path.write_bytes(whole[:length])
         try:
-            assert picture(path).size == (24, 24)
+            assert make_image(path).size == (24, 24)
         except ValueError as error:
-            assert str(error).startswith(f"r, line 1: the picture {path} cannot be read (")  # noqa: PT017
+            assert str(error).startswith(f"r, line 1: the image {path} cannot be read (")  # noqa: PT017
             refused += 1
     assert refused > 30
 
 
-def test_a_picture_whose_exif_is_damaged_is_refused(tmp_path):
+def test_an_image_whose_exif_is_damaged_is_refused(tmp_path):
     exif = Image.Exif()
     exif[0x0112], exif[0x010E] = 6, "hello"
     path = tmp_path / "a.jpg"
@@ -248,8 +248,8 @@ def test_a_picture_whose_exif_is_damaged_is_refused(tmp_path):
     text, number = b"\x01\x0e\x00\x02\x00\x00\x00\x06", b"\x01\x0e\x00\x0b\x00\x00\x00\x01"
     assert text in whole
     path.write_bytes(whole.replace(text, number))  # the text is said to be one float
-    with pytest.raises(ValueError, match=r"^r, line 1: the picture \S+a\.jpg cannot be read \("):
-        picture(path)
+    with pytest.raises(ValueError, match=r"^r, line 1: the image \S+a\.jpg cannot be read \("):
+        make_image(path)
 
 
 def test_rows_without_a_question_are_refused(tmp_path):
@@ -264,18 +264,18 @@ def test_rows_without_a_question_are_refused(tmp_path):
         load_examples(Silent(), DataSource(path=str(path)), tmp_path, training=True)
 
 
-def test_what_is_no_picture_is_refused(tmp_path):
+def test_what_is_no_image_is_refused(tmp_path):
     path = tmp_path / "a.png"
-    path.write_text("not a picture", encoding="utf-8")
-    message = r"^r, line 1: the picture \S+a\.png cannot be read \(.*\); replace it or take its row"
+    path.write_text("not an image", encoding="utf-8")
+    message = r"^r, line 1: the image \S+a\.png cannot be read \(.*\); replace it or take its row"
     with pytest.raises(ValueError, match=message):
-        picture(path)
+        make_image(path)
     with pytest.raises(ValueError, match="cannot be read"):
-        picture(tmp_path)
+        make_image(tmp_path)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_picture_is_turned_upright(tmp_path, orientation):
+def test_an_image_is_turned_upright(tmp_path, orientation):
     upright = Image.new("RGB", (6, 4), "white")
     upright.putpixel((0, 0), (255, 0, 0))
     upright.putpixel((5, 0), (0, 0, 255))
@@ -292,15 +292,15 @@ def test_a_picture_is_turned_upright(tmp_path, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     stored.save(tmp_path / "a.png", exif=exif)
-    assert picture(tmp_path / "a.png").tobytes() == upright.tobytes()
+    assert make_image(tmp_path / "a.png").tobytes() == upright.tobytes()
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "I;16", "CMYK"])
-def test_every_kind_of_picture_becomes_rgb(tmp_path, mode):
+def test_every_kind_of_image_becomes_rgb(tmp_path, mode):
     path = tmp_path / ("a.tiff" if mode == "CMYK" else "a.png")
     Image.new(mode, (5, 3)).save(path)
-    assert picture(path).mode == "RGB"
-    assert picture(path).size == (5, 3)
+    assert make_image(path).mode == "RGB"
+    assert make_image(path).size == (5, 3)
 
 
 STYLE = FaceStyle(size_px=16)
@@ -351,14 +351,14 @@ def test_an_interrupted_rendering_is_not_taken_for_a_whole_one(tmp_path, monkeyp
 
 
 class Slow(Clock):
-    """A clock task during whose rendering another process finishes the same pictures."""
+    """A clock task during whose rendering another process finishes the same images."""
 
     def render(self, folder, count, seed):
         super().render(folder.with_name(folder.name.partition(".")[0]), count, seed)
         return super().render(folder, count, seed)
 
 
-def test_two_processes_may_render_the_same_pictures(tmp_path):
+def test_two_processes_may_render_the_same_images(tmp_path):
     path = rendered(Slow(face=STYLE), DataSource(render=2), tmp_path)
     assert path.is_file()
     assert [folder.name for folder in tmp_path.iterdir()] == [path.parent.name]
@@ -376,7 +376,7 @@ def test_the_real_clocks_are_all_read():
     assert len(examples) == 144
     assert Counter(e.answer.hour for e in examples) == Counter(dict.fromkeys(range(1, 13), 12))
     assert all(e.answer.minute % 5 == 0 for e in examples)
-    assert open_picture(examples[0]).mode == "RGB"
+    assert open_image(examples[0]).mode == "RGB"
 
 
 def test_reading_rows_loads_no_torch():

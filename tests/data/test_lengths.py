@@ -1,4 +1,4 @@
-"""Rows that are too long, rows grouped by length, and pictures that are kept as they are seen."""
+"""Rows that are too long, rows grouped by length, and images that are kept as they are seen."""
 
 import dataclasses
 import json
@@ -16,13 +16,13 @@ from rectangles import write_rectangles
 from sums import sums_config
 from tiny_models import small_config, tiny_checkpoint, tiny_family
 
-from mm_numeric.answers import Box, EmbeddedPicture
+from mm_numeric.answers import Box, EmbeddedImage
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import TrainingCollator, make_collator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.data.framing import framed
-from mm_numeric.data.image_cache import PictureCache
+from mm_numeric.data.image_cache import ImageCache
 from mm_numeric.data.lengths import Fit, LengthGrouped, TooLongError
 from mm_numeric.data.training_set import TrainingRows, lengths
 from mm_numeric.evaluation.check_data.check import check_data
@@ -33,9 +33,9 @@ from mm_numeric.training.run import train
 
 
 def large(folder, width=400, height=300):
-    """Return an example whose picture takes many tokens, and a collator for it."""
+    """Return an example whose image takes many tokens, and a collator for it."""
     rows = write_rectangles(folder, 2, width, height)
-    model = ModelConfig(name="tiny", dtype="float32", picture={"max_pixels": 400 * 300})
+    model = ModelConfig(name="tiny", dtype="float32", image_size={"max_pixels": 400 * 300})
     family = Qwen2VL.load(tiny_checkpoint(), model)
     examples = load_examples(Grounding(), DataSource(path=str(rows)), folder, training=True)
     return examples, TrainingCollator(family, Grounding(), family.vocabulary())
@@ -48,7 +48,7 @@ def with_fit(collator, most, too_long):
 
 @pytest.mark.parametrize("limits_are_close", [False, True])
 def test_the_length_of_a_row_is_that_of_what_the_model_is_given(tmp_path, limits_are_close):
-    """Also where a picture as it is seen would be resized once more: see the tests of the cache."""
+    """Also where an image as it is seen would be resized once more: see the tests of the cache."""
     examples, collator = large(tmp_path, *((211, 130) if limits_are_close else ()))
     if limits_are_close:
         collator = dataclasses.replace(collator, family=tiny_family())
@@ -59,23 +59,23 @@ def test_the_length_of_a_row_is_that_of_what_the_model_is_given(tmp_path, limits
 def test_a_row_that_is_too_long_is_refused_with_its_length(tmp_path):
     examples, collator = large(tmp_path)
     (length, _) = lengths(collator, examples)
-    message = rf"line 1: the row '0' has {length} tokens, \d+ of them for its picture, and "
+    message = rf"line 1: the row '0' has {length} tokens, \d+ of them for its image, and "
     with pytest.raises(TooLongError, match=message):
         with_fit(collator, length - 1, "stop")(examples)
     assert len(with_fit(collator, length, "stop")(examples[:1])["input_ids"]) == 1
 
 
 @pytest.mark.parametrize("fewer", [1, 10, 50])
-def test_a_picture_is_made_smaller_until_its_row_fits(tmp_path, fewer):
-    """Its answer is whole, and says the same place of the original picture."""
+def test_an_image_is_made_smaller_until_its_row_fits(tmp_path, fewer):
+    """Its answer is whole, and says the same place of the original image."""
     examples, plain = large(tmp_path)
     most = lengths(plain, examples)[0] - fewer
     collator = with_fit(plain, most, "resize")
     batch, whole = collator(examples[:1]), plain(examples[:1])
     assert most - 30 < batch["input_ids"].shape[1] <= most
-    assert torch.equal(batch["labels"], whole["labels"])  # Qwen2-VL's are parts of the picture
-    picture, frame = framed(plain.family, examples[0], fit=collator.fit)
-    assert picture.size == (frame.view.width_px, frame.view.height_px)
+    assert torch.equal(batch["labels"], whole["labels"])  # Qwen2-VL's are parts of the image
+    image, frame = framed(plain.family, examples[0], fit=collator.fit)
+    assert image.size == (frame.view.width_px, frame.view.height_px)
     assert (frame.width_px, frame.height_px) == (400, 300)
     read = Grounding().parse(Grounding().format(examples[0].answer, frame).text, frame)
     assert isinstance(read, Box)
@@ -86,7 +86,7 @@ def test_a_picture_is_made_smaller_until_its_row_fits(tmp_path, fewer):
 
 def test_what_cannot_be_made_smaller_is_refused(tmp_path):
     examples, collator = large(tmp_path)
-    with pytest.raises(TooLongError, match="no picture here can be made so small"):
+    with pytest.raises(TooLongError, match="no image here can be made so small"):
         with_fit(collator, 12, "resize")(examples)
 
 
@@ -120,7 +120,7 @@ def test_rows_are_dropped_with_a_count(tmp_path):
 
 @pytest.mark.parametrize("family", ["causal_lm", "t5"])
 def test_a_batch_whose_rows_are_all_dropped_is_a_step(tmp_path, family):
-    """Also where there is no picture that could stand in."""
+    """Also where there is no image that could stand in."""
     config = sums_config(tmp_path, family, max_steps=8, per_device_train_batch_size=1)
     long = dataclasses.replace(config.data, stream=True, max_tokens=8, too_long="drop")
     train(dataclasses.replace(config, data=long))
@@ -133,7 +133,7 @@ def test_a_batch_whose_rows_are_all_dropped_is_a_step(tmp_path, family):
 def test_check_data_says_what_becomes_of_long_rows(tmp_path, too_long):
     """Of what is trained on alone; of rows that are resized the tokens that are left count."""
     rows = write_rectangles(tmp_path / "rows", 2, 400, 300)
-    model = {"name": "tiny", "dtype": "float32", "picture": {"max_pixels": 400 * 300}}
+    model = {"name": "tiny", "dtype": "float32", "image_size": {"max_pixels": 400 * 300}}
     config = config_of(tmp_path, rows, model=model)
     config = dataclasses.replace(
         config, data=dataclasses.replace(config.data, max_tokens=100, too_long=too_long)
@@ -187,17 +187,17 @@ def test_a_run_with_grouped_rows_goes_on_in_the_same_order(tmp_path):
 @pytest.mark.parametrize(
     "name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "paligemma", "llava", "yi_vl"]
 )
-def test_a_picture_that_is_kept_is_seen_as_the_original(tmp_path, name):
+def test_an_image_that_is_kept_is_seen_as_the_original(tmp_path, name):
     """Pixel for pixel; and places are those of the original."""
     cls = choose(name, FAMILIES, "family", "here")
     cls.make_tiny(tmp_path / "model", seed=0)
     limits = {"min_pixels": 2000, "max_pixels": 20_000} if "qwen" in name else {}
-    model = ModelConfig(name="tiny", family=name, dtype="float32", picture=limits)
+    model = ModelConfig(name="tiny", family=name, dtype="float32", image_size=limits)
     family = cls.load(str(tmp_path / "model"), model)
     rows = write_rectangles(tmp_path / "rows", 2, 211, 130)
     examples = load_examples(Grounding(), DataSource(path=str(rows)), tmp_path, training=True)
     plain = TrainingCollator(family, Grounding(), family.vocabulary())
-    cached = dataclasses.replace(plain, cache=PictureCache(tmp_path / "cache"))
+    cached = dataclasses.replace(plain, cache=ImageCache(tmp_path / "cache"))
     wanted = plain(examples)
     for _ in range(2):  # what is written, and what is read
         found = cached(examples)
@@ -208,19 +208,19 @@ def test_a_picture_that_is_kept_is_seen_as_the_original(tmp_path, name):
     assert framed(family, examples[0], cache=cached.cache)[1] == framed(family, examples[0])[1]
 
 
-def test_a_picture_that_would_be_resized_twice_is_not_kept(tmp_path):
-    """The tiny model's limits are close together: a picture may be shrunk below the smaller one."""
+def test_an_image_that_would_be_resized_twice_is_not_kept(tmp_path):
+    """The tiny model's limits are close together: an image may be shrunk below the smaller one."""
     family = tiny_family()
     rows = write_rectangles(tmp_path / "rows", 1, 211, 130)
     examples = load_examples(Grounding(), DataSource(path=str(rows)), tmp_path, training=True)
-    cache = PictureCache(tmp_path / "cache")
+    cache = ImageCache(tmp_path / "cache")
     assert framed(family, examples[0], cache=cache)[0].size == (211, 130)
     assert not list((tmp_path / "cache").rglob("*.npz"))
 
 
-def test_a_picture_that_was_changed_is_decoded_again(tmp_path):
+def test_an_image_that_was_changed_is_decoded_again(tmp_path):
     examples, collator = large(tmp_path)
-    collator = dataclasses.replace(collator, cache=PictureCache(tmp_path / "cache"))
+    collator = dataclasses.replace(collator, cache=ImageCache(tmp_path / "cache"))
     before = collator(examples[:1])["pixel_values"]
     Image.effect_noise((400, 300), 50).convert("RGB").save(examples[0].image)
     os.utime(examples[0].image, ns=(1, 1))
@@ -231,35 +231,35 @@ def test_a_picture_that_was_changed_is_decoded_again(tmp_path):
         collator(examples[:1])
 
 
-def test_a_picture_that_cannot_be_kept_or_read_is_one_sentence(tmp_path):
+def test_an_image_that_cannot_be_kept_or_read_is_one_sentence(tmp_path):
     examples, collator = large(tmp_path)
     (tmp_path / "file").write_text("")
-    cached = dataclasses.replace(collator, cache=PictureCache(tmp_path / "file"))
+    cached = dataclasses.replace(collator, cache=ImageCache(tmp_path / "file"))
     with pytest.raises(ValueError, match=r"file/.*kept there \(Not a directory\); free some space"):
         cached(examples[:1])
 
     def read():
         raise FileNotFoundError("gone.png")
 
-    inside = EmbeddedPicture("0.png", "a table, row 0, photo", read)
+    inside = EmbeddedImage("0.png", "a table, row 0, photo", read)
     row = dataclasses.replace(examples[0], image=inside)
-    cache = PictureCache(tmp_path / "cache")
-    skipping = dataclasses.replace(collator, cache=cache, skips_bad_pictures=True)
+    cache = ImageCache(tmp_path / "cache")
+    skipping = dataclasses.replace(collator, cache=cache, skip_unreadable_images=True)
     assert "row 0, photo cannot be read" in skipping([row])["origin"].left_out[row.id]
 
 
 @pytest.mark.slow
 def test_workers_make_the_same_batches(tmp_path):
-    """Of a list and of a stream, with a picture that cannot be read among them."""
+    """Of a list and of a stream, with an image that cannot be read among them."""
     rows = write_mixed(tmp_path / "rows", "tptp")
-    (tmp_path / "rows" / "3.png").write_bytes(b"no picture")
+    (tmp_path / "rows" / "3.png").write_bytes(b"no image")
     logs = []
     for workers in (0, 2):
         for stream in ("false", "true"):
             config = small_config(
                 tmp_path / f"{workers}{stream}", "task={name: 'mixed_rows:Counts'}",
                 f"data={{train: {{path: {rows}}}, test: {{path: {rows}}}, stream: {stream}}}",
-                "data.on_bad_picture=skip", f"data.picture_cache={tmp_path / 'cache'}",
+                "data.on_bad_image=skip", f"data.image_cache={tmp_path / 'cache'}",
                 "trainer.max_steps=4", "trainer.save_strategy='no'", "trainer.logging_steps=1",
                 f"trainer.dataloader_num_workers={workers}",
             )  # fmt: skip
@@ -274,7 +274,7 @@ def test_workers_can_be_started_anew(tmp_path):
     """As ``dataloader_multiprocessing_context: spawn`` does: what they need is sent to them."""
     examples, collator = large(tmp_path)
     collator = with_fit(collator, 100, "resize")
-    collator = dataclasses.replace(collator, cache=PictureCache(tmp_path / "cache"))
+    collator = dataclasses.replace(collator, cache=ImageCache(tmp_path / "cache"))
     sent = pickle.loads(pickle.dumps((collator, examples)))
     assert torch.equal(sent[0](sent[1])["pixel_values"], collator(examples)["pixel_values"])
 

@@ -1,4 +1,4 @@
-"""Rows with a picture and rows without stand in one training set, under one objective."""
+"""Rows with an image and rows without stand in one training set, under one objective."""
 
 import pytest
 import torch
@@ -20,8 +20,8 @@ VISION = [name for name in FAMILIES if name not in ("causal_lm", "t5")]
 
 
 def mixed(folder, family, *more):
-    """Return a config over six problems, every other one with a picture."""
-    rows = written_rows("gsm8k", folder, 6, pictures=range(0, 6, 2))
+    """Return a config over six problems, every other one with an image."""
+    rows = written_rows("gsm8k", folder, 6, images=range(0, 6, 2))
     return read_config(
         "gsm8k_qwen2_5_7b",
         [

@@ -17,7 +17,7 @@ from tiny_models import small_config
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.schema import DataConfig
 from mm_numeric.data.examples import load_examples
-from mm_numeric.data.images import open_picture, picture_size
+from mm_numeric.data.images import image_size, open_image
 from mm_numeric.data.streaming import ExampleStream, shuffled
 from mm_numeric.training.run import train
 
@@ -151,14 +151,14 @@ def test_a_row_of_a_stream_that_cannot_be_used_is_one_sentence(tmp_path, rows, m
         list(islice(stream, 3))
 
 
-def picture(path):
+def make_image(path):
     Image.new("RGB", (4, 4)).save(path)
     return str(path)
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """A data set with pictures in it, but for one row, as save_to_disk and as parquet."""
+def images(tmp_path_factory):
+    """A data set with images in it, but for one row, as save_to_disk and as parquet."""
     folder = tmp_path_factory.mktemp("hub")
     shown = [Image.effect_noise((20 + i, 10), 40).convert("RGB") for i in range(4)]
     shown[2] = None
@@ -183,8 +183,8 @@ def pictures(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["saved", "parquet"])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_pictures_of_a_data_set_are_those_in_it(pictures, tmp_path, kind, streamed):
-    folder, shown = pictures
+def test_images_of_a_data_set_are_those_in_it(images, tmp_path, kind, streamed):
+    folder, shown = images
     source = DataSource(dataset=str(folder / kind))
     if streamed:
         stream = ExampleStream(Counts(), data(source, cache=str(tmp_path)), seed=None)
@@ -196,10 +196,10 @@ def test_pictures_of_a_data_set_are_those_in_it(pictures, tmp_path, kind, stream
     assert [example.answer for example in found] == list("0123")
     assert found[1].where == f"{folder / kind}, train, row 1"
     assert found[2].image is None
-    for example, picture in zip(found, shown, strict=True):
-        if picture is not None:
-            assert picture_size(example.image) == picture.size
-            assert open_picture(example).tobytes() == picture.tobytes()
+    for example, image in zip(found, shown, strict=True):
+        if image is not None:
+            assert image_size(example.image) == image.size
+            assert open_image(example).tobytes() == image.tobytes()
 
 
 def test_a_data_set_that_is_not_there_is_one_sentence(tmp_path):
@@ -211,15 +211,15 @@ def test_a_data_set_that_is_not_there_is_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_other_columns_of_a_data_set_may_hold_anything(pictures, tmp_path, streamed):
-    """Times, bytes and more pictures: no JSON, and nothing that a task asks for."""
-    folder, shown = pictures
+def test_other_columns_of_a_data_set_may_hold_anything(images, tmp_path, streamed):
+    """Times, bytes and more images: no JSON, and nothing that a task asks for."""
+    folder, shown = images
     made = datasets.load_from_disk(str(folder / "saved"))
     for name, column in (
         ("taken", [datetime(2020, 1, 1)] * 4),
         ("raw", [b"\xff"] * 4),
-        ("second", [picture(tmp_path / "second.png")] * 4),
-        ("more", [[picture(tmp_path / "more.png")]] * 4),
+        ("second", [make_image(tmp_path / "second.png")] * 4),
+        ("more", [[make_image(tmp_path / "more.png")]] * 4),
     ):
         made = made.add_column(name, column)
     made = made.cast_column("second", datasets.Image())
@@ -232,7 +232,7 @@ def test_other_columns_of_a_data_set_may_hold_anything(pictures, tmp_path, strea
     else:
         found = load(source, tmp_path)
     assert ids(found) == list("abcd")
-    assert open_picture(found[1]).tobytes() == shown[1].tobytes()
+    assert open_image(found[1]).tobytes() == shown[1].tobytes()
 
 
 @pytest.mark.parametrize(
@@ -243,8 +243,8 @@ def test_other_columns_of_a_data_set_may_hold_anything(pictures, tmp_path, strea
         ({"revision": "a"}, "one data set there, and no revision"),
     ],
 )
-def test_what_a_saved_data_set_has_not_is_refused(pictures, tmp_path, settings, message):
-    source = DataSource(dataset=str(pictures[0] / "saved"), **settings)
+def test_what_a_saved_data_set_has_not_is_refused(images, tmp_path, settings, message):
+    source = DataSource(dataset=str(images[0] / "saved"), **settings)
     with pytest.raises(ValueError, match=message):
         load(source, tmp_path)
 
@@ -259,15 +259,15 @@ def test_a_stream_of_a_damaged_data_set_is_one_sentence(tmp_path):
         list(islice(stream.examples(), 4))
 
 
-def test_a_data_set_is_trained_on_and_answered(pictures, tmp_path):
-    """Its pictures have no file: what is said of them is where they stand."""
-    folder, shown = pictures
+def test_a_data_set_is_trained_on_and_answered(images, tmp_path):
+    """Its images have no file: what is said of them is where they stand."""
+    folder, shown = images
     source = f"{{dataset: {folder / 'saved'}}}"
     config = small_config(
         tmp_path, "task={name: 'mixed_rows:Counts'}", f"data={{train: {source}, test: {source}}}",
         "trainer.max_steps=2", "trainer.save_strategy='no'", "evaluate={every_steps: 2}",
         "trainer.dataloader_num_workers=1", f"data.cache={tmp_path}",
-        f"data.picture_cache={tmp_path / 'pictures'}",
+        f"data.image_cache={tmp_path / 'images'}",
     )  # fmt: skip
     train(config)
     lines = (config.output_dir / "evaluation" / "predictions.jsonl").read_text().splitlines()
@@ -275,4 +275,4 @@ def test_a_data_set_is_trained_on_and_answered(pictures, tmp_path):
     assert places[1:3] == [f"{folder / 'saved'}, train, row 1, photo", None]
     found = load(config.data.train, tmp_path)
     sent = pickle.loads(pickle.dumps(found))  # to a worker
-    assert open_picture(sent[0]).tobytes() == shown[0].tobytes()
+    assert open_image(sent[0]).tobytes() == shown[0].tobytes()

@@ -12,7 +12,7 @@ from shape_images import made_up
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon
 from mm_numeric.evaluation.formats import (
-    coco_pictures,
+    coco_detections,
     read_coco_results,
     read_coco_truth,
     read_text_files,
@@ -149,9 +149,9 @@ def test_a_marked_text_of_a_polygon_may_be_a_number_or_ignored(tmp_path):
             {"res_a.txt": SQUARE, "a.txt": SQUARE},
             0,
             None,
-            "a second file of the picture 'a'; keep",
+            "a second file of the image 'a'; keep",
         ),
-        ({"a.json": SQUARE}, 0, None, r"there is no \.txt file in it; give one for each picture"),
+        ({"a.json": SQUARE}, 0, None, r"there is no \.txt file in it; give one for each image"),
     ],
 )
 @pytest.mark.parametrize("make", [folder, zipped])
@@ -173,7 +173,7 @@ def test_what_is_no_zip_or_no_text_is_one_sentence(tmp_path):
         read_text_files(tmp_path, truth=True)
 
 
-def test_an_empty_file_is_a_picture_without_shapes_and_names_go_together(tmp_path):
+def test_an_empty_file_is_an_image_without_shapes_and_names_go_together(tmp_path):
     path = zipped(
         tmp_path / "x.zip",
         {"gt/gt_img_1.txt": SQUARE, "gt/gt_img_2.txt": "\r\n", "__MACOSX/._gt_img_1.txt": "?"},
@@ -217,7 +217,7 @@ def test_a_submission_has_the_figures_of_the_protocol(tmp_path):
     assert metrics["recall"]["value"] == rows[0] / rows[2]
     assert metrics["hmean"]["value"] == hmean(rows[0] / rows[1], rows[0] / rows[2])
     missing = sum(p is None for p in predictions)
-    assert scores.failures == {"no file for the picture": missing}
+    assert scores.failures == {"no file for the image": missing}
     assert missing > 0
     results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
     assert (results["protocol"], results["truth"]) == ("icdar2015", str(truth))
@@ -235,7 +235,7 @@ def test_files_that_do_not_belong_together_are_one_sentence(tmp_path):
     other = folder(tmp_path / "res", {"res_img_2.txt": SQUARE})
     results = tmp_path / "results.json"
     results.write_text("[]", encoding="utf-8")
-    with pytest.raises(ValueError, match="the picture 'img_2' is not in the ground truth"):
+    with pytest.raises(ValueError, match="the image 'img_2' is not in the ground truth"):
         score_files(other, truth)
     with pytest.raises(ValueError, match="are of two formats; give both as text files"):
         score_files(results, truth)
@@ -263,14 +263,14 @@ def as_json(path, content):
     return path
 
 
-def test_coco_files_are_read_by_picture(tmp_path):
+def test_coco_files_are_read_by_image(tmp_path):
     dataset = read_coco_truth(as_json(tmp_path / "truth.json", DATASET))
-    wanted = coco_pictures(dataset, dataset["annotations"])
+    wanted = coco_detections(dataset, dataset["annotations"])
     assert wanted.instances == {
         "7": Instances((Instance(Box(0, 0, 10, 10), "cat"),)),
         "8": Instances((Instance(Box(0, 0, 10, 10), "cat", ignore=True),)),
     }
-    found = coco_pictures(dataset, read_coco_results(as_json(tmp_path / "r.json", [RESULT])))
+    found = coco_detections(dataset, read_coco_results(as_json(tmp_path / "r.json", [RESULT])))
     assert found.instances["7"] == Instances((Instance(Box(0, 0, 10, 9), "cat"),))
     assert (found.instances["8"], found.scores["7"]) == (Instances(()), [0.5])
     scores = score_files(tmp_path / "r.json", tmp_path / "truth.json")
@@ -299,7 +299,7 @@ def test_a_bad_result_is_one_sentence(tmp_path, change, message):
         ([], "a list where an instances file has images and annotations"),
         ({**DATASET, "images": None}, 'no "images" \\(a list\\), which an instances file has'),
         ({**DATASET, "images": [{}]}, 'images, 1: no "id" in'),
-        ({**DATASET, "images": [{"id": 7}]}, "annotation 2: the picture 8 is not among the images"),
+        ({**DATASET, "images": [{"id": 7}]}, "annotation 2: the image 8 is not among the images"),
         ({**DATASET, "annotations": [5]}, "annotation 1: expected an object"),
     ],
 )

@@ -210,7 +210,7 @@ def test_shapes_may_be_judged_by_another_protocol(tmp_path):
     with pytest.raises(ValueError, match="there is no protocol 'deteval'"):
         score(path, protocol="deteval")
     path = predictions(tmp_path, ROWS, task="clock")
-    with pytest.raises(ValueError, match="'labelled' judges the shapes of a picture, and the task"):
+    with pytest.raises(ValueError, match="'labelled' judges the shapes of an image, and the task"):
         score(path, protocol="labelled")
 
 

@@ -191,34 +191,34 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, family):
 # What is refused
 
 
-def test_a_picture_is_refused_with_its_row(tmp_path, family):
+def test_an_image_is_refused_with_its_row(tmp_path, family):
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"id": "1", "image": "a.png", "sum": "3+4=", "answer": "7"}')
     (example,) = load_examples(Sums(), DataSource(path=str(rows)), ROOT, training=True)
-    message = r"rows\.jsonl, line 1: the row has a picture, and model\.family causal_lm takes none"
+    message = r"rows\.jsonl, line 1: the row has an image, and model\.family causal_lm takes none"
     with pytest.raises(ValueError, match=message):
         collator_of(family)([example])
-    with pytest.raises(ValueError, match="causal_lm takes no pictures; give None"):
+    with pytest.raises(ValueError, match="causal_lm takes no images; give None"):
         family.prompts(["3+4="], [Image.new("RGB", (4, 4))])
     assert family.image_tokens(4, 4) == 0
 
 
 @pytest.mark.parametrize("name", ["causal_lm", "t5"])
-def test_check_data_reads_rows_without_pictures(tmp_path, name):
+def test_check_data_reads_rows_without_images(tmp_path, name):
     config = sums_config(tmp_path, name)
     report = check_data(config)
     assert report.ready
     assert [checkup.ceiling for checkup in report.checkups] == [{"exact": 1.0}] * 2
     text = report_text(report)
     assert text.endswith("ready")
-    assert "picture" not in text.replace("the picture's included", "")
+    assert "image" not in text.replace("the image's included", "")
     write_check_page(report, tmp_path / "page.html")
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
     row = '{"id": "x", "image": "a.png", "sum": "3+4=", "answer": "7"}'
     (tmp_path / "rows.jsonl").write_text(row)
     (fault,) = check_data(config).checkups[0].faults.values()
-    assert "line 1: the row has a picture, and model.family" in fault.sentences[0]
+    assert "line 1: the row has an image, and model.family" in fault.sentences[0]
 
 
 def test_a_checkpoint_of_another_family_is_refused(tmp_path):
@@ -251,9 +251,9 @@ def test_a_tokenizer_without_an_end_is_refused(checkpoint):
         CausalLM(endless, None, TINY)
 
 
-def test_model_picture_is_refused(family):
-    with pytest.raises(ValueError, match=r"model\.picture\.side: causal_lm has no such setting"):
-        CausalLM(family.tokenizer, None, dataclasses.replace(TINY, picture={"side": 3}))
+def test_model_image_is_refused(family):
+    with pytest.raises(ValueError, match=r"model\.image_size\.side: causal_lm has no such setting"):
+        CausalLM(family.tokenizer, None, dataclasses.replace(TINY, image_size={"side": 3}))
 
 
 # Parts

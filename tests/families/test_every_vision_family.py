@@ -27,7 +27,7 @@ WAYS += [(name, "relative_1000") for name in VISION if name == "paligemma"]  # d
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    """Eight pictures of rectangles."""
+    """Eight images of rectangles."""
     return write_rectangles(tmp_path_factory.mktemp("rectangles"))
 
 

@@ -1,4 +1,4 @@
-"""LLaVA-1.5: a whole picture is seen, places are where the frame says, and labels are exact."""
+"""LLaVA-1.5: a whole image is seen, places are where the frame says, and labels are exact."""
 
 import json
 import shutil
@@ -61,14 +61,14 @@ def full_size(tiny, tmp_path):
     return Llava.load(str(changed(tiny, tmp_path, vision_config__image_size=336)), TINY)
 
 
-def seen(processor, picture):
-    """Return what an image processor makes of a picture, as colours [height, width, 3]."""
-    values = processor(images=[picture], return_tensors="np")["pixel_values"][0]
+def seen(processor, image):
+    """Return what an image processor makes of an image, as colours [height, width, 3]."""
+    values = processor(images=[image], return_tensors="np")["pixel_values"][0]
     values = np.asarray(values).transpose(1, 2, 0)
     return (values * processor.image_std + processor.image_mean) * 255
 
 
-# Pictures and places
+# Images and places
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -79,10 +79,10 @@ def test_a_dot_is_seen_where_its_coordinates_say(full_size, size):
     dot = max(size) // 40 + 2
     for x, y in [(0.1, 0.2), (0.9, 0.8), (0.5, 0.5), (0.8, 0.1)]:
         left, top = int(x * (width - dot)), int(y * (height - dot))
-        picture = Image.new("RGB", size, MEAN)
+        image = Image.new("RGB", size, MEAN)
         box = [left, top, left + dot - 1, top + dot - 1]
-        ImageDraw.Draw(picture).rectangle(box, (255, 255, 255))
-        light = (seen(full_size.image_processor, picture) - MEAN).sum(axis=2)
+        ImageDraw.Draw(image).rectangle(box, (255, 255, 255))
+        light = (seen(full_size.image_processor, image) - MEAN).sum(axis=2)
         centre = np.arange(336) + 0.5
         found = light.sum(axis=0) @ centre / light.sum(), light.sum(axis=1) @ centre / light.sum()
         middle = left + dot / 2, top + dot / 2
@@ -91,11 +91,11 @@ def test_a_dot_is_seen_where_its_coordinates_say(full_size, size):
         assert found == pytest.approx([level / 1000 * 336 for level in levels], abs=0.05 + 0.168)
 
 
-def test_the_far_edge_of_a_long_picture_survives(tiny, tmp_path, full_size):
-    picture = Image.new("RGB", (640, 200), (0, 0, 0))
+def test_the_far_edge_of_a_long_image_survives(tiny, tmp_path, full_size):
+    image = Image.new("RGB", (640, 200), (0, 0, 0))
     box = Box(608, 50, 640, 150)
-    ImageDraw.Draw(picture).rectangle([608, 50, 639, 149], (255, 255, 255))
-    white = seen(full_size.image_processor, picture).min(axis=2) > 190
+    ImageDraw.Draw(image).rectangle([608, 50, 639, 149], (255, 255, 255))
+    white = seen(full_size.image_processor, image).min(axis=2) > 190
     frame = full_size.frame(640, 200)
     left, top = frame.view.to_seen(box.x1, box.y1)
     right, bottom = frame.view.to_seen(box.x2, box.y2)
@@ -105,10 +105,10 @@ def test_the_far_edge_of_a_long_picture_survives(tiny, tmp_path, full_size):
     )
     assert right == 336
     assert frame.write([Instance(box)]).text == "[0.950, 0.422, 1.000, 0.578]"
-    # As the checkpoint has it, the picture would be cropped.
+    # As the checkpoint has it, the image would be cropped.
     cropping = LlavaImageProcessorPil.from_pretrained(tmp_path / "changed")
     assert cropping.do_center_crop
-    assert not (seen(cropping, picture).min(axis=2) > 190).any()
+    assert not (seen(cropping, image).min(axis=2) > 190).any()
 
 
 def test_a_square_is_padded_with_the_mean_colour(full_size):
@@ -124,10 +124,10 @@ def test_there_is_a_placeholder_for_every_feature(tiny, tmp_path, strategy):
     family = Llava.load(str(folder), TINY)
     model = family.load_model(str(folder), TINY)
     prompts = family.prompts(["box"], [PICTURE])
-    (features,) = model.get_image_features(**prompts.pictures).pooler_output
+    (features,) = model.get_image_features(**prompts.images).pooler_output
     assert prompts.ids[0].count(family.image_id) == len(features) == 16 + (strategy == "full")
     settings = Llava.load_config(str(folder), TINY)
-    assert family.features(family.pictures([PICTURE] * 3), settings) == 3 * len(features)
+    assert family.features(family.images([PICTURE] * 3), settings) == 3 * len(features)
     theirs = LlavaProcessor(
         LlavaImageProcessorPil.from_pretrained(folder),
         family.tokenizer,
@@ -165,12 +165,12 @@ def test_the_chat_template_of_a_checkpoint_is_used(tiny):
     assert [ids.count(family.tokenizer.bos_token_id) for ids in (shown, plain)] == [1, 1]
 
 
-def test_a_question_with_the_mark_of_a_picture_is_refused(tiny):
+def test_a_question_with_the_mark_of_an_image_is_refused(tiny):
     family = Llava.load(str(tiny), TINY)
-    with pytest.raises(ValueError, match=r"has 2 places for a picture instead of 1; take <image>"):
+    with pytest.raises(ValueError, match=r"has 2 places for an image instead of 1; take <image>"):
         family.prompts(["What is <image>?"], [PICTURE])
     family.tokenizer.chat_template = "{{ messages[0]['content'][-1]['text'] }}"
-    with pytest.raises(ValueError, match="has 0 places for a picture instead of 1"):
+    with pytest.raises(ValueError, match="has 0 places for an image instead of 1"):
         family.prompts(["What?"], [PICTURE])
 
 
@@ -226,7 +226,7 @@ def test_answers_of_the_real_tokenizer(tiny, tmp_path, kind, family_class):
     tokenizer = family.tokenizer
     assert tokenizer.convert_ids_to_tokens(family.stop_ids) == ["</s>"]
     vocabulary = family.vocabulary()
-    written = family.prompt_text("Where is 1?", with_picture=False)
+    written = family.prompt_text("Where is 1?", with_image=False)
     (prompt,) = family.prompts(["Where is 1?"], [None]).ids
     assert prompt[0] == tokenizer.bos_token_id
     for text in ANSWERS:
@@ -239,17 +239,17 @@ def test_answers_of_the_real_tokenizer(tiny, tmp_path, kind, family_class):
             if token in vocabulary.classes
         ]
         assert numbers == [(c, c) for c in text if c.isdigit()]
-    with_picture = family.prompts(["Where is 1?"], [PICTURE]).ids[0]
-    at = with_picture.index(family.image_id)
-    assert with_picture[at : at + 16] == [family.image_id] * 16
-    assert with_picture.count(family.image_id) == 16
+    with_image = family.prompts(["Where is 1?"], [PICTURE]).ids[0]
+    at = with_image.index(family.image_id)
+    assert with_image[at : at + 16] == [family.image_id] * 16
+    assert with_image.count(family.image_id) == 16
     assert family.pad_id != family.image_id
 
 
 @pytest.mark.parametrize("kind", ["model", "json", "old_json"])
 def test_labels_of_the_real_tokenizer(tiny, tmp_path, kind):
     family = Llava.load(str(llama_folder(tiny, tmp_path, kind)), TINY)
-    file = tmp_path / "picture.png"
+    file = tmp_path / "image.png"
     PICTURE.save(file)
     example = Example(id="1", image=file, prompt="box", answer=Box(20, 15, 40, 30), where="here")
     batch = TrainingCollator(family, Grounding(), family.vocabulary())([example])
@@ -270,7 +270,7 @@ def test_a_folder_without_a_tokenizer_is_refused(tiny, tmp_path):
 # The model
 
 
-def test_rows_with_and_without_a_picture_go_together(tiny, tmp_path):
+def test_rows_with_and_without_an_image_go_together(tiny, tmp_path):
     family = Llava.load(str(tiny), TINY)
     model = family.load_model(str(tiny), TINY).eval()
     examples = []
@@ -296,7 +296,7 @@ def test_what_is_saved_sees_and_asks_the_same(tiny, tmp_path):
     again = Llava.load(str(tmp_path), TINY)
     first, second = (f.prompts(["What?"], [PICTURE]) for f in (family, again))
     assert first.ids == second.ids
-    assert torch.equal(first.pictures["pixel_values"], second.pictures["pixel_values"])
+    assert torch.equal(first.images["pixel_values"], second.images["pixel_values"])
     saved = LlavaImageProcessorPil.from_pretrained(tmp_path)
     assert (saved.do_pad, saved.do_center_crop) == (True, False)
     weights = again.load_model(str(tmp_path), TINY).state_dict()
@@ -317,14 +317,14 @@ def test_checkpoints_of_other_families_are_refused(tiny, tmp_path):
         YiVL.load(str(tiny), TINY)
 
 
-def test_another_token_for_a_picture_is_refused(tiny, tmp_path):
+def test_another_token_for_an_image_is_refused(tiny, tmp_path):
     folder = changed(tiny, tmp_path, image_token_index=7)
     family = Llava.load(str(folder), TINY)
     with pytest.raises(ValueError, match=rf"is {family.image_id}, and the model's is 7; set image"):
         family.load_model(str(folder), TINY)
 
 
-def test_a_tokenizer_without_any_token_for_a_picture_is_refused():
+def test_a_tokenizer_without_any_token_for_an_image_is_refused():
     class OtherTokenizer:
         name_or_path = "other/model"
 
@@ -336,5 +336,7 @@ def test_a_tokenizer_without_any_token_for_a_picture_is_refused():
 
 
 def test_the_side_is_that_of_the_vision_tower(tiny):
-    with pytest.raises(ValueError, match=r"model\.picture\.side: LLaVA-1\.5 has no such setting"):
-        Llava.load(str(tiny), ModelConfig(name="tiny", picture={"side": 112}))
+    with pytest.raises(
+        ValueError, match=r"model\.image_size\.side: LLaVA-1\.5 has no such setting"
+    ):
+        Llava.load(str(tiny), ModelConfig(name="tiny", image_size={"side": 112}))

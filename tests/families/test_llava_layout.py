@@ -134,25 +134,25 @@ def tower_apart(folder, weights, model, whole):
         del weights[name]
 
 
-def check_equal(family_class, model, folder, picture):
+def check_equal(family_class, model, folder, image):
     """Check that a checkpoint is the model, to the last logit, and return what was loaded."""
     family = family_class.load(str(folder), TINY)
     loaded = family.load_model(str(folder), TINY).eval()
     assert type(loaded) is family_class.model_class
-    inputs = family.prompts(["Where is 12?"], [picture])
+    inputs = family.prompts(["Where is 12?"], [image])
     ids = torch.tensor(inputs.ids)
     placed = ids.masked_fill(ids == family.image_id, model.config.image_token_id)
     with torch.no_grad():
-        expected = model(input_ids=placed, **inputs.pictures).logits
-        found = loaded(input_ids=ids, **inputs.pictures).logits
+        expected = model(input_ids=placed, **inputs.images).logits
+        found = loaded(input_ids=ids, **inputs.images).logits
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     assert expected.std() > 0.1
     return family, loaded
 
 
 @pytest.fixture(scope="module")
-def picture():
-    """A picture that every feature of differs."""
+def image():
+    """An image that every feature of differs."""
     from PIL import Image
 
     generator = torch.Generator().manual_seed(0)
@@ -163,30 +163,30 @@ def picture():
 @both
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("apart", ["inside", "alone", "a whole CLIP"])
-def test_a_checkpoint_in_the_original_layout(made, tmp_path, picture, family_class, sharded, apart):
+def test_a_checkpoint_in_the_original_layout(made, tmp_path, image, family_class, sharded, apart):
     model, folder, weights = copied(made, family_class, tmp_path)
     if apart != "inside":
         tower_apart(folder, weights, model, whole=apart == "a whole CLIP")
         save_file(weights, folder / "model.safetensors")
     if sharded:
         in_two_files(folder, weights)
-    check_equal(family_class, model, folder, picture)
+    check_equal(family_class, model, folder, image)
 
 
 @both
-def test_what_was_loaded_is_saved_as_transformers_does(made, tmp_path, picture, family_class):
+def test_what_was_loaded_is_saved_as_transformers_does(made, tmp_path, image, family_class):
     model, folder = made[family_class]
-    family, loaded = check_equal(family_class, model, folder, picture)
+    family, loaded = check_equal(family_class, model, folder, image)
     settings = family_class.load_config(str(folder), TINY)
     assert settings.get_text_config().max_position_embeddings == 1500
-    assert family.features(family.pictures([picture] * 2), settings) == 2 * 16
+    assert family.features(family.images([image] * 2), settings) == 2 * 16
     loaded.save_pretrained(tmp_path)
     family.save(tmp_path)
     assert OriginalLayout.find(str(tmp_path), "main") is None
-    again, _ = check_equal(family_class, model, tmp_path, picture)
-    first, second = (f.prompts(["Where?"], [picture]) for f in (family, again))
+    again, _ = check_equal(family_class, model, tmp_path, image)
+    first, second = (f.prompts(["Where?"], [image]) for f in (family, again))
     assert first.ids == second.ids
-    assert torch.equal(first.pictures["pixel_values"], second.pictures["pixel_values"])
+    assert torch.equal(first.images["pixel_values"], second.images["pixel_values"])
 
 
 def test_a_tokenizer_without_an_image_token_needs_no_new_embedding(made):

@@ -103,8 +103,11 @@ def test_quantised_weights_need_bitsandbytes(checkpoint, monkeypatch):
     ("model", "message"),
     [
         ({"quantize": "int4"}, r"model: quantize is nf4, int8 or null, not 'int4'"),
-        ({"picture": {"max_pixels": 0}}, r"picture\.max_pixels is a whole number of at least 1"),
-        ({"picture": {"max_pixels": "a"}}, r"picture\.max_pixels"),
+        (
+            {"image_size": {"max_pixels": 0}},
+            r"image_size\.max_pixels is a whole number of at least 1",
+        ),
+        ({"image_size": {"max_pixels": "a"}}, r"image_size\.max_pixels"),
         (
             {"coordinates": "qwen"},
             r"model\.coordinates: there is no way to write coordinates 'qwen'",
@@ -125,20 +128,20 @@ def test_coordinates_may_be_changed_in_part(checkpoint):
     assert (family.coordinates.top, family.coordinates.decimals) == (1, 2)
 
 
-def test_a_setting_for_pictures_that_the_family_lacks_is_refused(checkpoint):
+def test_a_setting_for_images_that_the_family_lacks_is_refused(checkpoint):
     with pytest.raises(ValueError, match=r"\.side: Qwen2-VL has no such setting\. Known: min"):
-        loads(checkpoint, picture={"side": 336})
+        loads(checkpoint, image_size={"side": 336})
 
 
 def test_the_frame_is_kept_beside_the_weights(tmp_path):
-    model = ModelConfig(name="tiny", coordinates="llava", picture={"max_pixels": 12544})
+    model = ModelConfig(name="tiny", coordinates="llava", image_size={"max_pixels": 12544})
     Qwen2VL.load(tiny_checkpoint(), model).save(tmp_path)
     assert Qwen2VL.load(str(tmp_path), model).resize.max_pixels == 12544
-    same = replace(model, picture={})  # what was set is in the image processor that was saved
+    same = replace(model, image_size={})  # what was set is in the image processor that was saved
     assert Qwen2VL.load(str(tmp_path), same).resize.max_pixels == 12544
     for changed, message in (
         (
-            replace(model, picture={"max_pixels": 9999}),
+            replace(model, image_size={"max_pixels": 9999}),
             "max_pixels 12544, and here it is 9999",
         ),
         (replace(model, coordinates="unit_2"), "with decimals 3, and here it is 2"),

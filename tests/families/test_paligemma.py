@@ -41,16 +41,16 @@ def family_of(coordinates=None):
 
 
 def rectangles(folder):
-    """Write eight pictures, each with a rectangle, and the rows that ask for it."""
+    """Write eight images, each with a rectangle, and the rows that ask for it."""
     generator = torch.Generator().manual_seed(0)
     rows = []
     for i in range(8):
         width, height, *colours = torch.randint(40, 120, (8,), generator=generator).tolist()
         x1, x2, y1, y2 = torch.rand(4, generator=generator).tolist()
         box = [x1 * width * 0.5, y1 * height * 0.5, width * (x2 + 1) / 2, height * (y2 + 1) / 2]
-        picture = Image.new("RGB", (width, height), tuple(2 * c for c in colours[:3]))
-        ImageDraw.Draw(picture).rectangle(box, fill=tuple(255 - 2 * c for c in colours[3:]))
-        picture.save(folder / f"{i}.png")
+        image = Image.new("RGB", (width, height), tuple(2 * c for c in colours[:3]))
+        ImageDraw.Draw(image).rectangle(box, fill=tuple(255 - 2 * c for c in colours[3:]))
+        image.save(folder / f"{i}.png")
         rows.append({"id": f"{i}", "image": f"{i}.png", "phrase": "it", "box": box})
     file = folder / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -94,9 +94,9 @@ def test_prompt_and_answer_are_those_of_the_real_processor(tmp_path):
     collator = TrainingCollator(family, Grounding(), family.vocabulary())
     example = examples(tmp_path)[3]
     batch = collator([example])
-    picture = Image.open(example.image)
-    written = Grounding().format(example.answer, family.frame(*picture.size))
-    theirs = processor(images=picture, text=f"<image>{example.prompt}", suffix=written.text)
+    image = Image.open(example.image)
+    written = Grounding().format(example.answer, family.frame(*image.size))
+    theirs = processor(images=image, text=f"<image>{example.prompt}", suffix=written.text)
     for name in ("input_ids", "attention_mask", "token_type_ids", "pixel_values"):
         assert torch.equal(batch[name], torch.tensor(np.array(theirs[name]))), name
     labels = torch.tensor(theirs["labels"])
@@ -104,13 +104,13 @@ def test_prompt_and_answer_are_those_of_the_real_processor(tmp_path):
     assert torch.equal(batch["supervised"][:, :-1], labels[:, 1:] != -100)
 
 
-def test_a_question_without_a_picture_has_no_placeholder():
+def test_a_question_without_an_image_has_no_placeholder():
     family = family_of()
-    with_picture, without = family.prompts(["detect it"] * 2, [PICTURE, None]).ids
+    with_image, without = family.prompts(["detect it"] * 2, [PICTURE, None]).ids
     assert family.tokenizer.decode(without) == "<bos>detect it\n"
-    assert with_picture == [family.image_id] * 16 + without
+    assert with_image == [family.image_id] * 16 + without
     assert family.image_tokens(640, 480) == 16
-    assert family.prompts(["detect it"], [None]).pictures == {}
+    assert family.prompts(["detect it"], [None]).images == {}
 
 
 def test_a_prompt_that_holds_a_placeholder_is_refused():
@@ -118,14 +118,14 @@ def test_a_prompt_that_holds_a_placeholder_is_refused():
         family_of().prompts(["<image>Where?"], [PICTURE])
 
 
-# -- pictures and places ----------------------------------------------------------------------
+# -- images and places ----------------------------------------------------------------------
 
 
-def test_a_picture_is_squashed_and_a_place_is_seen_where_the_frame_says():
+def test_an_image_is_squashed_and_a_place_is_seen_where_the_frame_says():
     family = family_of()
-    picture = Image.new("RGB", (140, 70))
-    picture.paste((255, 255, 255), (20, 30, 60, 50))
-    (pixels,) = family.prompts(["it"], [picture]).pictures["pixel_values"]
+    image = Image.new("RGB", (140, 70))
+    image.paste((255, 255, 255), (20, 30, 60, 50))
+    (pixels,) = family.prompts(["it"], [image]).images["pixel_values"]
     assert pixels.shape == (3, 56, 56)
     view = family.frame(140, 70).view
     (x1, y1), (x2, y2) = view.to_seen(20, 30), view.to_seen(60, 50)
@@ -181,12 +181,12 @@ def test_every_parameter_is_in_one_part_and_lora_gets_the_layers_of_the_language
     assert sum(p.numel() for p in model.parameters()) < 1e6
 
 
-def test_pictures_go_through_a_model_of_lower_precision():
+def test_images_go_through_a_model_of_lower_precision():
     family, model = family_of(), model_of(dtype="bfloat16")
     prompts = family.prompts(["it"], [PICTURE])
     ids = torch.tensor(prompts.ids)
-    inputs = family.model_inputs(ids, ids.ne(-1).int(), ids.eq(-1), prompts.pictures)
-    assert prompts.pictures["pixel_values"].dtype == torch.float32
+    inputs = family.model_inputs(ids, ids.ne(-1).int(), ids.eq(-1), prompts.images)
+    assert prompts.images["pixel_values"].dtype == torch.float32
     assert model(**inputs).logits.dtype == torch.bfloat16
     assert model(**inputs).logits.isfinite().all()
 

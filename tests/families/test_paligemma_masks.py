@@ -37,7 +37,7 @@ def loaded(text_model, attention):
 
 @pytest.fixture(scope="module")
 def asked(clock_examples):
-    """A task and examples of it with questions of different lengths, one without its picture."""
+    """A task and examples of it with questions of different lengths, one without its image."""
     task, examples = clock_examples
     longer = [replace(e, prompt=f"{i} {'it ' * i}?") for i, e in enumerate(examples[:4])]
     return task, [*longer[:2], replace(longer[2], image=None), longer[3]]

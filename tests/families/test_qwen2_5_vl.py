@@ -1,4 +1,4 @@
-"""Qwen2.5-VL: boxes are pixels of the resized picture, so its size must be that of training."""
+"""Qwen2.5-VL: boxes are pixels of the resized image, so its size must be that of training."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ MAX_PIXELS = 6 * 28**2
 OTHER = 12 * 28**2
 
 
-def test_boxes_are_pixels_of_the_resized_picture():
+def test_boxes_are_pixels_of_the_resized_image():
     frame = qwen(Qwen2_5VL).frame(100, 60)
     assert (frame.view.width_px, frame.view.height_px) == (112, 56)
     text = Grounding().format(Box(10, 20, 40, 50), frame).text
@@ -36,7 +36,7 @@ def test_the_far_corner_is_the_size_less_one():
 def test_the_same_box_reads_otherwise_at_other_limits():
     """Why the frame is kept: nothing in the text says which of the two was meant."""
     small = Qwen2_5VL.load(
-        checkpoint(Qwen2_5VL), ModelConfig(name="x", picture={"max_pixels": 3136})
+        checkpoint(Qwen2_5VL), ModelConfig(name="x", image_size={"max_pixels": 3136})
     )
     frames = qwen(Qwen2_5VL).frame(112, 112), small.frame(112, 112)
     texts = [Grounding().format(Box(28, 28, 84, 84), frame).text for frame in frames]
@@ -51,7 +51,7 @@ def test_the_same_box_reads_otherwise_at_other_limits():
 def trained(tmp_path_factory):
     """A run of two steps with its own max_pixels."""
     folder = tmp_path_factory.mktemp("frame")
-    config = box_config(folder, "qwen2_5_vl", f"model.picture.max_pixels={MAX_PIXELS}")
+    config = box_config(folder, "qwen2_5_vl", f"model.image_size.max_pixels={MAX_PIXELS}")
     train(config)
     return config
 
@@ -77,7 +77,7 @@ def test_the_frame_lies_beside_the_weights_with_its_image_processor(run):
     assert processor["size"] == {"shortest_edge": 56**2, "longest_edge": MAX_PIXELS}
 
 
-def test_predict_sees_pictures_as_training_did(run, tmp_path):
+def test_predict_sees_images_as_training_did(run, tmp_path):
     out = tmp_path / "p.jsonl"
     assert cli.main(["predict", "--model", str(run), "--out", str(out)]) == 0
     frames = [json.loads(line)["frame"] for line in out.open()]
@@ -89,8 +89,14 @@ def test_predict_sees_pictures_as_training_did(run, tmp_path):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        (f"picture: {{max_pixels: {OTHER}}}", f"max_pixels {MAX_PIXELS}, and here it is {OTHER}"),
-        (f"picture: {{max_pixels: {MAX_PIXELS}, min_pixels: 784}}", "min_pixels 3136, and here it"),
+        (
+            f"image_size: {{max_pixels: {OTHER}}}",
+            f"max_pixels {MAX_PIXELS}, and here it is {OTHER}",
+        ),
+        (
+            f"image_size: {{max_pixels: {MAX_PIXELS}, min_pixels: 784}}",
+            "min_pixels 3136, and here it",
+        ),
         ("coordinates: qwen3_vl", "top None, and here it is 1000"),
     ],
 )
@@ -124,7 +130,7 @@ def test_training_goes_on_in_the_same_frame_alone(run, capsys, tmp_path):
     name = f"model.name={run / 'model'}"
     config = box_config(tmp_path / "on", "qwen2_5_vl", "trainer.max_steps=1", name)
     (tmp_path / "on.yaml").write_text(config.to_yaml())
-    sentence = said(capsys, "train", tmp_path / "on.yaml", f"model.picture.max_pixels={OTHER}")
+    sentence = said(capsys, "train", tmp_path / "on.yaml", f"model.image_size.max_pixels={OTHER}")
     assert f"trained with max_pixels {MAX_PIXELS}, and here it is {OTHER}" in sentence
     assert f"or delete {run}/model/frame.json to train the model for the new frame." in sentence
     assert cli.main(["train", str(tmp_path / "on.yaml")]) == 0  # the limits come with the folder
@@ -134,7 +140,9 @@ def test_training_goes_on_in_the_same_frame_alone(run, capsys, tmp_path):
 
 
 def test_limits_that_cannot_be_are_one_sentence_of_train(capsys, tmp_path):
-    config = box_config(tmp_path, "qwen2_5_vl", "model.picture={min_pixels: 9000, max_pixels: 800}")
+    config = box_config(
+        tmp_path, "qwen2_5_vl", "model.image_size={min_pixels: 9000, max_pixels: 800}"
+    )
     (tmp_path / "mine.yaml").write_text(config.to_yaml())
     sentence = said(capsys, "train", tmp_path / "mine.yaml")
-    assert "model.picture: min_pixels 9000 is more than max_pixels 800" in sentence
+    assert "model.image_size: min_pixels 9000 is more than max_pixels 800" in sentence

@@ -1,4 +1,4 @@
-"""Text and pictures of Qwen2-VL, Qwen2.5-VL and Qwen3-VL, through real transformers classes."""
+"""Text and images of Qwen2-VL, Qwen2.5-VL and Qwen3-VL, through real transformers classes."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from tiny_qwens import checkpoint, each_qwen, qwen, real_sizes
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.data.images import open_picture
+from mm_numeric.data.images import open_image
 from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.geometry.frames import Resize
 
@@ -68,9 +68,9 @@ def test_the_checkpoint_s_own_template_decides_on_a_system_prompt():
     assert family.tokenizer.decode(with_system) == system + family.tokenizer.decode(plain)
 
 
-def test_a_template_without_a_place_for_the_picture_is_refused():
+def test_a_template_without_a_place_for_the_image_is_refused():
     family = Qwen2VL.load(checkpoint(Qwen2VL), TINY)
-    with pytest.raises(ValueError, match=r"writes 2 <\|image_pad\|> for a question with 1 pictur"):
+    with pytest.raises(ValueError, match=r"writes 2 <\|image_pad\|> for a question with 1 imag"):
         family.prompts(["What is <|image_pad|>?"], [PICTURE])
     family.tokenizer.chat_template = "{{ messages[0]['content'][-1]['text'] }}"
     with pytest.raises(ValueError, match=r"chat template of .* writes 0 <\|image_pad\|>"):
@@ -110,7 +110,7 @@ def test_another_family_s_tokenizer_is_refused():
         Qwen2VL(OtherTokenizer(), None, TINY)
 
 
-# Pictures
+# Images
 
 
 @each_qwen
@@ -121,7 +121,7 @@ def test_the_frame_is_what_the_real_image_processor_makes(cls, size):
     for family in (qwen(cls), real_sizes(cls)):
         view = family.frame(*size).view
         prompts = family.prompts(["?"], [Image.new("RGB", size)])
-        (grid,) = prompts.pictures["image_grid_thw"].tolist()
+        (grid,) = prompts.images["image_grid_thw"].tolist()
         patch = family.image_processor.patch_size
         assert (1, view.height_px, view.width_px) == (1, grid[1] * patch, grid[2] * patch)
         assert prompts.ids[0].count(family.image_id) == grid[1] * grid[2] // 4
@@ -138,16 +138,16 @@ def test_smart_resize_is_that_of_transformers(width, height, factor, min_pixels,
         assert (view.height_px, view.width_px) == smart_resize(height, width, **limits)
 
 
-def test_pictures_are_seen_in_colour_and_upright(clock_examples):
+def test_images_are_seen_in_colour_and_upright(clock_examples):
     _, clocks = clock_examples
-    assert open_picture(clocks[0]).mode == "RGB"
+    assert open_image(clocks[0]).mode == "RGB"
 
 
 @each_qwen
-def test_picture_limits_change_the_processor_the_frame_and_what_is_saved(cls, tmp_path):
+def test_image_limits_change_the_processor_the_frame_and_what_is_saved(cls, tmp_path):
     factor = qwen(cls).resize.factor
     limits = {"min_pixels": factor**2, "max_pixels": 9 * factor**2}
-    family = cls.load(checkpoint(cls), ModelConfig(name="tiny", picture=limits))
+    family = cls.load(checkpoint(cls), ModelConfig(name="tiny", image_size=limits))
     size = family.image_processor.size
     assert (size["shortest_edge"], size["longest_edge"]) == (factor**2, 9 * factor**2)
     assert family.image_tokens(4000, 4000) == family.image_tokens(3 * factor, 3 * factor) == 9
@@ -167,7 +167,9 @@ def test_limits_of_real_checkpoints_stand_in_keys_of_their_own(tmp_path):
     file.write_text(json.dumps({**raw, "min_pixels": 3136, "max_pixels": 12845056}))
     own = Qwen2VL.load(str(tmp_path), TINY)
     assert (own.resize.min_pixels, own.resize.max_pixels) == (3136, 12845056)
-    changed = Qwen2VL.load(str(tmp_path), ModelConfig(name="x", picture={"max_pixels": 28**2 * 6}))
+    changed = Qwen2VL.load(
+        str(tmp_path), ModelConfig(name="x", image_size={"max_pixels": 28**2 * 6})
+    )
     assert (changed.resize.min_pixels, changed.resize.max_pixels) == (3136, 28**2 * 6)
     changed.save(tmp_path / "saved")
     saved = shutil.copytree(tmp_path / "saved", tmp_path / "again")
@@ -186,10 +188,10 @@ def test_limits_of_real_checkpoints_stand_in_keys_of_their_own(tmp_path):
             {"min_pixels": 99_999},
             r": min_pixels 99999 is more than max_pixels \d+ \(what is not set",
         ),
-        ({"max_pixels": 700}, r"\.max_pixels: 700 is less than the smallest picture that Qwen"),
+        ({"max_pixels": 700}, r"\.max_pixels: 700 is less than the smallest image that Qwen"),
         ({"side": 224}, r"\.side: Qwen\S*-VL has no such setting. Known: min_pixels, max_pixels"),
     ],
 )
-def test_limits_that_no_picture_meets_are_refused(cls, limits, message):
-    with pytest.raises(ValueError, match=rf"^model\.picture{message}"):
-        cls.load(checkpoint(cls), ModelConfig(name="tiny", picture=limits))
+def test_limits_that_no_image_meets_are_refused(cls, limits, message):
+    with pytest.raises(ValueError, match=rf"^model\.image_size{message}"):
+        cls.load(checkpoint(cls), ModelConfig(name="tiny", image_size=limits))

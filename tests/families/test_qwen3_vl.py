@@ -1,4 +1,4 @@
-"""Qwen3-VL: boxes in thousandths of the picture, patches of 16, layers of vision joined deeper."""
+"""Qwen3-VL: boxes in thousandths of the image, patches of 16, layers of vision joined deeper."""
 
 import re
 
@@ -15,8 +15,10 @@ from mm_numeric.families.qwen3_vl import Qwen3VL
 from mm_numeric.tasks.grounding import Grounding
 
 
-def test_boxes_are_thousandths_of_the_picture_at_any_limits():
-    small = Qwen3VL.load(checkpoint(Qwen3VL), ModelConfig(name="x", picture={"max_pixels": 4096}))
+def test_boxes_are_thousandths_of_the_image_at_any_limits():
+    small = Qwen3VL.load(
+        checkpoint(Qwen3VL), ModelConfig(name="x", image_size={"max_pixels": 4096})
+    )
     frames = qwen(Qwen3VL).frame(100, 60), small.frame(100, 60)
     assert (frames[0].view.width_px, frames[0].view.height_px) == (96, 64)
     assert frames[0].view != frames[1].view
@@ -52,7 +54,7 @@ def test_what_deepstack_adds_reaches_the_answer():
     prompts = family.prompts(["Where?"], [Image.effect_noise((90, 70), 90).convert("RGB")])
     ids = torch.tensor(prompts.ids)
     answered = torch.zeros_like(ids, dtype=torch.bool)
-    inputs = family.model_inputs(ids, torch.ones_like(ids), answered, prompts.pictures)
+    inputs = family.model_inputs(ids, torch.ones_like(ids), answered, prompts.images)
     with torch.no_grad():
         before = model(**inputs).logits
         for parameter in model.model.visual.deepstack_merger_list[0].linear_fc2.parameters():

@@ -24,7 +24,7 @@ class Say:
 
 
 def examples(folder, *rows):
-    """Return examples from (size of the picture or None, question, answer)."""
+    """Return examples from (size of the image or None, question, answer)."""
     found = []
     for i, (size, prompt, answer) in enumerate(rows):
         image = None if size is None else folder / f"{i}.png"
@@ -112,8 +112,8 @@ def test_lora_goes_to_every_linear_layer_of_the_language_model_and_no_other(cls)
 
 
 @each_qwen
-def test_a_picture_has_positions_in_rows_and_columns(cls, tmp_path):
-    """M-RoPE: text goes on behind the longer side of the picture, whatever its patches."""
+def test_an_image_has_positions_in_rows_and_columns(cls, tmp_path):
+    """M-RoPE: text goes on behind the longer side of the image, whatever its patches."""
     family, model = qwen(cls), qwen_model(cls)
     inputs, _ = prompt_batch(family, examples(tmp_path, ((112, 56), "Where?", "")))
     (ids,) = inputs["input_ids"].tolist()
@@ -135,7 +135,7 @@ def test_a_picture_has_positions_in_rows_and_columns(cls, tmp_path):
 def test_training_and_generation_see_the_same_in_any_batch(cls, tmp_path):
     """Logits of a padded training batch, of each row alone, and of generation step by step.
 
-    Rows with pictures of several sizes and without any: positions in rows and columns of a picture
+    Rows with images of several sizes and without any: positions in rows and columns of an image
     (M-RoPE), the padding of either side and the cache must not tell.
     """
     family, model = qwen(cls), qwen_model(cls)
@@ -175,7 +175,7 @@ def test_training_and_generation_see_the_same_in_any_batch(cls, tmp_path):
 
 
 @each_qwen
-def test_a_batch_without_pictures_needs_none(cls, tmp_path):
+def test_a_batch_without_images_needs_none(cls, tmp_path):
     family, model = qwen(cls), qwen_model(cls)
     rows = examples(tmp_path, (None, "3 + 4 =", "7"), (None, "And with words in it?", "12"))
     batch = collated(family, rows)
@@ -199,7 +199,7 @@ def test_logits_at_supervised_rows_equal_those_of_the_full_forward(cls, tmp_path
 
 
 def test_answers_do_not_depend_on_the_batch(clock_examples):
-    """Left padding and pictures of a batch must not leak into each other."""
+    """Left padding and images of a batch must not leak into each other."""
     _, clocks = clock_examples
     family, model = tiny_family(), tiny_model().eval()
     together = [found.text for found in generate(model, family, clocks[:5], 6)]

@@ -1,4 +1,4 @@
-"""Yi-VL: its projector, its words, and a picture that stands at ``<unk>``."""
+"""Yi-VL: its projector, its words, and an image that stands at ``<unk>``."""
 
 import pytest
 import torch
@@ -55,17 +55,17 @@ def test_a_new_projector_is_drawn_like_the_rest(tiny, family):
 
 
 def test_the_prompt_is_yi_s_own(family):
-    text = family.prompt_text("Where is the cat?", with_picture=True)
+    text = family.prompt_text("Where is the cat?", with_image=True)
     assert text.startswith("This is a chat between an inquisitive human and an AI assistant. Assu")
     assert "answers. 这是一个好奇的人类和一个人工智能助手之间的对话。假设" in text
     assert text.endswith("\n\n### Human: <image_placeholder>\nWhere is the cat?\n### Assistant:")
-    plain = family.prompt_text("Where is the cat?", with_picture=False)
+    plain = family.prompt_text("Where is the cat?", with_image=False)
     assert plain == f"{SYSTEM_PROMPT}\n\n### Human: Where is the cat?\n### Assistant:"
     family.tokenizer.chat_template = "{{ messages[0]['content'] }}"  # of the language model
-    assert family.prompt_text("Where is the cat?", with_picture=True) == text
+    assert family.prompt_text("Where is the cat?", with_image=True) == text
 
 
-def test_the_picture_stands_where_the_mark_was(family):
+def test_the_image_stands_where_the_mark_was(family):
     (ids,) = family.prompts(["Where is the cat?"], [PICTURE]).ids
     assert ids.count(family.image_id) == 16
     at = ids.index(family.image_id)
@@ -77,14 +77,14 @@ def test_the_picture_stands_where_the_mark_was(family):
     assert family.image_id == tokenizer.unk_token_id
 
 
-def test_no_text_becomes_the_token_that_stands_for_a_picture(family):
+def test_no_text_becomes_the_token_that_stands_for_an_image(family):
     ids = family.prompts(["naïve ☃ 图 \u2603 \x00"], [None]).ids[0]
     assert family.image_id not in ids
-    with pytest.raises(ValueError, match="has 1 places for a picture instead of 0"):
+    with pytest.raises(ValueError, match="has 1 places for an image instead of 0"):
         family.prompts(["What is <unk>?"], [None])
 
 
-def test_padding_is_not_taken_for_a_picture(family, tiny, tmp_path):
+def test_padding_is_not_taken_for_an_image(family, tiny, tmp_path):
     """Yi's own padding is ``<unk>``."""
     assert family.tokenizer.pad_token_id == family.image_id != family.pad_id
     model = family.load_model(tiny, TINY).eval()

@@ -29,8 +29,8 @@ WAYS = [
     for name in (family, *(n for n in COORDINATES if n not in RESIZES))
 ]
 
-# One picture of 640 x 480 pixels, one box. By hand, for LLaVA: the padded square has a side of 640,
-# the picture begins 80 below its top: (100 + 80) / 640 = 0.28125 -> 0.281.
+# One image of 640 x 480 pixels, one box. By hand, for LLaVA: the padded square has a side of 640,
+# the image begins 80 below its top: (100 + 80) / 640 = 0.28125 -> 0.281.
 GOLDEN = {
     "paligemma": "<loc0213><loc0080><loc0746><loc0512> red car",
     "qwen2_vl": "<|object_ref_start|>red car<|object_ref_end|>"
@@ -76,8 +76,8 @@ def test_lists_polygons_and_nothing_come_back(name):
 
 
 @st.composite
-def points_in_pictures(draw):
-    """Return a picture's size and a point of it, often on an edge."""
+def points_in_images(draw):
+    """Return an image's size and a point of it, often on an edge."""
     size = draw(st.tuples(st.integers(1, 4000), st.integers(1, 3000)))
     place = [
         draw(st.one_of(st.just(0.0), st.just(float(edge)), st.integers(0, edge).map(float),
@@ -88,7 +88,7 @@ def points_in_pictures(draw):
 
 
 @pytest.mark.parametrize(("resize", "coordinates"), WAYS)
-@given(case=points_in_pictures())
+@given(case=points_in_images())
 @example(case=((1, 1), (1.0, 0.0)))
 @example(case=((4000, 3000), (4000.0, 3000.0)))
 @settings(max_examples=30, deadline=None, derandomize=True)
@@ -144,13 +144,13 @@ def test_original_pixels_are_not_resized():
 
 
 @pytest.mark.parametrize("point", [(641.5, 10.0), (-2.0, 10.0), (10.0, 481.5), (float("nan"), 1.0)])
-def test_a_point_outside_the_picture_is_refused(point):
+def test_a_point_outside_the_image_is_refused(point):
     frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["llava"])
-    with pytest.raises(ValueError, match="outside the picture of 640 x 480 pixels"):
+    with pytest.raises(ValueError, match="outside the image of 640 x 480 pixels"):
         frame.encode(point)
 
 
-def test_a_point_within_a_pixel_of_the_picture_is_on_its_edge():
+def test_a_point_within_a_pixel_of_the_image_is_on_its_edge():
     frame = Frame(640, 480, RESIZES["qwen2_vl"].view(640, 480), COORDINATES["qwen2_vl"])
     assert frame.encode((640.9, -0.9)) == (1000, 0)
 
@@ -181,11 +181,11 @@ def test_what_cannot_be_read_back_is_refused(change, message):
         ("llava", "[0.1, 0.2, 0.3", "cut off within a shape"),
         ("llava", "[0.1, 0.2, 0.3]", "an odd number of coordinates"),
         ("llava", "[ ]", "no coordinates"),
-        ("llava", f"[0.1, 0.2, 0.3, {'9' * 5000}]", "a coordinate beyond any picture"),
+        ("llava", f"[0.1, 0.2, 0.3, {'9' * 5000}]", "a coordinate beyond any image"),
         (
             "qwen2_vl",
             f"<|box_start|>(1,2),(3,-1{'0' * 20})<|box_end|>",
-            "a coordinate beyond any picture",
+            "a coordinate beyond any image",
         ),
         ("qwen2_vl", "<|box_start|>(12,3", "cut off within a shape"),
         ("qwen3_vl", '[{"bbox_2d": [1, 2', "cut off within a shape"),
@@ -254,7 +254,7 @@ def test_a_frame_is_plain_data():
     ("change", "message"),
     [
         ({"width_px": None}, r"frame\.width_px: None is not a whole number"),
-        ({"height_px": 0}, "frame: a picture of 640 x 0 pixels is none"),
+        ({"height_px": 0}, "frame: an image of 640 x 0 pixels is none"),
         ({"view": 5}, r"frame\.view: expected settings"),
         ({"view": {"width_px": 3}}, r"frame\.view: the setting 'height_px' is missing"),
         ({"scale_x": 0.0}, r"frame\.view: sizes in pixels are at least 1, and scales above 0"),

@@ -15,7 +15,7 @@ SMART = Resize(kind="smart", **LIMITS)
 
 
 def views(width, height):
-    """Return a frame of each kind that takes the picture."""
+    """Return a frame of each kind that takes the image."""
     found = [SQUASH.view(width, height), LETTERBOX.view(width, height)]
     if max(width, height) <= 200 * min(width, height):
         found.append(SMART.view(width, height))
@@ -55,6 +55,6 @@ def test_the_family_declares_the_frame_that_its_processor_makes(size):
 
     family = tiny_family()
     frame = family.frame(*size).view
-    grid = family.prompts(["?"], [Image.new("RGB", size)]).pictures["image_grid_thw"][0]
+    grid = family.prompts(["?"], [Image.new("RGB", size)]).images["image_grid_thw"][0]
     patch = family.image_processor.patch_size
     assert (frame.height_px, frame.width_px) == (grid[1] * patch, grid[2] * patch)

@@ -40,7 +40,7 @@ def test_every_sentence_is_a_question():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"image": None}, r'line 1: no picture; each row needs "image"'),
+        ({"image": None}, r'line 1: no image; each row needs "image"'),
         ({"phrase": None}, r'line 1: no phrase; each row needs "phrase"'),
         ({"phrase": ["a", ""]}, "line 1: no phrase"),
         ({"phrase": None, "sentences": []}, "line 1: no phrase"),
@@ -54,8 +54,8 @@ def test_every_sentence_is_a_question():
         ({"box": [1, 2, 10**400, 4]}, "line 1, box: 10{39} is not a number"),
         ({"box": [9, 2, 3, 4]}, r"the box \[9, 2, 3, 4\] is reversed; write the smaller"),
         ({"box": [3, 2, 3, 4]}, r"the box \[3, 2, 3, 4\] has no area"),
-        ({"width": 640}, "line 1: width 640 and height None are not the pixels of a picture"),
-        ({"width": 640, "height": 10**400}, "height 10{39} are not the pixels of a picture"),
+        ({"width": 640}, "line 1: width 640 and height None are not the pixels of an image"),
+        ({"width": 640, "height": 10**400}, "height 10{39} are not the pixels of an image"),
     ],
 )
 def test_a_bad_row_is_one_sentence(changes, message):
@@ -93,12 +93,12 @@ def test_what_is_no_box_has_a_reason(text, reason):
 
 def test_a_box_outside_is_refused_or_clipped_as_declared():
     far = Box(600, 400, 700, 470)
-    with pytest.raises(ValueError, match=r"the point \(700, 470\) is outside the picture of 640"):
+    with pytest.raises(ValueError, match=r"the point \(700, 470\) is outside the image of 640"):
         Grounding().format(far, FRAME)
     assert Grounding(outside="clip").format(far, FRAME).text.endswith("1000, 979]}]")
     farther = Box(650, 400, 700, 470)
     with pytest.raises(
-        ValueError, match=r"begins at \(650, 400\) is outside the picture of 640 x 480"
+        ValueError, match=r"begins at \(650, 400\) is outside the image of 640 x 480"
     ):
         Grounding(outside="clip").format(farther, FRAME)
 
@@ -128,7 +128,7 @@ def test_words_may_be_boxes_and_in_the_order_of_the_rows():
     )
 
 
-def test_a_picture_without_words_says_so():
+def test_an_image_without_words_says_so():
     text = TextDetection().format(detected().answer, FRAME).text
     assert text == "[]"
     assert TextDetection().parse(text, FRAME) == Instances(())

@@ -20,7 +20,7 @@ UNTIED = ("llava", "yi_vl")  # twins whose head is not their embeddings
 
 @functools.cache
 def rows(name):
-    """Return eight rows for a family: rectangles, or sums where it sees no pictures."""
+    """Return eight rows for a family: rectangles, or sums where it sees no images."""
     folder = ROOT / "adapted"
     folder.mkdir(exist_ok=True)
     if name not in BLIND:

@@ -24,7 +24,7 @@ addEventListener("message", (e) => { document.title += JSON.stringify(e.data); }
 
 
 def drawn_in_a_browser(page, folder):
-    """Show a page on a laptop and on a phone; return how many pictures were drawn on each.
+    """Show a page on a laptop and on a phone; return how many images were drawn on each.
 
     Fails if it logs an error, scrolls sideways or lacks its style; skips without a browser.
     """

@@ -7,7 +7,7 @@ def config_of(folder, train, test=None, **changes):
     raw = {
         "task": "grounding",
         "data": {"train": {"path": str(train)}, "test": {"path": str(test or train)}},
-        "model": {"name": "tiny", "dtype": "float32", "picture": {"max_pixels": 100 * 100}},
+        "model": {"name": "tiny", "dtype": "float32", "image_size": {"max_pixels": 100 * 100}},
         "trainer": {"output_dir": str(folder / "run")},
         "predict": {"max_new_tokens": 64},
         **changes,

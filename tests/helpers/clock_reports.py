@@ -33,11 +33,11 @@ def compare_folder(folder, *, objectives=("ce", "emd"), seeds=(0, 1), rows=12, c
             "within": cell(0.7 + gain, 0.65 + gain, 0.75 + gain, difference),
             "deviation": cell(20 - 30 * gain, 18 - 30 * gain, 22 - 30 * gain, minutes),
         }
-    pictures = folder / "pictures"
-    pictures.mkdir(parents=True)
+    images = folder / "images"
+    images.mkdir(parents=True)
     runs = []
     for index in range(min(rows, 40)):
-        Image.new("RGB", (20, 16), (index * 5, 90, 200)).save(pictures / f"{index}.png")
+        Image.new("RGB", (20, 16), (index * 5, 90, 200)).save(images / f"{index}.png")
     for seed in seeds:
         warm = folder / f"seed{seed}" / "warm_start"
         warm.mkdir(parents=True)
@@ -72,7 +72,7 @@ def compare_folder(folder, *, objectives=("ce", "emd"), seeds=(0, 1), rows=12, c
 
 def score(index, place, seed):
     """Return one scored answer: a third right, a third an hour late, a third unreadable."""
-    row = {"id": f"test-{index:05d}", "image": f"pictures/{index}.png", "target": "7:05"}
+    row = {"id": f"test-{index:05d}", "image": f"images/{index}.png", "target": "7:05"}
     kind = (index + place + seed) % 3
     if kind == 2:
         unread = {"text": HOSTILE, "parsed": None, "reason": "no time", "deviation_minutes": 360}

@@ -92,8 +92,8 @@ def json_file(path, value):
     return path
 
 
-def picture(path, size=(640, 480), turned=False):
-    """Write a picture; a turned one is shown with its edges exchanged."""
+def make_image(path, size=(640, 480), turned=False):
+    """Write an image; a turned one is shown with its edges exchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     exif = Image.Exif()
     if turned:
@@ -103,14 +103,14 @@ def picture(path, size=(640, 480), turned=False):
 
 
 def examples(importer, inputs, tmp_path, **more):
-    """Write the rows, make a picture for each, and load them as training does."""
+    """Write the rows, make an image for each, and load them as training does."""
     out = tmp_path / "rows.jsonl"
     done = prepare("some", importer, inputs, out, **more)
     assert done.bad == 0, done.record["bad_lines"]
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     for row in rows:
         size = (row.get("width", 640), row.get("height", 480))
-        picture(tmp_path / "pictures" / row["image"], size)
+        make_image(tmp_path / "images" / row["image"], size)
     task = TextDetection() if "instances" in rows[0] else Grounding()
-    source = DataSource(path=str(out), images=str(tmp_path / "pictures"))
+    source = DataSource(path=str(out), images=str(tmp_path / "images"))
     return load_examples(task, source, tmp_path, training=True)

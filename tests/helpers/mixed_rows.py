@@ -1,4 +1,4 @@
-"""Rows of which some have a picture and some have none, and a task for them."""
+"""Rows of which some have an image and some have none, and a task for them."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from mm_numeric.numbers.numerals import find_numerals
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """Questions in, numbers out; about a picture or not."""
+    """Questions in, numbers out; about an image or not."""
 
     version = 1
     scorer = "sums:EXACT"
@@ -42,7 +42,7 @@ class Counts:
 
 
 def write_mixed(folder: Path, pattern: str, id_prefix: str = "") -> Path:
-    """Write a row for each letter: p has a picture of its own, t has text alone."""
+    """Write a row for each letter: p has an image of its own, t has text alone."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for i, letter in enumerate(pattern):

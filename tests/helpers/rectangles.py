@@ -1,4 +1,4 @@
-"""Pictures of coloured rectangles and where they are, for a tiny model to learn."""
+"""Images of coloured rectangles and where they are, for a tiny model to learn."""
 
 import json
 
@@ -17,13 +17,13 @@ def boxes(count=8, width=80, height=60):
 
 
 def write_rectangles(folder, count=8, width=80, height=60):
-    """Write ``count`` pictures and ``rows.jsonl`` into a folder; return the file of rows."""
+    """Write ``count`` images and ``rows.jsonl`` into a folder; return the file of rows."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for i, box in enumerate(boxes(count, width, height)):
-        picture = Image.new("RGB", (width, height), (20, 20, 20))
-        ImageDraw.Draw(picture).rectangle([*box[:2], box[2] - 1, box[3] - 1], COLOURS[i % 8])
-        picture.save(folder / f"{i}.png")
+        image = Image.new("RGB", (width, height), (20, 20, 20))
+        ImageDraw.Draw(image).rectangle([*box[:2], box[2] - 1, box[3] - 1], COLOURS[i % 8])
+        image.save(folder / f"{i}.png")
         row = {"id": str(i), "image": f"{i}.png", "phrase": "box", "box": box}
         lines.append(json.dumps(row) + "\n")
     rows = folder / "rows.jsonl"

@@ -1,4 +1,4 @@
-"""Each protocol of detection as its description says: one picture, one pair at a time.
+"""Each protocol of detection as its description says: one image, one pair at a time.
 
 Slow on purpose, and written from the descriptions of the protocols, not from the code under test.
 """
@@ -40,7 +40,7 @@ def hmean(precision, recall):
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-def pictures(predictions, targets):
+def images(predictions, targets):
     """Outlines of detections and truths, and which truths are "care"."""
     for prediction, target in zip(predictions, targets, strict=True):
         detections = [] if prediction is None else [outline(i.shape) for i in prediction.items]
@@ -59,9 +59,9 @@ def in_dont_care(detection, truths, care):
 
 
 def icdar2015(predictions, targets):
-    """Matched, detected and truths of each picture."""
+    """Matched, detected and truths of each image."""
     rows = []
-    for detections, truths, care in pictures(predictions, targets):
+    for detections, truths, care in images(predictions, targets):
         counted = [not in_dont_care(d, truths, care) for d in detections]
         truth_taken, detection_taken = [False] * len(truths), [False] * len(detections)
         matched = 0
@@ -77,10 +77,10 @@ def icdar2015(predictions, targets):
 
 
 def best_first(predictions, targets, least=0.5, labelled=False):
-    """IoU, truth and detection of each pair of each picture, best first; which detections count."""
+    """IoU, truth and detection of each pair of each image, best first; which detections count."""
     found = []
     for (detections, truths, care), prediction, target in zip(
-        pictures(predictions, targets), predictions, targets, strict=True
+        images(predictions, targets), predictions, targets, strict=True
     ):
         names = [] if prediction is None else [i.label for i in prediction.items]
         wanted = [i.label for i in target.items]
@@ -112,9 +112,9 @@ def best_first(predictions, targets, least=0.5, labelled=False):
 
 
 def deteval_total_text(predictions, targets, tr=0.7, tp=0.6, fsc_k=0.8, k=2):
-    """Sums for recall and precision, and how many truths and detections, of each picture."""
+    """Sums for recall and precision, and how many truths and detections, of each image."""
     rows = []
-    for all_detections, all_truths, care in pictures(predictions, targets):
+    for all_detections, all_truths, care in images(predictions, targets):
         detections = []
         for detection in all_detections:
             inside = [
@@ -188,7 +188,7 @@ def pixels(a, b):
 
 
 def deteval_icdar2013(predictions, targets, least_recall=0.8, least_precision=0.4, split=0.8):
-    """Sums for recall and precision, and how many truths and detections, of each picture."""
+    """Sums for recall and precision, and how many truths and detections, of each image."""
     rows = []
     for prediction, target in zip(predictions, targets, strict=True):
         detections = [] if prediction is None else [rectangle(i.shape) for i in prediction.items]

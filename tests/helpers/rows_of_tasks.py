@@ -38,12 +38,12 @@ def rjokes(i):
 ROWS = {row.__name__: row for row in (gsm8k, mathematics, mathvista, multirc, rjokes)}
 
 
-def written_rows(task, folder, count, pictures=range(0)):
-    """Write rows, and pictures where the task or ``pictures`` says so; return their file."""
+def written_rows(task, folder, count, images=range(0)):
+    """Write rows, and images where the task or ``images`` says so; return their file."""
     lines = []
     for i in range(count):
         row = {"id": str(i), **ROWS[task](i)}
-        if i in pictures:
+        if i in images:
             row["image"] = f"{i}.png"
         if "image" in row:
             color = (40 * i % 256, 90, 30)

@@ -1,4 +1,4 @@
-"""Made-up pictures of shapes, with all that is hard about them."""
+"""Made-up images of shapes, with all that is hard about them."""
 
 import numpy as np
 
@@ -56,7 +56,7 @@ KINDS = ("boxes", "rectangles", "quads", "tangles", "mixed")
 
 
 def made_up(count, seed, kind="mixed", most=6):
-    """Return predictions and targets of so many pictures."""
+    """Return predictions and targets of so many images."""
     draw = np.random.default_rng(seed)
     predictions, targets = [], []
     for _ in range(count):

@@ -56,13 +56,13 @@ def real_model(cls):
 
 
 def box_rows(folder: Path) -> list[dict]:
-    """Draw two pictures with a box each, of two sizes, and write their rows."""
+    """Draw two images with a box each, of two sizes, and write their rows."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for name, size, box in (("a", (100, 60), [10, 20, 40, 50]), ("b", (70, 112), [7, 0, 70, 56])):
-        picture = Image.new("RGB", size, (20, 40, 60))
-        ImageDraw.Draw(picture).rectangle(box, fill=(200, 180, 40))
-        picture.save(folder / f"{name}.png")
+        image = Image.new("RGB", size, (20, 40, 60))
+        ImageDraw.Draw(image).rectangle(box, fill=(200, 180, 40))
+        image.save(folder / f"{name}.png")
         rows.append({"id": name, "image": f"{name}.png", "phrase": "the block", "box": box})
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return rows

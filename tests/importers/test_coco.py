@@ -1,7 +1,7 @@
-"""COCO instances: a row a picture or a category, and one of each fault."""
+"""COCO instances: a row an image or a category, and one of each fault."""
 
 import pytest
-from importing import examples, json_file, outcome, picture
+from importing import examples, json_file, make_image, outcome
 
 from mm_numeric.answers import Box
 from mm_numeric.importers.coco import Coco
@@ -34,7 +34,7 @@ GOOD = (
 )
 
 
-def test_a_row_a_picture(tmp_path):
+def test_a_row_an_image(tmp_path):
     done = outcome(Coco(), coco(tmp_path, *GOOD))
     assert done.rows[0] == {
         "id": "3",
@@ -59,7 +59,7 @@ def test_a_row_a_category_that_stands_once(tmp_path):
         ("3.7", "red car", [1, 2, 4, 6]),
         ("4.7", "red car", [9, 9, 18, 18]),
     ]
-    assert done.left_out == {"categories that stand more than once in a picture": 1}
+    assert done.left_out == {"categories that stand more than once in an image": 1}
 
 
 def test_a_crowd_alone_is_no_phrase(tmp_path):
@@ -67,7 +67,7 @@ def test_a_crowd_alone_is_no_phrase(tmp_path):
     assert not outcome(Coco(per="category"), path).rows
 
 
-@pytest.mark.parametrize("per", ["picture", "category"])
+@pytest.mark.parametrize("per", ["image", "category"])
 def test_tasks_read_it(tmp_path, per):
     found = examples(Coco(per=per), [coco(tmp_path, *GOOD)], tmp_path)
     assert len(found) == 3
@@ -104,15 +104,15 @@ def test_a_bad_annotation(tmp_path, annotation, kind, why):
     assert [r["id"] for r in done.rows] == (["4"] if known else ["3", "4"])
 
 
-def test_a_bad_picture_is_one_fault(tmp_path):
+def test_a_bad_image_is_one_fault(tmp_path):
     path = coco(tmp_path, [image(3, width=0), image(4)], [thing(1, 3, [1, 2, 3, 4])])
     done = outcome(Coco(), path)
-    assert done.kinds == ["picture"]
+    assert done.kinds == ["image"]
     assert done.bad[0].where == f"{path}, image 3"
     assert done.row["id"] == "4"
 
 
-def test_a_picture_that_stands_twice(tmp_path):
+def test_an_image_that_stands_twice(tmp_path):
     done = outcome(Coco(), coco(tmp_path, [image(3), image(3), image(4)]))
     assert done.kinds == ["id"]
     assert done.row["id"] == "4"
@@ -136,11 +136,11 @@ def test_a_file_that_is_none(tmp_path, text, why):
         outcome(Coco(), path)
 
 
-def test_pictures_are_compared_with_the_file(tmp_path):
+def test_images_are_compared_with_the_file(tmp_path):
     path = coco(tmp_path, [image(3), image(4), image(5)])
-    picture(tmp_path / "pictures" / "3.jpg")
-    picture(tmp_path / "pictures" / "4.jpg", turned=True)
-    done = outcome(Coco(images=tmp_path / "pictures"), path)
+    make_image(tmp_path / "images" / "3.jpg")
+    make_image(tmp_path / "images" / "4.jpg", turned=True)
+    done = outcome(Coco(images=tmp_path / "images"), path)
     assert done.row["id"] == "3"
-    assert "said to be 640 x 480; the picture, upright, has 480 x 640" in done.bad[0].why
-    assert f"there is no picture {tmp_path / 'pictures' / '5.jpg'}" in done.bad[1].why
+    assert "said to be 640 x 480; the image, upright, has 480 x 640" in done.bad[0].why
+    assert f"there is no image {tmp_path / 'images' / '5.jpg'}" in done.bad[1].why

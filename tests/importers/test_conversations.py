@@ -1,7 +1,7 @@
 """LLaVA's and ms-swift's conversations: boxes in answers, in a frame that is declared."""
 
 import pytest
-from importing import examples, json_file, outcome, picture
+from importing import examples, json_file, make_image, outcome
 
 from mm_numeric.answers import Box, Instance
 from mm_numeric.geometry.coordinates import COORDINATES
@@ -39,7 +39,7 @@ def test_boxes_of_the_padded_square(tmp_path):
     assert not done.bad
 
 
-def test_boxes_of_the_picture_as_it_is(tmp_path):
+def test_boxes_of_the_image_as_it_is(tmp_path):
     for resize in ("none", "squash"):
         done = llava(tmp_path, talk("a", "[0.125, 0.25, 0.5, 0.75]"), resize=resize)
         assert done.row["box"] == [80, 120, 320, 360]
@@ -78,7 +78,7 @@ def test_what_a_frame_writes_comes_back(tmp_path, coordinates, options):
     [
         ({"resize": None}, "as the model saw it; say with --resize"),
         ({"coordinates": "lava"}, "no way to write coordinates 'lava'. Did you mean 'llava'?"),
-        ({"coordinates": "pixels_original"}, "of the original picture: --resize letterbox does"),
+        ({"coordinates": "pixels_original"}, "of the original image: --resize letterbox does"),
         ({"coordinates": "pixels_seen"}, "are pixels of the square: give its --side"),
         ({"resize": "smart", "factor": 28}, "needs --factor, --min-pixels and --max-pixels"),
         ({"resize": "smart", "factor": -28}, "--factor is at least 1, not -28"),
@@ -114,14 +114,14 @@ def test_several_boxes(tmp_path):
 
 def test_sizes(tmp_path):
     row = talk("a", "[0.1, 0.3, 0.5, 0.6]")
-    picture(tmp_path / "pictures" / "1.jpg", (300, 400))
-    there = {"images": tmp_path / "pictures"}
+    make_image(tmp_path / "images" / "1.jpg", (300, 400))
+    there = {"images": tmp_path / "images"}
     assert llava(tmp_path, row, **there).row["box"] == [-10, 120, 150, 240]
     assert llava(tmp_path, {**row, "width": 400, "height": 400}).row["box"] == [40, 120, 200, 240]
     wrong = {**row, "width": 400, "height": 300}
     assert "said to be 400 x 300" in llava(tmp_path, wrong, **there).why
     assert "its size is not known; give --images" in llava(tmp_path, row, size=None).why
-    assert "no picture" in llava(tmp_path, talk("a", "[0, 0.2, 1, 1]", image="2.jpg"), **there).why
+    assert "no image" in llava(tmp_path, talk("a", "[0, 0.2, 1, 1]", image="2.jpg"), **there).why
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,10 @@ def test_sizes(tmp_path):
         (talk("a", "[64, 100, 320, 350]"), "range", "64 is not 0 to 1, as --coordinates llava is"),
         (talk("a", "[0.1, 0.3, 0.5, 1.2]"), "range", "1.2 is not 0 to 1"),
         (talk("a", "[-0.1, 0.3, 0.1, 0.6]"), "range", "-0.1 is not 0 to 1"),
-        (talk("a", "[0.1, 0.3, 0.5, 0.6]", image=None), "picture", "a box, and 0 pictures"),
-        (talk("a", "[0.1, 0.3, 0.5, 0.6]", image=["1", "2"]), "picture", "a box, and 2 pictures"),
-        (talk("a", "[0.1, 0.3, 0.5, 0.6]", image=[7]), "text", "a picture is not a text: 7"),
-        (talk("a", "[0.1, 0.3, 0.5, 0.6]", width=7), "picture", "width 7 and height None are no"),
+        (talk("a", "[0.1, 0.3, 0.5, 0.6]", image=None), "image", "a box, and 0 images"),
+        (talk("a", "[0.1, 0.3, 0.5, 0.6]", image=["1", "2"]), "image", "a box, and 2 images"),
+        (talk("a", "[0.1, 0.3, 0.5, 0.6]", image=[7]), "text", "an image is not a text: 7"),
+        (talk("a", "[0.1, 0.3, 0.5, 0.6]", width=7), "image", "width 7 and height None are no"),
         (talk("<image>", "[0.1, 0.3, 0.5, 0.6]"), "question", "no question before it"),
         (talk("a", None), "text", "message 1 is not a text: None"),
         ({"image": "1.jpg"}, "messages", 'no list "conversations" or "messages"'),
@@ -238,17 +238,17 @@ def test_whose_a_box_is(tmp_path, user, assistant, ref):
 
 def test_several_boxes_of_a_ref(tmp_path):
     row = swift_row("Find the <ref-object>", "<bbox><bbox>", ["sheep"], [DOG, WOMAN])
-    assert "2 boxes for 'sheep'; see --per picture" in swift(tmp_path, row).why
-    done = swift(tmp_path, row, per="picture")
+    assert "2 boxes for 'sheep'; see --per image" in swift(tmp_path, row).why
+    done = swift(tmp_path, row, per="image")
     assert done.row["instances"] == [{"box": b, "label": "sheep"} for b in (DOG, WOMAN)]
 
 
-def test_boxes_of_several_pictures(tmp_path):
+def test_boxes_of_several_images(tmp_path):
     more = {"images": ["1.jpg", {"path": "2.jpg"}], "image_id": [1, 0]}
     row = swift_row("x", "<ref-object><bbox><ref-object><bbox>", ["a", "b"], [DOG, WOMAN], **more)
     done = swift(tmp_path, row)
     assert [(r["phrase"], r["image"]) for r in done.rows] == [("a", "2.jpg"), ("b", "1.jpg")]
-    done = swift(tmp_path, row, per="picture")
+    done = swift(tmp_path, row, per="image")
     there = [(r["id"], r["image"]) for r in done.rows]
     assert there == [("rows.1.1", "2.jpg"), ("rows.1.0", "1.jpg")]
 
@@ -257,7 +257,7 @@ def test_boxes_of_0_to_1(tmp_path):
     row = swift_row("a", "<bbox>", bbox=[[0, 0.25, 0.5, 1]], bbox_type="norm1")
     assert "its size is not known" in swift(tmp_path, row).why
     assert swift(tmp_path, row, size="640x480").row["box"] == [0, 120, 320, 480]
-    images = picture(tmp_path / "pictures" / "1.jpg", (100, 200)).parent
+    images = make_image(tmp_path / "images" / "1.jpg", (100, 200)).parent
     done = swift(tmp_path, row, images=images)
     assert (done.row["box"], done.row["width"]) == ([0, 50, 50, 200], 100)
 
@@ -291,9 +291,9 @@ def test_what_is_left_out(tmp_path):
         (swift_row("a", "<bbox>", bbox=[[9, 2, 3, 4]]), "box", "is reversed"),
         (swift_row("a", "<bbox>", bbox=[DOG], bbox_type="norm1000"), "box", "is real or norm1"),
         (swift_row("a", "<bbox>", bbox=[DOG], bbox_type="norm1"), "range", "is not 0 to 1"),
-        (swift_row("a", "<bbox>", bbox=[DOG], image_id=[1]), "picture", "in picture 1 of 1"),
+        (swift_row("a", "<bbox>", bbox=[DOG], image_id=[1]), "image", "in image 1 of 1"),
         (swift_row("a", "<bbox>", bbox=[DOG], image_id=1), "objects", "image_id is not a list: 1"),
-        (swift_row("a", "<bbox>", bbox=[DOG], images=[]), "picture", "in picture 0 of 0"),
+        (swift_row("a", "<bbox>", bbox=[DOG], images=[]), "image", "in image 0 of 0"),
         (swift_row("a", "<ref-object><bbox>", [7], [DOG]), "text", "a ref is not a text: 7"),
         (swift_row("<image>", "<bbox>", bbox=[DOG]), "text", "the question is not a text"),
         ({**swift_row("a", "b"), "objects": [7]}, "objects", "objects is no object: [7]"),

@@ -262,5 +262,5 @@ def test_files_of_ctw1500_that_are_none(tmp_path):
     done = outcome(CTW1500(), gt)
     assert done.kinds == ["xml", "xml", "numbers", "name"]
     assert "not XML, or not all of it" in done.bad[0].why
-    assert "'readme' is not the number of a picture" in done.bad[3].why
+    assert "'readme' is not the number of an image" in done.bad[3].why
     assert not done.rows

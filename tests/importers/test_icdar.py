@@ -3,7 +3,7 @@
 import zipfile
 
 import pytest
-from importing import examples, json_file, outcome, picture, text_folder
+from importing import examples, json_file, make_image, outcome, text_folder
 
 from mm_numeric.importers.icdar import Icdar2013, Icdar2015
 from mm_numeric.importers.mmocr import MMOCR
@@ -39,7 +39,7 @@ def test_2015(tmp_path):
         ("words", "numbers", "found 0 numbers"),
     ],
 )
-def test_a_bad_line_of_2015_costs_its_picture(tmp_path, line, kind, why):
+def test_a_bad_line_of_2015_costs_its_image(tmp_path, line, kind, why):
     gt = text_folder(tmp_path / "gt", gt_img_1__txt=f"{LINE}\n{line}\n{LINE}", gt_img_2__txt=LINE)
     done = outcome(Icdar2015(), gt)
     assert done.kinds == [kind]
@@ -150,17 +150,17 @@ def test_an_encoding_is_said(tmp_path):
             Icdar2015(encoding=name)
 
 
-def test_pictures_give_names_and_sizes(tmp_path):
+def test_images_give_names_and_sizes(tmp_path):
     gt = text_folder(tmp_path / "gt", gt_img_1__txt=LINE, gt_img_2__txt=LINE, gt_img_3__txt=LINE)
-    pictures = picture(tmp_path / "pictures" / "img_1.PNG", (1280, 720)).parent
-    (pictures / "img_2.jpg").write_bytes(b"no picture")
-    done = outcome(Icdar2015(images=pictures), gt)
+    images = make_image(tmp_path / "images" / "img_1.PNG", (1280, 720)).parent
+    (images / "img_2.jpg").write_bytes(b"no image")
+    done = outcome(Icdar2015(images=images), gt)
     assert (done.row["image"], done.row["width"], done.row["height"]) == ("img_1.PNG", 1280, 720)
-    assert [line.kind for line in done.bad] == ["picture", "picture"]
+    assert [line.kind for line in done.bad] == ["image", "image"]
     assert "img_2.jpg cannot be read" in done.bad[0].why
-    assert "img_3: no picture with this name in" in done.bad[1].why
-    picture(pictures / "img_1.jpg")
-    done = outcome(Icdar2015(images=pictures), gt)
+    assert "img_3: no image with this name in" in done.bad[1].why
+    make_image(images / "img_1.jpg")
+    done = outcome(Icdar2015(images=images), gt)
     assert "img_1: img_1.PNG and img_1.jpg in" in done.bad[0].why
     with pytest.raises(ValueError, match=r"--images .*: there is no such folder"):
         outcome(Icdar2015(images=gt / "none"), gt)
@@ -171,8 +171,8 @@ def test_pictures_give_names_and_sizes(tmp_path):
 WORD = {"polygon": [1, 2, 30, 2, 30, 9], "bbox": [1, 2, 30, 9], "bbox_label": 0, "ignore": False}
 
 
-def mmocr(path, *pictures):
-    return json_file(path / "textdet.json", {"metainfo": {}, "data_list": list(pictures)})
+def mmocr(path, *images):
+    return json_file(path / "textdet.json", {"metainfo": {}, "data_list": list(images)})
 
 
 def scene(name="img_1.jpg", *words):
@@ -207,11 +207,11 @@ def test_mmocr(tmp_path):
         (scene("a.jpg", 7), "instances", "expected an object, found 7"),
         ({**scene("a.jpg"), "instances": None}, "instances", 'there is no list "instances"'),
         ({**scene("a.jpg"), "img_path": None}, "text", "img_path is not a text: None"),
-        ({**scene("a.jpg"), "height": "720"}, "picture", "height '720' are no size"),
+        ({**scene("a.jpg"), "height": "720"}, "image", "height '720' are no size"),
         (7, "json", "expected an object"),
     ],
 )
-def test_a_bad_picture_of_mmocr(tmp_path, bad, kind, why):
+def test_a_bad_image_of_mmocr(tmp_path, bad, kind, why):
     done = outcome(MMOCR(), mmocr(tmp_path, scene(), bad))
     assert done.kinds == [kind]
     assert why in done.why

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from importing import json_file, outcome, picture
+from importing import json_file, make_image, outcome
 
 from mm_numeric.importers.mathvista import MathVista
 from mm_numeric.importers.prepare import prepare
@@ -47,12 +47,12 @@ def test_rows_of_parquet(tmp_path, name):
     assert "choices" not in second
 
 
-def test_pictures_are_checked(tmp_path):
-    picture(tmp_path / "images" / "7.jpg", (32, 16))
+def test_images_are_checked(tmp_path):
+    make_image(tmp_path / "images" / "7.jpg", (32, 16))
     path = json_file(tmp_path / "testmini.json", {"7": PROBLEM, "8": {**PROBLEM, "image": "8.jpg"}})
     done = outcome(MathVista(images=tmp_path), path)
     assert done.row["width"], done.row["height"] == (32, 16)
-    assert done.kinds == ["picture"]
+    assert done.kinds == ["image"]
 
 
 @pytest.mark.parametrize(

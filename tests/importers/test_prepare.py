@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from importing import Mine, examples, json_file, outcome, picture, text_folder
+from importing import Mine, examples, json_file, make_image, outcome, text_folder
 
 from mm_numeric import cli
 from mm_numeric.config.data import DataSource
@@ -170,7 +170,7 @@ def test_boxes_outside_are_counted_and_cut_only_if_asked(tmp_path):
 def test_what_cannot_be_cut(tmp_path):
     out = tmp_path / "rows.jsonl"
     done = prepare("coco", Coco(), [coco(tmp_path, [700, 1, 50, 50])], out, clip=True)
-    assert "at (700, 1) is outside the picture of 640 x 480" in done.record["bad_lines"][0]["why"]
+    assert "at (700, 1) is outside the image of 640 x 480" in done.record["bad_lines"][0]["why"]
     path = coco(tmp_path, [1, 1, 50, 50], license=1)
     done = prepare("coco", Coco(), [path], out, clip=True, force=True)
     assert "--clip needs the size" in done.record["bad_lines"][0]["why"]
@@ -254,11 +254,11 @@ assert not {{"torch", "transformers"}} & set(sys.modules)
 
 
 def test_a_row_that_says_its_size_is_held_to_it(tmp_path, gt):
-    pictures = picture(tmp_path / "p" / "img_1.jpg", (1280, 720)).parent
-    picture(pictures / "img_2.jpg", (100, 50))
+    images = make_image(tmp_path / "p" / "img_1.jpg", (1280, 720)).parent
+    make_image(images / "img_2.jpg", (100, 50))
     out = tmp_path / "rows.jsonl"
-    prepare("icdar2015", Icdar2015(images=pictures), [gt], out)
-    source = DataSource(path=str(out), images=str(pictures))
+    prepare("icdar2015", Icdar2015(images=images), [gt], out)
+    source = DataSource(path=str(out), images=str(images))
     found = load_examples(TextDetection(), source, tmp_path, training=True)
     assert [example.size_px for example in found] == [(1280, 720), (100, 50)]
     assert outcome(Icdar2015(), gt).rows

@@ -188,7 +188,7 @@ def test_two_files_are_needed(tmp_path, names):
     [
         (ref("7"), "id", "ref_id is not a whole number: '7'"),
         (ref(7, ann_id=99), "reference", "ann_id 99 is not in the instances"),
-        (ref(7, image_id=5), "reference", "about different pictures"),
+        (ref(7, image_id=5), "reference", "about different images"),
         (ref(7, said=()), "text", "there are no sentences"),
         (ref(7, said=("a", " ")), "text", "sent is not a text: ' '"),
         (ref(7, ann_id=11), "box", "not 3 numbers"),

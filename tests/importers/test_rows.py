@@ -2,7 +2,7 @@
 
 import json
 
-from importing import outcome, picture
+from importing import make_image, outcome
 
 from mm_numeric.importers.rows import Rows
 
@@ -16,7 +16,7 @@ def rows(tmp_path, *found, **options):
 
 
 def test_a_row_is_kept_under_one_name_for_each_field(tmp_path):
-    picture(tmp_path / "1.jpg", (60, 40))
+    make_image(tmp_path / "1.jpg", (60, 40))
     row = {"ref_id": 7, "file": "1.jpg", "box_xyxy": [1, 2, 30, 40], "phrase": "a bush", "by": "me"}
     words = {"id": "w", "image": "1.jpg", "instances": [{"polygon": [0, 0, 9, 0, 9, 9, 0, 9]}]}
     done = rows(tmp_path, row, words, images=tmp_path)
@@ -39,10 +39,10 @@ def test_every_bad_row_is_listed_with_its_line(tmp_path):
     assert [line.why.partition(";")[0].partition("(")[0].strip() for line in done.bad] == [
         "not JSON",
         "box: the box [30, 2, 1, 40] is reversed",
-        "no picture",
+        "no image",
         "no phrase",
         "instances.0: no shape",
-        "width 3 and height None are not the pixels of a picture",
+        "width 3 and height None are not the pixels of an image",
     ]
 
 

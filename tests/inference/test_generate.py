@@ -77,9 +77,9 @@ def test_tokens_are_as_probable_as_the_model_says_when_it_reads_them(run):
         prompt = inputs["input_ids"].shape[1]
         ids = torch.cat([inputs["input_ids"], torch.tensor([found.ids])], dim=1)
         mask, answered = torch.ones_like(ids), torch.zeros_like(ids, dtype=torch.bool)
-        pictures = {key: inputs[key] for key in ("pixel_values", "image_grid_thw")}
+        images = {key: inputs[key] for key in ("pixel_values", "image_grid_thw")}
         with torch.no_grad():
-            logits = model(**family.model_inputs(ids, mask, answered, pictures)).logits
+            logits = model(**family.model_inputs(ids, mask, answered, images)).logits
         chances = logits[0, prompt - 1 : -1].double().softmax(-1)
         length = found.ids.index(family.pad_id) if family.pad_id in found.ids else len(found.ids)
         for i in range(length):

@@ -256,7 +256,7 @@ def test_a_bench_file_of_another_kind_is_named(tmp_path):
 
 
 def test_scoring_is_timed():
-    done = run("bench_scoring.py", "--pictures", 5, "--pairs", 400, "--repeats", 1)
+    done = run("bench_scoring.py", "--images", 5, "--pairs", 400, "--repeats", 1)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split(",")[0].split("  ")[0] for line in lines[2:5]] == [
@@ -264,7 +264,7 @@ def test_scoring_is_timed():
         "DetEval",
         "DetEval",
     ]
-    assert "400 pairs of boxes, 10 x 10 in 4 pictures" in lines
+    assert "400 pairs of boxes, 10 x 10 in 4 images" in lines
 
 
 def test_a_step_of_every_trainer_is_measured(tmp_path):

@@ -117,7 +117,7 @@ def test_an_answer_knows_its_question():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"image": None}, r'^rows, line 1: no picture; each row needs "image"'),
+        ({"image": None}, r'^rows, line 1: no image; each row needs "image"'),
         ({"question": " "}, r'^rows, line 1: no "question" \(a text\)\.'),
         ({"answer": "triangle"}, r"line 1: the answer 'triangle' is none of the choices\."),
         ({"answer": ""}, r"line 1: no answer to train on; take the row out\."),

@@ -167,7 +167,7 @@ def test_forty_words_cut_within_a_number_are_thirty_nine_and_one_cut(name):
         ("[0.1, 0.2, 0.3]", "an odd number of coordinates"),
         ("[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]", "no box"),
         ("[0.5, 0.2, 0.3, 0.4]", "reversed box"),
-        ("[1.5, 1.2, 1.8, 1.4]", "outside the picture"),
+        ("[1.5, 1.2, 1.8, 1.4]", "outside the image"),
         ("[0.1, 0.2, 0.3", "cut off within a shape"),
         ("the the the the the the", "no coordinates"),
     ],

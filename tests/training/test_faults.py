@@ -147,21 +147,21 @@ def test_a_device_is_asked_at_the_tenth_step_and_the_first_broken_one_is_named(t
 
 
 @pytest.mark.slow
-def test_a_picture_that_cannot_be_read_stops_all_ranks_with_its_line(tmp_path):
+def test_an_image_that_cannot_be_read_stops_all_ranks_with_its_line(tmp_path):
     config = job(tmp_path, write_rows(tmp_path, unreadable=(7,)))
     sentence = run_to_error(on_two_ranks(command(config, "trainer.dataloader_num_workers=1")))
-    assert "rows.jsonl, line 8: the picture" in sentence
+    assert "rows.jsonl, line 8: the image" in sentence
 
 
 @pytest.mark.slow
-def test_a_picture_that_cannot_be_read_is_skipped_and_counted(tmp_path):
+def test_an_image_that_cannot_be_read_is_skipped_and_counted(tmp_path):
     """On two ranks; the first has no row left in its second batch, and the vision tower runs."""
     rows = write_rows(tmp_path, unreadable=(0, 4, 5))
     files = {}
     for mode in ("ddp", "zero3"):
         overrides = [] if mode == "ddp" else ["trainer.deepspeed=zero3"]
         files[mode] = job(
-            tmp_path / mode, rows, "data.on_bad_picture=skip", "objective=ntil_soft", *overrides
+            tmp_path / mode, rows, "data.on_bad_image=skip", "objective=ntil_soft", *overrides
         )
     rank_runs.run(2, [str(file) for file in files.values()])
     for mode in files:
@@ -313,15 +313,15 @@ def test_a_full_disk_is_one_sentence_and_keeps_the_checkpoint_before(tmp_path, r
 
 def test_a_sentence_is_found_behind_the_traceback_of_a_worker():
     wrapped = (
-        "Caught UnreadablePictureError in DataLoader worker process 0.\nOriginal Traceback:\n"
-        "OSError: broken\n\nDuring handling:\nmm_numeric.data.images.UnreadablePictureError: "
-        "rows.jsonl, line 1: the picture cannot be read (SyntaxError: not a PNG); replace it."
+        "Caught UnreadableImageError in DataLoader worker process 0.\nOriginal Traceback:\n"
+        "OSError: broken\n\nDuring handling:\nmm_numeric.data.images.UnreadableImageError: "
+        "rows.jsonl, line 1: the image cannot be read (SyntaxError: not a PNG); replace it."
     )
-    wanted = "rows.jsonl, line 1: the picture cannot be read (SyntaxError: not a PNG); replace it."
+    wanted = "rows.jsonl, line 1: the image cannot be read (SyntaxError: not a PNG); replace it."
     assert own_sentence(ValueError(wrapped)) == wanted
     assert own_sentence(ValueError(wanted)) == wanted
 
 
 def test_only_stop_and_skip_are_known(tmp_path):
-    with pytest.raises(ValueError, match="on_bad_picture is stop or skip, not 'ignore'"):
-        small_config(tmp_path, "data.on_bad_picture=ignore")
+    with pytest.raises(ValueError, match="on_bad_image is stop or skip, not 'ignore'"):
+        small_config(tmp_path, "data.on_bad_image=ignore")

@@ -1,4 +1,4 @@
-"""Rows with and without pictures in one run: ranks stay together, and the numbers stay the same."""
+"""Rows with and without images in one run: ranks stay together, and the numbers stay the same."""
 
 import json
 from dataclasses import replace
@@ -10,7 +10,12 @@ from rank_runs import log, run, weights
 from tiny_models import small_config, tiny_family, tiny_model
 
 from mm_numeric.config.data import DataSource
-from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator, mixes_pictures, prompt_batch
+from mm_numeric.data.collator import (
+    BATCH_KEYS,
+    TrainingCollator,
+    has_mixed_modalities,
+    prompt_batch,
+)
 from mm_numeric.data.examples import load_examples
 from mm_numeric.inference.generate import generate
 from mm_numeric.losses.objective import objective
@@ -19,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 STEPS = 20
 PATTERN = "ptttttptpptttpptttpptttt"
-"""Four rows a step, two on each rank: a picture on the one, the other or both; the last, on none"""
+"""Four rows a step, two on each rank: an image on the one, the other or both; the last, on none"""
 
 
 def examples_of(folder, pattern):
@@ -49,10 +54,10 @@ def gradients(collator, examples, digit_runs=False):
 
 
 @pytest.mark.parametrize("digit_runs", [False, True])
-def test_a_blank_picture_changes_no_sum(collator, texts, digit_runs):
-    """Neither a mean over tokens nor one over samples; what sees pictures has a gradient of 0."""
+def test_a_blank_image_changes_no_sum(collator, texts, digit_runs):
+    """Neither a mean over tokens nor one over samples; what sees images has a gradient of 0."""
     loss, without = gradients(collator, texts, digit_runs)
-    shows = replace(collator, always_shows_picture=True)
+    shows = replace(collator, add_dummy_image_row=True)
     same, found = gradients(shows, texts, digit_runs)
     assert loss > 0
     torch.testing.assert_close(same, loss)
@@ -63,25 +68,25 @@ def test_a_blank_picture_changes_no_sum(collator, texts, digit_runs):
         torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_a_batch_with_a_picture_is_left_as_it_is(collator, tmp_path):
+def test_a_batch_with_an_image_is_left_as_it_is(collator, tmp_path):
     examples = examples_of(tmp_path, "tp")
-    batch, same = collator(examples), replace(collator, always_shows_picture=True)(examples)
+    batch, same = collator(examples), replace(collator, add_dummy_image_row=True)(examples)
     assert all(torch.equal(batch[key], same[key]) for key in ("input_ids", "pixel_values"))
 
 
-def test_only_what_is_mixed_needs_a_blank_picture(collator, tmp_path):
+def test_only_what_is_mixed_needs_a_blank_image(collator, tmp_path):
     examples = examples_of(tmp_path, "ttp")
-    assert mixes_pictures(collator.family, examples)
-    assert not mixes_pictures(collator.family, examples[:2])
-    assert not mixes_pictures(collator.family, examples[2:])
+    assert has_mixed_modalities(collator.family, examples)
+    assert not has_mixed_modalities(collator.family, examples[:2])
+    assert not has_mixed_modalities(collator.family, examples[2:])
 
 
-def test_answers_are_those_without_a_blank_picture(texts):
+def test_answers_are_those_without_a_blank_image(texts):
     family, model = tiny_family(), tiny_model().eval()
-    inputs, frames = prompt_batch(family, texts, always_shows_picture=True)
+    inputs, frames = prompt_batch(family, texts, add_dummy_image_row=True)
     assert (len(inputs["input_ids"]), len(frames)) == (4, 3)
     plain = [found.text for found in generate(model, family, texts, 6)]
-    shown = [found.text for found in generate(model, family, texts, 6, always_shows_picture=True)]
+    shown = [found.text for found in generate(model, family, texts, 6, add_dummy_image_row=True)]
     assert shown == plain
 
 
@@ -127,7 +132,7 @@ def alone(tmp_path_factory, rows):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ddp", "zero2", "zero3"])
-def test_ranks_with_and_without_pictures_reach_the_weights_of_one(tmp_path, rows, alone, mode):
+def test_ranks_with_and_without_images_reach_the_weights_of_one(tmp_path, rows, alone, mode):
     """A hang would be the end of this test: the ranks wait for each other for 100 s and no more."""
     overrides = ["trainer.ddp_timeout=100"]
     if mode != "ddp":

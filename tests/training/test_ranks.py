@@ -22,12 +22,12 @@ CASES = [
     for objective in ("{preset: ntil_soft, balance: running}", "ce")
 ]
 SHAPES = (1, 2, 0, 0, 3, 1, 0, 1)
-"""How many shapes there are to find in each picture: a rank whose pictures are the third and the
+"""How many shapes there are to find in each image: a rank whose images are the third and the
 fourth has no number in its batch."""
 
 
 def write_rows(folder: Path) -> Path:
-    """Write eight pictures and the shapes in them."""
+    """Write eight images and the shapes in them."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for i, count in enumerate(SHAPES):

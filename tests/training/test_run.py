@@ -120,10 +120,10 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path):
     train(small_config(tmp_path, "trainer.max_steps=1"))
 
 
-def test_an_unreadable_picture_in_a_worker_is_one_sentence_too(tmp_path):
-    (tmp_path / "a.png").write_text("not a picture")
+def test_an_unreadable_image_in_a_worker_is_one_sentence_too(tmp_path):
+    (tmp_path / "a.png").write_text("not an image")
     source = rows_file(tmp_path, {"id": "1", "image": "a.png", "time": "7:05"})
-    with pytest.raises(ValueError, match=r"^\S*rows\.jsonl, line 1: the picture") as error:
+    with pytest.raises(ValueError, match=r"^\S*rows\.jsonl, line 1: the image") as error:
         train(small_config(tmp_path, source, "trainer.dataloader_num_workers=1"))
     assert "\n" not in str(error.value)
 
@@ -211,10 +211,10 @@ def test_a_wrong_row_ends_the_run_before_anything_is_written(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_an_unreadable_picture_is_named_with_its_row(tmp_path):
-    (tmp_path / "a.png").write_text("not a picture")
+def test_an_unreadable_image_is_named_with_its_row(tmp_path):
+    (tmp_path / "a.png").write_text("not an image")
     source = rows_file(tmp_path, {"id": "1", "image": "a.png", "time": "7:05"})
-    with pytest.raises(ValueError, match=r"rows\.jsonl, line 1: the picture .*a\.png cannot be"):
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 1: the image .*a\.png cannot be"):
         train(small_config(tmp_path, source))
 
 

@@ -34,7 +34,7 @@ def job(folder, rows, *overrides):
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    """Seven rows, with pictures and without, and three more that are as frequent."""
+    """Seven rows, with images and without, and three more that are as frequent."""
     folder = tmp_path_factory.mktemp("rows")
     one = write_mixed(folder / "one", "tptpttt")
     other = write_mixed(folder / "other", "ttp", id_prefix="other ")

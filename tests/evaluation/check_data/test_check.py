@@ -32,7 +32,7 @@ def test_good_data_is_ready(tmp_path):
     assert "8 of 8 there, 80 wide and 60 high" in text
     assert "image tokens      6" in text
     assert "one step is       0.08 pixels" in text
-    assert "8 test questions ask of a picture that is trained on, too" in text
+    assert "8 test questions ask of an image that is trained on, too" in text
     (numbers,) = {sum(len(n.positions) for n in t.numbers) for t in report.checkups[0].trained[:1]}
     assert numbers == len(re.findall("[0-9]", report.checkups[0].trained[0].written.text))
 
@@ -41,11 +41,11 @@ FAULTY = [
     ('{"id": "1", "image": "0.png", "phrase": "a", "box": [5, 4, 21, 16]}', None),
     ('{"id": "2", "image": "0.png"', "not JSON"),
     ("[1, 2]", "expected an object"),
-    ('{"id": "3", "phrase": "a", "box": [5, 4, 21, 16]}', "no picture; each row needs"),
-    ('{"id": "4", "image": "-.png", "phrase": "a", "box": [5, 4, 21, 16]}', "there is no picture"),
+    ('{"id": "3", "phrase": "a", "box": [5, 4, 21, 16]}', "no image; each row needs"),
+    ('{"id": "4", "image": "-.png", "phrase": "a", "box": [5, 4, 21, 16]}', "there is no image"),
     ('{"id": "5", "image": "0.png", "box": [5, 4, 21, 16]}', "no phrase; each row needs"),
     ('{"id": "6", "image": "0.png", "phrase": "a"}', "no box; each row needs"),
-    ('{"id": "7", "image": "0.png", "phrase": "a", "box": [5, 4, 99, 16]}', "outside the picture"),
+    ('{"id": "7", "image": "0.png", "phrase": "a", "box": [5, 4, 99, 16]}', "outside the image"),
     ('{"id": "8", "image": "0.png", "phrase": "a", "box": [50, 4, 21, 16]}', "is reversed"),
     ('{"id": "9", "image": "0.png", "phrase": "a", "box": [5, 4, 5, 16]}', "has no area"),
     ('{"id": "10", "image": "0.png", "phrase": "a", "bbox": [5, 4, 21, 16]}', "may be x1, y1, x2"),
@@ -99,7 +99,7 @@ def test_the_same_fault_is_one_thing_to_fix(tmp_path):
     report = check_data(config_of(tmp_path, file), limit=5)
     assert list(kinds(report).values()) == [5]
     text = report_text(report)
-    assert "fix 1 (train): 5 x the point (#, #) is outside the picture of # x # pixels" in text
+    assert "fix 1 (train): 5 x the point (#, #) is outside the image of # x # pixels" in text
     assert "    ... and 2 more" in text
     assert text.endswith("not ready: 2 things to fix")
 
@@ -161,7 +161,7 @@ def test_clocks_have_a_ceiling_in_minutes(tmp_path):
     assert report.checkups[0].ceiling["exact"] == 1
 
 
-def test_rows_without_pictures_are_looked_at_too(tmp_path):
+def test_rows_without_images_are_looked_at_too(tmp_path):
     config = read_config(
         "arithmetic_tiny",
         [
@@ -194,14 +194,14 @@ def test_what_is_longer_than_the_model_is_to_be_fixed(tmp_path):
     row = {"id": "1", "image": "a.png", "phrase": "a", "box": [1, 2, 900, 800]}
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({**row, "width": 4000, "height": 3000}) + "\n", encoding="utf-8")
-    picture = {"max_pixels": 4000 * 3000}
-    config = config_of(tmp_path, file, model={"name": "tiny", "picture": picture})
+    image = {"max_pixels": 4000 * 3000}
+    config = config_of(tmp_path, file, model={"name": "tiny", "image_size": image})
     report = check_data(config)
-    assert set(kinds(report)) == {"the picture is missing", "longer than the model"}
+    assert set(kinds(report)) == {"the image is missing", "longer than the model"}
     assert "and the model has 2048 positions" in report_text(report)
 
 
-def test_pictures_that_are_not_here_may_be_said_to_be_of_a_size(tmp_path):
+def test_images_that_are_not_here_may_be_said_to_be_of_a_size(tmp_path):
     row = {"id": "1", "image": "a.png", "phrase": "a", "box": [1, 2, 90, 80]}
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(row) + "\n", encoding="utf-8")
@@ -209,7 +209,7 @@ def test_pictures_that_are_not_here_may_be_said_to_be_of_a_size(tmp_path):
     assert check_data(config).checkups[0].ceiling == {}
     report = check_data(config, size_px=(100, 90))
     assert report.checkups[0].ceiling["mean_iou"] > 0.99
-    assert kinds(report) == {"the picture is missing": 1}
+    assert kinds(report) == {"the image is missing": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,7 +303,7 @@ def test_the_command_says_ready_or_what_to_fix(tmp_path, capsys, faulty):
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no shared data")
 def test_icdar2015_is_ready(tmp_path):
     rows = SHARED / "icdar2015" / "textdet_test.json"
-    model = {"name": "tiny", "picture": {"max_pixels": 1280 * 28 * 28}}
+    model = {"name": "tiny", "image_size": {"max_pixels": 1280 * 28 * 28}}
     config = config_of(
         tmp_path, rows, task="text_detection", model=model, predict={"max_new_tokens": 1500}
     )
@@ -318,9 +318,9 @@ def test_icdar2015_is_ready(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no shared data")
-def test_refcocog_lacks_its_pictures_and_nothing_else(tmp_path):
+def test_refcocog_lacks_its_images_and_nothing_else(tmp_path):
     rows = SHARED / "refcocog" / "refcocog_umd_val.jsonl"
     report = check_data(config_of(tmp_path, rows), size_px=(640, 640))
-    assert kinds(report) == {"the picture is missing": 4896}
+    assert kinds(report) == {"the image is missing": 4896}
     assert len(report.checkups[0].trained) == 4896
     assert report.checkups[0].ceiling["mean_iou"] > 0.98

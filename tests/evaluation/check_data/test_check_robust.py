@@ -1,4 +1,4 @@
-"""The doctor goes on: what is odd about one row or one picture is said, and ends nothing."""
+"""The doctor goes on: what is odd about one row or one image is said, and ends nothing."""
 
 import json
 
@@ -44,27 +44,27 @@ def test_an_edge_that_rounding_moves_into_the_padding_is_no_fault(tmp_path, task
 
 
 @pytest.mark.parametrize("ending", ["jpg", "png", "tif"])
-def test_the_size_in_a_header_is_that_of_the_upright_picture(tmp_path, ending):
+def test_the_size_in_a_header_is_that_of_the_upright_image(tmp_path, ending):
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by a quarter
     Image.new("RGB", (80, 60)).save(tmp_path / f"a.{ending}", exif=exif)
     row = {"id": "1", "image": f"a.{ending}", "phrase": "a", "box": [5, 4, 21, 70]}
     config = config_of(tmp_path, write_rows(tmp_path, [row]))
-    for pictures in (0, 1):
-        report = check_data(config, pictures=pictures)
+    for images in (0, 1):
+        report = check_data(config, images=images)
         assert report.ready, report_text(report)
         assert [t.size_px for t in report.checkups[0].trained] == [(60, 80)]
 
 
-def test_a_picture_that_is_too_large_to_be_decoded_is_one_fault(tmp_path, monkeypatch):
+def test_an_image_that_is_too_large_to_be_decoded_is_one_fault(tmp_path, monkeypatch):
     config = config_of(tmp_path, write_rectangles(tmp_path / "rows", count=3))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    report = check_data(config, pictures=1)
+    report = check_data(config, images=1)
     assert [*kinds(report).values()] == [3]
     assert "could be decompression bomb" in report_text(report)
 
 
-def test_a_cut_off_picture_behind_the_first_is_a_fault_that_the_page_finds(tmp_path):
+def test_a_cut_off_image_behind_the_first_is_a_fault_that_the_page_finds(tmp_path):
     rows = [
         {"id": str(i), "image": f"{i}.jpg", "phrase": "a", "box": [5, 4, 21, 50]} for i in range(40)
     ]
@@ -73,14 +73,14 @@ def test_a_cut_off_picture_behind_the_first_is_a_fault_that_the_page_finds(tmp_p
         Image.effect_noise((80, 60), 50).save(tmp_path / f"{i}.jpg")
     whole = (tmp_path / "5.jpg").read_bytes()  # not among the 16 that are put through the collator
     (tmp_path / "5.jpg").write_bytes(whole[: len(whole) // 2])
-    report = check_data(config_of(tmp_path, file, write_rectangles(tmp_path / "test")), pictures=1)
+    report = check_data(config_of(tmp_path, file, write_rectangles(tmp_path / "test")), images=1)
     assert report.ready
     write_check_page(report, tmp_path / "page.html", samples=40)
     assert not report.ready
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Not ready: 1 thing to fix" in text
     assert text.count("<image ") == 39
-    assert "rows.jsonl, line 6: the picture" in report_text(report)
+    assert "rows.jsonl, line 6: the image" in report_text(report)
 
 
 def test_texts_that_are_quoted_in_part_are_one_fault(tmp_path):

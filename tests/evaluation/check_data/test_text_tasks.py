@@ -1,4 +1,4 @@
-"""Questions in words are checked as those about places in pictures are."""
+"""Questions in words are checked as those about places in images are."""
 
 import pytest
 from rows_of_tasks import written_rows

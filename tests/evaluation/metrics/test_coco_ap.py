@@ -38,11 +38,11 @@ def by_pycocotools(dataset, results):
     return {n: math.nan if v == -1 else v for n, v in zip(FIGURES, evaluation.stats, strict=True)}
 
 
-def made_up(seed, pictures=30, levels=None):
+def made_up(seed, count=30, levels=None):
     """A data set and detections near its boxes; with ``levels``, so many different scores."""
     draw = np.random.default_rng(seed)
     annotations, results = [], []
-    for image in range(1, pictures + 1):
+    for image in range(1, count + 1):
         for _ in range(draw.integers(0, 6)):
             x, y = draw.uniform(0, 300, 2)
             width, height = draw.uniform(5, 200, 2)
@@ -64,7 +64,7 @@ def made_up(seed, pictures=30, levels=None):
                     row = {**row, "category_id": int(draw.integers(1, 4))}
                 results.append({**row, "bbox": moved.tolist(), "score": float(score)})
     categories = [{"id": number, "name": str(number)} for number in (1, 2, 3)]
-    images = [{"id": image} for image in range(1, pictures + 1)]
+    images = [{"id": image} for image in range(1, count + 1)]
     return {"images": images, "annotations": annotations, "categories": categories}, results
 
 
@@ -116,7 +116,7 @@ def relabelled(dataset, results, seed):
 
 
 @pytest.mark.parametrize("levels", [1, 4])
-def test_averaged_ties_know_no_order_of_pictures(levels):
+def test_averaged_ties_know_no_order_of_images(levels):
     dataset, results = made_up(9, levels=levels)
     averaged = coco_average_precision(dataset, results, ties="averaged")
     official = by_pycocotools(dataset, results)
@@ -161,7 +161,7 @@ def test_an_averaged_tie_is_the_mean_over_its_orders():
             r"detection 1: no score, and AP ranks .* or average ties \(ties='averaged', --ties av",
         ),
         ([[0.5], None], "averaged", r"detection 2: no score, and AP ranks .* of its tokens\."),
-        ([[0.5], [0.5, 0.1]], "official", "picture 2: 2 scores for 1 detections; give one each"),
+        ([[0.5], [0.5, 0.1]], "official", "image 2: 2 scores for 1 detections; give one each"),
         ([[0.5], [math.nan]], "official", "detection 2: nan is no score; give a number"),
         ([[0.5], [0.4]], "mean", "ties is one of official, averaged, not 'mean'"),
     ],
@@ -178,9 +178,7 @@ def test_nothing_found_and_nothing_to_find_are_sentences():
         average_precision([None, nothing], [something] * 2, ties="averaged")
     with pytest.raises(ValueError, match="the ground truth has no annotations"):
         average_precision([something], [nothing], ties="averaged")
-    with pytest.raises(
-        ValueError, match=r"detection 1: the picture 9 is not among the 1 of the gro"
-    ):
+    with pytest.raises(ValueError, match=r"detection 1: the image 9 is not among the 1 of the gro"):
         coco_average_precision(
             {"images": [{"id": 1}], "annotations": [{"id": 1}], "categories": []},
             [{"image_id": 9, "category_id": 1, "bbox": [0, 0, 1, 1], "score": 1.0}],
@@ -231,7 +229,7 @@ def test_real_annotations_are_scored_as_pycocotools_scores_them():
 
 
 def ranked_rows(scores):
-    """Three pictures of two boxes each, the second of each beside the truth."""
+    """Three images of two boxes each, the second of each beside the truth."""
     size = {"width_px": 100, "height_px": 100}
     frame = {
         **size, "view": {**size, "scale_x": 1, "scale_y": 1}, "coordinates": {"layout": "json"},
@@ -284,5 +282,5 @@ def test_predictions_without_scores_have_an_ap_of_averaged_ties(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows([None] * 3)))
     assert 0.4 < rank_predictions(path, ties="averaged")["ap_50"] < 0.6
     path.write_text('{"task": "clock", "id": "a", "text": "7:05", "target": "7:05"}')
-    with pytest.raises(ValueError, match="'coco_ap' judges the shapes of a picture, and the task"):
+    with pytest.raises(ValueError, match="'coco_ap' judges the shapes of an image, and the task"):
         rank_predictions(path)

@@ -207,7 +207,7 @@ def test_the_order_of_an_answer_does_not_change_the_pairs():
         assert (forth[name] == back[name]).all()
 
 
-def test_pictures_may_come_in_parts():
+def test_images_may_come_in_parts():
     predictions, targets = made_up(60, 4)
     whole = score_instances(predictions, targets)
     parts = [score_instances(predictions[i::2], targets[i::2]) for i in (0, 1)]
@@ -247,11 +247,11 @@ def test_as_many_predictions_as_targets():
 @pytest.mark.parametrize(
     ("count", "name"), [(0, "0"), (1, "1"), (2, "2 to 5"), (6, "6 to 20"), (21, "more than 20")]
 )
-def test_pictures_are_sorted_by_how_much_there_is_to_be_found(count, name):
+def test_images_are_sorted_by_how_much_there_is_to_be_found(count, name):
     assert number_of(wanted(*[box(0, 0)] * (count + 1), ignore=[0])) == name
 
 
-def test_pictures_are_sorted_by_the_median_size():
+def test_images_are_sorted_by_the_median_size():
     assert median_size_of(wanted(box(0, 0), box(0, 0, 50, 50), box(0, 0, 99, 99))) == "medium"
     assert median_size_of(wanted(box(0, 0), ignore=[0])) == "nothing to be found"
 

@@ -1,4 +1,4 @@
-"""A report on numbers says what the rows say, and shows questions where others show pictures."""
+"""A report on numbers says what the rows say, and shows questions where others show images."""
 
 import re
 
@@ -48,7 +48,7 @@ def runs(tmp_path):
 @pytest.mark.parametrize(
     "task", ["numbers", "arithmetic", "multiplication", "mathematics", "rjokes"]
 )
-def test_a_report_without_pictures_shows_the_texts(runs, tmp_path, task):
+def test_a_report_without_images_shows_the_texts(runs, tmp_path, task):
     page, twin = compared(tmp_path / "report", task, runs)
     assert "| exact | 28.6% | 100.0% |" in twin  # 2 of 7
     assert "| up to 1% off | 14.3% | 0.0% |" in twin

@@ -222,18 +222,18 @@ def test_a_missing_number_is_a_dash(tmp_path):
     assert [row[2] for row in markdown_cells(twin, "Every metric")[1:3]] == [["–"], ["–"]]
 
 
-def test_a_picture_that_is_gone_is_said_to_be(tmp_path):
+def test_an_image_that_is_gone_is_said_to_be(tmp_path):
     summary = compare_folder(tmp_path)
-    (tmp_path / "pictures" / "2.png").unlink()
-    (tmp_path / "pictures" / "3.png").write_bytes(b"not a picture")
+    (tmp_path / "images" / "2.png").unlink()
+    (tmp_path / "images" / "3.png").write_bytes(b"not an image")
     page, twin = written(tmp_path, summary)
     for text in (page, twin):
-        assert "2 of the 12 pictures could not be opened" in text
-    assert page.count(">no picture<") == 2
+        assert "2 of the 12 images could not be opened" in text
+    assert page.count(">no image<") == 2
     assert ">2.png<" in page
 
 
-def test_worst_pictures_come_first(tmp_path):
+def test_worst_images_come_first(tmp_path):
     summary = compare_folder(tmp_path, objectives=("ce",), seeds=(0,))
     page, _ = written(tmp_path, summary)
     offs = [int(off) for off in re.findall(r"(\d+) min off on average", page)]

@@ -1,4 +1,4 @@
-"""The chapters on shapes say what the rows say, and draw them over their pictures."""
+"""The chapters on shapes say what the rows say, and draw them over their images."""
 
 import html
 import re
@@ -42,7 +42,7 @@ def test_both_forms_have_the_same_numbers(tmp_path, kind):
     assert [row[0] for row in table(page, "overlap")] == ["objective", "ce", "emd", "mean box"]
     drawn = re.findall(r"<tspan>([^<]*)</tspan> ≥ 0.5", page)
     assert drawn == [row[1] for row in table(page, "overlap")[1:]]
-    for row in twin_table(twin, "On the picture")[1:]:
+    for row in twin_table(twin, "On the image")[1:]:
         assert f"{html.escape(row[-1])} " in page or f"IoU {row[-1]}" in page
 
 
@@ -78,7 +78,7 @@ def test_the_mean_box_is_what_a_model_gets_that_does_not_look(tmp_path):
         for i, target in enumerate(words)
     ]
     page, _ = compared(tmp_path / "words", "text_detection", {("ce", 0): rows})
-    # once in each picture: one of two words is found, and what covers an ignored one is no mistake
+    # once in each image: one of two words is found, and what covers an ignored one is no mistake
     assert table(page, "overlap")[2][:6] == ["mean box", *["50.0%"] * 3, "0.500", "100.0%"]
     assert "recall@0.5 50.0%, precision@0.5 100.0% and a mean IoU of 0.500" in page
 
@@ -138,10 +138,10 @@ def test_cut_and_malformed_answers_are_counted(tmp_path, monkeypatch):
     assert "1 of 1 found, 1 malformed" in page
 
 
-def test_every_picture_is_in_the_page_once_worst_first_and_the_best_last(tmp_path):
+def test_every_image_is_in_the_page_once_worst_first_and_the_best_last(tmp_path):
     keys = {("ce", 0): 3, ("ce", 1): 0, ("emd", 0): 2, ("rps", 0): 1}
     runs = scenes(tmp_path, keys, count=40)
-    runs["rps", 0] += [{**runs["rps", 0][0], "id": "again", "iou": 1.0}]  # of the first picture
+    runs["rps", 0] += [{**runs["rps", 0][0], "id": "again", "iou": 1.0}]  # of the first image
     page, twin = compared(tmp_path, "grounding", runs)
     shown = [int(rank) for rank in re.findall(r"(\d+) of 40 from the worst", page)]
     assert shown == [*range(1, 9), 16, 24, 32, 40]
@@ -149,9 +149,9 @@ def test_every_picture_is_in_the_page_once_worst_first_and_the_best_last(tmp_pat
     assert page.count('<figure class="tile') == 12 * 3
     means = [float(mean) for mean in re.findall(r"mean IoU (\d\.\d\d)", page)]
     assert means == sorted(means)
-    assert "The 8 worst of 40 pictures, and 4 spread evenly over the rest" in twin
+    assert "The 8 worst of 40 images, and 4 spread evenly over the rest" in twin
     assert "The answers are those of seed 0, the first" in twin
-    assert [float(row[-1]) for row in twin_table(twin, "On the picture")[1:]] == means
+    assert [float(row[-1]) for row in twin_table(twin, "On the image")[1:]] == means
 
 
 def test_shapes_are_drawn_where_they_are(tmp_path):
@@ -163,7 +163,7 @@ def test_shapes_are_drawn_where_they_are(tmp_path):
     assert 'd="M20.0 10.0L60.0 10.0L60.0 50.0L20.0 50.0Z"' in page
     assert 'd="M30.0 10.0L70.0 10.0L70.0 50.0L30.0 50.0Z"' in page
     assert "IoU 0.60</title>" in page
-    assert "The only picture" in page
+    assert "The only image" in page
 
 
 def test_among_several_shapes_what_was_missed_and_what_is_wrong_is_filled(tmp_path):
@@ -174,24 +174,24 @@ def test_among_several_shapes_what_was_missed_and_what_is_wrong_is_filled(tmp_pa
     row |= {"parsed": [{"box": boxes[0]}, {"box": boxes[2]}, {"box": boxes[3]}]}
     page, _ = compared(tmp_path, "text_detection", {("ce", 0): [counted(row)]})
     assert f'class="missed" d="{drawn[1]}"' in page
-    assert re.search(rf'id="picture0a0w" [^>]* d="{drawn[2]}"', page)
-    assert re.search(rf'id="picture0a0r" [^>]* d="{drawn[0]}{drawn[3]}"', page)
-    assert re.search(rf'id="picture0t" [^>]* d="{drawn[0]}{drawn[1]}"', page)
+    assert re.search(rf'id="image0a0w" [^>]* d="{drawn[2]}"', page)
+    assert re.search(rf'id="image0a0r" [^>]* d="{drawn[0]}{drawn[3]}"', page)
+    assert re.search(rf'id="image0t" [^>]* d="{drawn[0]}{drawn[1]}"', page)
     assert "1 of 2 found, 1 too many</title>" in page
     assert "need not be found" in page
 
 
-def test_a_picture_with_small_words_is_cut_to_where_they_are(tmp_path):
-    picture = Image.new("RGB", (1000, 500), (0, 0, 255))
-    picture.paste((255, 0, 0), (700, 300, 800, 350))
-    picture.save(tmp_path / "x.png")
+def test_an_image_with_small_words_is_cut_to_where_they_are(tmp_path):
+    image = Image.new("RGB", (1000, 500), (0, 0, 255))
+    image.paste((255, 0, 0), (700, 300, 800, 350))
+    image.save(tmp_path / "x.png")
     row = {"id": "x", "image": str(tmp_path / "x.png"), "text": "", "reason": None}
     row |= {"target": [{"box": [700, 300, 800, 350]}], "parsed": [{"box": [850, 200, 900, 240]}]}
     near = counted(row | {"parsed": []})
     page, twin = compared(tmp_path / "near", "text_detection", {("ce", 0): [near]})
-    # 60 pixels around it, in the proportions of the picture
+    # 60 pixels around it, in the proportions of the image
     assert '<image x="580" y="240" width="340" height="170"' in page
-    assert "the picture is cut to where they are" in twin
+    assert "the image is cut to where they are" in twin
     page, twin = compared(tmp_path / "far", "text_detection", {("ce", 0): [counted(row)]})
     assert '<image x="460" y="140" width="540" height="270"' in page
     assert "1 too many" in page
@@ -201,7 +201,7 @@ def test_a_picture_with_small_words_is_cut_to_where_they_are(tmp_path):
     assert "cut to where" not in twin
 
 
-def test_a_picture_is_turned_upright(tmp_path):
+def test_an_image_is_turned_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new("RGB", (30, 10)).save(tmp_path / "x.jpg", exif=exif)
@@ -233,17 +233,17 @@ def test_names_of_a_stranger_cannot_leave_their_place(tmp_path):
         assert "<script" not in text
         assert "<i>" not in text
         assert "\x00" not in text
-    assert {len(row) for row in twin_table(twin, "On the picture")} == {4}
-    assert "3 of the 3 pictures could not be opened" in page
-    assert page.count(">no picture: ") == 3
+    assert {len(row) for row in twin_table(twin, "On the image")} == {4}
+    assert "3 of the 3 images could not be opened" in page
+    assert page.count(">no image: ") == 3
 
 
-def test_no_readable_answer_at_all_and_no_picture(tmp_path):
+def test_no_readable_answer_at_all_and_no_image(tmp_path):
     rows = [one_box(str(i), [0, 0, 40, 40], None, 0.0) for i in range(3)]
     page, twin = compared(tmp_path, "grounding", {("ce", 0): rows})
     assert table(page, "overlap")[1][-2:] == ["100.0%", "0.0%"]
-    assert page.count(">no picture<") == 3
-    assert "3 of the 3 pictures could not be opened" in twin
+    assert page.count(">no image<") == 3
+    assert "3 of the 3 images could not be opened" in twin
     drawn_in_a_browser(page, tmp_path)
 
 
@@ -255,11 +255,11 @@ def test_pages_without_words_and_one_objective(tmp_path):
     ]
     rows.append(counted(row | {"id": "unread", "parsed": None, "reason": "empty answer"}))
     page, twin = compared(tmp_path, "text_detection", {("ce", 4): rows})
-    assert "There is nothing to be found in these pictures." in twin
+    assert "There is nothing to be found in these images." in twin
     assert "By size" not in twin
     assert "nothing to be found, 1 too many" in page
     assert table(page, "overlap")[1:] == [["ce", "–", "–", "–", "–", "0.0%", "0.0%", "0.0%"]]
-    assert [r[-1] for r in twin_table(twin, "On the picture")[1:]] == ["0.0%", "0.0%", "100.0%"]
+    assert [r[-1] for r in twin_table(twin, "On the image")[1:]] == ["0.0%", "0.0%", "100.0%"]
 
 
 def test_without_scored_rows_there_are_no_chapters(tmp_path):
@@ -302,8 +302,8 @@ def test_the_page_stays_small(tmp_path):
     ]
     runs = {(name, 0): [] for name in names}
     for i in range(13):
-        picture = Image.fromarray(noise.integers(0, 255, (60, 90, 3), dtype=np.uint8))
-        picture.resize((1500, 1000)).save(tmp_path / f"{i}.jpg")
+        image = Image.fromarray(noise.integers(0, 255, (60, 90, 3), dtype=np.uint8))
+        image.resize((1500, 1000)).save(tmp_path / f"{i}.jpg")
         row = {"id": str(i), "image": str(tmp_path / f"{i}.jpg"), "text": "", "reason": None}
         row |= {"target": ring[:1], "parsed": ring, "matched": 1, "detected": 25, "truths": 1}
         for rows in runs.values():

@@ -125,7 +125,7 @@ def test_boxes_without_area_are_told_apart(predicted, wanted, overlap):
     assert of(BoxOverlap(), predicted, wanted) == pytest.approx(overlap, abs=1e-6)
 
 
-def test_a_corner_outside_of_the_picture_keeps_its_sign():
+def test_a_corner_outside_of_the_image_keeps_its_sign():
     """The digits are off by one to the outside: -6 for -5."""
     predicted, wanted = "-6 -6 4 4", "-5 -5 4 4"
     assert of(BoxOverlap(), predicted, wanted) == pytest.approx(1 - 81 / 100, abs=1e-8)

@@ -40,7 +40,7 @@ def test_more_clocks_begin_with_the_same_clocks(tmp_path):
     assert (len(five), len(ten)) == (5, 10)
 
 
-def test_rows_name_their_pictures_and_times(tmp_path):
+def test_rows_name_their_images_and_times(tmp_path):
     path = render_faces(tmp_path, 200, 7, FaceStyle(size_px=16))
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert rows[3].keys() == {"id", "image", "time"}
@@ -51,12 +51,12 @@ def test_rows_name_their_pictures_and_times(tmp_path):
     assert len({row["time"] for row in rows}) > 120
 
 
-def test_another_time_is_another_picture():
-    pictures = set()
+def test_another_time_is_another_image():
+    images = set()
     for minutes in range(0, 720, 7):
         face = render_face(ClockTime.from_minutes(minutes), random.Random("x"), PLAIN)
-        pictures.add(face.tobytes())
-    assert len(pictures) == len(range(0, 720, 7))
+        images.add(face.tobytes())
+    assert len(images) == len(range(0, 720, 7))
 
 
 @pytest.mark.parametrize("noise", [0.03, 0.1])
@@ -80,7 +80,7 @@ def angles(shown, seed, style=PLAIN):
     """
     others = [ClockTime.from_minutes(minutes) for minutes in range(3, 720, 41)]
     drawn = [render_face(other, random.Random(seed), style) for other in others]
-    empty = np.median([np.asarray(picture, float) for picture in drawn], axis=0)
+    empty = np.median([np.asarray(image, float) for image in drawn], axis=0)
     face = np.asarray(render_face(shown, random.Random(seed), style), float)
     apart = np.abs(face - empty).sum(axis=-1)
     y, x = np.mgrid[:120, :120] - 59.5
@@ -145,20 +145,20 @@ def test_what_cannot_be_drawn_is_refused(wrong):
 
 @pytest.mark.parametrize("hour", range(1, 13))
 def test_numerals_stand_at_their_hours(hour):
-    picture = Image.new("RGB", (200, 200))
-    face = _Face(draw=ImageDraw.Draw(picture), radius=100, x=100, y=100, tilt=0.0)
+    image = Image.new("RGB", (200, 200))
+    face = _Face(draw=ImageDraw.Draw(image), radius=100, x=100, y=100, tilt=0.0)
     face.numerals((hour,), (255, 255, 255), height=0.2)
-    left, top, right, bottom = picture.getbbox()
+    left, top, right, bottom = image.getbbox()
     assert (left + right) / 2 == pytest.approx(100 + 72 * math.sin(math.pi * hour / 6), abs=4)
     assert (top + bottom) / 2 == pytest.approx(100 - 72 * math.cos(math.pi * hour / 6), abs=4)
     assert (right - left > 14) == (hour >= 10)  # two digits
 
 
 def test_ticks_stand_all_round():
-    picture = Image.new("RGB", (200, 200))
-    face = _Face(draw=ImageDraw.Draw(picture), radius=100, x=100, y=100, tilt=0.0)
+    image = Image.new("RGB", (200, 200))
+    face = _Face(draw=ImageDraw.Draw(image), radius=100, x=100, y=100, tilt=0.0)
     face.ticks(12, (255, 255, 255))
     for tick in range(24):
         angle = math.pi * tick / 12
         at = round(100 + 88 * math.sin(angle)), round(100 - 88 * math.cos(angle))
-        assert (picture.getpixel(at) == (255, 255, 255)) == (tick % 2 == 0)
+        assert (image.getpixel(at) == (255, 255, 255)) == (tick % 2 == 0)
