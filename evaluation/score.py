@@ -7,7 +7,7 @@ scorer alone.
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from mm_numeric.answers import (
 )
 from mm_numeric.evaluation.metrics.base import Measured, Scorer, figures_of, taken
 from mm_numeric.evaluation.metrics.bootstrap import interval
+from mm_numeric.evaluation.table import Cell, Column, Table
 from mm_numeric.files import read_rows, write_text
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.parsing import read_dataclass
@@ -306,18 +307,30 @@ def scorer_of(task: Any, name: str, answer: Any, where: str) -> Scorer:
 
 
 def results_table(scores: Scores) -> str:
-    """Return the metrics and the failures as text for a terminal."""
+    """Return the metrics and the parse failures as text for a terminal."""
     units = {metric.name: metric for metric, _ in scores.figures}
     what = "protocol" if scores.task in PROTOCOLS else "task"
     head = f"{len(scores.rows)} rows, {what} {scores.task}"
     lines = [f"{head}; 95 % bootstrap intervals over the rows"]
+    rows = []
     for name, found in scores.metrics().items():
         value, low, high = (in_unit(found[k], units[name].unit) for k in ("value", "low", "high"))
-        lines.append(f"  {units[name].label:<28} {value:>9}   {low} to {high}")
+        rows.append([units[name].label, value, f"{low} to {high}"])
+    lines.append(_indented_table(rows))
     if scores.failures:
-        lines.append("answers that could not be read:")
-        lines += [f"  {reason:<28} {count:>9}" for reason, count in scores.failures.items()]
+        lines.append("answers that could not be parsed:")
+        lines.append(_indented_table([[r, str(count)] for r, count in scores.failures.items()]))
     return "\n".join(lines)
+
+
+def _indented_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table without header, its columns at the same places as in other results."""
+    columns = [
+        Column(header=Cell(), align="left", min_width=28),
+        Column(header=Cell(), min_width=8),
+        Column(header=Cell(), align="left"),
+    ]
+    return Table.of(columns[: len(rows[0])], rows).to_terminal(header=False, indent=2)
 
 
 def in_unit(value: float | None, unit: str) -> str:

@@ -50,7 +50,7 @@ def test_every_file_of_the_sources_is_inside(installed):
         path.relative_to(ROOT)
         for name in SOURCES
         for path in (ROOT / name).rglob("*")
-        if path.suffix in (".py", ".yaml", ".json") or path.name == "py.typed"
+        if path.suffix in (".py", ".yaml", ".json", ".html", ".css") or path.name == "py.typed"
     }
     rooms = {path if path.parts[0] == "mm_numeric" else "mm_numeric" / path for path in wanted}
     missing = sorted(str(path) for path in rooms if not (installed / path).is_file())

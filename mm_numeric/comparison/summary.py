@@ -1,7 +1,7 @@
-"""All runs of a comparison -> summary.json, and the table that a terminal shows."""
+"""Summarize the runs of a comparison in summary.json, and format its table for a terminal."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.metrics.base import Metric, taken
 from mm_numeric.evaluation.metrics.bootstrap import draws_interval, run_draws
 from mm_numeric.evaluation.score import Scores, in_unit, plain_figure, read_scores
+from mm_numeric.evaluation.table import Table
 from mm_numeric.files import write_text
 from mm_numeric.run_folder import CONFIG, FINISHED, PREDICTIONS
 
@@ -103,33 +104,37 @@ def read_run_scores(folder: Path) -> Scores:
 
 
 def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
-    """Return the comparison as text for a terminal: the first metrics, and the difference.
+    """Return the comparison as a table for a terminal, with the difference in the first metric.
 
-    Those of each category of rows are shown however many they are.
+    Args:
+        summary: The contents of summary.json.
+        shown: The number of metrics. Metrics of categories of rows are always shown.
     """
     metrics = summary["metrics"][: max(shown, summary.get("of_categories", 0))]
-    head = metrics[0]
+    header = ["objective", *(m["label"] for m in metrics)]
+    header.append(f"{metrics[0]['label']}, against baseline")
+    entries = {"(warm start)": summary["warm_start"] or {}, **summary["other_warm_starts"]}
+    entries |= summary["table"]
+    rows = [[name, *_terminal_cells(found, metrics)] for name, found in entries.items()]
     seeds = len(summary["seeds"])
-    header = ["objective", *(m["label"] for m in metrics), f"{head['label']}, against baseline"]
-    rows = [header]
-    table = {"(warm start)": summary["warm_start"] or {}, **summary["other_warm_starts"]}
-    table |= summary["table"]
-    for name, found in table.items():
-        cells = []
-        for metric in metrics:
-            entry = found.get(metric["name"]) or {"mean": None}
-            cells.append(in_unit(entry["mean"], metric["unit"]))
-        entry = found.get(head["name"])
-        if entry:
-            cells[0] += f" ({_range(entry['low'], entry['high'], head['unit'])})"
-        rows.append([name, *cells, _difference(entry and entry["difference"], head["unit"])])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)) for r in rows]
-    lines.insert(1, "  ".join("-" * w for w in widths))
     note = f"Mean of {seeds} seed{'s' if seeds > 1 else ''}"
     if "interval" in summary["facts"]:
         note += f"; {summary['facts']['interval']}"
-    return "\n".join([*(line.rstrip() for line in lines), f"{note}."])
+    return f"{Table.of(header, rows, align='left').to_terminal()}\n{note}."
+
+
+def _terminal_cells(
+    found: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield the metrics of one row, the first with its interval, and the difference."""
+    head = found.get(metrics[0]["name"])
+    for index, metric in enumerate(metrics):
+        entry = found.get(metric["name"]) or {"mean": None}
+        text = in_unit(entry["mean"], metric["unit"])
+        if head and not index:
+            text += f" ({_range(head['low'], head['high'], metric['unit'])})"
+        yield text
+    yield _difference(head and head["difference"], metrics[0]["unit"])
 
 
 def _entry(values: list[float], draws: Any) -> dict[str, Any]:

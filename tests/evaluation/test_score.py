@@ -171,7 +171,7 @@ def test_the_table_has_every_figure_and_every_failure(tmp_path):
     assert figures[4].startswith("mean deviation 216.6 min ")
     assert figures[6] == "mean deviation, parsed only 1.5 min 0.0 min to 3.0 min"
     assert lines[-3:] == [
-        "answers that could not be read:",
+        "answers that could not be parsed:",
         "  no time as H:MM                      2",
         "  empty answer                         1",
     ]

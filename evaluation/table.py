@@ -1,0 +1,340 @@
+"""Tables for the terminal, HTML, Markdown, LaTeX and CSV.
+
+A table is made once from texts and numbers; each format rounds, aligns and escapes in its own way.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from markupsafe import Markup
+
+from mm_numeric.evaluation.markup import (
+    MISSING,
+    csv_text,
+    element,
+    joined,
+    latex_text,
+    markdown_code,
+    markdown_text,
+    plain,
+)
+
+
+def number(value: float, decimals: int = 1, *, sign: bool = False) -> str:
+    """Format a number with a real minus sign, and with a plus if ``sign``; never as ``-0.0``."""
+    rounded = round(value, decimals)
+    text = f"{abs(rounded):,.{decimals}f}" if abs(value) < 1e12 else f"{abs(value):.1e}"
+    if rounded < 0:
+        return "\N{MINUS SIGN}" + text
+    return "+" + text if sign and rounded > 0 else text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """A number with its unit and, where it is an estimate, its interval."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+    """Percentages are stored as 0 to 100, with the unit ``%``."""
+
+    decimals: int = 1
+    sign: bool = False
+    """Whether positive numbers have a plus."""
+
+    def __str__(self) -> str:
+        unit = self.unit if self.unit in ("%", "") else f" {self.unit}"
+        return number(self.value, self.decimals, sign=self.sign) + unit
+
+    @property
+    def interval(self) -> str:
+        """The interval without its unit, such as ``65.0 to 75.0``; empty if there is none."""
+        if self.low is None or self.high is None:
+            return ""
+        low, high = (number(end, self.decimals, sign=self.sign) for end in (self.low, self.high))
+        return f"{low} to {high}"
+
+
+def percent(share: float | None, decimals: int = 1) -> Quantity | None:
+    """Return a share of 1 as a percentage."""
+    return None if share is None else Quantity(value=100 * share, unit="%", decimals=decimals)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A bar next to a number in HTML."""
+
+    width_px: float
+    colour: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A cell of a table."""
+
+    content: str | Quantity | None = None
+    """None for a missing number."""
+
+    change: Quantity | None = None
+    """Its difference to a baseline."""
+
+    trend: Literal["", "better", "worse", "unclear"] = ""
+    """The meaning of ``change``; HTML shows it as a colour."""
+
+    best: bool = False
+    """Whether it is highlighted."""
+
+    is_name: bool = False
+    """Whether the text is an identifier, which is set in a monospaced font."""
+
+    note: str = ""
+    """A remark after a name."""
+
+    symbol: Markup | None = None
+    """An image that HTML shows in front of the text, such as a key of a chart."""
+
+    bar: Bar | None = None
+    css: str = ""
+    """The class of the text in HTML."""
+
+    limit: int = 300
+    """The maximum number of characters."""
+
+    @property
+    def text(self) -> str:
+        """The content as text, without interval and change."""
+        return MISSING if self.content is None else plain(self.content, self.limit)
+
+    @property
+    def interval(self) -> str:
+        """The interval of the content; empty if there is none."""
+        return self.content.interval if isinstance(self.content, Quantity) else ""
+
+    def _details(self) -> Iterator[str]:
+        """Yield the interval and the change as text."""
+        if self.interval:
+            yield f" ({self.interval})"
+        if self.change:
+            yield f"; Δ {self.change}"
+            if self.change.interval:
+                yield f" ({self.change.interval})"
+        if self.note:
+            yield f" ({self.note})"
+
+    def to_terminal(self) -> str:
+        """Return the cell as plain text."""
+        return self.text + "".join(self._details())
+
+    def to_html(self) -> Markup:
+        """Return the content of the HTML cell."""
+        if self.is_name:
+            name = element("span", self.text, class_="name")
+            return element("span", self.symbol, name, class_="who") if self.symbol else name
+        kind = self.css or ("best" if self.best else None)
+        parts = [element("span", self.text, class_=kind) if kind else joined(self.text)]
+        if self.bar:
+            style = f"width:{self.bar.width_px:.1f}px;background:{self.bar.colour}"
+            parts.append(element("span", class_="bar", style=style))
+        if self.interval:
+            parts.append(element("small", self.interval))
+        if self.change:
+            reach = [element("br"), self.change.interval] if self.change.interval else []
+            parts.append(element("small", f"Δ {self.change}", *reach, class_=self.trend or None))
+        return joined(*parts)
+
+    def to_markdown(self) -> str:
+        """Return the cell as Markdown."""
+        text = markdown_code(self.text) if self.is_name else markdown_text(self.text, self.limit)
+        return (f"**{text}**" if self.best else text) + markdown_details("".join(self._details()))
+
+    def to_latex(self) -> str:
+        """Return the cell as LaTeX; an interval and a change are on lines of their own."""
+        text = latex_text(self.text, self.limit)
+        text = f"\\texttt{{{text}}}" if self.is_name else text
+        text = f"\\textbf{{{text}}}" if self.best else text
+        if self.note:
+            text += f" ({latex_text(self.note)})"
+        small = [self.interval] if self.interval else []
+        if self.change:
+            small += [f"Δ {self.change}", self.change.interval]
+        lines = [text, *(f"\\scriptsize {latex_text(line)}" for line in small if line)]
+        stacked = r" \\ ".join(lines)
+        return f"\\begin{{tabular}}[t]{{@{{}}r@{{}}}}{stacked}\\end{{tabular}}" if small else text
+
+
+def markdown_details(text: str) -> str:
+    """Escape the details of a cell, which may begin with a space."""
+    return " " * text.startswith(" ") + markdown_text(text, 400)
+
+
+Content = str | Quantity | Cell | None
+
+
+def cell_of(content: Content) -> Cell:
+    """Return a cell with the given content."""
+    return content if isinstance(content, Cell) else Cell(content=content)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of a table."""
+
+    header: Cell
+    align: Literal["left", "right"] = "right"
+    direction: str = ""
+    """An arrow after the header: whether larger or smaller values are better."""
+
+    min_width: int = 0
+    """The minimum number of characters in a terminal."""
+
+    @property
+    def title(self) -> Cell:
+        """The header with its direction."""
+        if not self.direction:
+            return self.header
+        return Cell(content=f"{self.header.text} {self.direction}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRow:
+    """A row of a table; a separated one has a line above it, an aside is set in grey."""
+
+    cells: Sequence[Cell]
+    kind: Literal["", "separated", "aside"] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table; the first cell of each row is its name."""
+
+    columns: Sequence[Column]
+    rows: Sequence[TableRow]
+    title: str = ""
+    css: str = ""
+    """The class of the table in HTML."""
+
+    @classmethod
+    def of(
+        cls,
+        header: Iterable[Content | Column],
+        rows: Iterable[Sequence[Content] | TableRow],
+        *,
+        title: str = "",
+        css: str = "",
+        align: Literal["left", "right"] = "right",
+    ) -> "Table":
+        """Return a table; all columns but the first are aligned as ``align`` says."""
+        columns = [
+            found
+            if isinstance(found, Column)
+            else Column(header=cell_of(found), align=align if index else "left")
+            for index, found in enumerate(header)
+        ]
+        lines = [
+            row if isinstance(row, TableRow) else TableRow(cells=[cell_of(cell) for cell in row])
+            for row in rows
+        ]
+        return cls(columns=columns, rows=lines, title=title, css=css)
+
+    def to_terminal(self, *, header: bool = True, indent: int = 0) -> str:
+        """Return aligned columns of plain text."""
+        titles = [column.title.to_terminal() for column in self.columns] if header else None
+        lines = [[cell.to_terminal() for cell in row.cells] for row in self.rows]
+        every = lines if titles is None else [titles, *lines]
+        widths = [
+            max([column.min_width, *(len(line[i]) for line in every)])
+            for i, column in enumerate(self.columns)
+        ]
+        rules = [] if titles is None else [titles, ["-" * width for width in widths]]
+        return "\n".join(" " * indent + self._aligned(line, widths) for line in [*rules, *lines])
+
+    def _aligned(self, line: Sequence[str], widths: Sequence[int]) -> str:
+        padded = (
+            text.ljust(width) if column.align == "left" else text.rjust(width)
+            for text, width, column in zip(line, widths, self.columns, strict=True)
+        )
+        return "  ".join(padded).rstrip()
+
+    def to_html(self) -> Markup:
+        """Return a table that scrolls sideways where the window is narrow."""
+        head = [element("th", column.title.to_html()) for column in self.columns]
+        classes = {"separated": "apart", "aside": "aside"}
+        body = [
+            element(
+                "tr",
+                *(
+                    element("td" if index else "th", cell.to_html())
+                    for index, cell in enumerate(row.cells)
+                ),
+                class_=classes.get(row.kind),
+            )
+            for row in self.rows
+        ]
+        parts = element("thead", element("tr", *head)), element("tbody", *body)
+        return element("div", element("table", *parts, class_=self.css or None), class_="scroll")
+
+    def to_markdown(self) -> str:
+        """Return a pipe table."""
+        rules = ["---" if column.align == "left" else "---:" for column in self.columns]
+        lines = [[column.title.to_markdown() for column in self.columns], rules]
+        lines += [[cell.to_markdown() for cell in row.cells] for row in self.rows]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+    def to_latex(self) -> str:
+        """Return a tabular that needs the package booktabs."""
+        aligns = "".join(column.align[0] for column in self.columns)
+        lines = [f"% {latex_text(self.title)}"] if self.title else []
+        lines += [f"\\begin{{tabular}}{{{aligns}}}", "\\toprule"]
+        lines += [" & ".join(c.title.to_latex() for c in self.columns) + r" \\", "\\midrule"]
+        for row in self.rows:
+            lines += ["\\midrule"] if row.kind == "separated" else []
+            lines.append(" & ".join(cell.to_latex() for cell in row.cells) + r" \\")
+        return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"])
+
+    def to_csv(self) -> str:
+        """Return CSV with unrounded numbers; intervals and changes have columns of their own."""
+        found = [
+            _csv_column(column, [row.cells[i] for row in self.rows])
+            for i, column in enumerate(self.columns)
+        ]
+        columns = [column for group in found for column in group]
+        file = io.StringIO()
+        csv.writer(file, lineterminator="\n").writerows(zip(*columns, strict=True))
+        return file.getvalue()
+
+
+def _csv_column(column: Column, cells: Sequence[Cell]) -> list[list[str]]:
+    """Return the CSV columns of a column, each with its header."""
+    label = csv_text(column.header.text)
+    values = [cell.content for cell in cells]
+    units = {value.unit for value in values if isinstance(value, Quantity)}
+    unit = f" ({', '.join(sorted(units - {''}))})" if units - {""} else ""
+    texts = [_csv_value(v) if isinstance(v, Quantity | None) else csv_text(v) for v in values]
+    found = [[label + unit, *texts]]
+    estimates = [value if isinstance(value, Quantity) else None for value in values]
+    found += _csv_interval(label, estimates)
+    changes = [cell.change for cell in cells]
+    if any(changes):
+        found.append([f"{label} difference", *map(_csv_value, changes)])
+        found += _csv_interval(f"{label} difference", changes)
+    return found
+
+
+def _csv_value(quantity: Quantity | None) -> str:
+    return "" if quantity is None else f"{quantity.value:.10g}"
+
+
+def _csv_interval(label: str, quantities: Sequence[Quantity | None]) -> list[list[str]]:
+    """Return the columns of both ends; none if no quantity has an interval."""
+    lows = [None if quantity is None else quantity.low for quantity in quantities]
+    highs = [None if quantity is None else quantity.high for quantity in quantities]
+    if all(low is None for low in lows):
+        return []
+    return [
+        [f"{label} {end}", *("" if value is None else f"{value:.10g}" for value in values)]
+        for end, values in (("low", lows), ("high", highs))
+    ]
