@@ -25,8 +25,9 @@ from mm_numeric.evaluation.table import Cell, Column, Table
 from mm_numeric.files import read_rows, write_text
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.parsing import read_dataclass
-from mm_numeric.registry import PROTOCOLS, SCORERS, TASKS, choose, load
+from mm_numeric.registry import PROTOCOLS, SCORERS, choose, load
 from mm_numeric.run_folder import RESULTS, SCORES
+from mm_numeric.tasks.base import Task, task_class
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +91,7 @@ class Answers(NamedTuple):
     name: str
     """Of the task."""
 
-    task: Any
+    task: Task
     rows: list[dict[str, Any]]
     answers: list[Any]
     targets: list[Any]
@@ -118,8 +119,8 @@ def score(
         ValueError: If a row lacks something, an id stands twice, or there is nothing to score.
     """
     scores = read_scores(predictions, task_name=task_name, protocol=protocol)
-    task = choose(scores.task, TASKS, "task", str(predictions))
-    head = {"task": scores.task, "task_version": getattr(task, "version", 1)}
+    version = task_class(scores.task, str(predictions)).version
+    head = {"task": scores.task, "task_version": version}
     write_scores(scores, out or predictions.parent, {**head, "predictions": str(predictions)})
     return scores
 
@@ -173,7 +174,7 @@ def read_answers(predictions: Path, *, task_name: str | None = None) -> Answers:
     targets: list[Any] = []
     sizes_px: list[Any] = []
     seen: set[str] = set()
-    task: Any = None
+    task: Task | None = None
     name = task_name
     for where, row in read_rows(predictions):
         for key in ("id", "text"):
@@ -191,7 +192,7 @@ def read_answers(predictions: Path, *, task_name: str | None = None) -> Answers:
             if not isinstance(name, str):
                 raise ValueError(f"{where}: the rows name no task; give one with --task.")
             options = row.get("task_options") or {}
-            task = read_dataclass(choose(name, TASKS, "task", where), options, f"{where}, task")
+            task = read_dataclass(task_class(name, where), options, f"{where}, task")
         if task_name is None and row.get("task", name) != name:
             raise ValueError(
                 f"{where}: the task {row['task']!r} among rows of {name!r}; score each by itself."
@@ -293,13 +294,13 @@ def _buckets(found: str | tuple[str, ...]) -> tuple[str, ...]:
     return (found,) if isinstance(found, str) else found
 
 
-def scorer_of(task: Any, name: str, answer: Any, where: str) -> Scorer:
+def scorer_of(task: Task, name: str, answer: Any, where: str) -> Scorer:
     """Return how answers are judged: as the task says, else as their kind is.
 
     Raises:
         ValueError: If neither is known.
     """
-    path = getattr(task, "scorer", None) or SCORERS.get(type(answer))
+    path = task.scorer or SCORERS.get(type(answer))
     if path is None:
         raise ValueError(f"{where}: the task {name!r} has no `scorer`; give it one to score it.")
     found: Scorer = load(path, where)

@@ -160,7 +160,7 @@ def rank_predictions(
         raise ValueError(f"{predictions}: {error}") from error
     head = {
         "task": read.name,
-        "task_version": getattr(read.task, "version", 1),
+        "task_version": read.task.version,
         "predictions": str(predictions),
         "rows": len(read.rows),
         "protocols": {"all": protocol(ties, "of the rows (predict: mean probability of tokens)")},

@@ -118,6 +118,14 @@ SCORERS: Mapping[type, str] = {
 """How each kind of answer is judged, unless the task names its ``scorer``."""
 
 
+REPORT_SECTIONS: Mapping[str, str] = {
+    "clock": "mm_numeric.evaluation.report.clock_gallery:sections",
+    "numbers": "mm_numeric.evaluation.report.number_answers:sections",
+    "shapes": "mm_numeric.evaluation.report.shape_gallery:sections",
+}
+"""Report chapters that a task may name in ``report_sections``, and the function of each."""
+
+
 PROTOCOLS: Mapping[str, str] = {
     "icdar2015": "mm_numeric.evaluation.metrics.detection:TEXT_DETECTION",
     "labelled": "mm_numeric.evaluation.metrics.detection:LABELLED_DETECTION",

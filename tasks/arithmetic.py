@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from mm_numeric.tasks.numbers import Drawn, Numbers, render_questions
 
@@ -31,6 +31,8 @@ _TRIES = 10_000  # to draw an expression whose value is within the bound
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic(Numbers):
     """Sums, differences and products of whole numbers, longer ones to extrapolate."""
+
+    categories: ClassVar[tuple[str, ...]] = ("interpolation", "extrapolation")
 
     operators: str = "+-*"
     """Those that are drawn from."""
@@ -56,8 +58,7 @@ class Arithmetic(Numbers):
         super().__post_init__()
         if not self.operators or set(self.operators) - set("+-*"):
             raise ValueError(f"operators are some of + - *, not {self.operators!r}")
-        for name in ("terms", "longer"):
-            bounds = getattr(self, name)
+        for name, bounds in (("terms", self.terms), ("longer", self.longer)):
             if len(bounds) != 2 or not 2 <= bounds[0] <= bounds[1]:
                 raise ValueError(f"{name} is [from, to], at least 2, not {list(bounds)}")
         if len(self.numbers) != 2 or not self.numbers[0] <= self.numbers[1]:

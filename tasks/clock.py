@@ -8,13 +8,14 @@ Score    mm_numeric.evaluation.metrics.clock
 
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.answers import ClockTime, Example, Mark, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.tasks.base import BaseTask, Rows
 from mm_numeric.tasks.rendering.clock_faces import FaceStyle, render_faces
 
 _WRITTEN = re.compile(r"[ \t]*([0-9]{1,2}):([0-9]{2})[ \t]*")
@@ -22,10 +23,12 @@ _TIME = re.compile(r"(?<![0-9:])([0-9]{1,2}):([0-9]{2})(?![0-9:])")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clock:
+class Clock(BaseTask):
     """Images of clocks in, times out."""
 
     version: ClassVar[int] = 1  # raise it when a prompt, a parse or the renderer changes a score
+
+    report_sections: ClassVar[tuple[str, ...]] = ("clock",)
 
     prompt: str = "What time does the clock show? Answer as H:MM."
     """What is asked with every image."""
@@ -45,9 +48,7 @@ class Clock:
         if not 0 <= self.label_noise_minutes <= 360:
             raise ValueError(f"label_noise_minutes is 0 to 360, not {self.label_noise_minutes}")
 
-    def examples(
-        self, rows: Iterable[tuple[str, Mapping[str, Any]]], *, training: bool
-    ) -> Iterator[Example]:
+    def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Turn rows into examples.
 
         Args:
@@ -119,7 +120,7 @@ class Clock:
         noise = f"{self.label_noise_minutes:g}"
         return f"Trained on labels with Gaussian noise of {noise} minutes, tested on clean ones."
 
-    def render(self, folder: Path, count: int, seed: int) -> Path:
+    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
         """Render clocks, and return the file of their rows."""
         return render_faces(folder, count, seed, self.face)
 

@@ -10,7 +10,7 @@ Answer   the box, or the boxes with their labels, as the family writes them
 Score    mm_numeric.evaluation.metrics.boxes, or mm_numeric.evaluation.metrics.detection of a list
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 from mm_numeric.answers import Box, Example, Instance, Instances, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.row_shapes import (
-    check_choices,
     clipped,
     instance_row,
     read_box,
@@ -27,6 +26,7 @@ from mm_numeric.geometry.row_shapes import (
     read_instances,
     shape_row,
 )
+from mm_numeric.tasks.base import BaseTask, Rows, check_choice
 from mm_numeric.tasks.rendering.scenes import SceneStyle, render_scenes
 
 _BOXES = {"box": False, "box_xyxy": False, "box_xywh": True}
@@ -35,11 +35,13 @@ _EVERYTHING = "every object"  # what is asked for without a phrase
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grounding:
+class Grounding(BaseTask):
     """Images and phrases in, boxes out."""
 
     version: ClassVar[int] = 1  # raise it when a prompt, a parse or the renderer changes a score
     reads_by: ClassVar[tuple[str, ...]] = ("answer",)  # fields that say how a text is read
+
+    report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
 
     prompt: str = "Locate: {phrase}"
     """What is asked; ``{phrase}`` stands for the row's."""
@@ -59,11 +61,10 @@ class Grounding:
         """Refuse a prompt without a phrase, and choices that there are not."""
         if "{phrase}" not in self.prompt:
             raise ValueError(f"prompt needs {{phrase}} where the phrase goes, not {self.prompt!r}")
-        check_choices(self, answer=("box", "list"), outside=("refuse", "clip"))
+        check_choice("answer", self.answer, ("box", "list"))
+        check_choice("outside", self.outside, ("refuse", "clip"))
 
-    def examples(
-        self, rows: Iterable[tuple[str, Mapping[str, Any]]], *, training: bool
-    ) -> Iterator[Example]:
+    def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Turn rows into examples.
 
         Args:
@@ -94,12 +95,14 @@ class Grounding:
         """Of a list, the labels have to be right, too; of a box, what judges any box."""
         return _LABELLED if self.answer == "list" else None
 
-    def format(self, answer: Box | Instances, frame: Frame) -> Written:
+    def format(self, answer: Box | Instances, frame: Frame | None = None) -> Written:
         """Write a box, or the boxes that are not ignored.
 
         Raises:
             ValueError: If one reaches out of the image.
         """
+        if frame is None:
+            raise ValueError("a box needs the frame that it is written in")
         items = (Instance(answer),) if isinstance(answer, Box) else answer.items
         written = [item for item in items if not item.ignore]
         if self.outside == "clip":
@@ -107,7 +110,7 @@ class Grounding:
             written = [replace(item, shape=clipped(item.shape, *size)) for item in written]
         return frame.write(written)
 
-    def parse(self, text: str, frame: Frame | None) -> Box | Instances | Unreadable:
+    def parse(self, text: str, frame: Frame | None = None) -> Box | Instances | Unreadable:
         """Read the first box of a text, or every one.
 
         Raises:
@@ -149,7 +152,7 @@ class Grounding:
         """What a rendered image depends on, beside the count and the seed."""
         return {**asdict(self.scene), "answer": self.answer}
 
-    def render(self, folder: Path, count: int, seed: int) -> Path:
+    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
         """Render scenes, and return the file of their rows."""
         return render_scenes(folder, count, seed, self.scene, lists=self.answer == "list")
 

@@ -15,7 +15,7 @@ Source: https://github.com/openai/grade-school-math, grade_school_math/dataset.p
 import re
 import unicodedata
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from mm_numeric.answers import Mark, Number, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
@@ -68,8 +68,6 @@ class Solution(Number):
 class GSM8K(Numbers):
     """Problems in, solutions with a number at their end out."""
 
-    scorer: ClassVar[str] = "mm_numeric.evaluation.metrics.gsm8k:GSM8K"
-
     solution: bool = True
     """Whether the solution is trained on too; else the number alone."""
 
@@ -79,6 +77,11 @@ class GSM8K(Numbers):
     plain: bool = False
     """Whether solutions are written in one line and with signs that T5's tokenizer has: ``×`` as
     ``*``, ``½`` as ``1/2``. It reads every run of white space as one space."""
+
+    @property
+    def scorer(self) -> str:
+        """Import path of the scorer."""
+        return "mm_numeric.evaluation.metrics.gsm8k:GSM8K"
 
     def read_answer(self, value: Any, where: str) -> Solution:
         """Read the answer of a row.

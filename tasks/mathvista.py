@@ -17,7 +17,7 @@ data/query.json (without examples, captions or text from OCR).
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from mm_numeric.answers import Example, Mark, ShortAnswer, Text, Unreadable, Wri
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.row_shapes import read_id, read_image
 from mm_numeric.numbers.numerals import find_numerals
+from mm_numeric.tasks.base import BaseTask, Rows
 
 _TESTS = ("testmini", "test")
 _NUMBERS = {
@@ -37,7 +38,7 @@ _SHOWN = {1: "1.2, 1.3, 1.4", 2: "1.23, 1.34, 1.45"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class MathVista:
+class MathVista(BaseTask):
     """Images and questions in, short answers out."""
 
     version: ClassVar[int] = 1  # raise it when a prompt or a parse changes a score
@@ -50,9 +51,7 @@ class MathVista:
         if "{query}" not in self.prompt:
             raise ValueError(f"prompt needs {{query}} where the question goes, not {self.prompt!r}")
 
-    def examples(
-        self, rows: Iterable[tuple[str, Mapping[str, Any]]], *, training: bool
-    ) -> Iterator[Example]:
+    def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Turn rows into examples.
 
         Args:

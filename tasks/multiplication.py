@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mm_numeric.tasks.numbers import Drawn, Numbers, render_questions
 
@@ -20,6 +20,8 @@ from mm_numeric.tasks.numbers import Drawn, Numbers, render_questions
 @dataclass(frozen=True, kw_only=True)
 class Multiplication(Numbers):
     """Two factors in, their product out; a longer factor to extrapolate."""
+
+    categories: ClassVar[tuple[str, ...]] = ("interpolation", "extrapolation")
 
     digits: int = 5
     """Factors of 1 to so many digits are trained, each pair of lengths as often as any other, and

@@ -11,14 +11,14 @@ data/multirc/preprocess_data.py.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Choice, Example, Mark, Text, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.geometry.row_shapes import check_choices
 from mm_numeric.numbers.numerals import find_numerals
+from mm_numeric.tasks.base import BaseTask, Rows, check_choice
 
 BETWEEN = " | "
 """What stands between the right answers of a question."""
@@ -27,7 +27,7 @@ _YES_NO = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiRC:
+class MultiRC(BaseTask):
     """Passages and questions in; words, or yes and no, out."""
 
     version: ClassVar[int] = 1  # raise it when a prompt or a parse changes a score
@@ -41,14 +41,12 @@ class MultiRC:
 
     def __post_init__(self) -> None:
         """Refuse a prompt that does not ask, and an answer that there is not."""
-        check_choices(self, answer=("text", "yes_no"))
+        check_choice("answer", self.answer, ("text", "yes_no"))
         for name in ("{passage}", "{question}"):
             if name not in self.prompt:
                 raise ValueError(f"prompt needs {name} in it, not {self.prompt!r:.60}")
 
-    def examples(
-        self, rows: Iterable[tuple[str, Mapping[str, Any]]], *, training: bool
-    ) -> Iterator[Example]:
+    def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Turn rows into examples; a question without a right answer gives none with ``text``.
 
         Args:

@@ -9,7 +9,7 @@ Score    mm_numeric.evaluation.metrics.numbers
 import json
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +18,7 @@ from mm_numeric.answers import Example, Mark, Number, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.numbers.numerals import find_numerals
 from mm_numeric.registry import unknown
+from mm_numeric.tasks.base import BaseTask, Rows
 
 _DECIMAL = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?"
 _EXPONENT = r"(?:[eE][-+]?[0-9]{1,3}(?![0-9A-Za-z]))?"
@@ -31,10 +32,12 @@ Drawn = tuple[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numbers:
+class Numbers(BaseTask):
     """Questions in, numbers out."""
 
     version: ClassVar[int] = 1  # raise it when a prompt, a parse or what is rendered changes
+
+    report_sections: ClassVar[tuple[str, ...]] = ("numbers",)
 
     bucket_fields: ClassVar[tuple[str, ...]] = ("category",)
     """The fields of a row that tables by bucket are made of."""
@@ -47,9 +50,7 @@ class Numbers:
         if "{question}" not in self.prompt:
             raise ValueError(f"prompt needs {{question}} in it, not {self.prompt!r:.60}")
 
-    def examples(
-        self, rows: Iterable[tuple[str, Mapping[str, Any]]], *, training: bool
-    ) -> Iterator[Example]:
+    def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Turn rows into examples.
 
         Args:

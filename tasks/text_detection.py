@@ -9,7 +9,7 @@ Score    mm_numeric.evaluation.metrics.detection, with the truth in the order of
 """
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,21 +18,23 @@ from mm_numeric.answers import Box, Example, Instance, Instances, Unreadable, Wr
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.row_shapes import (
     around,
-    check_choices,
     clipped,
     instance_row,
     read_id,
     read_image,
     read_instances,
 )
+from mm_numeric.tasks.base import BaseTask, Rows, check_choice
 from mm_numeric.tasks.rendering.word_pages import PageStyle, render_pages
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextDetection:
+class TextDetection(BaseTask):
     """Images in, the shapes of their words out."""
 
     version: ClassVar[int] = 1  # raise it when a prompt, an order or a parse changes a score
+
+    report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
 
     prompt: str = "Locate every word."
     """What is asked with every image."""
@@ -54,12 +56,11 @@ class TextDetection:
 
     def __post_init__(self) -> None:
         """Refuse choices that there are not."""
-        orders = ("raster", "area", "random", "rows")
-        check_choices(self, shape=("polygon", "box"), order=orders, outside=("refuse", "clip"))
+        check_choice("shape", self.shape, ("polygon", "box"))
+        check_choice("order", self.order, ("raster", "area", "random", "rows"))
+        check_choice("outside", self.outside, ("refuse", "clip"))
 
-    def examples(
-        self, rows: Iterable[tuple[str, Mapping[str, Any]]], *, training: bool
-    ) -> Iterator[Example]:
+    def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Turn rows into examples.
 
         Args:
@@ -85,12 +86,14 @@ class TextDetection:
                 size_px=size_px,
             )
 
-    def format(self, answer: Instances, frame: Frame) -> Written:
+    def format(self, answer: Instances, frame: Frame | None = None) -> Written:
         """Write the shapes that are not ignored.
 
         Raises:
             ValueError: If one reaches out of the image.
         """
+        if frame is None:
+            raise ValueError("shapes need the frame that they are written in")
         items = [item for item in answer.items if not item.ignore]
         if self.order == "random":
             random.Random(repr(items)).shuffle(items)
@@ -101,7 +104,7 @@ class TextDetection:
             items = [replace(item, shape=clipped(item.shape, *size)) for item in items]
         return frame.write(items)
 
-    def parse(self, text: str, frame: Frame | None) -> Instances | Unreadable:
+    def parse(self, text: str, frame: Frame | None = None) -> Instances | Unreadable:
         """Read every shape of a text.
 
         Raises:
@@ -128,7 +131,7 @@ class TextDetection:
         """What a rendered image depends on, beside the count and the seed."""
         return asdict(self.page)
 
-    def render(self, folder: Path, count: int, seed: int) -> Path:
+    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
         """Render pages, and return the file of their rows."""
         return render_pages(folder, count, seed, self.page)
 

@@ -29,23 +29,24 @@ MAY_IMPORT = {
     "numbers.vocabulary numbers.spans losses": f"{LEAVES} numbers losses",
     "tasks": "answers geometry numbers.numerals registry tasks",
     "evaluation.metrics": "answers geometry numbers.numerals evaluation.metrics",
-    "config": f"{LEAVES} config losses.spec losses.presets",
+    "config": f"{LEAVES} config losses.spec losses.presets tasks.base",
     "run_folder": f"{LEAVES} config",
     "importers": f"{LEAVES} importers run_folder config data tasks",
     "compat": "",
     "data families baselines models": f"{LEAVES} compat numbers losses config run_folder data "
-    "families baselines models",
+    "families baselines models tasks.base",
     "inference": f"{LEAVES} compat numbers losses config run_folder data families baselines models "
-    "inference",
+    "inference tasks.base",
     "training": f"{LEAVES} compat numbers losses config run_folder {LIBRARY} evaluation.score "
-    "evaluation.metrics",
+    "evaluation.metrics tasks.base",
     "evaluation": f"{LEAVES} numbers losses config run_folder data families baselines models "
     "inference tasks evaluation",
     "comparison": f"{LEAVES} numbers losses config run_folder {LIBRARY} tasks evaluation "
     "comparison",
 }
 """The modules of this package that a room may import, at load or lazily; the first line that
-contains a module holds for it."""
+contains a module holds for it. ``tasks.base`` is the contract of a task: every room that receives a
+task may name it, and no room but ``tasks`` may name a task."""
 
 MAY_NOT_LOAD = {
     LEAVES: TORCH,

@@ -4,23 +4,16 @@ Reads    summary.json, and of every run in it log.jsonl, scores.jsonl, results.j
          where there
 Writes   report.html (self-contained: no script, no request) and report.md (the same numbers)
 
-What belongs to one task only is a function of ``TASKS``: add a line there.
+Chapters for a kind of task are functions that the task names in ``report_sections``.
 """
 
+import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mm_numeric.evaluation.report import (
-    clock_gallery as dials,
-)
-from mm_numeric.evaluation.report import (
-    number_answers as questions,
-)
-from mm_numeric.evaluation.report import (
-    shape_gallery as galleries,
-)
 from mm_numeric.evaluation.report.charts import DotRow, Mark, dot_chart, who
+from mm_numeric.evaluation.report.clock_gallery import Scores
 from mm_numeric.evaluation.report.digit_distribution import beliefs_section
 from mm_numeric.evaluation.report.html import (
     NOTHING,
@@ -44,19 +37,10 @@ from mm_numeric.evaluation.report.results import (
     read_starts,
 )
 from mm_numeric.evaluation.report.steps_to_target import reached_section
+from mm_numeric.registry import REPORT_SECTIONS, choose
+from mm_numeric.tasks.base import task_class
 
 _COLUMNS = 6  # of a table, as many as are seen at once on a laptop
-TASKS: dict[str, Callable[[Path, Mapping[str, Mark], dials.Scores], list[Section]]] = {
-    "arithmetic": questions.sections,
-    "clock": dials.sections,
-    "grounding": galleries.sections,
-    "gsm8k": questions.sections,
-    "mathematics": questions.sections,
-    "multiplication": questions.sections,
-    "numbers": questions.sections,
-    "rjokes": questions.sections,
-    "text_detection": galleries.sections,
-}
 
 
 def write_report(folder: Path) -> tuple[Path, Path]:
@@ -86,8 +70,7 @@ def write_report(folder: Path) -> tuple[Path, Path]:
         beliefs_section(comparison, marks),
     )
     sections += filter(None, more)
-    if summary["task"] in TASKS:
-        sections += TASKS[summary["task"]](folder, marks, scores)
+    sections += _task_sections(summary["task"], folder, marks, scores)
     sections += [_failures(comparison, failures), _facts(comparison)]
     first, *caveats = verdict(comparison)
     count = len(summary["objectives"])
@@ -111,6 +94,24 @@ def write_report(folder: Path) -> tuple[Path, Path]:
     page.write_text(html_page(summary["title"], header, sections), encoding="utf-8")
     markdown.write_text("\n\n".join(part for part in twin if part) + "\n", encoding="utf-8")
     return page, markdown
+
+
+def _task_sections(
+    name: str, folder: Path, marks: Mapping[str, Mark], scores: Scores
+) -> list[Section]:
+    """Return the chapters that a task names in ``report_sections``.
+
+    A report needs no other part of the task: without the module of a task the rest is written.
+    """
+    try:
+        names = task_class(name, "the report").report_sections
+    except ValueError as error:
+        warnings.warn(f"{error} The chapters of the task are left out.", stacklevel=3)
+        return []
+    functions = [
+        choose(n, REPORT_SECTIONS, "report section", f"{name}.report_sections") for n in names
+    ]
+    return [section for write in functions for section in write(folder, marks, scores)]
 
 
 def _seeds(summary: Row) -> str:

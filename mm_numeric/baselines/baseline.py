@@ -18,6 +18,7 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.families.loading import BASELINE, load_weights
 from mm_numeric.numbers.numerals import Numeral, find_numerals
+from mm_numeric.tasks.base import Task
 
 MODULES = "baseline."
 """What the names of the added weights begin with."""
@@ -83,7 +84,7 @@ class Baseline(Family):
             family.fitted = saved["fitted"]
         return family
 
-    def fit(self, task: Any, examples: Sequence[Example]) -> None:
+    def fit(self, task: Task, examples: Sequence[Example]) -> None:
         """Measure the numbers that are trained on, unless the checkpoint knows its own.
 
         Raises:

@@ -181,8 +181,7 @@ def _difference(entry: Mapping[str, Any] | None, unit: str) -> str:
 def _description(config: Config) -> str:
     model = f"{config.model.family} ({config.model.name})"
     question = f"Which objective teaches {model} the task {config.task_name} best?"
-    describe = getattr(config.task, "describe", None)
-    return f"{question} {describe()}" if describe else question
+    return f"{question} {config.task.describe()}".rstrip()
 
 
 def _facts(config: Config, rows: Sequence[Row], folder: Path, test_rows: int) -> dict[str, str]:

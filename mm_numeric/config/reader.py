@@ -4,7 +4,7 @@ Every error names the file, the field, the value that was found, and what is all
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.parsing import read_dataclass, read_yaml, with_override
 from mm_numeric.registry import FAMILIES, HABITS, TASKS, TERMS, choose, unknown
+from mm_numeric.tasks.base import task_class
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 """Where the shipped configs are."""
@@ -101,9 +102,7 @@ def config_from_dict(
     task = raw["task"] if isinstance(raw["task"], Mapping) else {"name": raw["task"]}
     if not isinstance(task.get("name"), str):
         raise ValueError(f"{where}, task.name: name a task. Known: {', '.join(TASKS)}.")
-    task_class = choose(task["name"], TASKS, "task", f"{where}, task.name")
-    if not isinstance(task_class, type) or not is_dataclass(task_class):
-        raise ValueError(f"{where}, task.name: {task['name']!r} is not a dataclass.")
+    cls = task_class(task["name"], f"{where}, task.name")
     options = {key: value for key, value in task.items() if key != "name"}
     model = read_dataclass(ModelConfig, raw["model"], f"{where}, model")
     habit = HABITS.get(model.family, {}).get(task["name"])
@@ -114,7 +113,7 @@ def config_from_dict(
     config = Config(
         title=title,
         task_name=task["name"],
-        task=read_dataclass(task_class, options, f"{where}, task"),
+        task=read_dataclass(cls, options, f"{where}, task"),
         data=read_dataclass(DataConfig, raw["data"], f"{where}, data"),
         model=model,
         parts=parts,

@@ -16,6 +16,7 @@ from mm_numeric.config.parts import LoraSettings, Parts
 from mm_numeric.config.published_results import PUBLISHED
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.registry import unknown
+from mm_numeric.tasks.base import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +156,7 @@ class Config:
     """The file's name without its ending."""
 
     task_name: str
-    task: Any
+    task: Task
     """The task itself, made from the fields of its class."""
 
     data: DataConfig
@@ -182,7 +183,7 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """Return the config as it would be written, every default filled in."""
         parts = {
-            "task": {"name": self.task_name, **asdict(self.task)},
+            "task": {"name": self.task_name, **self.task.options()},
             "data": asdict(self.data),
             "model": asdict(self.model),
             "parts": asdict(self.parts),

@@ -22,6 +22,7 @@ from mm_numeric.families.family import Family, Prompts, Tokens
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, TokenNumber, numbers_in_labels
 from mm_numeric.numbers.vocabulary import NumberVocabulary
+from mm_numeric.tasks.base import Task
 
 BATCH_KEYS = ("labels", "supervised", "spans", "origin")
 """What a training batch holds beside the inputs of the model."""
@@ -70,7 +71,7 @@ class TrainingCollator:
     """
 
     family: Family
-    task: Any
+    task: Task
     vocabulary: NumberVocabulary
     digit_runs: bool = False
     """Read numbers as the published NTIL code does, from the label ids and not the task's marks."""

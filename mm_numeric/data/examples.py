@@ -2,20 +2,19 @@
 
 import glob
 import hashlib
-import inspect
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mm_numeric.answers import EmbeddedImage, Example
 from mm_numeric.config.data import DataSource, Sources, listed
 from mm_numeric.files import rows_or_errors
+from mm_numeric.tasks.base import Task
 
 
 class Found(NamedTuple):
@@ -32,7 +31,7 @@ class Found(NamedTuple):
 
 
 def load_examples(
-    task: Any,
+    task: Task,
     source: Sources,
     cache: Path,
     *,
@@ -70,7 +69,7 @@ def fingerprint(examples: Iterable[Example]) -> str:
 
 
 def examples_and_errors(
-    task: Any,
+    task: Task,
     sources: Sources,
     cache: Path,
     *,
@@ -103,7 +102,7 @@ def examples_and_errors(
             yield None, ValueError(f"{_place(task, source, cache)}: {nothing}; give at least one.")
 
 
-def source_rows(task: Any, source: DataSource, cache: Path) -> Iterator[Found | ValueError]:
+def source_rows(task: Task, source: DataSource, cache: Path) -> Iterator[Found | ValueError]:
     """Yield the rows of a source in their order, and what makes one unusable where it stands."""
     if source.dataset is not None:
         from mm_numeric.data.huggingface import dataset_rows  # which loads `datasets`
@@ -126,7 +125,7 @@ def rows_of_file(file: Path) -> Iterator[Found | ValueError]:
         yield row if isinstance(row, ValueError) else Found(*row, beside=file.parent)
 
 
-def files_of(task: Any, source: DataSource, cache: Path) -> list[Path]:
+def files_of(task: Task, source: DataSource, cache: Path) -> list[Path]:
     """Return the files of a source in the order of their names, rendering them if it asks for it.
 
     Raises:
@@ -147,7 +146,7 @@ def files_of(task: Any, source: DataSource, cache: Path) -> list[Path]:
 
 
 def examples_of_row(
-    task: Any, found: Found | ValueError, source: DataSource, *, training: bool
+    task: Task, found: Found | ValueError, source: DataSource, *, training: bool
 ) -> Iterator[tuple[Any, ValueError | None]]:
     """Yield the examples of one row as ``examples_and_errors`` does; no id is looked at."""
     try:
@@ -167,7 +166,7 @@ def examples_of_row(
             yield example, error
 
 
-def _place(task: Any, source: DataSource, cache: Path) -> str:
+def _place(task: Task, source: DataSource, cache: Path) -> str:
     """Say where rows were looked for."""
     return str(rendered(task, source, cache)) if source.render is not None else source.name
 
@@ -187,20 +186,20 @@ def _refuse_half_characters(where: str, row: dict[str, Any]) -> None:
         ) from None
 
 
-def rendered(task: Any, source: DataSource, cache: Path) -> Path:
+def rendered(task: Task, source: DataSource, cache: Path) -> Path:
     """Return the rows of rendered images, rendering them if they are not in the cache.
 
     Raises:
         ValueError: If the task has no renderer, or none for these categories.
     """
     name = type(task).__name__
-    if not hasattr(task, "render"):
+    assert source.render is not None
+    if task.render_settings is None:
         raise ValueError(f"data.render: the task {name} cannot render; give a path.")
-    render = task.render
-    if source.categories:
-        if "categories" not in inspect.signature(render).parameters:
-            raise ValueError(f"data.categories: the rows of {name} have none; take them out.")
-        render = partial(render, categories=source.categories)
+    if source.categories and not task.categories:
+        raise ValueError(f"data.categories: the rows of {name} have none; take them out.")
+    # Tasks without categories need not accept the argument.
+    categories = [source.categories] if source.categories else []
     made_of = [type(task).__module__, name, task.version, task.render_settings, *source.categories]
     key = json.dumps([*made_of, source.render, source.seed], sort_keys=True)
     folder = cache / f"{name.lower()}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
@@ -209,7 +208,7 @@ def rendered(task: Any, source: DataSource, cache: Path) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=cache))
         try:
-            render(unfinished, source.render, source.seed)
+            task.render(unfinished, source.render, source.seed, *categories)
             unfinished.rename(folder)
         except BaseException as error:
             shutil.rmtree(unfinished, ignore_errors=True)

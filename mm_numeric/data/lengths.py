@@ -11,6 +11,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 from mm_numeric.answers import Example
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.tasks.base import Task
 
 
 class LengthGrouped(Sampler[int]):
@@ -67,7 +68,7 @@ class Fit:
     """What is done with rows that are too long: ``data.max_tokens`` and ``data.too_long``."""
 
     family: Family
-    task: Any
+    task: Task
     max_tokens: int
     too_long: str
 
@@ -116,7 +117,9 @@ class Fit:
         return None
 
 
-def row_tokens(family: Family, task: Any, example: Example, frame: Frame | None) -> tuple[int, int]:
+def row_tokens(
+    family: Family, task: Task, example: Example, frame: Frame | None
+) -> tuple[int, int]:
     """Return how many tokens a row has, and how many of them are its image's.
 
     Where the answer goes to a decoder of its own, the longer of question and answer counts.

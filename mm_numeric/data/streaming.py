@@ -20,6 +20,7 @@ from mm_numeric.answers import Example
 from mm_numeric.config.data import DataConfig, DataSource, listed
 from mm_numeric.data.examples import Found, examples_of_row, files_of, rows_of_file
 from mm_numeric.data.mixing import turns
+from mm_numeric.tasks.base import Task
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ T = TypeVar("T")
 class ExampleStream(IterableDataset[list[Example]]):
     """The micro-batches of one rank, without end."""
 
-    def __init__(self, task: Any, data: DataConfig, *, seed: int | None) -> None:
+    def __init__(self, task: Task, data: DataConfig, *, seed: int | None) -> None:
         """Stream the training rows of a config.
 
         Args:
@@ -164,7 +165,7 @@ def shuffled(rows: Iterable[T], held: int, chance: random.Random) -> Iterator[T]
     yield from buffer
 
 
-def _pieces(task: Any, source: DataSource, cache: Path) -> list[Any]:
+def _pieces(task: Task, source: DataSource, cache: Path) -> list[Any]:
     """Return the files of a source; None stands for a data set."""
     return [None] if source.dataset is not None else list(files_of(task, source, cache))
 

@@ -30,6 +30,7 @@ from mm_numeric.losses.objective import Objective
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.numbers.spans import TokenNumber, numbers_in_answer
 from mm_numeric.numbers.vocabulary import NumberVocabulary
+from mm_numeric.tasks.base import Task
 
 _QUESTIONS_KEPT = 10_000  # of those that were tokenised: most tasks ask the same one
 
@@ -296,7 +297,7 @@ class Family(ABC):
 
     # -- training -----------------------------------------------------------------------------
 
-    def fit(self, task: Any, examples: Sequence[Example]) -> None:  # noqa: B027
+    def fit(self, task: Task, examples: Sequence[Example]) -> None:  # noqa: B027
         """Measure what has to be known of the rows trained on, which most families need not."""
 
     def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:

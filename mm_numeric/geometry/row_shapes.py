@@ -7,18 +7,6 @@ from typing import Any
 
 from mm_numeric.answers import Box, Instance, Instances, Point, Polygon, Shape
 
-
-def check_choices(task: Any, **choices: Sequence[str]) -> None:
-    """Refuse a setting of a task that is not among its choices.
-
-    Raises:
-        ValueError: If one is not.
-    """
-    for name, known in choices.items():
-        if getattr(task, name) not in known:
-            raise ValueError(f"{name} is one of {', '.join(known)}, not {getattr(task, name)!r}")
-
-
 _LONGEST_PX = 1_000_000_000  # of an edge; more is a mistake, and much more no float
 
 

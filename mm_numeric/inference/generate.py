@@ -197,7 +197,8 @@ def prediction(
     answer = config.task.parse(text, frame)
     unreadable = isinstance(answer, Unreadable)
     spans = answer.spans if isinstance(answer, Instances) else ()
-    reads_by = {name: getattr(config.task, name) for name in getattr(config.task, "reads_by", ())}
+    options = config.task.options()
+    reads_by = {name: options[name] for name in config.task.reads_by}
     return {
         "id": example.id,
         "image": None if example.image is None else str(example.image.resolve()),

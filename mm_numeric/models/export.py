@@ -131,7 +131,7 @@ def _loading(family: Family, model: Any, folder: str) -> str:
 
 def _prompt(config: Config, family: Family) -> str:
     """Return what the model is asked, as it reads it."""
-    question = str(getattr(config.task, "prompt", "{question}"))
+    question = str(config.task.options().get("prompt", "{question}"))
     ids = family.question(question, int(family.takes_images))
     said = "One image token stands for those of the image.\n\n" if family.takes_images else ""
     return f"{said}```\n{family.tokenizer.decode(ids)}\n```"

@@ -119,7 +119,7 @@ def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> P
                 * args.world_size,
                 "parameters": parameters(trainer.model),
                 "parts": parts,
-                "task_version": getattr(config.task, "version", 1),
+                "task_version": config.task.version,
                 "seconds": round(time.monotonic() - started, 1),
                 "resumed": resume,
             }

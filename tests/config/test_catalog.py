@@ -29,7 +29,7 @@ SMALL = (
 def test_a_config_trains_and_answers(name, tmp_path):
     small = [*SMALL, f"trainer.output_dir={tmp_path / 'run'}"]
     config = read_config(name, small)
-    if not hasattr(config.task, "render"):
+    if config.task.render_settings is None:
         train_rows, test_rows = (written_rows(config.task_name, tmp_path, n) for n in (16, 4))
         files = [f"data.train={{path: {train_rows}}}", f"data.test={{path: {test_rows}}}"]
         config = read_config(name, [*small, *files])

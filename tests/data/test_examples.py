@@ -16,6 +16,7 @@ from mm_numeric.data.examples import load_examples, rendered
 from mm_numeric.data.images import open_image
 from mm_numeric.files import read_rows
 from mm_numeric.tasks.clock import Clock
+from mm_numeric.tasks.numbers import Numbers
 from mm_numeric.tasks.rendering.clock_faces import FaceStyle
 
 REAL_CLOCKS = Path(__file__).parents[3] / "shared" / "data" / "clocks" / "labels.csv"
@@ -365,9 +366,9 @@ def test_two_processes_may_render_the_same_images(tmp_path):
 
 
 def test_a_task_without_a_renderer_is_told_so(tmp_path):
-    message = r"data\.render: the task object cannot render; give a path\."
+    message = r"data\.render: the task Numbers cannot render; give a path\."
     with pytest.raises(ValueError, match=message):
-        rendered(object(), DataSource(render=2), tmp_path)
+        rendered(Numbers(), DataSource(render=2), tmp_path)
 
 
 @pytest.mark.skipif(not REAL_CLOCKS.is_file(), reason="the real clocks are not here")

@@ -8,13 +8,13 @@ from PIL import Image
 
 from mm_numeric.answers import Example, Mark, Written
 from mm_numeric.numbers.numerals import find_numerals
+from mm_numeric.tasks.base import BaseTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counts:
+class Counts(BaseTask):
     """Questions in, numbers out; about an image or not."""
 
-    version = 1
     scorer = "sums:EXACT"
     prompt: str = "{ask}"
 

@@ -11,6 +11,7 @@ from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.metrics.base import Metric, Scorer, mean_of
 from mm_numeric.numbers.numerals import find_numerals
+from mm_numeric.tasks.base import BaseTask
 
 SUMS = {
     "3+4=": "7",
@@ -25,10 +26,9 @@ SUMS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sums:
+class Sums(BaseTask):
     """Sums in, numbers out; an answer is its text."""
 
-    version = 1
     scorer = "sums:EXACT"
     prompt: str = "{sum}"
 
@@ -51,6 +51,9 @@ class Sums:
 
     def record(self, answer):
         return answer
+
+    def recorded(self, value):
+        return value
 
 
 EXACT = Scorer(

@@ -19,6 +19,7 @@ from mm_numeric.evaluation.check_data.html_page import write_check_page
 from mm_numeric.evaluation.check_data.text import facts, report_text
 from mm_numeric.evaluation.metrics.boxes import iou
 from mm_numeric.evaluation.score import score
+from mm_numeric.tasks.base import BaseTask
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 
@@ -213,7 +214,7 @@ def test_images_that_are_not_here_may_be_said_to_be_of_a_size(tmp_path):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Says:
+class Says(BaseTask):
     """A task whose answer is a text of the config's."""
 
     text: str
@@ -232,6 +233,12 @@ class Says:
 
     def parse(self, text, frame=None):
         return Box(1, 2, 3, 4)
+
+    def record(self, answer):
+        return list(answer.points)
+
+    def recorded(self, value):
+        return Box(*value[0], *value[1])
 
 
 @pytest.mark.parametrize(
