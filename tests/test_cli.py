@@ -120,14 +120,17 @@ def test_what_check_prints_is_the_same_config(capsys, tmp_path):
         (["cp", "clock_tyni", "x.yaml"], "no config 'clock_tyni'."),
         (["cp", "clock_tiny", "no/such/x.yaml"], "no/such: there is no such folder."),
         (["score", "none.jsonl"], "none.jsonl: there is no such file."),
-        (["score", "none.zip"], "none.zip: files of other tools are scored against --truth."),
-        (["score", "r.jsonl", "--lines", "box"], "r.jsonl: files of other tools are scored agai"),
-        (["score", "r.json", "--protocol", "coco_ap"], "files of other tools are scored against"),
+        (["score", "none.zip"], "none.zip: files of other tools require --truth."),
+        (["score", "r.jsonl", "--lines", "box"], "r.jsonl: files of other tools require --truth."),
+        (["score", "r.json", "--protocol", "coco_ap"], "files of other tools require --truth"),
         (["score", "r.jsonl", "--protocol", "coco_ap"], "r.jsonl: there is no such file."),
-        (["score", "r.jsonl", "--ties", "averaged"], "--ties is about --protocol coco_ap"),
-        (["score", "r.jsonl", "--truth", "gt.zip"], "holds its own targets; leave --truth out."),
-        (["score", "r.zip", "--truth", "gt.zip", "--task", "clock"], "leave --truth out."),
-        (["score", "r.zip", "--truth", "gt.zip", "--ties", "averaged"], "--ties is about --prot"),
+        (["score", "r.jsonl", "--ties", "averaged"], "--ties requires --protocol coco_ap."),
+        (
+            ["score", "r.jsonl", "--truth", "gt.zip"],
+            "--truth cannot be combined with --task or a .jsonl",
+        ),
+        (["score", "r.zip", "--truth", "gt.zip", "--task", "clock"], "--truth cannot be combined"),
+        (["score", "r.zip", "--truth", "gt.zip", "--ties", "averaged"], "--ties requires --prot"),
         (["score", "r.zip", "--truth", "gt.zip"], "gt.zip: there is no such file."),
         (["report", "none"], "none/summary.json: there is no such file. Run `mm-numeric compare`"),
     ],
@@ -173,8 +176,8 @@ def test_every_protocol_is_in_the_help(capsys):
     with pytest.raises(SystemExit):
         cli.main(["score", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert f"judged: {', '.join([*PROTOCOLS, COCO_AP])}" in said
-    assert f"hold: {', '.join(LINES)}" in said.replace("holds:", "hold:")
+    assert f"scored: {', '.join([*PROTOCOLS, COCO_AP])}" in said
+    assert f"files: {', '.join(LINES)}" in said
 
 
 def test_a_mistake_is_one_line_of_the_real_command_too(tmp_path):
@@ -216,7 +219,10 @@ def test_train_answers_bad_rows_with_one_line(tmp_path, rows, message):
 def test_cp_copies_and_does_not_overwrite(capsys, tmp_path):
     mine = tmp_path / "mine.yaml"
     assert cli.main(["cp", "clock_tiny", str(mine)]) == 0
-    assert f"`mm-numeric check {mine}` reads it." in capsys.readouterr().out
+    assert (
+        f"copied from clock_tiny.yaml; use it with `mm-numeric check {mine}`"
+        in capsys.readouterr().out
+    )
     assert mine.read_bytes() == (CONFIGS / "clock_tiny.yaml").read_bytes()
     mine.write_text("mine", encoding="utf-8")
     assert f"{mine} exists; name another file." in fails_with(capsys, "cp", "clock_tiny", str(mine))
@@ -228,12 +234,12 @@ def test_cp_copies_settings_of_deepspeed_too(capsys, tmp_path):
     mine = tmp_path / "mine.json"
     assert cli.main(["cp", "zero2", str(mine)]) == 0
     assert mine.read_bytes() == (CONFIGS / "deepspeed" / "zero2.json").read_bytes()
-    assert f"trainer.deepspeed={mine}` takes it." in capsys.readouterr().out
+    assert f"train ... trainer.deepspeed={mine}`" in capsys.readouterr().out
 
 
 def test_images_without_data_are_refused(capsys):
     said = fails_with(capsys, "predict", "--model", "x", "--images", "y")
-    assert "--images says where the images of --data are; give --data too." in said
+    assert "--images is the image folder of --data; add --data or remove --images." in said
 
 
 @pytest.mark.parametrize("option", ["--batch-size", "--max-new-tokens", "--limit"])
@@ -261,7 +267,7 @@ def test_being_stopped_is_no_crash(capsys, monkeypatch):
 
     monkeypatch.setattr(cli, "_ls", stopped)
     assert cli.main(["ls"]) == 130
-    assert capsys.readouterr().err == "mm-numeric: stopped; what was finished is kept.\n"
+    assert capsys.readouterr().err == "mm-numeric: interrupted; finished work is kept.\n"
 
 
 def test_overrides_may_stand_behind_an_option(tmp_path, capsys):

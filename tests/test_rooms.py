@@ -10,7 +10,7 @@ import pytest
 from import_graph import ROOT, graph, imports_of, loaded_by, modules, packages
 
 EDGES = graph()
-LEAVES = "registry parsing files moved answers geometry numbers.numerals"
+LEAVES = "registry parsing files log moved answers geometry numbers.numerals"
 LIBRARY = "data families baselines models inference training"
 TORCH = (":torch", ":transformers", ":accelerate", ":peft", ":deepspeed")
 
@@ -25,9 +25,9 @@ def inside(module, rooms):
 
 
 MAY_IMPORT = {
-    "registry parsing files moved answers geometry numbers.numerals": LEAVES,
+    "registry parsing files log moved answers geometry numbers.numerals": LEAVES,
     "numbers.vocabulary numbers.spans losses": f"{LEAVES} numbers losses",
-    "tasks": "answers geometry numbers.numerals registry tasks",
+    "tasks": "answers geometry log numbers.numerals registry tasks",
     "evaluation.metrics": "answers geometry numbers.numerals evaluation.metrics",
     "config": f"{LEAVES} config losses.spec losses.presets tasks.base",
     "run_folder": f"{LEAVES} config",

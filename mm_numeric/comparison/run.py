@@ -191,7 +191,7 @@ PARENT = "MM_NUMERIC_COMPARE_PARENT"
 """The process that a seed's process belongs to, in its environment."""
 
 
-def end_with_parent() -> None:
+def exit_with_parent() -> None:
     """End this process when the comparison that started it is gone, killed included."""
     parent = os.environ.get(PARENT)
     if parent is None:

@@ -5,8 +5,6 @@ missing, and with ``data.max_tokens`` lengths. Of a stream the first row of each
 others when they are read.
 """
 
-import os
-import sys
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -22,6 +20,7 @@ from mm_numeric.data.images import UnreadableImageError, image_size
 from mm_numeric.data.lengths import TooLongError, row_tokens
 from mm_numeric.data.mixing import mixed_epoch
 from mm_numeric.data.streaming import ExampleStream
+from mm_numeric.log import logger
 
 _NAMED = 3  # rows in a sentence
 
@@ -98,9 +97,9 @@ class TrainingRows:
                     f"{source.name}: every row has more tokens than data.max_tokens "
                     f"{collator.fit.max_tokens}; raise it."
                 )
-        if refused and os.environ.get("RANK", "0") == "0":
+        if refused:
             named = "; ".join(refused[:_NAMED])
-            print(f"mm-numeric: {len(refused)} rows left out: {named}", file=sys.stderr)
+            logger.info("%d rows dropped: %s", len(refused), named)
 
 
 def lengths(collator: TrainingCollator, examples: Sequence[Example]) -> list[int]:

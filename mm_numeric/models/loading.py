@@ -1,6 +1,5 @@
 """The model of a config: where its weights are, and how it is loaded with all that it needs."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from mm_numeric.baselines.baseline import with_baseline
 from mm_numeric.compat import keep_names
 from mm_numeric.config.schema import Config
 from mm_numeric.families.family import Family
+from mm_numeric.log import shows_progress
 from mm_numeric.models.adapters import has_adapters, load_adapted
 from mm_numeric.registry import FAMILIES, choose
 
@@ -65,8 +65,8 @@ def load_model(config: Config, family: Family, source: str) -> Any:
 
 
 def quiet_unless_terminal() -> None:
-    """Show transformers' own progress bars on a terminal only."""
-    if not sys.stderr.isatty():
+    """Disable the progress bars of transformers where ours are not shown either."""
+    if not shows_progress():
         transformers.utils.logging.disable_progress_bar()
 
 

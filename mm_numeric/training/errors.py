@@ -19,12 +19,7 @@ class StoppedError(Exception):
 
 
 class EveryRankError(ValueError):
-    """All ranks end with this sentence; the first one says it."""
-
-    @property
-    def is_said(self) -> bool:
-        """Whether another rank says it."""
-        return os.environ.get("RANK", "0") != "0"
+    """An error that is raised on all ranks; the command line reports it on rank 0 only."""
 
 
 @contextmanager

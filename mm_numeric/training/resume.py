@@ -6,12 +6,12 @@ and its learning rate would be one for other batches.
 
 import json
 import os
-import sys
 from pathlib import Path
 
 from mm_numeric.config.reader import with_trainer
 from mm_numeric.config.schema import Config
 from mm_numeric.files import write_text
+from mm_numeric.log import logger
 
 STEP = "step.json"
 
@@ -61,13 +61,13 @@ def with_same_rows(config: Config, checkpoint: Path) -> Config:
             f"{checkpoint}: a step has {rows} rows, on {step['ranks']} ranks, which {ranks} cannot "
             f"share equally; resume with a number of ranks that divides {rows}."
         )
-    if os.environ.get("RANK", "0") == "0":
-        said = " and ".join(f"trainer.{name} {value}" for name, value in changes.items())
-        print(
-            f"mm-numeric: ranks {ranks}, before {step['ranks']}; {said}, so that a step has "
-            f"{rows} rows as before.",
-            file=sys.stderr,
-        )
+    logger.info(
+        "%d ranks, previously %d; set %s, so that a step keeps its %d rows.",
+        ranks,
+        step["ranks"],
+        " and ".join(f"trainer.{name}={value}" for name, value in changes.items()),
+        rows,
+    )
     return with_trainer(config, **changes)
 
 

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -21,6 +20,7 @@ from mm_numeric.data.collator import has_mixed_modalities, make_collator
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.data.training_set import TrainingRows, lengths
 from mm_numeric.families.family import Family
+from mm_numeric.log import NO_PREFIX, logger, shows_progress
 from mm_numeric.losses.objective import make_term
 from mm_numeric.models.adapters import add_adapters
 from mm_numeric.models.loading import (
@@ -106,8 +106,7 @@ def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> P
         trainer = make_trainer(config, args, examples, family, source)
         assert trainer.parts is not None
         parts = trainer.parts.table(trainer.model)
-        if args.should_save:
-            print(table_text(parts), file=sys.stderr)
+        logger.info("%s", table_text(parts), extra=NO_PREFIX)
 
         def facts() -> dict[str, Any]:
             return {
@@ -214,7 +213,7 @@ def training_arguments(config: Config) -> TrainingArguments:
     settings = {
         "dataloader_pin_memory": not cpu,
         "use_cpu": cpu,  # several ranks on CPUs ask for it
-        "disable_tqdm": not sys.stderr.isatty(),
+        "disable_tqdm": not shows_progress(),
         **config.trainer,
     }
     if settings.get("deepspeed"):
@@ -245,7 +244,7 @@ def training_arguments(config: Config) -> TrainingArguments:
     return args
 
 
-def leave_ranks() -> None:
+def leave_process_group() -> None:
     """End this process's part in distributed work; nothing is done where there is none.
 
     A process group's threads may still need the GIL for the last work that they did. At Python's

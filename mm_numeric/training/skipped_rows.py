@@ -1,11 +1,11 @@
 """Rows that a run skips because their image cannot be read."""
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from mm_numeric.files import write_text
+from mm_numeric.log import ALL_RANKS, logger
 from mm_numeric.training.ranks import Ranks
 
 LEFT_OUT = "left_out.json"  # in a checkpoint
@@ -23,7 +23,7 @@ class LeftOut:
         """Take rows that this rank has left out, and say once of each why."""
         for row in rows.keys() - self.ids - self._new:
             self._new.add(row)
-            print(f"mm-numeric: left out: {rows[row]}", file=sys.stderr)
+            logger.warning("row skipped: %s", rows[row], extra=ALL_RANKS)
 
     def count(self) -> int:
         """Return how many there are by now, on all ranks; all of them have to ask."""

@@ -15,7 +15,7 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from mm_numeric import NumberVocabulary, NumericLossMixin, objective, step_counts
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
-from mm_numeric.training.run import leave_ranks
+from mm_numeric.training.run import leave_process_group
 
 TOKENIZER = tiny_qwen2_tokenizer()
 NUMBERS = NumberVocabulary.from_tokenizer(TOKENIZER)
@@ -141,4 +141,4 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    leave_ranks()
+    leave_process_group()

@@ -8,7 +8,7 @@ from mm_numeric.config.reader import read_config
 from mm_numeric.run_folder import last_checkpoint
 from mm_numeric.training import mixin as doors
 from mm_numeric.training.chunked_head import LEAN_FROM
-from mm_numeric.training.run import leave_ranks, train
+from mm_numeric.training.run import leave_process_group, train
 
 
 def main(files: list[str]) -> None:
@@ -26,4 +26,4 @@ def main(files: list[str]) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1:])
-    leave_ranks()
+    leave_process_group()

@@ -42,7 +42,7 @@ def test_rows_are_kept(
     assert (found["per_device_train_batch_size"], found["gradient_accumulation_steps"]) == wanted
     said = capsys.readouterr().err
     assert bool(said) == (wanted != (size, parts))
-    assert not said or f"so that a step has {saved[1]} rows as before." in said
+    assert not said or f"so that a step keeps its {saved[1]} rows." in said
 
 
 def test_rows_that_cannot_be_shared_are_one_sentence(tmp_path, checkpoint, monkeypatch):

@@ -1,0 +1,126 @@
+"""The logger of this library, its output on stderr, and progress bars.
+
+Each message is one line with the prefix ``mm-numeric:``. On several ranks only rank 0 writes it; a
+record with ``extra=ALL_RANKS`` is written by every rank.
+
+    logger.info("%d rows skipped", count)
+    logger.error("%s", error, extra=ALL_RANKS)
+    for batch in progress(batches, desc="scoring", unit="batch"): ...
+"""
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+ALL_RANKS = {"all_ranks": True}
+"""Pass as ``extra`` to write a message on every rank."""
+
+NO_PREFIX = {"prefix": ""}
+"""Pass as ``extra`` to write a table without the prefix."""
+
+_PACKAGE = Path(__file__).resolve().parent
+
+logger = logging.getLogger("mm_numeric")
+
+
+def rank() -> int:
+    """Return the rank of this process as set by the launcher, 0 without one."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def set_verbosity(*, verbose: bool = False, quiet: bool = False) -> None:
+    """Set the level of the logger: INFO by default, DEBUG if verbose, ERROR if quiet."""
+    logger.setLevel(logging.ERROR if quiet else logging.DEBUG if verbose else logging.INFO)
+
+
+def shows_progress() -> bool:
+    """Return True if progress bars are shown: rank 0, stderr is a terminal, and not quiet."""
+    return rank() == 0 and logger.isEnabledFor(logging.INFO) and sys.stderr.isatty()
+
+
+def progress(
+    iterable: Iterable[Any] | None = None,
+    *,
+    desc: str,
+    unit: str,
+    total: int | None = None,
+    initial: int = 0,
+) -> "tqdm[Any]":
+    """Return a tqdm bar that appears after one second and only where ``shows_progress``.
+
+    Args:
+        iterable: What to iterate over; None to call ``update`` by hand.
+        desc: Label in front of the bar.
+        unit: Name of one item, such as ``row``.
+        total: Number of items, where ``iterable`` has no length.
+        initial: Number of items that are done before the bar starts.
+    """
+    from tqdm import tqdm  # not at import: the command line starts without it
+
+    return tqdm(
+        iterable,
+        desc=desc,
+        unit=unit,
+        total=total,
+        initial=initial,
+        delay=1,
+        disable=not shows_progress(),
+    )
+
+
+@contextmanager
+def warnings_as_messages() -> Iterator[None]:
+    """Log each FutureWarning of this library once, as a message without a source line.
+
+    Warnings of other libraries are shown as Python shows them.
+    """
+    logged = set[str]()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", category=FutureWarning, module=r"mm_numeric(\.|$)")
+        show_others = warnings.showwarning
+
+        def show(
+            message: Warning | str, category: type[Warning], filename: str, *rest: Any, **named: Any
+        ) -> None:
+            ours = _PACKAGE in Path(filename).resolve().parents
+            if not (ours and issubclass(category, FutureWarning)):
+                show_others(message, category, filename, *rest, **named)
+            elif str(message) not in logged:
+                logged.add(str(message))
+                logger.warning("%s", message)
+
+        warnings.showwarning = show
+        yield
+
+
+class _StderrHandler(logging.Handler):
+    """Writes to the current ``sys.stderr``, above any progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        tqdm = sys.modules.get("tqdm")
+        write = print if tqdm is None else tqdm.tqdm.write
+        write(self.format(record), file=sys.stderr)
+
+
+def _is_for_this_rank(record: logging.LogRecord) -> bool:
+    return rank() == 0 or bool(record.__dict__.get("all_ranks"))
+
+
+if not logger.handlers:
+    _handler = _StderrHandler()
+    _handler.setFormatter(
+        logging.Formatter("%(prefix)s%(message)s", defaults={"prefix": "mm-numeric: "})
+    )
+    _handler.addFilter(_is_for_this_rank)
+    logger.addHandler(_handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
