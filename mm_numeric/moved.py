@@ -1,9 +1,18 @@
-"""Old import paths that a config may contain, and the new path of each; removed after one release.
+"""Old names that are still accepted: import paths, arguments and their values.
 
-``registry.load`` reads this table: an old path still loads, with a warning that prints the new one.
+Every use of an old name works as before and gives a ``FutureWarning`` with the new name. The old
+names are removed in version 0.3.
 """
 
-MOVED_MODULES: dict[str, str] = {
+import functools
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+_Target = TypeVar("_Target", bound=Callable[..., Any])
+
+MOVED_MODULES: Mapping[str, str] = {
     "mm_numeric.evaluation.bootstrap": "mm_numeric.evaluation.metrics.bootstrap",
     "mm_numeric.evaluation.boxes": "mm_numeric.evaluation.metrics.boxes",
     "mm_numeric.evaluation.coco_ap": "mm_numeric.evaluation.metrics.coco_ap",
@@ -27,3 +36,58 @@ MOVED_MODULES: dict[str, str] = {
     "mm_numeric.losses.shapes": "mm_numeric.losses.terms.boxes_and_times",
     "mm_numeric.losses.targets": "mm_numeric.losses.terms.soft_targets",
 }
+"""Old module path to new module path; ``registry.load`` reads this table."""
+
+
+def warn_renamed(where: str, old: str, new: str) -> None:
+    """Warn that a setting or an argument has another name."""
+    message = f"{where}: {old} is now {new}; the old name stops working in 0.3."
+    warnings.warn(message, FutureWarning, stacklevel=3)
+
+
+@dataclass(frozen=True)
+class RenamedSettings:
+    """Renamed settings of one config section, or renamed arguments of one class or function."""
+
+    names: Mapping[str, str]
+    """Old name to new name."""
+
+    values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By new name: old value to new value."""
+
+    def translate(self, name: str, value: Any) -> tuple[str, Any]:
+        """Return a setting under its new name and with its new value."""
+        name = self.names.get(name, name)
+        return name, self.values.get(name, {}).get(value, value) if type(value) is str else value
+
+    def update(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings under their new names, without warnings: for files written by 0.1."""
+        return dict(self.translate(name, value) for name, value in settings.items())
+
+    def accept_old_arguments(self, target: _Target) -> _Target:
+        """Make a function, or the constructor of a class, accept the old keyword arguments."""
+        function: Any = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
+        called = target.__name__
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **self.translate_arguments(called, kwargs))
+
+        if isinstance(target, type):
+            target.__init__ = wrapper  # type: ignore[misc]
+            return target
+        return wrapper  # type: ignore[return-value]
+
+    def translate_arguments(self, called: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return keyword arguments under their new names, with a warning for each old one."""
+        if kwargs.keys().isdisjoint(self.names) and kwargs.keys().isdisjoint(self.values):
+            return kwargs
+        translated: dict[str, Any] = {}
+        for name, value in kwargs.items():
+            new_name, new_value = self.translate(name, value)
+            if new_name in translated or (new_name != name and new_name in kwargs):
+                raise ValueError(f"{called}: {name} is the old name of {new_name}; pass one.")
+            if (new_name, new_value) != (name, value):
+                warn_renamed(called, f"{name}={value!r}", f"{new_name}={new_value!r}")
+            translated[new_name] = new_value
+        return translated

@@ -3,7 +3,7 @@
 import math
 import types
 import typing
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -61,19 +61,32 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return raw
 
 
-def with_override(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
+def with_override(
+    raw: Mapping[str, Any],
+    override: str,
+    translate: Callable[[Mapping[str, Any], str, Any, str], tuple[str, Any]] | None = None,
+) -> dict[str, Any]:
     """Return settings with one changed, given as ``data.train.seed=3``.
 
-    A name where a mapping is meant (``objective: ntil``) becomes that mapping's preset or name, so
-    that ``objective.weight=0.8`` works on it.
+    A string in place of a mapping (``objective: ntil``) first becomes a mapping with that preset or
+    name, so that ``objective.weight=0.8`` can be applied to it.
+
+    Args:
+        raw: The settings; they are not changed.
+        override: Dotted path, ``=`` and the value as YAML.
+        translate: Returns the path and the value to set, given the settings, the path, the value
+            and the override.
 
     Raises:
-        ValueError: If there is no ``=``, or the path leads through something that has no settings.
+        ValueError: If there is no ``=``, or the path leads through a value that has no settings.
     """
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise ValueError(f"{override}: write an override as name.of.setting=value.")
-    return with_setting(raw, path, parse_yaml(text, override), override)
+    value = parse_yaml(text, override)
+    if translate is not None:
+        path, value = translate(raw, path, value, override)
+    return with_setting(raw, path, value, override)
 
 
 def with_setting(raw: Mapping[str, Any], path: str, value: Any, where: str) -> dict[str, Any]:

@@ -238,7 +238,7 @@ def _look_at_answer(checkup: Checkup, trained: Trained, text: str, answer: Token
         checkup.fault(
             "answers that stop early",
             f"{where}: the answer {text!r:.60} holds {name}, which ends generation.",
-            "Change the answer's text, or the layout of model.coordinates.",
+            "Change the answer's text, or the format of model.coordinates.",
         )
     elif (decoded := family.text(answer.ids)) != text:
         checkup.fault(
@@ -328,7 +328,7 @@ def _take_notes(report: DataReport) -> None:
     if left:
         report.notes.append(
             f"{left} digits of answers are in no marked number: cross-entropy alone trains them. "
-            "objective.numbers: all takes those in that tokens show."
+            "objective.numbers_from: text includes every number in the tokens."
         )
     wide = sum(checkup.wide_tokens for checkup in checkups)
     if wide:

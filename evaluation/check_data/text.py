@@ -103,14 +103,14 @@ def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
         "none": "as they are",
     }
     yield "images are", settings[resize.kind]
-    top = "the pixels of the image" if coordinates.top is None else str(coordinates.top)
+    top = "the pixels of the image" if coordinates.max_value is None else str(coordinates.max_value)
     decimals = f", {coordinates.decimals} decimals" if coordinates.decimals else ""
     last = "" if coordinates.clamp == "inclusive" else ", the last step left out"
     yield (
         "places are",
         f"0 to {top}{last}{decimals}, of the image as "
-        f"{'seen' if coordinates.space == 'seen' else 'in its file'}, "
-        f"{'x' if coordinates.order == 'xy' else 'y'} first, layout {coordinates.layout}",
+        f"{'resized' if coordinates.space == 'resized' else 'in its file'}, "
+        f"{'x' if coordinates.order == 'xy' else 'y'} first, format {coordinates.format}",
     )
     steps = [max(t.frame.step_px) for c in report.checkups for t in c.trained if t.frame]
     if steps:

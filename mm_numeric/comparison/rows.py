@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mm_numeric.config.baseline import check_baseline
+from mm_numeric.config.names import row_name, value_name
 from mm_numeric.config.reader import config_from_dict, find_config, read_config, read_objective
 from mm_numeric.config.schema import Config, NamedObjective, plain
 from mm_numeric.parsing import with_setting
@@ -28,7 +29,7 @@ _COMPARISON_SETS = ("compare", "data.test", "trainer.seed", "trainer.output_dir"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ComparisonRow:
     """One row of a comparison."""
 
     config: Config
@@ -57,7 +58,7 @@ class _Draft:
     """What its settings are called; None for the name of the row."""
 
 
-def compared_rows(config: Config, where: str = "config") -> list[Row]:
+def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     """Return what a config compares, the control behind the first row and with its settings.
 
     Args:
@@ -84,7 +85,7 @@ def compared_rows(config: Config, where: str = "config") -> list[Row]:
         own = _with_settings(config, objective, draft)
         called = f"{WARM_START}_{draft.called or objective.name}"
         start = starts.setdefault(_start(own), called)
-        rows.append(Row(config=own, settings=draft.settings, warm_start=start))
+        rows.append(ComparisonRow(config=own, settings=draft.settings, warm_start=start))
     _refuse_names(rows, list(starts.values()), where)
     return rows
 
@@ -121,9 +122,7 @@ def _listed(value: Any, where: str) -> _Draft:
         if "model.baseline" in settings:
             raise ValueError(f"{where}: baseline, and model.baseline in `with`; take one out.")
         settings = {**settings, "model.baseline": baseline}
-        short = str(baseline.get("name") if isinstance(baseline, Mapping) else baseline)
-        named = read_objective(objective, where).name
-        objective.setdefault("name", short if named == "ce" else f"{short}_{named}")
+        objective["name"] = row_name(value)
     return _Draft(objective=objective, where=where, settings=settings)
 
 
@@ -183,17 +182,8 @@ def _values(axis: str, values: Any, axes: list[str], where: str) -> list[tuple[s
                 f"{where}.{axis}: {value!r:.60} makes no name for a row; write the axis as a "
                 "mapping from names to values."
             )
-        text = value if isinstance(value, str) else json.dumps(value, default=str)
-        named.append((f"{_short(axis, axes)}_{text}", value))
+        named.append((value_name(axis, value, axes), value))
     return named
-
-
-def _short(axis: str, axes: list[str]) -> str:
-    """Return the last words of an axis, as few as no other axis ends with."""
-    words = axis.split(".")
-    ends = (".".join(words[-count:]) for count in range(1, len(words) + 1))
-    others = [f".{other}" for other in axes if other != axis]
-    return next((end for end in ends if not any(o.endswith(f".{end}") for o in others)), axis)
 
 
 def _with_settings(config: Config, objective: NamedObjective, draft: _Draft) -> Config:
@@ -205,7 +195,7 @@ def _with_settings(config: Config, objective: NamedObjective, draft: _Draft) -> 
     if not draft.settings:
         if config.model.baseline is not None:
             remedy = "give rows a baseline each, or train without a comparison (compare=null)"
-            check_baseline(config.model, objective.spec, config.parts, draft.where, remedy)
+            check_baseline(config.model, objective.spec, config.modules, draft.where, remedy)
         return replace(config, objective=objective, compare=None)
     raw = replace(config, objective=objective, compare=None).to_dict()
     for path, value in draft.settings.items():
@@ -221,7 +211,7 @@ def _start(config: Config) -> str:
     return json.dumps(parts, sort_keys=True)
 
 
-def _refuse_names(rows: list[Row], starts: list[str], where: str) -> None:
+def _refuse_names(rows: list[ComparisonRow], starts: list[str], where: str) -> None:
     """Refuse names that cannot be those of folders, all different.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mm_numeric.comparison.rows import Row, compared_rows
+from mm_numeric.comparison.rows import ComparisonRow, compared_rows
 from mm_numeric.config.data import Sources, listed
 from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.metrics.base import Metric, taken
@@ -184,7 +184,9 @@ def _description(config: Config) -> str:
     return f"{question} {config.task.describe()}".rstrip()
 
 
-def _facts(config: Config, rows: Sequence[Row], folder: Path, test_rows: int) -> dict[str, str]:
+def _facts(
+    config: Config, rows: Sequence[ComparisonRow], folder: Path, test_rows: int
+) -> dict[str, str]:
     """Say how the comparison was made, in the order in which it is printed."""
     assert config.compare is not None
     first = rows[0]
@@ -219,7 +221,7 @@ def _facts(config: Config, rows: Sequence[Row], folder: Path, test_rows: int) ->
     }
 
 
-def _other_settings(rows: Sequence[Row]) -> str:
+def _other_settings(rows: Sequence[ComparisonRow]) -> str:
     """Say which rows have settings of their own, and what they go on from."""
     found: dict[str, list[str]] = {}
     for row in rows:

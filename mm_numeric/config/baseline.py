@@ -37,14 +37,14 @@ def read_baseline(value: Any, where: str) -> Chosen:
 
 
 def check_baseline(
-    model: Any, objective: Any, parts: Any, where: str, remedy: str = "set objective to ce"
+    model: Any, objective: Any, modules: Any, where: str, remedy: str = "set objective to ce"
 ) -> None:
     """Refuse what a baseline cannot be trained with.
 
     Args:
         model: The ``ModelConfig`` with the baseline.
         objective: The ``ObjectiveSpec`` that it is trained on.
-        parts: What is done with each part of the model.
+        modules: The ``ModulesConfig`` of the run.
         where: The config, for errors.
         remedy: What to do about an objective that it cannot have.
 
@@ -62,9 +62,9 @@ def check_baseline(
         raise ValueError(
             f"{where}, model.digits: {name} reads every digit by itself; leave merged out."
         )
-    for part in kind.new_parts:
-        if parts.of(part).how != "trained":
+    for module in kind.new_parts:
+        if modules.of(module).how != "trained":
             raise ValueError(
-                f"{where}, parts.{part}: {name} adds new weights to the {part}, which would stay "
-                f"as they are drawn and not be saved; set `parts: {{{part}: trained}}`."
+                f"{where}, modules.{module}: {name} adds new weights to the {module}, which would "
+                f"stay at random values and not be saved; set `modules: {{{module}: trained}}`."
             )

@@ -140,7 +140,7 @@ class DataConfig:
         if len({source.weight is None for source in sources}) > 1:
             raise ValueError("train: give each source a weight, or none of them")
 
-    def refuse_trainer(self, trainer: Mapping[str, Any], where: str) -> None:
+    def check_trainer(self, trainer: Mapping[str, Any], where: str) -> None:
         """Refuse settings of the trainer that a stream cannot be trained with.
 
         Raises:

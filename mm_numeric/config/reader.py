@@ -11,8 +11,9 @@ from typing import Any
 from mm_numeric.config.baseline import check_baseline
 from mm_numeric.config.data import DataConfig, EvaluateConfig
 from mm_numeric.config.data import DataSource as DataSource
-from mm_numeric.config.parts import read_lora, read_parts
-from mm_numeric.config.renamed import with_new_names
+from mm_numeric.config.modules import read_lora, read_modules
+from mm_numeric.config.names import objective_name
+from mm_numeric.config.renamed import with_new_names, with_overrides
 from mm_numeric.config.schema import (
     CompareConfig,
     Config,
@@ -21,31 +22,32 @@ from mm_numeric.config.schema import (
     PredictConfig,
 )
 from mm_numeric.config.training_arguments import OURS, check_trainer_settings
-from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
+from mm_numeric.geometry.coordinates import COORDINATES, RENAMED, Coordinates
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec
-from mm_numeric.parsing import read_dataclass, read_yaml, with_override
+from mm_numeric.parsing import read_dataclass, read_yaml
 from mm_numeric.registry import FAMILIES, HABITS, TASKS, TERMS, choose, unknown
 from mm_numeric.tasks.base import task_class
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-"""Where the shipped configs are."""
+"""Folder of the shipped configs."""
+
+_REQUIRED = ("task", "data", "model", "trainer")
+_SECTIONS = (*_REQUIRED, "modules", "lora", "objective", "predict", "evaluate", "compare")
 
 
 def read_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a config file strictly.
 
     Args:
-        name: A file, or the name of a shipped config.
+        name: Path of a file, or name of a shipped config.
         overrides: ``trainer.learning_rate=1.0e-4`` and the like, applied before reading.
 
     Raises:
-        ValueError: One sentence about the first thing that is wrong.
+        ValueError: If a setting is unknown, missing or invalid; the message names the first one.
     """
     path = find_config(name)
-    raw = read_yaml(path)
-    for override in overrides:
-        raw = with_override(raw, override)
+    raw = with_overrides(read_yaml(path), overrides, path.name)
     return config_from_dict(raw, where=path.name, title=path.stem)
 
 
@@ -81,78 +83,78 @@ def config_from_dict(
         ValueError: If a setting is unknown, missing or invalid.
     """
     raw = with_new_names(raw, where, warn=not stored)
-    known = [
-        "task",
-        "data",
-        "model",
-        "parts",
-        "lora",
-        "objective",
-        "trainer",
-        "predict",
-        "evaluate",
-        "compare",
-    ]
     for key in raw:
-        if key not in known:
-            raise unknown(key, known, "setting", where)
-    for key in ("task", "data", "model", "trainer"):
+        if key not in _SECTIONS:
+            raise unknown(key, _SECTIONS, "setting", where)
+    for key in _REQUIRED:
         if raw.get(key) is None:
             raise ValueError(f"{where}: the setting {key!r} is missing.")
-    task = raw["task"] if isinstance(raw["task"], Mapping) else {"name": raw["task"]}
-    if not isinstance(task.get("name"), str):
-        raise ValueError(f"{where}, task.name: name a task. Known: {', '.join(TASKS)}.")
-    cls = task_class(task["name"], f"{where}, task.name")
-    options = {key: value for key, value in task.items() if key != "name"}
     model = read_dataclass(ModelConfig, raw["model"], f"{where}, model")
-    habit = HABITS.get(model.family, {}).get(task["name"])
-    if habit is not None:
-        options.setdefault("prompt", habit)
-    predict, evaluate, compare = raw.get("predict"), raw.get("evaluate"), raw.get("compare")
-    parts = read_parts(raw.get("parts"), f"{where}, parts")
+    task_name, task = _read_task(raw["task"], model.family, f"{where}, task")
+    modules = read_modules(raw.get("modules"), f"{where}, modules")
+    predict = raw.get("predict")
     config = Config(
         title=title,
-        task_name=task["name"],
-        task=read_dataclass(cls, options, f"{where}, task"),
+        task_name=task_name,
+        task=task,
         data=read_dataclass(DataConfig, raw["data"], f"{where}, data"),
         model=model,
-        parts=parts,
-        lora=read_lora(raw.get("lora"), parts, f"{where}, lora"),
+        modules=modules,
+        lora=read_lora(raw.get("lora"), modules, f"{where}, lora"),
         objective=read_objective(raw.get("objective", "ce"), f"{where}, objective"),
         trainer={**OURS, **check_trainer_settings(raw["trainer"], f"{where}, trainer")},
         predict=read_dataclass(
             PredictConfig, {} if predict is None else predict, f"{where}, predict"
         ),
-        evaluate=None
-        if evaluate is None
-        else read_dataclass(EvaluateConfig, evaluate, f"{where}, evaluate"),
-        compare=None
-        if compare is None
-        else read_dataclass(CompareConfig, compare, f"{where}, compare"),
+        evaluate=_read_optional(EvaluateConfig, raw.get("evaluate"), f"{where}, evaluate"),
+        compare=_read_optional(CompareConfig, raw.get("compare"), f"{where}, compare"),
     )
-    if config.model.family not in FAMILIES and ":" not in config.model.family:
-        raise unknown(config.model.family, FAMILIES, "family", f"{where}, model.family")
-    if config.model.coordinates is not None:
-        read_coordinates(config.model.coordinates, f"{where}, model.coordinates")
-    if model.quantize is not None and not parts.adapted:
+    _check_model(config, where)
+    if not config.trainer.get("output_dir"):
+        raise ValueError(f"{where}, trainer.output_dir: set the folder of the run.")
+    config.data.check_trainer(config.trainer, where)
+    if config.compare:
+        check_trainer_settings(config.compare.warm_start, f"{where}, compare.warm_start")
+    return config
+
+
+def _read_task(raw: Any, family: str, where: str) -> tuple[str, Any]:
+    """Return the name of a task and the task itself."""
+    options = dict(raw) if isinstance(raw, Mapping) else {"name": raw}
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise ValueError(f"{where}.name: name a task. Known: {', '.join(TASKS)}.")
+    cls = task_class(name, f"{where}.name")
+    prompt = HABITS.get(family, {}).get(name)
+    if prompt is not None:
+        options.setdefault("prompt", prompt)
+    return name, read_dataclass(cls, options, where)
+
+
+def _read_optional(section: type, raw: Any, where: str) -> Any:
+    """Read a section of a config; None if the config does not have it."""
+    return None if raw is None else read_dataclass(section, raw, where)
+
+
+def _check_model(config: Config, where: str) -> None:
+    """Check the section ``model`` together with the settings that it depends on."""
+    model = config.model
+    if model.family not in FAMILIES and ":" not in model.family:
+        raise unknown(model.family, FAMILIES, "family", f"{where}, model.family")
+    if model.coordinates is not None:
+        read_coordinates(model.coordinates, f"{where}, model.coordinates")
+    if model.quantize is not None and not config.modules.adapted:
         raise ValueError(
-            f"{where}, model.quantize: quantised weights cannot be trained; adapt a part, such as "
-            "`parts: {language: adapted}`, or take quantize out."
+            f"{where}, model.quantize: quantised weights cannot be trained; adapt a module, such "
+            "as `modules: {language: adapted}`, or remove quantize."
         )
     if model.baseline is not None:
-        check_baseline(model, config.objective.spec, parts, where)
+        check_baseline(model, config.objective.spec, config.modules, where)
         if config.data.stream:
             raise ValueError(
-                f"{where}, data.stream: a baseline is fitted to all training answers before it is "
-                "trained; leave stream out, or model.baseline."
+                f"{where}, data.stream: a baseline is fitted to all training answers before "
+                "training; remove stream or model.baseline."
             )
-    if not config.trainer.get("output_dir"):
-        raise ValueError(f"{where}, trainer.output_dir: name the folder that the run is kept in.")
-    config.data.refuse_trainer(config.trainer, where)
-    if config.compare:
-        warm_where = f"{where}, compare.warm_start"
-        check_trainer_settings(config.compare.warm_start, warm_where)
-    return config
 
 
 def read_objective(value: Any, where: str) -> NamedObjective:
@@ -167,14 +169,12 @@ def read_objective(value: Any, where: str) -> NamedObjective:
     options = {"preset": value} if isinstance(value, str) else value
     if not isinstance(options, Mapping):
         raise ValueError(f"{where}: name a preset ({', '.join(PRESETS)}) or give a mapping.")
-    options = dict(options)
-    preset = options.pop("preset", "ce")
-    base = choose(str(preset), PRESETS, "objective", where)
+    name = objective_name(options)
+    options = {key: option for key, option in options.items() if key != "name"}
+    preset = str(options.pop("preset", "ce"))
+    base = choose(preset, PRESETS, "objective", where)
     if not isinstance(base, ObjectiveSpec):
         raise ValueError(f"{where}: {preset!r} is not an ObjectiveSpec.")
-    changes = [f"{k}_{v}" for k, v in options.items() if k not in ("name", "terms")]
-    changes += ["terms"] if "terms" in options else []
-    name = str(options.pop("name", "_".join([str(preset), *changes])))
     fields = asdict(base)
     fields.update(options)
     spec = read_dataclass(ObjectiveSpec, fields, where)
@@ -195,7 +195,7 @@ def read_coordinates(value: Any, where: str) -> Coordinates:
     options = {"preset": value} if isinstance(value, str) else value
     if not isinstance(options, Mapping):
         raise ValueError(f"{where}: name one of {', '.join(COORDINATES)}, or give a mapping.")
-    options = dict(options)
+    options = RENAMED.update(options)
     base = asdict(Coordinates())
     if "preset" in options:
         preset = str(options.pop("preset"))

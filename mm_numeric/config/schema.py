@@ -12,7 +12,7 @@ import yaml
 
 from mm_numeric.config.data import DataConfig, EvaluateConfig
 from mm_numeric.config.data import DataSource as DataSource
-from mm_numeric.config.parts import LoraSettings, Parts
+from mm_numeric.config.modules import LoraSettings, ModulesConfig
 from mm_numeric.config.published_results import PUBLISHED
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.registry import unknown
@@ -161,9 +161,9 @@ class Config:
 
     data: DataConfig
     model: ModelConfig
-    parts: Parts
+    modules: ModulesConfig
     lora: LoraSettings | None
-    """None where no part is adapted."""
+    """None if no module is adapted."""
 
     objective: NamedObjective
     trainer: Mapping[str, Any]
@@ -182,11 +182,11 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the config as it would be written, every default filled in."""
-        parts = {
+        sections = {
             "task": {"name": self.task_name, **self.task.options()},
             "data": asdict(self.data),
             "model": asdict(self.model),
-            "parts": asdict(self.parts),
+            "modules": asdict(self.modules),
             "lora": asdict(self.lora) if self.lora else None,
             "objective": {"name": self.objective.name, **asdict(self.objective.spec)},
             "trainer": dict(self.trainer),
@@ -194,7 +194,7 @@ class Config:
             "evaluate": asdict(self.evaluate) if self.evaluate else None,
             "compare": asdict(self.compare) if self.compare else None,
         }
-        return plain(parts)
+        return plain(sections)
 
     def to_yaml(self) -> str:
         """Return the config as YAML that reads back to the same config."""

@@ -76,7 +76,7 @@ class TrainingCollator:
     digit_runs: bool = False
     """Read numbers as the published NTIL code does, from the label ids and not the task's marks."""
 
-    thousands: bool = False
+    thousands_separators: bool = False
     """Read 1,234 as one number where the task has not marked it."""
 
     every_number: bool = False
@@ -179,7 +179,9 @@ class TrainingCollator:
             raise ValueError(f"{example.where}: {error}") from error
         if self.every_number:
             marked = {position for number in numbers for position in number.positions}
-            found = numbers_in_labels(answer.ids, self.vocabulary, thousands=self.thousands)
+            found = numbers_in_labels(
+                answer.ids, self.vocabulary, thousands_separators=self.thousands_separators
+            )
             numbers += [number for number in found if marked.isdisjoint(number.positions)]
         return answer, sorted(numbers, key=lambda number: number.positions)
 
@@ -246,8 +248,8 @@ def make_collator(config: Config, family: Family) -> TrainingCollator:
         config.task,
         family.vocabulary(),
         digit_runs=spec.digit_runs,
-        thousands=spec.thousands,
-        every_number=spec.numbers == "all",
+        thousands_separators=spec.thousands_separators,
+        every_number=spec.numbers_from == "text",
         skip_unreadable_images=config.data.on_bad_image == "skip",
         fit=None
         if data.max_tokens is None

@@ -51,7 +51,7 @@ class Reading(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class CoordinateFormat:
     """How shapes are written: box, polygon or point, alone or in a list."""
 
     open: str = ""
@@ -235,16 +235,16 @@ class Layout:
         return text
 
 
-LAYOUTS: Mapping[str, Layout] = {
-    "brackets": Layout(open="[", close="]", label_close=" "),
-    "parentheses": Layout(
+COORDINATE_FORMATS: Mapping[str, CoordinateFormat] = {
+    "brackets": CoordinateFormat(open="[", close="]", label_close=" "),
+    "parentheses": CoordinateFormat(
         point_open="(",
         point_close=")",
         between_numerals=",",
         between_points=",",
         label_close=" ",
     ),
-    "qwen_vl": Layout(
+    "qwen_vl": CoordinateFormat(
         open="<|box_start|>",
         close="<|box_end|>",
         polygon_open="<|quad_start|>",
@@ -257,7 +257,7 @@ LAYOUTS: Mapping[str, Layout] = {
         label_close="<|object_ref_end|>",
         between="",
     ),
-    "json": Layout(
+    "json": CoordinateFormat(
         open='"bbox_2d": [',
         close="]",
         polygon_open='"poly_2d": [',
@@ -272,7 +272,7 @@ LAYOUTS: Mapping[str, Layout] = {
         quoted=True,
         nothing="[]",
     ),
-    "json_box_2d": Layout(
+    "json_box_2d": CoordinateFormat(
         open='"box_2d": [',
         close="]",
         polygon_open='"poly_2d": [',
@@ -287,7 +287,7 @@ LAYOUTS: Mapping[str, Layout] = {
         quoted=True,
         nothing="[]",
     ),
-    "loc": Layout(
+    "loc": CoordinateFormat(
         between_numerals="",
         between_points="",
         label_open=" ",

@@ -10,19 +10,28 @@ one of ``COORDINATES`` as its habit and can be told any other.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mm_numeric.geometry.coordinate_formats import LAYOUTS, Layout
+from mm_numeric.geometry.coordinate_formats import COORDINATE_FORMATS, CoordinateFormat
+from mm_numeric.moved import RenamedSettings
+
+RENAMED_PRESETS: Mapping[str, str] = {"pixels_seen": "pixels_resized"}
+RENAMED = RenamedSettings(
+    {"layout": "format", "top": "max_value"},
+    {"space": {"seen": "resized"}, "preset": RENAMED_PRESETS},
+)
 
 
+@RENAMED.accept_old_arguments
 @dataclass(frozen=True, kw_only=True)
 class Coordinates:
-    """One way to write coordinates."""
+    """How coordinates are written: reference image, range, rounding, order and text format."""
 
-    space: str = "seen"
-    """seen: the image as the model is shown it, resized and padded; original: as the file has
-    it."""
+    space: str = "resized"
+    """``resized``: relative to the image after resizing and padding. ``original``: relative to the
+    image in the file."""
 
-    top: int | None = None
-    """What the far edge of the image is written as: 1, 999, 1000, 1023. None: its pixels."""
+    max_value: int | None = None
+    """Value of the right and bottom edge: 1 to 1,000,000, usually 1, 999, 1000 or 1023. None: the
+    edge's position in pixels."""
 
     decimals: int = 0
     """Digits behind the point."""
@@ -36,39 +45,42 @@ class Coordinates:
     order: str = "xy"
     """xy or yx: which coordinate of a point is written first."""
 
-    layout: str = "brackets"
-    """A key of ``mm_numeric.geometry.coordinate_formats.LAYOUTS``: the text around the numbers."""
+    format: str = "brackets"
+    """Text around the numbers: a key of ``coordinate_formats.COORDINATE_FORMATS``."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be read back."""
         choices = {
-            "space": ("seen", "original"),
+            "space": ("resized", "original"),
             "clamp": ("inclusive", "exclusive"),
             "rounding": ("round", "floor"),
             "order": ("xy", "yx"),
-            "layout": tuple(LAYOUTS),
+            "format": tuple(COORDINATE_FORMATS),
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ValueError(
                     f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}"
                 )
-        if self.top is not None and not 1 <= self.top <= 1_000_000:
-            raise ValueError(f"top is 1 to 1000000, or null for pixels; not {self.top}")
+        if self.max_value is not None and not 1 <= self.max_value <= 1_000_000:
+            raise ValueError(f"max_value is 1 to 1000000, or null for pixels; not {self.max_value}")
         if not 0 <= self.decimals <= 6:
             raise ValueError(f"decimals is 0 to 6, not {self.decimals}")
-        if self.top is not None and self.top * 10**self.decimals < 2:
-            raise ValueError(f"top {self.top} needs decimals: 0 and 1 alone locate nothing")
-        if self.bins is not None and (self.top != self.bins - 1 or self.decimals):
+        if self.max_value is not None and self.max_value * 10**self.decimals < 2:
             raise ValueError(
-                f"layout {self.layout!r} has {self.bins} tokens: it takes top {self.bins - 1} and "
-                f"no decimals, not top {self.top} and {self.decimals} decimals"
+                f"max_value {self.max_value} needs decimals: 0 and 1 alone locate nothing"
+            )
+        if self.bins is not None and (self.max_value != self.bins - 1 or self.decimals):
+            raise ValueError(
+                f"format {self.format!r} has {self.bins} tokens: it requires max_value "
+                f"{self.bins - 1} and no decimals, not max_value {self.max_value} and "
+                f"{self.decimals} decimals"
             )
 
     @property
-    def text(self) -> Layout:
+    def text(self) -> CoordinateFormat:
         """The text around the numbers."""
-        return LAYOUTS[self.layout]
+        return COORDINATE_FORMATS[self.format]
 
     @property
     def bins(self) -> int | None:
@@ -77,7 +89,7 @@ class Coordinates:
 
     def step(self, edge: float) -> float:
         """Return the pixels between two neighbouring levels of an edge that is so long."""
-        return (1.0 if self.top is None else edge / self.top) / 10**self.decimals
+        return (1.0 if self.max_value is None else edge / self.max_value) / 10**self.decimals
 
     def largest(self, edge: float) -> int:
         """Return the largest level that is written for an edge of so many pixels."""
@@ -109,7 +121,7 @@ class Coordinates:
 
     def _levels(self, edge: float) -> int:
         """Return the level of the far edge itself."""
-        return round((edge if self.top is None else self.top) * 10**self.decimals)
+        return round((edge if self.max_value is None else self.max_value) * 10**self.decimals)
 
     def numeral(self, level: int) -> str:
         """Write a level: ``499``, ``0.499`` or ``<loc0499>``."""
@@ -126,20 +138,20 @@ class Coordinates:
 
 COORDINATES: Mapping[str, Coordinates] = {
     # What each family was trained to write.
-    "paligemma": Coordinates(top=1023, order="yx", layout="loc"),
-    "qwen2_vl": Coordinates(top=1000, layout="qwen_vl"),
-    "qwen2_5_vl": Coordinates(clamp="exclusive", layout="json"),
-    "qwen3_vl": Coordinates(top=1000, layout="json"),
-    "llava": Coordinates(top=1, decimals=3),
-    "yi_vl": Coordinates(top=999, layout="parentheses"),
-    "internvl": Coordinates(top=1000, rounding="floor"),
-    "gemma3": Coordinates(top=1000, order="yx", layout="json_box_2d"),
+    "paligemma": Coordinates(max_value=1023, order="yx", format="loc"),
+    "qwen2_vl": Coordinates(max_value=1000, format="qwen_vl"),
+    "qwen2_5_vl": Coordinates(clamp="exclusive", format="json"),
+    "qwen3_vl": Coordinates(max_value=1000, format="json"),
+    "llava": Coordinates(max_value=1, decimals=3),
+    "yi_vl": Coordinates(max_value=999, format="parentheses"),
+    "internvl": Coordinates(max_value=1000, rounding="floor"),
+    "gemma3": Coordinates(max_value=1000, order="yx", format="json_box_2d"),
     # Neutral ones, of any family.
-    "relative_1000": Coordinates(top=1000),
-    "relative_999": Coordinates(top=999),
-    "unit_2": Coordinates(top=1, decimals=2),
-    "unit_3": Coordinates(top=1, decimals=3),
-    "pixels_seen": Coordinates(),
+    "relative_1000": Coordinates(max_value=1000),
+    "relative_999": Coordinates(max_value=999),
+    "unit_2": Coordinates(max_value=1, decimals=2),
+    "unit_3": Coordinates(max_value=1, decimals=3),
+    "pixels_resized": Coordinates(),
     "pixels_original": Coordinates(space="original"),
 }
 """Named ways to write coordinates: the habit of each family, and neutral ones."""

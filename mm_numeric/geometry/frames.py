@@ -1,6 +1,6 @@
 """Where the model sees an image and how it writes a place in it: original pixels to text and back.
 
-    original pixels --View--> pixels as seen --Coordinates--> levels --Layout--> text
+    original pixels --View--> pixels as seen --Coordinates--> levels --CoordinateFormat--> text
 
 A frame belongs to one image and one family. It is declared, never guessed from coordinates, and
 it is plain data: what a prediction was read with is written beside it. Pixels are continuous:
@@ -23,7 +23,7 @@ from mm_numeric.answers import (
     Unreadable,
     Written,
 )
-from mm_numeric.geometry.coordinates import Coordinates
+from mm_numeric.geometry.coordinates import RENAMED, Coordinates
 from mm_numeric.parsing import read_dataclass
 
 _SLACK_PX = 1.0  # a rounded annotation may reach so far beyond the image; it is clamped
@@ -169,7 +169,7 @@ class Frame:
                 f"{self.height_px} pixels"
             )
         x, y = min(max(x, 0.0), self.width_px), min(max(y, 0.0), self.height_px)
-        if self.coordinates.space == "seen":
+        if self.coordinates.space == "resized":
             x, y = self.view.to_seen(x, y)
         width, height = self.edges
         return self.coordinates.level(x, width), self.coordinates.level(y, height)
@@ -183,7 +183,7 @@ class Frame:
         width, height = self.edges
         x = self.coordinates.position(level_x, width)
         y = self.coordinates.position(level_y, height)
-        if self.coordinates.space == "seen":
+        if self.coordinates.space == "resized":
             x, y = self.view.to_original(x, y)
         step_x, step_y = self.step_px
         return _snapped(x, self.width_px, step_x / 2), _snapped(y, self.height_px, step_y / 2)
@@ -265,5 +265,7 @@ class Frame:
         Raises:
             ValueError: If it is none.
         """
+        if isinstance(raw, Mapping) and isinstance(raw.get("coordinates"), Mapping):
+            raw = {**raw, "coordinates": RENAMED.update(raw["coordinates"])}
         found: Self = read_dataclass(cls, raw, "frame")
         return found

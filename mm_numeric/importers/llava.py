@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from mm_numeric.answers import Box, Instances
-from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
+from mm_numeric.geometry.coordinates import COORDINATES, RENAMED_PRESETS, Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.importers.conversations import question_of, read_images, read_turns
 from mm_numeric.importers.files import ImageFolder, listed, read_each
@@ -34,6 +34,7 @@ from mm_numeric.importers.importer import (
     size_of,
     tidy,
 )
+from mm_numeric.moved import warn_renamed
 from mm_numeric.registry import unknown
 
 _ANY_SIDE = 1000  # what is relative is the same whatever the side
@@ -88,6 +89,10 @@ class Llava:
 
     def __post_init__(self) -> None:
         """Refuse a frame that leaves something open."""
+        if self.coordinates in RENAMED_PRESETS:
+            preset = RENAMED_PRESETS[self.coordinates]
+            warn_renamed("--coordinates", self.coordinates, preset)
+            object.__setattr__(self, "coordinates", preset)
         if self.coordinates not in COORDINATES:
             raise unknown(
                 self.coordinates, COORDINATES, "way to write coordinates", "--coordinates"
@@ -122,7 +127,7 @@ class Llava:
             numbers = (self.factor, self.min_pixels, self.max_pixels)
             if not all(numbers):
                 raise ValueError("--resize smart needs --factor, --min-pixels and --max-pixels.")
-        elif kind != "none" and self._coordinates.top is None and not self.side:
+        elif kind != "none" and self._coordinates.max_value is None and not self.side:
             raise ValueError(
                 f"--coordinates {self.coordinates} are pixels of the square: give its --side."
             )
@@ -203,7 +208,7 @@ class Llava:
         begun = re.findall(rf"{re.escape(layout.open or layout.point_open)}[(\s]*[-.]?[0-9]", text)
         if not layout.bins and len(begun) != len(found) // (4 if layout.open else 2):
             raise RefusedError("box", f"it begins like a box and is none: {text!r:.60}.")
-        top, step = self._coordinates.top, 10**self._coordinates.decimals
+        top, step = self._coordinates.max_value, 10**self._coordinates.decimals
         for numeral in found:
             level = self._coordinates.read_numeral(numeral)
             if top is not None and not 0 <= level <= top * step:

@@ -23,7 +23,7 @@ from mm_numeric.losses.linear_cross_entropy import head_scores, linear_cross_ent
 from mm_numeric.losses.normalization import COUNT_OF, Counts, mean_by_sample
 from mm_numeric.losses.number_metrics import number_figures
 from mm_numeric.losses.presets import PRESETS
-from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+from mm_numeric.losses.spec import RENAMED, ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import LossSum, NumberClasses, NumberLogits, Term
 from mm_numeric.losses.term import make_term as make_term
 from mm_numeric.losses.validation import check_head, check_labels, supervised_rows
@@ -270,7 +270,7 @@ class Objective:
             labels,
             self.vocabulary,
             digit_runs=self.spec.digit_runs,
-            thousands=self.spec.thousands,
+            thousands_separators=self.spec.thousands_separators,
         )
 
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
@@ -368,6 +368,7 @@ def objective(name: str | ObjectiveSpec, vocabulary: NumberVocabulary, **changes
         ValueError: If there is no such preset, or a change is refused.
     """
     spec = choose(name, PRESETS, "objective", "objective") if isinstance(name, str) else name
+    changes = RENAMED.translate_arguments("objective", changes)
     known = [field.name for field in fields(ObjectiveSpec)]
     for change in changes:
         if change not in known:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mm_numeric.answers import ROLES
+from mm_numeric.moved import RenamedSettings
 from mm_numeric.registry import unknown
 
 BALANCES = ("fixed", "ratio", "running")
@@ -17,7 +18,7 @@ REDUCTIONS = ("items", "samples")
 CE_ON = ("all", "text")
 
 
-NUMBERS = ("marked", "all")
+NUMBERS_FROM = ("task", "text")
 
 
 ON_NAN = ("keep", "error")
@@ -51,6 +52,13 @@ class TermSpec:
                 raise ValueError(f"roles.{role} must be >= 0 and finite, not {weight!r}")
 
 
+RENAMED = RenamedSettings(
+    {"numbers": "numbers_from", "thousands": "thousands_separators"},
+    {"numbers_from": {"marked": "task", "all": "text"}},
+)
+
+
+@RENAMED.accept_old_arguments
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSpec:
     """Cross-entropy on the supervised tokens, plus numeric terms."""
@@ -74,12 +82,12 @@ class ObjectiveSpec:
     digit_runs: bool = False
     """Read 3.015 as 3 and 15 and drop signs, as published for NTIL."""
 
-    thousands: bool = False
-    """Read 1,234 as one number, where numbers are read from label ids."""
+    thousands_separators: bool = False
+    """Read 1,234 as one number instead of two, where numbers are read from label ids."""
 
-    numbers: str = "marked"
-    """marked: the numbers that the task marks. all: every number in the answer. Where there is no
-    task (in your own trainer) they are all the numbers in the labels either way."""
+    numbers_from: str = "task"
+    """``task``: only the numbers that the task marks, such as coordinates. ``text``: every number
+    in the answer. Without a task (in your own trainer) both read every number in the labels."""
 
     ce_on: str = "all"
     """all: cross-entropy on every supervised token. text: on those that are no number token, still
@@ -101,7 +109,7 @@ class ObjectiveSpec:
             ("balance", BALANCES),
             ("reduction", REDUCTIONS),
             ("ce_on", CE_ON),
-            ("numbers", NUMBERS),
+            ("numbers_from", NUMBERS_FROM),
             ("on_nan", ON_NAN),
         ):
             if (found := getattr(self, setting)) not in allowed:
@@ -114,8 +122,11 @@ class ObjectiveSpec:
             )
         if self.ce_on == "text" and not self.terms:
             raise ValueError("ce_on: text without terms leaves the numbers untrained")
-        if self.digit_runs and self.thousands:
-            raise ValueError("digit_runs reads a comma as a separator; turn it or thousands off")
+        if self.digit_runs and self.thousands_separators:
+            raise ValueError(
+                "digit_runs reads a comma as a separator; turn off digit_runs or "
+                "thousands_separators"
+            )
         if self.digit_runs and any(term.roles for term in self.terms):
             raise ValueError("digit_runs reads numbers from label ids, which know no roles")
         names = [term.name for term in self.terms]

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from mm_numeric.config.parts import ADAPTED, PARTS, TRAINED, LoraSettings
+from mm_numeric.config.modules import ADAPTED, MODULE_NAMES, TRAINED, LoraSettings
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.models.parameter_groups import ModelParts, is_adapter
@@ -180,18 +180,18 @@ def adapted_layers(model: nn.Module, parts: ModelParts) -> list[str]:
         is_table = isinstance(module, nn.Embedding)
         if parts.settings.of(part).how == ADAPTED and named and is_table == (part == "embeddings"):
             found[own] = part
-    for part in PARTS:
+    for part in MODULE_NAMES:
         if parts.settings.of(part).how == ADAPTED and part not in found.values():
             raise ValueError(
-                f"{parts.where}, parts.{part}: it is adapted, and has no layer in this model that "
-                "LoRA is for; make it trained or frozen."
+                f"{parts.where}, modules.{part}: it is adapted, but this model has no layer that "
+                "LoRA supports in it; make it trained or frozen."
             )
     places = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
     for name, part in found.items():
         layer = model.get_submodule(name)
         if places[id(getattr(layer, "base_layer", layer).weight)] > 1:
             raise ValueError(
-                f"{parts.where}, parts.{part}: {name} is adapted, and its tensor is used "
+                f"{parts.where}, modules.{part}: {name} is adapted, and its tensor is used "
                 "elsewhere in this model too; make the part trained or frozen."
             )
     return list(found)
@@ -214,7 +214,9 @@ def _refuse_others(
         ours = {**asdict(lora), "layers": sorted(adapted_layers(model.get_base_model(), parts))}
     differs = [name for name in theirs if theirs[name] != ours.get(name)]
     whole = {parts.part(name) for name in _trained_whole(model)}
-    frozen = [part for part in PARTS if part in whole and parts.settings.of(part).how != TRAINED]
+    frozen = [
+        part for part in MODULE_NAMES if part in whole and parts.settings.of(part).how != TRAINED
+    ]
     if differs or frozen:
         what = f"adapters with other {differs[0]}" if differs else f"a trained {frozen[0]}"
         raise ValueError(

@@ -86,6 +86,7 @@ def model_card(
     head = {"library_name": "transformers", "tags": ["mm-numeric", config.task_name]}
     if "/" in config.model.name and not Path(config.model.name).exists():
         head["base_model"] = config.model.name
+    modules = facts.get("modules", facts.get("parts"))  # version 0.1 wrote "parts"
     read = facts["rows"] if facts["rows"] is not None else "a stream of"
     rows = f"{read} rows of {named(config.data.train)}"
     sections = {
@@ -96,7 +97,7 @@ def model_card(
         "Training": f"From `{config.model.name}` (revision {config.model.revision}), "
         f"{facts['steps']} steps of {facts['batch_rows']} rows; {rows}, "
         f"fingerprint `{facts.get('rows_sha256') or 'not kept'}`.\n\n"
-        + (f"```\n{table_text(facts['parts'])}\n```" if "parts" in facts else "")
+        + (f"```\n{table_text(modules)}\n```" if modules else "")
         + (f"\n\nAdapters, merged:\n\n{_yaml(whole['lora'])}" if config.lora else ""),
         "Objective": _yaml(whole["objective"]),
         "Metrics": _metrics(results),

@@ -5,7 +5,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mm_numeric.config.parts import ADAPTED, FROZEN, PARTS, TRAINED, Parts, PartSettings
+from mm_numeric.config.modules import (
+    ADAPTED,
+    FROZEN,
+    MODULE_NAMES,
+    TRAINED,
+    ModulesConfig,
+    ModuleSettings,
+)
 from mm_numeric.families.family import Family
 
 _WRAPPERS = re.compile(r"^base_model\.model\.|(_orig_mod|_fsdp_wrapped_module|base_layer)\.")
@@ -15,7 +22,9 @@ _SEEING = ("vision", "projector")  # no gradient without an image
 class ModelParts:
     """Which part each parameter of a model is in, and what is done with it."""
 
-    def __init__(self, family: Family, settings: Parts, learning_rate: float, where: str) -> None:
+    def __init__(
+        self, family: Family, settings: ModulesConfig, learning_rate: float, where: str
+    ) -> None:
         """Take the settings.
 
         Args:
@@ -29,11 +38,11 @@ class ModelParts:
         """
         self.family, self.settings, self.where = family, settings, where
         self.learning_rate = learning_rate
-        for part in PARTS:
+        for part in MODULE_NAMES:
             if getattr(settings, part) is not None and part not in family.parts:
-                known = ", ".join(name for name in PARTS if name in family.parts)
+                known = ", ".join(name for name in MODULE_NAMES if name in family.parts)
                 raise ValueError(
-                    f"{where}, parts.{part}: {family.name} has no such part, only {known}; take "
+                    f"{where}, modules.{part}: {family.name} has no such part, only {known}; take "
                     "it out."
                 )
 
@@ -65,7 +74,7 @@ class ModelParts:
         """
         if any(self.settings.of(part).learning_rate is not None for part in self.family.parts):
             raise ValueError(
-                f"{self.where}, parts: {who} makes its own groups of parameters, so that no part "
+                f"{self.where}, modules: {who} makes its own groups of parameters, so that no part "
                 "can have a learning_rate of its own; take those out, or choose another optimiser."
             )
 
@@ -77,14 +86,14 @@ class ModelParts:
                 trained is quantised, or nothing is trained.
         """
         if all(self.settings.of(part).how == FROZEN for part in self.family.parts):
-            raise ValueError(f"{self.where}, parts: every part is frozen; train or adapt one.")
+            raise ValueError(f"{self.where}, modules: every part is frozen; train or adapt one.")
         shared = self._shared(model)
-        for part in filter(shared.__contains__, PARTS):
-            for other in sorted(shared[part] - {part}, key=PARTS.index):
+        for part in filter(shared.__contains__, MODULE_NAMES):
+            for other in sorted(shared[part] - {part}, key=MODULE_NAMES.index):
                 one, two = self.settings.of(part), self.settings.of(other)
                 if (one.how, self.rate(part)) != (two.how, self.rate(other)) or one.how == ADAPTED:
                     raise ValueError(
-                        f"{self.where}, parts: the {part} and the {other} of this model are one "
+                        f"{self.where}, modules: the {part} and the {other} of this model are one "
                         f"tensor, and here the {part} is {_words(one)} and the {other} "
                         f"{_words(two)}; make both trained or both frozen, at one rate."
                     )
@@ -92,7 +101,7 @@ class ModelParts:
             part = self.part(name)
             if self.settings.of(part).how == TRAINED and not parameter.is_floating_point():
                 raise ValueError(
-                    f"{self.where}, parts.{part}: {name} is quantised ({parameter.dtype}), which "
+                    f"{self.where}, modules.{part}: {name} is quantised ({parameter.dtype}), which "
                     "cannot be trained; set the part to adapted or frozen."
                 )
 
@@ -122,7 +131,7 @@ class ModelParts:
                 "weight_decay": weight_decay if decays else 0.0,
                 "lr": self.rate(part),
             }
-            for part in PARTS
+            for part in MODULE_NAMES
             for decays in (True, False)
             if (part, decays) in groups
         ]
@@ -131,7 +140,7 @@ class ModelParts:
         """Count parameters by part: all, trained ones, how, and at which rate."""
         found: dict[str, dict[str, Any]] = {
             part: {"parameters": 0, "trained": 0, "how": self.settings.of(part).how}
-            for part in PARTS
+            for part in MODULE_NAMES
             if part in self.family.parts
         }
         for name, parameter in model.named_parameters():
@@ -142,7 +151,7 @@ class ModelParts:
             row["learning_rate"] = self.rate(part) if row["trained"] else None
         for part, others in self._shared(model).items():
             if not found[part]["parameters"]:
-                found[part]["same_as"] = min(others - {part}, key=PARTS.index)
+                found[part]["same_as"] = min(others - {part}, key=MODULE_NAMES.index)
         return found
 
     def _shared(self, model: nn.Module) -> dict[str, set[str]]:
@@ -177,6 +186,6 @@ def _count(parameter: Tensor) -> int:
     return count
 
 
-def _words(settings: PartSettings) -> str:
+def _words(settings: ModuleSettings) -> str:
     rate = settings.learning_rate
     return settings.how if rate is None else f"{settings.how} at {rate:g}"

@@ -54,20 +54,24 @@ class Numeral(NamedTuple):
         return places
 
 
-def find_numerals(text: str, *, digit_runs: bool = False, thousands: bool = False) -> list[Numeral]:
+def find_numerals(
+    text: str, *, digit_runs: bool = False, thousands_separators: bool = False
+) -> list[Numeral]:
     """Return the numbers of a text from left to right.
 
     Args:
         text: Any text.
         digit_runs: Read every run of digits as a whole number of its own, so that ``3.015`` holds
             3 and 15 and ``-5`` holds 5. This is how the published NTIL code reads.
-        thousands: Read a comma in front of each three digits as part of the number, so that
-            ``1,234`` holds 1234. ``12,34``, ``1,2345`` and ``0,123`` hold two numbers either way.
+        thousands_separators: Read a comma before each group of three digits as part of the number,
+            so that ``1,234`` is 1234. ``12,34``, ``1,2345`` and ``0,123`` are two numbers anyway.
 
     Raises:
         ValueError: If both are asked for.
     """
-    if digit_runs and thousands:
-        raise ValueError("digit_runs reads a comma as a separator; it cannot go with thousands.")
-    reading = "digit_runs" if digit_runs else "thousands" if thousands else "plain"
+    if digit_runs and thousands_separators:
+        raise ValueError(
+            "digit_runs reads a comma as a separator; it excludes thousands_separators."
+        )
+    reading = "digit_runs" if digit_runs else "thousands" if thousands_separators else "plain"
     return [Numeral(m.start(), m.end(), m.group()) for m in _PATTERNS[reading].finditer(text)]

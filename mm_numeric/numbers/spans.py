@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mm_numeric.answers import ROLES, Mark
+from mm_numeric.moved import RenamedSettings
 from mm_numeric.numbers.numerals import Numeral, find_numerals
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
@@ -49,7 +50,7 @@ def numbers_in_labels(
     vocabulary: NumberVocabulary,
     *,
     digit_runs: bool = False,
-    thousands: bool = False,
+    thousands_separators: bool = False,
 ) -> list[TokenNumber]:
     """Find the numbers of one sequence of labels from the ids alone (every role is ``free``).
 
@@ -61,12 +62,14 @@ def numbers_in_labels(
         labels: Token ids; ``IGNORE_INDEX`` ends a number like any other token.
         vocabulary: What the ids are worth.
         digit_runs: Read runs of digits, as ``find_numerals`` says.
-        thousands: Read commas within a number, as ``find_numerals`` says.
+        thousands_separators: Read commas within a number, as ``find_numerals`` says.
     """
     pieces = [vocabulary.spelling.get(label, " ") for label in labels]
     at = [position for position, piece in enumerate(pieces) for _ in piece]
     numbers = []
-    for numeral in find_numerals("".join(pieces), digit_runs=digit_runs, thousands=thousands):
+    for numeral in find_numerals(
+        "".join(pieces), digit_runs=digit_runs, thousands_separators=thousands_separators
+    ):
         number = _from_pieces(numeral, at, labels, vocabulary)
         if number is not None:
             numbers.append(number)
@@ -128,7 +131,9 @@ def _marked_numeral(
 ) -> TokenNumber:
     """Read one marked number that is written with digits; ``at`` has the token of a character."""
     numeral = Numeral(mark.start, mark.end, text[mark.start : mark.end])
-    if find_numerals(numeral.text, thousands=True) != [Numeral(0, len(numeral.text), numeral.text)]:
+    if find_numerals(numeral.text, thousands_separators=True) != [
+        Numeral(0, len(numeral.text), numeral.text)
+    ]:
         raise ValueError(f"the answer {text!r} marks {numeral.text!r}, which is not a number.")
     for character in numeral.places():
         if character not in at:
@@ -259,13 +264,14 @@ class NumberSpans:
         )
 
     @classmethod
+    @RenamedSettings({"thousands": "thousands_separators"}).accept_old_arguments
     def from_labels(
         cls,
         labels: Tensor,
         vocabulary: NumberVocabulary,
         *,
         digit_runs: bool = False,
-        thousands: bool = False,
+        thousands_separators: bool = False,
     ) -> "NumberSpans":
         """Find the numbers of a batch from its label ids alone.
 
@@ -277,7 +283,7 @@ class NumberSpans:
                 on the CPU: from a GPU that is one synchronisation, so do it where batches are made.
             vocabulary: What the ids are worth.
             digit_runs: Read runs of digits, as ``find_numerals`` says.
-            thousands: Read commas within a number, as ``find_numerals`` says.
+            thousands_separators: Read commas within a number, as ``find_numerals`` says.
         """
         numbers, rows = [], []
         supervised: list[int] = []
@@ -286,7 +292,12 @@ class NumberSpans:
             rows.append({p: len(supervised) + row for row, p in enumerate(at)})
             supervised += [i * len(sequence) + p for p in at]
             numbers.append(
-                numbers_in_labels(sequence, vocabulary, digit_runs=digit_runs, thousands=thousands)
+                numbers_in_labels(
+                    sequence,
+                    vocabulary,
+                    digit_runs=digit_runs,
+                    thousands_separators=thousands_separators,
+                )
             )
         return cls.build(numbers, rows, supervised).to(labels.device)
 

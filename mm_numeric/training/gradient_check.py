@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
-from mm_numeric.config.parts import FROZEN, PARTS
+from mm_numeric.config.modules import FROZEN, MODULE_NAMES
 from mm_numeric.models.parameter_groups import _SEEING, ModelParts
 
 
@@ -34,7 +34,7 @@ class GradientCheck(TrainerCallback):
         """Look out for images, and under DeepSpeed for gradients: it keeps them to itself."""
         present = {self.parts.part(name) for name, _ in model.named_parameters()}
         frozen = {part for part in present if self.parts.settings.of(part).how == FROZEN}
-        self._waiting = [part for part in PARTS if part in present - frozen]
+        self._waiting = [part for part in MODULE_NAMES if part in present - frozen]
         hook = model.register_forward_pre_hook(self._look_at_batch, with_kwargs=True)
         self._hooks.callback(hook.remove)
         if args.deepspeed_plugin is not None:
@@ -67,7 +67,7 @@ class GradientCheck(TrainerCallback):
         if without and answer:
             how = self.parts.settings.of(without[0]).how
             raise ValueError(
-                f"{self.parts.where}, parts.{without[0]}: it is {how}, and step "
+                f"{self.parts.where}, modules.{without[0]}: it is {how}, and step "
                 f"{state.global_step + 1} left no gradient in any of its parameters; freeze it, or "
                 "see what keeps the loss from it (use_reentrant in gradient_checkpointing_kwargs?)."
             )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import TrainerState, TrainingArguments
 
-from mm_numeric.config.parts import PARTS
+from mm_numeric.config.modules import MODULE_NAMES
 from mm_numeric.models.parameter_groups import ModelParts
 
 
@@ -91,7 +91,7 @@ class GradientNorms:
         """Add up squares by part, over ranks where each holds a piece."""
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         names = [self.parts.part(name) for name, _ in trained]
-        present = [part for part in PARTS if part in names]
+        present = [part for part in MODULE_NAMES if part in names]
         sums = torch.zeros(len(present), dtype=torch.float64, device=self.accelerator.device)
         for part, (_, parameter) in zip(names, trained, strict=True):
             of_parameter = square(parameter)

@@ -117,7 +117,7 @@ def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> P
                 * args.gradient_accumulation_steps
                 * args.world_size,
                 "parameters": parameters(trainer.model),
-                "parts": parts,
+                "modules": parts,
                 "task_version": config.task.version,
                 "seconds": round(time.monotonic() - started, 1),
                 "resumed": resume,
@@ -157,7 +157,7 @@ def make_trainer(
     collator = replace(make_collator(config, family), add_dummy_image_row=mixed)
     objective = family.objective(config.objective.spec, collator.vocabulary)
     family.fit(config.task, known)
-    parts = ModelParts(family, config.parts, args.learning_rate, config.title)
+    parts = ModelParts(family, config.modules, args.learning_rate, config.title)
     transformers.set_seed(args.seed)
     model = load_model(config, family, source)
     parts.check(model)

@@ -202,9 +202,9 @@ def model_of(baseline, **changes):
         ({"model": model_of({"name": "xval", "weight": 0})}, "weight must be > 0"),
         ({"model": model_of("xval"), "objective": "ntl_was"}, "xval is trained with a loss of its"),
         ({"model": model_of("xval", digits="merged")}, "xval reads every digit by itself"),
-        ({"model": model_of("xval"), "parts": {"language": "adapted"}},
-         "parts.embeddings: xval adds new weights to the embeddings, which would stay as they are"),
-        ({"model": model_of("regression_head"), "parts": {"head": "frozen"}}, "parts.head: regres"),
+        ({"model": model_of("xval"), "modules": {"language": "adapted"}},
+         "modules.embeddings: xval adds new weights to the embeddings, which would stay at rand"),
+        ({"model": model_of("regression_head"), "modules": {"head": "frozen"}}, "modules.head: re"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_trained_is_one_sentence(tmp_path, changes, why):

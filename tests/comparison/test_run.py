@@ -60,7 +60,7 @@ def test_rows_with_settings_of_their_own_have_their_own_warm_start(tmp_path):
     weights = "seed0/{}/model/model.safetensors"
     plain = compare(small_config(tmp_path, *SMALL))
     before = {p: p.stat().st_mtime_ns for p in plain.glob(weights.format("*"))}
-    grid = "compare.grid={objective: [ce, emd], parts.vision: {trained: null, frozen: frozen}}"
+    grid = "compare.grid={objective: [ce, emd], modules.vision: {trained: null, frozen: frozen}}"
     folder = compare(small_config(tmp_path, *SMALL, grid))
     assert folder == plain
     assert {p: p.stat().st_mtime_ns for p in before} == before
@@ -75,8 +75,8 @@ def test_rows_with_settings_of_their_own_have_their_own_warm_start(tmp_path):
     difference = summary["table"]["emd_frozen"]["within_5_minutes"]["difference"]
     assert set(difference) == {"mean", "low", "high", "seeds", "difference"}
     assert summary["facts"]["other settings"] == (
-        "ce_trained, emd_trained (parts.vision: null, from warm_start); "
-        'ce_frozen, emd_frozen (parts.vision: "frozen", from warm_start_frozen)'
+        "ce_trained, emd_trained (modules.vision: null, from warm_start); "
+        'ce_frozen, emd_frozen (modules.vision: "frozen", from warm_start_frozen)'
     )
     assert "warm_start_frozen" in summary_table(summary)
 

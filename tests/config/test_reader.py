@@ -104,7 +104,7 @@ def test_every_term_reads_back(term):
 def test_roles_and_a_matrix_read_back():
     config = small(
         "objective={terms: [{name: ntl_was, roles: {x: 2, y: 0.5}, options: {cost: [[0, 1.5], "
-        "[2, 0]]}}], numbers: all, ce_on: text, thousands: true, balance: running}"
+        "[2, 0]]}}], numbers_from: text, ce_on: text, thousands_separators: true, balance: running}"
     )
     term = config.objective.spec.terms[0]
     assert term.roles == {"x": 2, "y": 0.5}
@@ -244,8 +244,14 @@ def read_with_rows(override):
             "objective={digit_runs: true, terms: [{name: emd, roles: {x: 2}}]}",
             r"objective: digit_runs reads numbers from label ids, which know no roles\.",
         ),
-        ("objective={digit_runs: true, thousands: true}", r"turn it or thousands off\."),
-        ("objective.numbers=some", r"objective: numbers is one of marked, all, not 'some'\."),
+        (
+            "objective={digit_runs: true, thousands_separators: true}",
+            r"turn off digit_runs or thousands_separators\.",
+        ),
+        (
+            "objective.numbers_from=some",
+            r"objective: numbers_from is one of task, text, not 'some'\.",
+        ),
         ("objective.ce_on=none", r"objective: ce_on is one of all, text, not 'none'\."),
         (
             "objective.terms=[emd]",
@@ -253,8 +259,8 @@ def read_with_rows(override):
         ),
         ("trainer.learning_rate=1e-5", r"trainer\.learning_rate: '1e-5' .* write 1\.0e-5\."),
         ("trainer.learning_rat=1", r"TrainingArguments 'learning_rat'\. Did you mean 'learning_r"),
-        ("trainer={}", r"trainer\.output_dir: name the folder that the run is kept in\."),
-        ("trainer.output_dir=null", r"trainer\.output_dir: name the folder"),
+        ("trainer={}", r"trainer\.output_dir: set the folder of the run\."),
+        ("trainer.output_dir=null", r"trainer\.output_dir: set the folder"),
         ("predict.batch_size=a", r"predict\.batch_size: 'a' is not a whole number"),
         ("predict=false", r"predict: expected settings"),
         ("compare=false", r"compare: expected settings"),

@@ -197,7 +197,7 @@ def test_shapes_may_be_judged_by_another_protocol(tmp_path):
         "width_px": 100,
         "height_px": 100,
         "view": {"width_px": 100, "height_px": 100, "scale_x": 1, "scale_y": 1},
-        "coordinates": {"layout": "json"},
+        "coordinates": {"format": "json"},
     }
     text = '[{"bbox_2d": [0, 0, 49, 20]}, {"bbox_2d": [50, 0, 100, 20]}]'
     row = {"id": "a", "text": text, "target": [{"box": [0, 0, 100, 20]}], "frame": frame}
@@ -218,7 +218,7 @@ def test_a_prediction_says_what_its_text_is_read_by(tmp_path):
     config = small_config(tmp_path, "task={name: grounding, answer: list}")
     size = {"width_px": 100, "height_px": 100}
     frame = Frame.from_dict(
-        {**size, "view": {**size, "scale_x": 1, "scale_y": 1}, "coordinates": {"layout": "json"}}
+        {**size, "view": {**size, "scale_x": 1, "scale_y": 1}, "coordinates": {"format": "json"}}
     )
     items = (Instance(Box(0, 0, 9, 9), label="a"), Instance(Box(50, 0, 59, 9), label="b"))
     truth = Instances(items)

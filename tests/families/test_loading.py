@@ -113,7 +113,7 @@ def test_quantised_weights_need_bitsandbytes(checkpoint, monkeypatch):
             r"model\.coordinates: there is no way to write coordinates 'qwen'",
         ),
         ({"coordinates": {"preset": "llava", "digits": 3}}, r"no setting 'digits'"),
-        ({"coordinates": {"top": 1000, "order": "yxyx"}}, r"order is one of xy, yx"),
+        ({"coordinates": {"max_value": 1000, "order": "yxyx"}}, r"order is one of xy, yx"),
         ({"coordinates": 7}, r"model\.coordinates: name one of paligemma, "),
     ],
 )
@@ -125,7 +125,7 @@ def test_settings_of_the_model_are_checked_as_the_config_is_read(model, message)
 def test_coordinates_may_be_changed_in_part(checkpoint):
     job = config(checkpoint, coordinates={"preset": "llava", "decimals": 2})
     family = load_family(job, str(checkpoint))
-    assert (family.coordinates.top, family.coordinates.decimals) == (1, 2)
+    assert (family.coordinates.max_value, family.coordinates.decimals) == (1, 2)
 
 
 def test_a_setting_for_images_that_the_family_lacks_is_refused(checkpoint):

@@ -97,7 +97,7 @@ def test_predict_sees_images_as_training_did(run, tmp_path):
             f"image_size: {{max_pixels: {MAX_PIXELS}, min_pixels: 784}}",
             "min_pixels 3136, and here it",
         ),
-        ("coordinates: qwen3_vl", "top None, and here it is 1000"),
+        ("coordinates: qwen3_vl", "max_value None, and here it is 1000"),
     ],
 )
 def test_predict_refuses_another_frame_in_the_config(run, capsys, setting, message):

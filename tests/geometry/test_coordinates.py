@@ -100,7 +100,7 @@ def test_an_error_is_at_most_half_a_step(resize, coordinates, case):
     found = frame.decode(*frame.encode(point))
     for axis in (0, 1):
         step = frame.step_px[axis]
-        # The far edge cannot be written where the top is exclusive: one step less is the last.
+        # The far edge cannot be written where the range is exclusive: one step less is the last.
         last = frame.decode(*map(coordinates.largest, frame.edges))[axis]
         beyond = max(point[axis] - last, 0.0)
         assert abs(found[axis] - point[axis]) <= max(step / 2, beyond) * (1 + 1e-9) + 1e-9
@@ -124,14 +124,14 @@ def test_a_grid_s_own_points_come_back_as_they_are(resize, coordinates, size, pa
 
 
 def test_the_far_edge_of_an_exclusive_grid_is_its_last_step():
-    ways = Coordinates(top=1000, clamp="exclusive"), Coordinates(top=1000)
+    ways = Coordinates(max_value=1000, clamp="exclusive"), Coordinates(max_value=1000)
     assert [way.level(640.0, 640) for way in ways] == [999, 1000]
     pixels = Coordinates(clamp="exclusive"), Coordinates()
     assert [way.level(640.0, 640) for way in pixels] == [639, 640]
 
 
 def test_floor_reads_the_middle_of_a_step():
-    floor = Coordinates(top=1000, rounding="floor")
+    floor = Coordinates(max_value=1000, rounding="floor")
     assert floor.level(0.9999, 1000) == 0
     assert floor.position(0, 1000) == 0.5
     assert floor.position(1000, 1000) == 1000
@@ -158,14 +158,17 @@ def test_a_point_within_a_pixel_of_the_image_is_on_its_edge():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"space": "padded"}, "space is one of seen, original, not 'padded'"),
+        ({"space": "padded"}, "space is one of resized, original, not 'padded'"),
         ({"order": "yxyx"}, "order is one of xy, yx"),
-        ({"layout": "xml"}, "layout is one of brackets"),
-        ({"top": 0}, "top is 1 to 1000000"),
-        ({"top": 10**400}, "top is 1 to 1000000"),
-        ({"top": 1}, "top 1 needs decimals"),
+        ({"format": "xml"}, "format is one of brackets"),
+        ({"max_value": 0}, "max_value is 1 to 1000000"),
+        ({"max_value": 10**400}, "max_value is 1 to 1000000"),
+        ({"max_value": 1}, "max_value 1 needs decimals"),
         ({"decimals": 7}, "decimals is 0 to 6"),
-        ({"layout": "loc"}, "layout 'loc' has 1024 tokens: it takes top 1023 and no decimals"),
+        (
+            {"format": "loc"},
+            "format 'loc' has 1024 tokens: it requires max_value 1023 and no decimals",
+        ),
     ],
 )
 def test_what_cannot_be_read_back_is_refused(change, message):

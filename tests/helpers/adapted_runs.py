@@ -47,7 +47,7 @@ def adapted_config(folder, name, parts, lora=None, dtype="float32", **trainer):
             "task": task,
             "data": {"train": data, "test": data},
             "model": {"name": twin(name), "family": name, "dtype": dtype},
-            "parts": parts,
+            "modules": parts,
             "lora": lora,
             "trainer": {
                 "output_dir": str(folder / "run"),

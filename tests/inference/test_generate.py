@@ -14,7 +14,7 @@ from mm_numeric.config.data import DataSource
 from mm_numeric.data.collator import prompt_batch
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.score import read_scores
-from mm_numeric.geometry.coordinate_formats import LAYOUTS
+from mm_numeric.geometry.coordinate_formats import COORDINATE_FORMATS
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.inference.generate import Generated, generate, predict, prediction
 from mm_numeric.models.loading import load_family, load_model, model_source
@@ -25,7 +25,7 @@ SIZE = {"width_px": 100, "height_px": 100}
 FRAME = {
     **SIZE,
     "view": {**SIZE, "scale_x": 1, "scale_y": 1},
-    "coordinates": {"top": 1000, "layout": "qwen_vl"},
+    "coordinates": {"max_value": 1000, "format": "qwen_vl"},
 }
 CLOCKS = Path(__file__).parents[3] / "shared" / "data" / "clocks" / "labels.csv"
 
@@ -99,7 +99,7 @@ def test_a_shape_is_as_sure_as_its_tokens_are_in_the_mean(run):
     tokens = family.tokenizer.convert_ids_to_tokens(ids)
     starts = [i for i, token in enumerate(tokens) if token == "<|box_start|>"]
     ends = [i for i, token in enumerate(tokens) if token == "<|box_end|>"]
-    spans = LAYOUTS["qwen_vl"].read(text).shapes
+    spans = COORDINATE_FORMATS["qwen_vl"].read(text).shapes
     for shape, start, end in zip(spans, starts, ends, strict=True):
         mean = sum(chances[start : end + 1]) / (end + 1 - start)
         assert found.surely(family, shape.span) == pytest.approx(mean)

@@ -206,11 +206,11 @@ def test_thousands_are_one_number():
     logits = random_logits(comma, 0)
     without = torch.cat([logits[:, :2], logits[:, 3:]], dim=1)  # the row of the comma
     for name in ("emd_exp", "nl_ntl", "digit_ce"):
-        one = made(name, thousands=True)(logits, comma).sums[name]
+        one = made(name, thousands_separators=True)(logits, comma).sums[name]
         other = made(name)(without, plain).sums[name]
         torch.testing.assert_close(one.total, other.total)
         assert made(name)(logits, comma).sums[name].total != one.total
-    assert made("nl_ntl", thousands=True)(logits, comma).sums["nl_ntl"].items == 1
+    assert made("nl_ntl", thousands_separators=True)(logits, comma).sums["nl_ntl"].items == 1
     assert made("nl_ntl")(logits, comma).sums["nl_ntl"].items == 2
 
 
@@ -255,13 +255,13 @@ SECOND = [(12, "hour"), (59, "minute")]
 
 def test_marked_numbers_are_those_of_the_task(clock_examples):
     for thousands in (False, True):
-        numbers, _ = collated(clock_examples, thousands=thousands)
+        numbers, _ = collated(clock_examples, thousands_separators=thousands)
         assert numbers == [(7, "hour"), (5, "minute"), *SECOND]
 
 
 @pytest.mark.parametrize("thousands", [False, True])
 def test_all_numbers_are_those_and_the_others(clock_examples, thousands):
-    numbers, spans = collated(clock_examples, every_number=True, thousands=thousands)
+    numbers, spans = collated(clock_examples, every_number=True, thousands_separators=thousands)
     some = [1234] if thousands else [1, 234]
     others = [(value, "free") for value in (12, *some, -3.5, 3, 5)]
     assert numbers == [(7, "hour"), (5, "minute"), *others, *SECOND]
@@ -282,23 +282,26 @@ def test_digit_runs_read_every_number_either_way(clock_examples):
         assert numbers == [(value, "free") for value in values]
 
 
-@pytest.mark.parametrize("numbers", ["marked", "all"])
+@pytest.mark.parametrize("numbers", ["task", "text"])
 def test_a_config_says_which_numbers_are_trained(tmp_path, clock_examples, numbers):
     config = small_config(
-        tmp_path, f"objective={{preset: ntl_was, numbers: {numbers}, thousands: true}}"
+        tmp_path,
+        f"objective={{preset: ntl_was, numbers_from: {numbers}, thousands_separators: true}}",
     )
     trainer = make_trainer(
         config, training_arguments(config), clock_examples[1], tiny_family(), tiny_checkpoint()
     )
-    assert trainer.data_collator.every_number == (numbers == "all")
-    assert trainer.data_collator.thousands
+    assert trainer.data_collator.every_number == (numbers == "text")
+    assert trainer.data_collator.thousands_separators
     assert not trainer.data_collator.digit_runs
 
 
 def test_labels_hold_all_numbers_either_way():
     """In a trainer of your own there are no marks."""
     logits, labels = batch(0)
-    found = [made("ntl_was", numbers=numbers)(logits, labels).loss for numbers in ("marked", "all")]
+    found = [
+        made("ntl_was", numbers_from=numbers)(logits, labels).loss for numbers in ("task", "text")
+    ]
     assert torch.equal(*found)
     padded = functional.pad(labels[:, :-1], (1, 0), value=IGNORE_INDEX)
-    assert made("ntl_was", numbers="all")(logits, padded, shift=True).loss.isfinite()
+    assert made("ntl_was", numbers_from="text")(logits, padded, shift=True).loss.isfinite()

@@ -19,7 +19,7 @@ from mm_numeric.training.run import train
 pytestmark = pytest.mark.slow
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-PARTS = ("parts={projector: trained, language: adapted}", "lora.rank=4")
+PARTS = ("modules={projector: trained, language: adapted}", "lora.rank=4")
 
 
 def a_config(folder: Path, *overrides: str):
@@ -89,8 +89,8 @@ def test_what_is_trained_on_adapters_goes_on_with_them(tmp_path):
         (
             ("lora.rank=8", "adapters with other rank"),
             ("lora.dora=true", "adapters with other dora"),
-            ("parts.vision=adapted", "adapters with other layers"),
-            ("parts.projector=frozen", "a trained projector"),
+            ("modules.vision=adapted", "adapters with other layers"),
+            ("modules.projector=frozen", "a trained projector"),
         )
     ):
         other = a_config(tmp_path / f"c{number}", *steps, source, change)
@@ -117,7 +117,7 @@ def test_what_cannot_be_adapted_is_one_sentence(tmp_path):
     config = a_config(tmp_path, "model.quantize=nf4", "trainer.max_steps=1")
     with pytest.raises(ValueError, match=r"model\.quantize: nf4 needs bitsandbytes, which is not"):
         train(config)
-    tied = small_config(tmp_path, "parts={embeddings: adapted, head: adapted}")
+    tied = small_config(tmp_path, "modules={embeddings: adapted, head: adapted}")
     with pytest.raises(ValueError, match="the embeddings and the head of this model are one tens"):
         train(tied)
 
@@ -125,7 +125,7 @@ def test_what_cannot_be_adapted_is_one_sentence(tmp_path):
 def test_objectives_are_compared_from_adapters(tmp_path):
     config = small_config(
         tmp_path,
-        "parts={projector: trained, language: adapted}",
+        "modules={projector: trained, language: adapted}",
         "compare.seeds=[0]",
         "compare.objectives=[ce, ntil]",
         "compare.control=null",
@@ -158,7 +158,7 @@ def test_activations_may_be_recomputed(tmp_path):
 def test_two_ranks_train_the_adapters_of_one_with_double_accumulation(tmp_path, sharding):
     steps = ("trainer.max_steps=3", "trainer.per_device_train_batch_size=3", "objective=ntil",
              "objective.balance=fixed", "trainer.save_strategy='no'",
-             "parts.projector={learning_rate: 3.0e-3}")  # fmt: skip
+             "modules.projector={learning_rate: 3.0e-3}")  # fmt: skip
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     for name, more, start in (
         ("two", f"trainer.deepspeed={sharding}", launcher),

@@ -57,7 +57,7 @@ def test_every_part_with_layers_of_its_own_can_be_adapted(tmp_path, name):
         parts.update(embeddings="adapted", head="adapted")
     config = adapted_config(tmp_path, name, parts, {"rank": 2})
     train(config)
-    table = json.loads((config.output_dir / "run.json").read_text())["parts"]
+    table = json.loads((config.output_dir / "run.json").read_text())["modules"]
     assert {part for part, row in table.items() if row["trained"]} == set(parts)
     family, model = run_of(config)
     base = family.load_model(twin(name), config.model).eval()

@@ -274,7 +274,7 @@ def test_numbers_in_text(name, text):
 def test_the_other_reading_of_a_comma(name):
     ids, offsets = encode(name, "1,234")
     vocabulary = vocabulary_of(name)
-    (found,) = numbers_in_labels(ids, vocabulary, thousands=True)
+    (found,) = numbers_in_labels(ids, vocabulary, thousands_separators=True)
     assert (found.value, found.sign) == (1234, 1)
     assert tokens_and_places(name, ids, found) == pairs(THOUSANDS[name])
     assert numbers_in_answer("1,234", [Mark(0, 5)], ids, offsets, vocabulary) == [found]
@@ -296,7 +296,7 @@ def test_the_other_reading_of_a_comma(name):
 )
 def test_what_t5_writes_in_tokens_of_its_own(text, thousands, values):
     ids, _ = encode("t5-small", text)
-    found = numbers_in_labels(ids, vocabulary_of("t5-small"), thousands=thousands)
+    found = numbers_in_labels(ids, vocabulary_of("t5-small"), thousands_separators=thousands)
     assert [number.value for number in found] == values
 
 

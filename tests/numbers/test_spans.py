@@ -122,7 +122,7 @@ def test_thousands_are_a_choice():
     labels = labels_of("1,234.5", "12,345,678", "1,23", "0,123")
     plain = NumberSpans.from_labels(labels, VOCABULARY)
     assert plain.value.tolist() == [1, 234.5, 12, 345, 678, 1, 23, 0, 123]
-    spans = NumberSpans.from_labels(labels, VOCABULARY, thousands=True)
+    spans = NumberSpans.from_labels(labels, VOCABULARY, thousands_separators=True)
     assert spans.value.tolist() == [1234.5, 12345678, 1, 23, 0, 123]
     assert spans.place[:5].tolist() == [3, 2, 1, 0, -1]
     (number,) = marked("1,234", [Mark(0, 5)])  # a mark says that it is one number

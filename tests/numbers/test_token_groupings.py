@@ -16,12 +16,12 @@ few = settings(max_examples=200, deadline=None, derandomize=True)
 PARTS = [*"0123456789..,,--- :a", "12", "007", "345", "0.5", "-6", "1,234", ",000", " 98", "3.015"]
 texts = st.lists(st.sampled_from(PARTS), min_size=3, max_size=12).map("".join)
 cuts = st.integers(0, 2**60)
-readings = st.sampled_from([{}, {"digit_runs": True}, {"thousands": True}])
+readings = st.sampled_from([{}, {"digit_runs": True}, {"thousands_separators": True}])
 
 DIGITS = "0123456789"
 
 
-def scanned(text, *, digit_runs=False, thousands=False):
+def scanned(text, *, digit_runs=False, thousands_separators=False):
     """Return start and end of each number of a text, one character after the other."""
 
     def run(i):
@@ -39,7 +39,7 @@ def scanned(text, *, digit_runs=False, thousands=False):
             found.append((start, end))
             i = end
             continue
-        if thousands and end - start <= 3 and text[start] != "0":
+        if thousands_separators and end - start <= 3 and text[start] != "0":
             while end < len(text) and text[end] == "," and run(end + 1) == end + 4:
                 end += 4
         if end < len(text) and text[end] == "." and run(end + 1) > end + 1:
@@ -87,7 +87,7 @@ def test_numerals_are_those_of_the_scanner(text, reading):
     ],
 )
 def test_thousands(text, values):
-    assert [numeral.value for numeral in find_numerals(text, thousands=True)] == values
+    assert [numeral.value for numeral in find_numerals(text, thousands_separators=True)] == values
 
 
 def cut(text, where):

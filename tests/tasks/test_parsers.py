@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm_numeric.answers import Box, ClockTime, Instance, Instances, Polygon, Unreadable
-from mm_numeric.geometry.coordinate_formats import LAYOUTS
+from mm_numeric.geometry.coordinate_formats import COORDINATE_FORMATS
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.tasks.clock import Clock
@@ -31,7 +31,12 @@ WHOLE = [
     "<loc0001>" * 4,
 ]
 PIECES = [
-    *{t for layout in LAYOUTS.values() for t in vars(layout).values() if isinstance(t, str)},
+    *{
+        t
+        for layout in COORDINATE_FORMATS.values()
+        for t in vars(layout).values()
+        if isinstance(t, str)
+    },
     *WORDS.split(" "),
     *WHOLE,
     *("none", "[]", " ", "\n", "\ud800", "\x00", "9" * 30, "label", "bbox_2d"),

@@ -79,8 +79,8 @@ def assert_same_as_afterwards(run: Path, out: Path) -> None:
 @pytest.mark.parametrize(
     ("parts", "file"),
     [
-        ("parts={}", "model.safetensors"),
-        ("parts={language: adapted}", "adapter_model.safetensors"),
+        ("modules={}", "model.safetensors"),
+        ("modules={language: adapted}", "adapter_model.safetensors"),
     ],
 )
 @pytest.mark.slow

@@ -59,7 +59,7 @@ def first_step(folder, *overrides):
     ids=["all", "language", "lora", "lora_twice"],
 )
 def test_activation_checkpointing_changes_no_gradient(tmp_path, parts):
-    parts = (f"parts={parts}", "lora={rank: 4, dropout: 0.0}")[: 1 + ("adapted" in parts)]
+    parts = (f"modules={parts}", "lora={rank: 4, dropout: 0.0}")[: 1 + ("adapted" in parts)]
     plain, once = first_step(tmp_path / "a", *parts)
     recalculated, calls = first_step(
         tmp_path / "b", *parts, "trainer.activation_checkpointing=true"

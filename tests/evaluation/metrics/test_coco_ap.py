@@ -232,7 +232,7 @@ def ranked_rows(scores):
     """Three images of two boxes each, the second of each beside the truth."""
     size = {"width_px": 100, "height_px": 100}
     frame = {
-        **size, "view": {**size, "scale_x": 1, "scale_y": 1}, "coordinates": {"layout": "json"},
+        **size, "view": {**size, "scale_x": 1, "scale_y": 1}, "coordinates": {"format": "json"},
     }  # fmt: skip
     text = '[{"bbox_2d": [0, 0, 40, 20]}, {"bbox_2d": [50, 50, 90, 80]}]'
     target = [{"box": [0, 0, 40, 20]}]

@@ -262,7 +262,7 @@ def test_text_detection_is_scored_from_its_predictions(tmp_path):
         "width_px": 100,
         "height_px": 100,
         "view": {"width_px": 100, "height_px": 100, "scale_x": 1, "scale_y": 1},
-        "coordinates": {"layout": "json"},
+        "coordinates": {"format": "json"},
     }
     target = [{"polygon": square}, {"box": [50, 50, 60, 60], "ignore": True}]
     texts = {

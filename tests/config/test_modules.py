@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from tiny_models import TINY, small_config, tiny_checkpoint, tiny_family, tiny_model
 
-from mm_numeric.config.parts import Parts, PartSettings, read_parts
+from mm_numeric.config.modules import ModulesConfig, ModuleSettings, read_modules
 from mm_numeric.families.t5 import T5
 from mm_numeric.models.parameter_groups import ModelParts, table_text
 from mm_numeric.training.gradient_check import GradientCheck
@@ -16,7 +16,7 @@ from mm_numeric.training.run import make_trainer, train, training_arguments
 
 
 def parts_of(**settings):
-    return ModelParts(tiny_family(), read_parts(settings, "test, parts"), 1e-3, "test")
+    return ModelParts(tiny_family(), read_modules(settings, "test, modules"), 1e-3, "test")
 
 
 def changed(config) -> set[str]:
@@ -46,12 +46,12 @@ def test_only_the_parts_that_are_trained_change(tmp_path, setting, trained):
     config = small_config(
         tmp_path,
         f"model.name={tiny_checkpoint()}",
-        f"parts={setting}",
+        f"modules={setting}",
         "trainer.max_steps=2",
         "trainer.save_strategy='no'",
     )
     assert changed(config) == trained
-    table = json.loads((config.output_dir / "run.json").read_text())["parts"]
+    table = json.loads((config.output_dir / "run.json").read_text())["modules"]
     assert table["head"]["same_as"] == "embeddings"
     assert sum(row["parameters"] for row in table.values()) == sum(
         p.numel() for p in tiny_model().parameters()
@@ -64,8 +64,8 @@ def test_only_the_parts_that_are_trained_change(tmp_path, setting, trained):
 def test_each_part_has_its_rate_and_weight_decay_is_as_the_trainer_s(tmp_path):
     config = small_config(
         tmp_path,
-        "parts.vision.learning_rate=1.0e-5",
-        "parts.projector=frozen",
+        "modules.vision.learning_rate=1.0e-5",
+        "modules.projector=frozen",
         "trainer.weight_decay=0.1",
     )
     family, model = tiny_family(), tiny_checkpoint()
@@ -98,28 +98,36 @@ def test_one_tensor_is_not_treated_in_two_ways():
 
 def test_settings_that_cannot_be_are_one_sentence(tmp_path):
     for setting, said in (
-        ("parts.vison=frozen", r"vison.*vision"),
-        ("parts.vision=freeze", r"parts\.vision: a part is trained, frozen, adapted, not 'freeze'"),
-        ("parts.vision=3", r"parts\.vision: expected settings \(how, learning_rate\), found 3"),
-        ("parts.vision={how: frozen, learning_rate: 0.1}", "a frozen part has no learning_rate"),
-        ("parts.vision.learning_rate=-1.0", "at least 0, not -1"),
-        ("parts.vision.learning_rate=1e-5", r"write 1\.0e-5"),
-        ("lora.rank=4", "no part is adapted"),
-        ("lora={rank: 0}", "no part is adapted"),
+        ("modules.vison=frozen", r"vison.*vision"),
+        (
+            "modules.vision=freeze",
+            r"modules\.vision: a module is trained, frozen, adapted, not 'freeze'",
+        ),
+        ("modules.vision=3", r"modules\.vision: expected settings \(how, learning_rate\), found 3"),
+        (
+            "modules.vision={how: frozen, learning_rate: 0.1}",
+            "a frozen module has no learning_rate",
+        ),
+        ("modules.vision.learning_rate=-1.0", "at least 0, not -1"),
+        ("modules.vision.learning_rate=1e-5", r"write 1\.0e-5"),
+        ("lora.rank=4", "no module is adapted"),
+        ("lora={rank: 0}", "no module is adapted"),
     ):
         with pytest.raises(ValueError, match=said):
             small_config(tmp_path, setting)
     with pytest.raises(ValueError, match="lora: rank must be at least 1, not 0"):
-        small_config(tmp_path, "parts.language=adapted", "lora.rank=0")
+        small_config(tmp_path, "modules.language=adapted", "lora.rank=0")
     every = (
         "{vision: frozen, projector: frozen, language: frozen, embeddings: frozen, head: frozen}"
     )
-    with pytest.raises(ValueError, match="parts: every part is frozen"):
-        train(small_config(tmp_path, f"parts={every}", "trainer.max_steps=1"))
-    with pytest.raises(ValueError, match=r"parts\.vision: T5 has no such part, only language, emb"):
-        ModelParts(object.__new__(T5), Parts(vision=PartSettings()), 1e-3, "test")
+    with pytest.raises(ValueError, match="modules: every part is frozen"):
+        train(small_config(tmp_path, f"modules={every}", "trainer.max_steps=1"))
+    with pytest.raises(
+        ValueError, match=r"modules\.vision: T5 has no such part, only language, emb"
+    ):
+        ModelParts(object.__new__(T5), ModulesConfig(vision=ModuleSettings()), 1e-3, "test")
     config = small_config(
-        tmp_path, "parts.vision.learning_rate=1.0e-5", "trainer.optim=galore_adamw"
+        tmp_path, "modules.vision.learning_rate=1.0e-5", "trainer.optim=galore_adamw"
     )
     trainer = make_trainer(config, training_arguments(config), [], tiny_family(), tiny_checkpoint())
     with pytest.raises(ValueError, match=r"^trainer\.optim galore_adamw: .*install"):
@@ -130,10 +138,10 @@ def test_settings_that_cannot_be_are_one_sentence(tmp_path):
 
 
 def test_what_a_config_leaves_out_is_trained_and_beside_adapters_frozen(tmp_path):
-    parts = small_config(tmp_path, "parts.vision=frozen").parts
+    parts = small_config(tmp_path, "modules.vision=frozen").modules
     assert [parts.of(p).how for p in ("vision", "language")] == ["frozen", "trained"]
-    config = small_config(tmp_path, "parts.language=adapted")
-    assert [config.parts.of(p).how for p in ("vision", "language")] == ["frozen", "adapted"]
+    config = small_config(tmp_path, "modules.language=adapted")
+    assert [config.modules.of(p).how for p in ("vision", "language")] == ["frozen", "adapted"]
     assert (config.lora.rank, config.lora.alpha) == (16, 32)
     assert small_config(tmp_path).lora is None
 
@@ -148,9 +156,11 @@ def test_a_trained_part_without_a_gradient_ends_the_run(tmp_path, monkeypatch):
         return model
 
     monkeypatch.setattr(type(tiny_family()), "load_model", cut_off)
-    with pytest.raises(ValueError, match=r"small|clock_tiny, parts\.vision: it is trained, and st"):
+    with pytest.raises(
+        ValueError, match=r"small|clock_tiny, modules\.vision: it is trained, and st"
+    ):
         train(small_config(tmp_path / "a", *steps))
-    seen = small_config(tmp_path / "b", *steps, "parts={vision: frozen, projector: frozen}")
+    seen = small_config(tmp_path / "b", *steps, "modules={vision: frozen, projector: frozen}")
     assert train(seen).is_dir()
 
 

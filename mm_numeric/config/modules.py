@@ -1,0 +1,117 @@
+"""Which modules of a model are trained, frozen or adapted with LoRA. Loads no torch.
+
+Every family divides its parameters into the ``vision`` tower, the ``projector`` between the tower
+and the ``language`` model, the ``embeddings`` and the output ``head``. A config sets a mode for
+each, or a mode and a learning rate::
+
+    modules:
+      vision: frozen
+      projector: {learning_rate: 1.0e-4}    # trained
+      language: adapted                     # LoRA with the settings of `lora`
+    lora: {rank: 16, alpha: 32}
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mm_numeric.parsing import read_dataclass
+
+MODULE_NAMES = ("vision", "projector", "language", "embeddings", "head")
+TRAINED, FROZEN, ADAPTED = MODES = ("trained", "frozen", "adapted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleSettings:
+    """How one module of a model is trained."""
+
+    how: str = TRAINED
+    """``trained``, ``frozen``, or ``adapted``: frozen, with LoRA on its linear layers."""
+
+    learning_rate: float | None = None
+    """Learning rate of the module's parameters or adapters, at least 0. None (the default):
+    ``trainer.learning_rate``."""
+
+    def __post_init__(self) -> None:
+        """Validate the fields."""
+        if self.how not in MODES:
+            raise ValueError(f"a module is {', '.join(MODES)}, not {self.how!r}")
+        if self.learning_rate is not None and self.how == FROZEN:
+            raise ValueError("a frozen module has no learning_rate; remove one of the two")
+        if self.learning_rate is not None and self.learning_rate < 0:
+            raise ValueError(f"learning_rate must be at least 0, not {self.learning_rate}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModulesConfig:
+    """Settings of every module; None where the config has none (see ``of``)."""
+
+    vision: ModuleSettings | None = None
+    projector: ModuleSettings | None = None
+    language: ModuleSettings | None = None
+    embeddings: ModuleSettings | None = None
+    head: ModuleSettings | None = None
+
+    def of(self, module: str) -> ModuleSettings:
+        """Return the settings of a module.
+
+        A module without settings is trained, or frozen if any other module is adapted.
+        """
+        own: ModuleSettings | None = getattr(self, module)
+        return own or ModuleSettings(how=FROZEN if self.adapted else TRAINED)
+
+    @property
+    def adapted(self) -> bool:
+        """Whether any module gets adapters."""
+        settings = (getattr(self, module) for module in MODULE_NAMES)
+        return any(own is not None and own.how == ADAPTED for own in settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraSettings:
+    """LoRA settings of the adapted modules, passed to PEFT."""
+
+    rank: int = 16
+    """Rank of the adapter matrices, at least 1."""
+
+    alpha: int = 32
+    """Scale: an adapter's output is multiplied by ``alpha / rank``; at least 1."""
+
+    dropout: float = 0.0
+    """Dropout before the adapters, from 0 to below 1."""
+
+    dora: bool = False
+    """Use DoRA: train the magnitude of each weight row separately from its direction."""
+
+    def __post_init__(self) -> None:
+        """Validate the fields."""
+        for name, value in (("rank", self.rank), ("alpha", self.alpha)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is from 0 to below 1, not {self.dropout}")
+
+
+def read_modules(raw: Any, where: str) -> ModulesConfig:
+    """Read the section ``modules`` of a config; a string is short for ``{how: string}``."""
+    if isinstance(raw, Mapping):
+        raw = {name: {"how": own} if isinstance(own, str) else own for name, own in raw.items()}
+    modules: ModulesConfig = read_dataclass(ModulesConfig, {} if raw is None else raw, where)
+    return modules
+
+
+def read_lora(raw: Any, modules: ModulesConfig, where: str) -> LoraSettings | None:
+    """Read the section ``lora`` of a config; return None if no module is adapted.
+
+    Raises:
+        ValueError: If there are settings but no module is adapted, or a setting is invalid.
+    """
+    if not modules.adapted:
+        if raw is None:
+            return None
+        raise ValueError(
+            f"{where}: no module is adapted, so there are no adapters to set; add "
+            "`modules: {language: adapted}`, or remove lora."
+        )
+    lora: LoraSettings = read_dataclass(LoraSettings, {} if raw is None else raw, where)
+    return lora

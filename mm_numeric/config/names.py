@@ -1,0 +1,46 @@
+"""Names of objectives and comparison rows that a config does not name itself."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def objective_name(options: Mapping[str, Any]) -> str:
+    """Return ``name``, or the preset followed by the settings that differ from it.
+
+    Args:
+        options: An objective as a mapping, for example ``{preset: emd, weight: 0.8}``, which is
+            named ``emd_weight_0.8``.
+    """
+    if "name" in options:
+        return str(options["name"])
+    skipped = ("preset", "terms", "with", "baseline")
+    changes = [f"{key}_{value}" for key, value in options.items() if key not in skipped]
+    changes += ["terms"] if "terms" in options else []
+    return "_".join([str(options.get("preset", "ce")), *changes])
+
+
+def row_name(options: Mapping[str, Any]) -> str:
+    """Return the name of an item of ``compare.objectives``: its baseline's, then its objective's.
+
+    An objective ``ce`` is left out after a baseline: ``{baseline: xval}`` is named ``xval``.
+    """
+    name, baseline = objective_name(options), options.get("baseline")
+    if baseline is None or "name" in options:
+        return name
+    short = str(baseline.get("name") if isinstance(baseline, Mapping) else baseline)
+    return short if name == "ce" else f"{short}_{name}"
+
+
+def value_name(axis: str, value: Any, axes: Sequence[str]) -> str:
+    """Return the name of one value of a grid axis, such as ``weight_0.3``."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return f"{_shortest_suffix(axis, axes)}_{text}"
+
+
+def _shortest_suffix(axis: str, axes: Sequence[str]) -> str:
+    """Return the shortest dotted suffix of an axis that no other axis ends with."""
+    words = axis.split(".")
+    ends = (".".join(words[-count:]) for count in range(1, len(words) + 1))
+    others = [f".{other}" for other in axes if other != axis]
+    return next((end for end in ends if not any(o.endswith(f".{end}") for o in others)), axis)
