@@ -13,6 +13,7 @@ from math import isfinite
 from typing import Any, ClassVar, NamedTuple, Self
 
 from mm_numeric.answers import Example
+from mm_numeric.compat import concrete_classes
 from mm_numeric.config.baseline import read_baseline
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
@@ -163,7 +164,7 @@ def _concrete(model_class: Any, config: Any, source: str) -> type:
     Raises:
         ValueError: If transformers has none.
     """
-    mapping = getattr(model_class, "_model_mapping", None)
+    mapping = concrete_classes(model_class)
     if mapping is None:
         return model_class  # type: ignore[no-any-return]
     if type(config) not in mapping:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mm_numeric.answers import EmbeddedImage
+from mm_numeric.compat import decoded_columns
 from mm_numeric.config.data import DataSource
 
 _OWN = ("dataset_info.json", "dataset_dict.json")  # what save_to_disk leaves in a folder
@@ -84,15 +85,13 @@ def _bytes(stored: dict[str, Any]) -> bytes:
 def _undecoded(dataset: Any) -> tuple[Any, str | None]:
     """Return a data set that leaves images as they are stored, and its column of images."""
     import datasets
-    from datasets.features.features import require_decoding
 
     features = dataset.features or {}
     found = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
     column = found[0] if found else None
     if column is not None:
         dataset = dataset.cast_column(column, datasets.Image(decode=False))
-    decoded = [name for name, kind in features.items() if require_decoding(kind, True)]
-    others = [name for name in decoded if name != column]
+    others = [name for name in decoded_columns(features) if name != column]
     return (dataset.remove_columns(others) if others else dataset), column
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch.utils.data import Sampler
-from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from mm_numeric.answers import Example
+from mm_numeric.compat import length_grouped_indices
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.tasks.base import Task
@@ -44,7 +44,7 @@ class LengthGrouped(Sampler[int]):
         """Yield the places of rows."""
         chance = torch.Generator()
         chance.manual_seed(self.seed + self.epoch())
-        yield from get_length_grouped_indices(self.lengths, self.rows, generator=chance)
+        yield from length_grouped_indices(self.lengths, self.rows, chance)
 
 
 def rows_of_step(args: Any) -> int:

@@ -26,9 +26,9 @@ from transformers import (
     LlavaForConditionalGeneration,
     LlavaImageProcessorPil,
 )
-from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import has_file
 
+from mm_numeric.compat import tokenizer_settings
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.families.llava_layout import OriginalLayout, read_raw_config
@@ -87,7 +87,7 @@ class Llava(Family):
                 f"model.name: {source!r} has neither a tokenizer.json nor a tokenizer.model; give "
                 "the folder of a complete checkpoint."
             )
-        settings = get_tokenizer_config(source, revision=model.revision)
+        settings = tokenizer_settings(source, model.revision)
         begins = settings.get("add_bos_token", True)  # as LLaMA's does by default
         return LlamaTokenizer.from_pretrained(source, revision=model.revision, add_bos_token=begins)
 

@@ -23,17 +23,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from mm_numeric.compat import ADAPTED_MODEL, is_adapter, is_partitioned, original_layer
 from mm_numeric.config.modules import ADAPTED, MODULE_NAMES, TRAINED, LoraSettings
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
-from mm_numeric.models.parameter_groups import ModelParts, is_adapter
+from mm_numeric.models.parameter_groups import ModelParts
 
 ADAPTER, SETTINGS, TRAINED_WEIGHTS = (
     "adapter_model.safetensors",
     "adapter_config.json",
     "trained.safetensors",
 )
-_INSIDE = "base_model.model."  # what PEFT puts before the names of the model's own parameters
 
 
 def has_adapters(source: str) -> bool:
@@ -105,7 +105,8 @@ def save_adapted(model: PeftModel, folder: Path, state: dict[str, Tensor] | None
     config.inference_mode = False
     own = _trained_whole(model)
     if own:
-        _write({name.removeprefix(_INSIDE): state[name] for name in own}, folder / TRAINED_WEIGHTS)
+        weights = {name.removeprefix(ADAPTED_MODEL): state[name] for name in own}
+        _write(weights, folder / TRAINED_WEIGHTS)
     model.config.save_pretrained(folder)
 
 
@@ -116,13 +117,13 @@ def read_adapted(model: PeftModel, folder: Path) -> None:
         ValueError: If a weight is missing, one too many, or of another shape.
     """
     adapters = _read(folder / ADAPTER)
-    own = {name.removeprefix(_INSIDE): p for name, p in model.named_parameters()}
-    trained = {name.removeprefix(_INSIDE) for name in _trained_whole(model)}
+    own = {name.removeprefix(ADAPTED_MODEL): p for name, p in model.named_parameters()}
+    trained = {name.removeprefix(ADAPTED_MODEL) for name in _trained_whole(model)}
     whole = {}
     if trained or (folder / TRAINED_WEIGHTS).is_file():
         whole = _read(folder / TRAINED_WEIGHTS)
     changed = [p for n, p in own.items() if n in trained or n in whole or is_adapter(n)]
-    with in_one_piece(changed), torch.no_grad():
+    with gathered_parameters(changed), torch.no_grad():
         wanted = get_peft_model_state_dict(model, save_embedding_layers=False)
         _refuse_gaps(adapters, wanted, folder / ADAPTER)
         known = trained | (whole.keys() & own.keys())
@@ -189,7 +190,7 @@ def adapted_layers(model: nn.Module, parts: ModelParts) -> list[str]:
     places = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
     for name, part in found.items():
         layer = model.get_submodule(name)
-        if places[id(getattr(layer, "base_layer", layer).weight)] > 1:
+        if places[id(original_layer(layer).weight)] > 1:
             raise ValueError(
                 f"{parts.where}, modules.{part}: {name} is adapted, and its tensor is used "
                 "elsewhere in this model too; make the part trained or frozen."
@@ -243,9 +244,9 @@ def _refuse_gaps(found: dict[str, Tensor], wanted: dict[str, Any], where: Path) 
 
 
 @contextmanager
-def in_one_piece(parameters: list[Tensor]) -> Iterator[None]:
+def gathered_parameters(parameters: list[Tensor]) -> Iterator[None]:
     """Put parameters together that ZeRO-3 has cut up, and cut them up again behind."""
-    pieces = [parameter for parameter in parameters if hasattr(parameter, "ds_id")]
+    pieces = [parameter for parameter in parameters if is_partitioned(parameter)]
     if not pieces:
         yield
         return

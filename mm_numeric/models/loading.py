@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from mm_numeric.baselines.baseline import with_baseline
-from mm_numeric.compat import keep_names
+from mm_numeric.compat import keep_checkpoint_names
 from mm_numeric.config.schema import Config
 from mm_numeric.families.family import Family
 from mm_numeric.log import shows_progress
@@ -60,7 +60,7 @@ def load_model(config: Config, family: Family, source: str) -> Any:
             model = load_adapted(family, source, config.model)
         else:
             model = family.load_model(source, config.model)
-    keep_names(model)
+    keep_checkpoint_names(model)
     return model
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from mm_numeric.compat import is_adapter, unpacked_numel, unwrapped_name
 from mm_numeric.config.modules import (
     ADAPTED,
     FROZEN,
@@ -15,7 +16,6 @@ from mm_numeric.config.modules import (
 )
 from mm_numeric.families.family import Family
 
-_WRAPPERS = re.compile(r"^base_model\.model\.|(_orig_mod|_fsdp_wrapped_module|base_layer)\.")
 _SEEING = ("vision", "projector")  # no gradient without an image
 
 
@@ -52,7 +52,7 @@ class ModelParts:
         Raises:
             ValueError: If the family knows no such parameter.
         """
-        own = _WRAPPERS.sub("", name)
+        own = unwrapped_name(name)
         for part, pattern in self.family.parts.items():
             if re.match(pattern, own):
                 return part
@@ -144,7 +144,7 @@ class ModelParts:
             if part in self.family.parts
         }
         for name, parameter in model.named_parameters():
-            row, count = found[self.part(name)], _count(parameter)
+            row, count = found[self.part(name)], unpacked_numel(parameter)
             row["parameters"] += count
             row["trained"] += count * parameter.requires_grad
         for part, row in found.items():
@@ -162,11 +162,6 @@ class ModelParts:
         return {part: parts for parts in holders.values() if len(parts) > 1 for part in parts}
 
 
-def is_adapter(name: str) -> bool:
-    """Say whether a parameter, by its name, is one of PEFT's."""
-    return ".lora_" in name
-
-
 def table_text(table: dict[str, dict[str, Any]]) -> str:
     """Return ``ModelParts.table`` as lines, with the sums."""
     lines = [f"{'part':<12}{'parameters':>15}{'trained':>15}  how"]
@@ -176,14 +171,6 @@ def table_text(table: dict[str, dict[str, Any]]) -> str:
         lines.append(f"{part:<12}{row['parameters']:>15,}{row['trained']:>15,}  {how}")
     total, trained = (sum(r[k] for r in table.values()) for k in ("parameters", "trained"))
     return "\n".join([*lines, f"{'all':<12}{total:>15,}{trained:>15,}"])
-
-
-def _count(parameter: Tensor) -> int:
-    """Return how many numbers a parameter holds, over all ranks and before it was packed."""
-    count = int(getattr(parameter, "ds_numel", parameter.numel()))
-    if type(parameter).__name__ == "Params4bit":  # two in a byte, whatever holds the bytes
-        return count * 2 * parameter.element_size()
-    return count
 
 
 def _words(settings: ModuleSettings) -> str:

@@ -4,7 +4,6 @@ ZeRO-3 holds one piece of every parameter on each rank: a parameter's own size i
 are made or loaded while its settings are in force are cut up at once.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -19,8 +18,13 @@ from pathlib import Path
 
 import torch
 from transformers import Trainer, TrainingArguments
-from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 
+from mm_numeric.compat import (
+    deepspeed_settings,
+    numel,
+    without_deepspeed_settings,
+    write_universal_checkpoint,
+)
 from mm_numeric.config.reader import with_trainer
 from mm_numeric.config.schema import Config
 from mm_numeric.config.training_arguments import find_deepspeed
@@ -62,16 +66,11 @@ def join_ranks(args: TrainingArguments) -> None:
 @contextlib.contextmanager
 def whole_models(args: TrainingArguments) -> Iterator[None]:
     """Make and load whole models inside, on one rank alone if need be, also under ZeRO-3."""
-    plugin = args.deepspeed_plugin
-    if plugin is None:
+    if args.deepspeed_plugin is None:
         yield
         return
-    unset_hf_deepspeed_config()
-    try:
+    with without_deepspeed_settings(args):
         yield
-    finally:
-        # The Trainer's own where the config asks for ZeRO, accelerate's where its launcher does.
-        set_hf_deepspeed_config(getattr(args, "hf_deepspeed_config", None) or plugin.dschf)
 
 
 def refuse_settings(args: TrainingArguments, where: str) -> None:
@@ -139,30 +138,18 @@ def make_universal(args: TrainingArguments, checkpoint: Path) -> None:
 
     ``python -m deepspeed.checkpoint.ds_to_universal`` does the same, with more processes.
     """
-    settings = getattr(args, "hf_deepspeed_config", None)
+    settings = deepspeed_settings(args)
     if settings is None or not settings.get_value("checkpoint.load_universal"):
         return
     if (checkpoint / "latest_universal").is_file():  # which is written last
         return
-    from deepspeed.checkpoint.ds_to_universal import main
-
     source = checkpoint / (checkpoint / "latest").read_text(encoding="utf-8").strip()
     target = source.with_name(f"{source.name}_universal")
     shutil.rmtree(target, ignore_errors=True)  # cut off
     with contextlib.redirect_stdout(sys.stderr):
-        main(
-            argparse.Namespace(
-                input_folder=str(source),
-                output_folder=str(target),
-                num_extract_workers=1,
-                num_merge_workers=1,
-                keep_temp_folder=False,
-                strict=True,
-                inject_missing_state=True,
-            )
-        )
+        write_universal_checkpoint(source, target)
 
 
 def parameters(model: torch.nn.Module) -> int:
     """Count the parameters of a model, whole ones and those of which each rank has a piece."""
-    return sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
+    return sum(numel(p) for p in model.parameters())

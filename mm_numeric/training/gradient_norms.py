@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import TrainerState, TrainingArguments
 
+from mm_numeric.compat import before_deepspeed_step, deepspeed_loss_scale, zero2_gradient
 from mm_numeric.config.modules import MODULE_NAMES
 from mm_numeric.models.parameter_groups import ModelParts
 
@@ -66,18 +67,13 @@ class GradientNorms:
     @contextmanager
     def _before_step(self, model: nn.Module, step: int, engine: Any) -> Iterator[None]:
         """Look at what DeepSpeed steps on: accelerate lets it step inside of the backward pass."""
-        take = engine.step
 
-        def look_and_take(*args: Any, **kwargs: Any) -> Any:
+        def look() -> None:
             of = _square_of_piece if engine.zero_optimization_stage() < 3 else _square_of_shard
-            self._measure(model, step, of, float(engine.optimizer.loss_scale), sharded=True)
-            return take(*args, **kwargs)
+            self._measure(model, step, of, deepspeed_loss_scale(engine), sharded=True)
 
-        engine.step = look_and_take
-        try:
+        with before_deepspeed_step(engine, look):
             yield
-        finally:
-            del engine.step
 
     def _measure(
         self,
@@ -118,18 +114,9 @@ def _square(parameter: Tensor) -> Tensor | None:
 
 
 def _square_of_piece(parameter: Any) -> Tensor | None:
-    """Return the square of this rank's piece under ZeRO-1 and 2.
-
-    ``deepspeed.utils.safe_get_full_grad`` would send each whole gradient over all ranks.
-    """
-    held = parameter._hp_mapping
-    if held is None:
-        return None
-    gradient = held.get_lp_grad_fragment(parameter._index_in_param_group).flatten()
-    if gradient.numel() == parameter.numel():  # whole, of which this rank owns a piece
-        at = held.lp_fragment_address
-        gradient = gradient.narrow(0, at.start, at.numel)
-    return _square_norm(gradient)
+    """Return the square of this rank's piece under ZeRO-1 and 2."""
+    gradient = zero2_gradient(parameter)
+    return None if gradient is None else _square_norm(gradient)
 
 
 def _square_of_shard(parameter: Tensor) -> Tensor | None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import TrainingArguments
 
+from mm_numeric.compat import local_values
 from mm_numeric.losses.term import LossSum
 from mm_numeric.run_folder import last_checkpoint
 from mm_numeric.training.errors import EveryRankError
@@ -114,7 +115,7 @@ def _look_at(step: _Step) -> _Broken | None:
 
 def _is_finite(model: torch.nn.Module) -> bool:
     """Say whether all weights that are trained are finite; under ZeRO-3, this rank's piece."""
-    pieces = (getattr(p, "ds_tensor", p) for p in model.parameters() if p.requires_grad)
+    pieces = (local_values(p) for p in model.parameters() if p.requires_grad)
     flags = [piece.isfinite().all() for piece in pieces]
     return bool(torch.stack(flags).all()) if flags else True
 

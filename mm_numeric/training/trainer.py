@@ -11,9 +11,15 @@ from peft import PeftModel
 from transformers import PreTrainedModel, Trainer
 from transformers.training_args import OptimizerNames
 
+from mm_numeric.compat import base_dataloader
 from mm_numeric.data.lengths import LengthGrouped, rows_of_step, seed_of_rows
 from mm_numeric.data.streaming import ExampleStream, stream_loader
-from mm_numeric.models.adapters import in_one_piece, read_adapted, save_adapted, saved_parameters
+from mm_numeric.models.adapters import (
+    gathered_parameters,
+    read_adapted,
+    save_adapted,
+    saved_parameters,
+)
 from mm_numeric.models.parameter_groups import ModelParts
 from mm_numeric.training.deepspeed import whole_models
 from mm_numeric.training.errors import damaged_as_ours, full_disk_as_ours, own_sentence
@@ -114,7 +120,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         else:
             loader = super().get_train_dataloader()
         if self.args.dataloader_num_workers > 0:
-            base = getattr(loader, "base_dataloader", loader)
+            base = base_dataloader(loader)
             base.worker_init_fn = DeafWorker(base.worker_init_fn, self.stopping.is_listening)
         return loader
 
@@ -267,7 +273,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
             folder = Path(output_dir or self.args.output_dir)
             # DeepSpeed hands over what it gathered, unless nothing was trained and it has no model.
             idle = self.is_deepspeed_enabled and self.deepspeed is None
-            with in_one_piece(saved_parameters(model) if idle else []):
+            with gathered_parameters(saved_parameters(model) if idle else []):
                 if self.args.should_save:
                     folder.mkdir(parents=True, exist_ok=True)
                     save_adapted(model, folder, state_dict)

@@ -1,0 +1,344 @@
+"""Each private name that mm_numeric.compat uses still exists and does what its docstring says."""
+
+import inspect
+import warnings
+from importlib.metadata import version
+from types import SimpleNamespace
+
+import peft
+import pytest
+import torch
+import transformers
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedModel,
+    Trainer,
+    TrainingArguments,
+)
+
+from mm_numeric import compat
+from mm_numeric.baselines.number_head import WithNumberHead
+from mm_numeric.baselines.regression_transformer import WithNumberEncodings
+from mm_numeric.baselines.xval import WithValues
+from mm_numeric.training.mixin import NumericLossMixin
+from mm_numeric.training.trainer import NumericTrainer
+
+
+def gone(library, name, function):
+    """Return the message of a test that found a private name missing."""
+    return f"{library} {version(library)} no longer has {name}; see mm_numeric.compat.{function}."
+
+
+def small_gpt2():
+    config = GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=16, n_positions=8)
+    return GPT2LMHeadModel(config)
+
+
+@pytest.fixture
+def no_process_group(monkeypatch):
+    """DeepSpeed settings that hold without a launcher."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29567")
+
+
+@pytest.mark.parametrize("method", compat.TRAINER_METHODS)
+def test_trainer_methods(method):
+    own = getattr(Trainer, method, None)
+    assert own is not None, gone("transformers", f"Trainer.{method}", "TRAINER_METHODS")
+    found = tuple(inspect.signature(own).parameters)[1:]
+    assert found == compat.TRAINER_METHODS[method], (
+        f"Trainer.{method} of transformers {transformers.__version__} has other parameters; see "
+        "mm_numeric.compat.TRAINER_METHODS."
+    )
+
+
+def test_trainer_methods_lists_every_override():
+    for cls in (NumericTrainer, NumericLossMixin):
+        private = {name for name in vars(cls) if name.startswith("_") and name[1] != "_"}
+        overridden = {name for name in private if name in dir(Trainer)}
+        assert overridden <= compat.TRAINER_METHODS.keys()
+
+
+@pytest.mark.parametrize("method", compat.MODEL_METHODS)
+def test_model_methods(method):
+    own = getattr(PreTrainedModel, method, None)
+    assert own is not None, gone("transformers", f"PreTrainedModel.{method}", "MODEL_METHODS")
+    assert tuple(inspect.signature(own).parameters)[1:] == compat.MODEL_METHODS[method]
+
+
+def test_model_methods_lists_every_override():
+    for cls in (WithNumberHead, WithNumberEncodings, WithValues):
+        private = {name for name in vars(cls) if name.startswith("_") and name[1] != "_"}
+        assert {n for n in private if n in dir(PreTrainedModel)} <= compat.MODEL_METHODS.keys()
+
+
+def adapted():
+    lora = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    return peft.get_peft_model(small_gpt2(), lora)
+
+
+def test_adapted_model():
+    names = [name for name, _ in adapted().named_parameters()]
+    assert all(name.startswith(compat.ADAPTED_MODEL) for name in names), gone(
+        "peft", f"the prefix {compat.ADAPTED_MODEL!r}", "ADAPTED_MODEL"
+    )
+
+
+def test_unwrapped_name():
+    plain = {name for name, _ in small_gpt2().named_parameters()}
+    own = {n for n, _ in adapted().named_parameters() if not compat.is_adapter(n)}
+    assert {compat.unwrapped_name(name) for name in own} == plain, gone(
+        "peft", "base_layer in the names of adapted layers", "unwrapped_name"
+    )
+    compiled = {compat.unwrapped_name(n) for n, _ in torch.compile(small_gpt2()).named_parameters()}
+    assert compiled == plain, gone("torch", "_orig_mod in compiled names", "unwrapped_name")
+    from torch.distributed.fsdp import _common_utils
+
+    assert _common_utils.FSDP_WRAPPED_MODULE == "_fsdp_wrapped_module", gone(
+        "torch", "_fsdp_wrapped_module", "unwrapped_name"
+    )
+    assert compat.unwrapped_name("a._fsdp_wrapped_module.b.weight") == "a.b.weight"
+
+
+def test_is_adapter():
+    found = {n for n, _ in adapted().named_parameters() if compat.is_adapter(n)}
+    trained = {n for n, p in adapted().named_parameters() if p.requires_grad}
+    assert found == trained != set(), gone("peft", ".lora_ in adapter names", "is_adapter")
+
+
+def test_original_layer():
+    layer = adapted().get_submodule("base_model.model.transformer.h.0.attn.c_attn")
+    found = compat.original_layer(layer)
+    assert type(found) is transformers.pytorch_utils.Conv1D, gone(
+        "peft", "base_layer of an adapted layer", "original_layer"
+    )
+    assert compat.original_layer(found) is found
+
+
+def test_keep_checkpoint_names(tmp_path):
+    small_gpt2().save_pretrained(tmp_path)
+    model = GPT2LMHeadModel.from_pretrained(tmp_path)
+    assert hasattr(model, "_weight_conversions"), gone(
+        "transformers", "_weight_conversions of a loaded model", "keep_checkpoint_names"
+    )
+    from transformers.core_model_loading import WeightRenaming
+
+    assert callable(getattr(WeightRenaming, "was_used", None)), gone(
+        "transformers", "WeightRenaming.was_used", "keep_checkpoint_names"
+    )
+    used, unused = SimpleNamespace(was_used=lambda: True), SimpleNamespace(was_used=lambda: False)
+    model._weight_conversions = [unused, used]
+    compat.keep_checkpoint_names(model)
+    assert model._weight_conversions == [used]
+    compat.keep_checkpoint_names(nn.Linear(1, 1))  # not loaded by transformers
+
+
+def test_length_grouped_indices():
+    try:
+        found = [
+            compat.length_grouped_indices(range(100), 10, torch.Generator().manual_seed(seed))
+            for seed in (0, 0, 1)
+        ]
+    except (ImportError, TypeError) as error:
+        raise AssertionError(
+            gone("transformers", "get_length_grouped_indices", "length_grouped_indices")
+        ) from error
+    assert found[0] == found[1] != found[2]
+    assert sorted(found[0]) == list(range(100))
+    assert found[0][0] == 99  # the longest row is in the first batch
+
+
+def test_tokenizer_settings(tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text('{"add_bos_token": false}')
+    try:
+        found = compat.tokenizer_settings(str(tmp_path), "main")
+    except ImportError as error:
+        message = gone("transformers", "get_tokenizer_config", "tokenizer_settings")
+        raise AssertionError(message) from error
+    assert found["add_bos_token"] is False
+
+
+def test_concrete_classes():
+    found = compat.concrete_classes(AutoModelForCausalLM)
+    assert found is not None, gone("transformers", "_model_mapping", "concrete_classes")
+    assert found[GPT2Config] is GPT2LMHeadModel
+    assert compat.concrete_classes(GPT2LMHeadModel) is None
+
+
+def test_decoded_columns():
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"image": datasets.Image(), "text": datasets.Value("string")})
+    try:
+        assert compat.decoded_columns(features) == ["image"]
+    except ImportError as error:
+        raise AssertionError(gone("datasets", "require_decoding", "decoded_columns")) from error
+
+
+def zero3(tmp_path):
+    settings = {"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": 1}
+    return TrainingArguments(output_dir=str(tmp_path), deepspeed=settings, use_cpu=True)
+
+
+def test_deepspeed_settings(tmp_path, no_process_group):
+    pytest.importorskip("deepspeed")
+    args = zero3(tmp_path)
+    found = compat.deepspeed_settings(args)
+    assert found is not None, gone(
+        "transformers", "TrainingArguments.hf_deepspeed_config", "deepspeed_settings"
+    )
+    assert found.get_value("zero_optimization.stage") == 3
+    assert compat.deepspeed_settings(TrainingArguments(output_dir=str(tmp_path))) is None
+
+
+def test_without_deepspeed_settings(tmp_path, no_process_group):
+    pytest.importorskip("deepspeed")
+    from transformers.integrations import is_deepspeed_zero3_enabled
+
+    args = zero3(tmp_path)
+    assert is_deepspeed_zero3_enabled()
+    with compat.without_deepspeed_settings(args):
+        assert not is_deepspeed_zero3_enabled(), gone(
+            "transformers", "unset_hf_deepspeed_config", "without_deepspeed_settings"
+        )
+    assert is_deepspeed_zero3_enabled()
+    args.deepspeed_plugin.set_deepspeed_weakref()
+    assert hasattr(args.deepspeed_plugin, "dschf"), gone(
+        "accelerate", "DeepSpeedPlugin.dschf", "without_deepspeed_settings"
+    )
+    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+
+    unset_hf_deepspeed_config()
+
+
+def test_base_dataloader():
+    from accelerate.data_loader import prepare_data_loader
+
+    own = torch.utils.data.DataLoader(range(4))
+    found = compat.base_dataloader(prepare_data_loader(own, num_processes=1, process_index=0))
+    assert type(found) is torch.utils.data.DataLoader, gone(
+        "accelerate", "base_dataloader of a prepared loader", "base_dataloader"
+    )
+    assert compat.base_dataloader(own) is own
+
+
+def source_of(name):
+    """Return the source text of a module of DeepSpeed without importing it."""
+    from importlib.util import find_spec
+
+    pytest.importorskip("deepspeed")
+    with open(find_spec(name).origin, encoding="utf-8") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize(
+    ("function", "attribute"),
+    [("is_partitioned", "ds_id"), ("numel", "ds_numel"), ("local_values", "ds_tensor")],
+)
+def test_attributes_of_a_partitioned_parameter(function, attribute):
+    text = source_of("deepspeed.runtime.zero.partition_parameters")
+    assert f"param.{attribute} =" in text, gone(
+        "deepspeed", f"{attribute} of a parameter under ZeRO-3", function
+    )
+
+
+def test_is_partitioned():
+    parameter = nn.Parameter(torch.zeros(2))
+    assert not compat.is_partitioned(parameter)
+    parameter.ds_id = 0
+    assert compat.is_partitioned(parameter)
+
+
+def test_numel():
+    parameter = nn.Parameter(torch.zeros(2))
+    assert compat.numel(parameter) == 2
+    parameter.ds_numel = 6
+    assert compat.numel(parameter) == 6
+
+
+def test_unpacked_numel():
+    class Params4bit(torch.nn.Parameter):
+        pass
+
+    packed = Params4bit(torch.zeros(3, dtype=torch.uint8), requires_grad=False)
+    assert compat.unpacked_numel(packed) == 6
+    wider = Params4bit(torch.zeros(3, dtype=torch.bfloat16), requires_grad=False)
+    assert compat.unpacked_numel(wider) == 12
+    assert compat.unpacked_numel(nn.Parameter(torch.zeros(3))) == 3
+
+
+def test_local_values():
+    parameter = nn.Parameter(torch.zeros(2))
+    assert compat.local_values(parameter) is parameter
+    parameter.ds_tensor = torch.ones(1)
+    assert compat.local_values(parameter) is parameter.ds_tensor
+
+
+def test_zero2_gradient():
+    text = source_of("deepspeed.utils.tensor_fragment") + source_of("deepspeed.runtime.utils")
+    text += source_of("deepspeed.runtime.zero.stage_1_and_2")
+    for name in ("_hp_mapping", "_index_in_param_group", "lp_fragment_address"):
+        assert name in text, gone("deepspeed", name, "zero2_gradient")
+    assert "def get_lp_grad_fragment(self, index_in_param_group)" in text, gone(
+        "deepspeed", "tensor_fragment.get_lp_grad_fragment", "zero2_gradient"
+    )
+    parameter = nn.Parameter(torch.zeros(2, 3))
+    parameter._hp_mapping, parameter._index_in_param_group = None, 0
+    assert compat.zero2_gradient(parameter) is None  # another rank owns it
+    whole = torch.arange(6.0).reshape(2, 3)
+    parameter._hp_mapping = SimpleNamespace(
+        get_lp_grad_fragment=lambda index: whole,
+        lp_fragment_address=SimpleNamespace(start=2, numel=3),
+    )
+    assert compat.zero2_gradient(parameter).tolist() == [2.0, 3.0, 4.0]
+    parameter._hp_mapping.get_lp_grad_fragment = lambda index: whole[0]
+    assert compat.zero2_gradient(parameter).tolist() == [0.0, 1.0, 2.0]
+
+
+def test_before_deepspeed_step():
+    from accelerate.utils.deepspeed import DeepSpeedEngineWrapper
+
+    source = inspect.getsource(DeepSpeedEngineWrapper.backward)
+    assert "self.engine.step()" in source, gone(
+        "accelerate", "engine.step() in DeepSpeedEngineWrapper.backward", "before_deepspeed_step"
+    )
+    called = []
+
+    class Engine:
+        def step(self, value):
+            called.append(value)
+            return value
+
+    engine = Engine()
+    with compat.before_deepspeed_step(engine, lambda: called.append("action")):
+        assert engine.step("step") == "step"
+    engine.step("later")
+    assert called == ["action", "step", "later"]
+
+
+def test_deepspeed_loss_scale():
+    for module in ("stage_1_and_2", "stage3"):
+        assert "loss_scale" in source_of(f"deepspeed.runtime.zero.{module}"), gone(
+            "deepspeed", f"loss_scale of the optimiser of {module}", "deepspeed_loss_scale"
+        )
+    engine = SimpleNamespace(optimizer=SimpleNamespace(loss_scale=8))
+    assert compat.deepspeed_loss_scale(engine) == 8.0
+
+
+def test_write_universal_checkpoint(tmp_path, monkeypatch):
+    pytest.importorskip("deepspeed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from deepspeed.checkpoint import ds_to_universal
+    own = inspect.getsource(ds_to_universal)
+    seen = []
+    message = gone("deepspeed", "ds_to_universal.main", "write_universal_checkpoint")
+    assert "def main(args)" in own, message
+    monkeypatch.setattr(ds_to_universal, "main", seen.append)
+    compat.write_universal_checkpoint(tmp_path / "a", tmp_path / "b")
+    used = {name for name in vars(seen[0]) if f"args.{name}" in own}
+    assert used == vars(seen[0]).keys(), message
