@@ -1,6 +1,5 @@
 """One small training job behind every door. As a script, it is what each rank of two runs."""
 
-import sys
 from pathlib import Path
 
 import torch
@@ -126,8 +125,9 @@ def weights(model) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in model.named_parameters()}
 
 
-def main(folder: Path) -> None:
-    """Train by the mixin and by a loop with accelerate, on all ranks that there are."""
+def main(arguments: list[str]) -> None:
+    """Train by the mixin and by a loop with accelerate, on all ranks; write the weights."""
+    folder = Path(arguments[0])
     loss_of = objective("ntil", NUMBERS, balance="fixed")
     ranks = Accelerator(cpu=True).num_processes
     changes = {"per_device_train_batch_size": 4 // ranks, "gradient_accumulation_steps": 2}
@@ -137,8 +137,4 @@ def main(folder: Path) -> None:
         save_file(weights(trainer.model), folder / "mixin.safetensors")
         save_file(weights(looped), folder / "loop.safetensors")
         trainer.state.save_to_json(str(folder / "state.json"))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
     leave_process_group()

@@ -1,7 +1,6 @@
 """What each rank of a job runs: it trains one config after the other, in one process."""
 
 import os
-import sys
 from pathlib import Path
 
 from mm_numeric.config.reader import read_config
@@ -22,8 +21,4 @@ def main(files: list[str]) -> None:
         lean = several and config.objective.name != "ce"
         doors.NumericLossMixin.lean_from = 0 if lean else LEAN_FROM
         train(config, resume=last_checkpoint(config.output_dir) is not None)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
     leave_process_group()

@@ -1,14 +1,42 @@
 """Small training runs in processes of their own."""
 
+import itertools
 import sys
 from pathlib import Path
 
 import torch
+from processes import Job
 from safetensors.torch import load_file
 from tiny_models import small_config
 
+from mm_numeric import cli
+
+_NUMBERS = itertools.count()
+
+
+def start(config_file: Path, *arguments: str, ranks: int = 1) -> Job:
+    """Start ``mm-numeric train`` in a process, or on several ranks."""
+    output = config_file.with_name(f"output-{next(_NUMBERS)}.txt")
+    return Job(cli.main, ["train", str(config_file), *arguments], output, ranks=ranks)
+
+
+def run_to_error(job: Job) -> str:
+    """Wait for a job that must end with exit code 2 on every rank; return its one sentence."""
+    codes = job.wait()
+    assert codes == len(codes) * [2], job.text()
+    return the_sentence(job.text())
+
+
+def the_sentence(output: str) -> str:
+    """Return the one sentence of an output, in which no traceback may be."""
+    found = [line for line in output.splitlines() if line.startswith("mm-numeric: ")]
+    assert len(found) == 1, output
+    assert "Traceback" not in output, output
+    return found[0]
+
 
 def command(config_file: Path, *arguments: str) -> list[str]:
+    """Return the command line of ``mm-numeric train``, for a Python that imports all anew."""
     return [sys.executable, "-m", "mm_numeric", "train", str(config_file), *arguments]
 
 

@@ -1,15 +1,12 @@
 """Evaluation on the way: the figures of predict and score, and a training that sees nothing."""
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import tiny_ranks
 import torch
+from rank_runs import cut_run as cut
+from rank_runs import run as run_on_ranks
 from safetensors.torch import load_file
 from tiny_models import small_config
 
@@ -18,7 +15,6 @@ from mm_numeric.inference.generate import predict
 from mm_numeric.run_folder import last_checkpoint
 from mm_numeric.training.run import train
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 BEST = "mean_deviation_minutes"
 ROWS = 7
 
@@ -125,15 +121,6 @@ def test_the_best_is_kept_and_known_again_after_a_resume(tmp_path, metric, best)
     assert timeless(run) == logged
 
 
-def cut(run: Path, step: int) -> None:
-    """Leave of a run what a kill behind a checkpoint would have left."""
-    shutil.rmtree(run / "model")
-    (run / "run.json").unlink()
-    for path in run.glob("checkpoint-*"):
-        if path.name != f"checkpoint-{step}":
-            shutil.rmtree(path)
-
-
 def test_patience_ends_a_training_that_gets_no_better(tmp_path):
     """A rate of 0 changes nothing; a run killed behind its end is not trained further."""
     config = job(
@@ -199,12 +186,7 @@ def test_two_ranks_share_the_rows_and_score_as_one(tmp_path):
         files.append(tmp_path / mode / "job.yaml")
         files[-1].parent.mkdir()
         files[-1].write_text(config.to_yaml())
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [sys.executable, *launcher, tiny_ranks.__file__, *map(str, files)]
-    done = subprocess.run(
-        command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
+    run_on_ranks(2, [str(file) for file in files])
     train(job(tmp_path / "one", f"every_steps: 2, best: {BEST}"))
     first = evaluations(tmp_path / "one" / "run")
     for mode in ("one", "ddp", "zero2", "zero3"):

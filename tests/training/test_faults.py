@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import resource
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import rank_runs
 import torch
 from PIL import Image
 from tiny_models import small_config
-from train_runs import command, write_config
+from train_runs import command, run_to_error, start, write_config
 
 from mm_numeric.config.reader import read_config
 from mm_numeric.run_folder import last_checkpoint
@@ -27,30 +26,7 @@ from mm_numeric.training.run import train
 from mm_numeric.training.trainer import NumericTrainer
 
 FAULTY = "objective={preset: ce, terms: [{name: 'faulty_terms:NotANumber', weight: 1.0}]}"
-PATHS = [str(Path(rank_runs.__file__).parent), os.environ.get("PYTHONPATH", "")]
-ENVIRONMENT = {**rank_runs.ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, PATHS))}
 LAUNCHER = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-
-
-def on_two_ranks(arguments: list[str]) -> list[str]:
-    return [arguments[0], *LAUNCHER, *arguments[1:]]
-
-
-def the_sentence(said: str) -> str:
-    """Return the one sentence that is said, before torchrun says what it thinks of it."""
-    found = [line for line in said.splitlines() if line.startswith("mm-numeric: ")]
-    assert len(found) == 1, said
-    assert "Traceback" not in said.partition("torch/distributed/elastic")[0], said
-    return found[0]
-
-
-def run_to_error(arguments: list[str]) -> str:
-    """Run a command that must end with exit code 2, on every rank, and return its sentence."""
-    done = subprocess.run(
-        arguments, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 2 or re.search(r"exitcode *: 2 ", done.stderr), done.stderr
-    return the_sentence(done.stderr)
 
 
 def write_rows(folder: Path, *, minute: int = 30, unreadable: tuple[int, ...] = ()) -> str:
@@ -87,7 +63,7 @@ def log(run: Path) -> list[dict]:
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite_names_step_rows_and_part(tmp_path):
     config = job(tmp_path, write_rows(tmp_path, minute=59), FAULTY)
-    sentence = run_to_error(command(config))
+    sentence = run_to_error(start(config))
     assert (
         "step 3: faulty_terms:NotANumber is not finite, in a batch of the rows r4, r5" in sentence
     )
@@ -97,14 +73,14 @@ def test_a_loss_that_is_not_finite_names_step_rows_and_part(tmp_path):
     assert not (run / "checkpoint-3").exists()
     assert [line["step"] for line in log(run)] == [1, 2]
     write_rows(tmp_path)
-    subprocess.run(command(config, "--resume"), env=ENVIRONMENT, check=True)
+    assert start(config, "--resume").wait() == [0]
     assert facts(run)["steps"] == 4
 
 
 @pytest.mark.slow
 def test_all_ranks_stop_at_a_loss_that_is_not_finite_on_one(tmp_path):
     config = job(tmp_path, write_rows(tmp_path, minute=59), FAULTY)
-    sentence = run_to_error(on_two_ranks(command(config)))
+    sentence = run_to_error(start(config, ranks=2))
     assert (
         "step 2: faulty_terms:NotANumber is not finite, in a batch of the rows r4, r5;" in sentence
     )
@@ -149,7 +125,7 @@ def test_a_device_is_asked_at_the_tenth_step_and_the_first_broken_one_is_named(t
 @pytest.mark.slow
 def test_an_image_that_cannot_be_read_stops_all_ranks_with_its_line(tmp_path):
     config = job(tmp_path, write_rows(tmp_path, unreadable=(7,)))
-    sentence = run_to_error(on_two_ranks(command(config, "trainer.dataloader_num_workers=1")))
+    sentence = run_to_error(start(config, "trainer.dataloader_num_workers=1", ranks=2))
     assert "rows.jsonl, line 8: the image" in sentence
 
 
@@ -202,16 +178,18 @@ def test_sigterm_saves_and_ends_well_and_the_folder_is_locked_until_then(tmp_pat
         "trainer.dataloader_num_workers=1",
     )  # fmt: skip
     run = tmp_path / "run"
-    with subprocess.Popen(
-        command(config), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as training:
+    training = start(config)
+    try:
         wait_for((run / "log.jsonl").is_file)
-        assert "another process is at work in it" in run_to_error(command(config))
-        while training.poll() is None:
-            os.killpg(training.pid, signal.SIGTERM)
+        assert "another process is at work in it" in run_to_error(start(config))
+        deadline = time.monotonic() + 120
+        while training.running and time.monotonic() < deadline:
+            os.killpg(training.processes[0].pid, signal.SIGTERM)
             time.sleep(0.05)
-        said = training.stderr.read()
-    assert training.returncode == 0, said
+    finally:
+        training.kill()
+    said = training.text()
+    assert training.wait() == [0], said
     at = int(last_checkpoint(run).name.rpartition("-")[2])
     assert at == log(run)[-1]["step"]
     assert (
@@ -219,7 +197,7 @@ def test_sigterm_saves_and_ends_well_and_the_folder_is_locked_until_then(tmp_pat
         "command and --resume.\n"
     ) in said
     shorten(tmp_path, config, at + 2)
-    subprocess.run(command(config, "--resume"), env=ENVIRONMENT, check=True)
+    assert start(config, "--resume").wait() == [0]
     assert facts(run)["steps"] == at + 2
 
 
@@ -271,8 +249,9 @@ def test_a_signal_to_one_rank_stops_all(tmp_path):
     config = write_config(tmp_path, "trainer.max_steps=4000", "trainer.save_steps=1000",
                           "trainer.logging_steps=1")  # fmt: skip
     run = tmp_path / "run"
+    python, *arguments = command(config)
     with subprocess.Popen(
-        on_two_ranks(command(config)), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+        [python, *LAUNCHER, *arguments], stderr=subprocess.PIPE, text=True
     ) as launcher:
         wait_for((run / "log.jsonl").is_file)
         ranks = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
@@ -291,23 +270,21 @@ def test_a_full_disk_is_one_sentence_and_keeps_the_checkpoint_before(tmp_path, r
     config = write_config(tmp_path, "trainer.max_steps=4000", "trainer.save_steps=5",
                           "trainer.save_total_limit=null")  # fmt: skip
     run = tmp_path / "run"
-    arguments = command(config) if ranks == 1 else on_two_ranks(command(config))
-    with subprocess.Popen(
-        arguments, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
-    ) as training:
+    training = start(config, ranks=ranks)
+    try:
         wait_for(lambda: last_checkpoint(run))
-        children = Path(f"/proc/{training.pid}/task/{training.pid}/children").read_text().split()
-        for process in children if ranks == 2 else [training.pid]:
-            resource.prlimit(int(process), resource.RLIMIT_FSIZE, (50_000, 50_000))
-        said = training.communicate(timeout=120)[1]
-    assert training.returncode == (2 if ranks == 1 else 1), said
-    kept, sentence = last_checkpoint(run), the_sentence(said)
+        for process in training.processes:
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (50_000, 50_000))
+        sentence = run_to_error(training)
+    finally:
+        training.kill()
+    kept = last_checkpoint(run)
     assert "a file could not be written to its end, as on a disk that is full" in sentence
     assert f"{kept} is whole: go on with --resume" in sentence
     end = int(kept.name.rpartition("-")[2]) + 2
     shorten(tmp_path, config, end)
     if ranks == 1:
-        subprocess.run(command(config, "--resume"), env=ENVIRONMENT, check=True)
+        assert start(config, "--resume").wait() == [0]
         assert facts(run)["steps"] == end
 
 

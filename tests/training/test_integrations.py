@@ -1,15 +1,12 @@
 """Every door trains the same model to the same weights."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import tiny_integrations
 import torch
 from datasets import Dataset
+from processes import Job
 from safetensors.torch import load_file
 from tiny_integrations import (
     COLLATE,
@@ -399,14 +396,11 @@ def test_nothing_to_train_on_is_one_sentence(tmp_path):
 @pytest.mark.slow
 def test_two_ranks_reach_the_weights_of_one(tmp_path):
     """Each rank takes half of every micro-batch; one has no number at all in some of them."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    script = str(Path(tiny_integrations.__file__))
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    for ranks, arguments in (("one", []), ("two", launcher)):
-        command = [sys.executable, *arguments, script, str(tmp_path / ranks)]
-        subprocess.run(command, env=environment, check=True)
+    for ranks, name in enumerate(("one", "two"), start=1):
+        (tmp_path / name).mkdir()
+        folder = [str(tmp_path / name)]
+        job = Job(tiny_integrations.main, folder, tmp_path / f"{name}.txt", ranks=ranks)
+        assert job.wait() == ranks * [0], job.text()
     whole = weights(by_loop(objective("ntil", NUMBERS, balance="fixed")))
     for folder in ("one", "two"):
         for door in ("mixin", "loop"):

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import context
 from tiny_models import small_config
 from train_runs import same
 
@@ -34,14 +35,12 @@ def wait(seconds: float, saves: int, run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ten_kills_at_random_moments_leave_the_weights_as_they_are(tmp_path, monkeypatch):
+def test_ten_kills_at_random_moments_leave_the_weights_as_they_are(tmp_path):
     """Half of the kills hit the run while it saves, the others at any moment, its start included.
 
     A process is forked from one that has imported all, so that the test does not wait for that.
     """
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["mm_numeric.training.run"])
+    processes = context()
     whole, killed = (small_config(tmp_path / name, *STEPS) for name in ("whole", "killed"))
     run, chance = tmp_path / "killed" / "run", random.Random(6)
 

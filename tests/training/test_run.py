@@ -1,7 +1,6 @@
 """Training as a user runs it: real processes, killed and resumed, on one rank and on two."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,22 +11,11 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from tiny_models import small_config, tiny_checkpoint
-from train_runs import command, same, weights, write_config
+from train_runs import command, run_to_error, same, start, weights, write_config
 
+from mm_numeric.config.reader import read_config
 from mm_numeric.run_folder import last_checkpoint, locked
 from mm_numeric.training.run import train
-
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-
-
-def run_to_error(arguments: list[str]) -> str:
-    """Run a command that must end with exit code 2 and one sentence; return the sentence."""
-    done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    said = [line for line in done.stderr.splitlines() if line.startswith("mm-numeric: ")]
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(said) == 1
-    return said[0]
 
 
 def test_same_seed_same_weights_other_seed_other_weights(tmp_path):
@@ -44,8 +32,8 @@ def test_two_ranks_reach_the_weights_of_one_with_double_accumulation(tmp_path):
     two = write_config(tmp_path / "two", *steps)
     one = write_config(tmp_path / "one", *steps, "trainer.gradient_accumulation_steps=2")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run([*launcher, *command(two)[1:]], env=ENVIRONMENT, check=True)
-    subprocess.run(command(one), env=ENVIRONMENT, check=True)
+    subprocess.run([*launcher, *command(two)[1:]], check=True)
+    train(read_config(one))
     first, second = weights(tmp_path / "two" / "run"), weights(tmp_path / "one" / "run")
     for name in first:
         torch.testing.assert_close(first[name], second[name], rtol=1e-4, atol=1e-5)
@@ -239,10 +227,10 @@ def test_a_tokenizer_without_a_digit_is_refused(tmp_path):
 @pytest.mark.slow
 def test_what_a_user_can_mend_is_one_sentence_and_exit_code_2(tmp_path):
     good = write_config(tmp_path)
-    assert "no checkpoint to resume from" in run_to_error(command(good, "--resume"))
-    sentence = run_to_error(command(good, "model.name=no/such-model"))
+    assert "no checkpoint to resume from" in run_to_error(start(good, "--resume"))
+    sentence = run_to_error(start(good, "model.name=no/such-model"))
     assert "model.name: 'no/such-model' cannot be loaded" in sentence
-    sentence = run_to_error(command(good, "trainer.lr_scheduler_type=cosin"))
+    sentence = run_to_error(start(good, "trainer.lr_scheduler_type=cosin"))
     assert "trainer:" in sentence
     assert "cosin" in sentence
 

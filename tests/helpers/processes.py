@@ -1,0 +1,117 @@
+"""Real processes that start at once: forked from a process that has imported all they need.
+
+A Python process that imports torch and transformers anew takes five seconds to start. These are
+for tests of signals, exit codes, messages and ranks; `python -m mm_numeric` and torchrun have
+tests of their own, because such a process does not pass through the end of Python.
+"""
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+IMPORTED = [
+    "mm_numeric.cli",
+    "mm_numeric.training.run",
+    "mm_numeric.inference.generate",
+    "mm_numeric.families.paligemma",
+    "mm_numeric.families.qwen2_vl",
+    "torch._inductor",
+    "deepspeed",
+]
+TIMEOUT = 180.0
+
+
+def context() -> ForkServerContext:
+    """Return the context of processes that are forked with everything in ``IMPORTED``."""
+    found = multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload(IMPORTED)
+    return found
+
+
+class Job:
+    """A function in one process or on several ranks; their output is in one file."""
+
+    def __init__(
+        self,
+        function: Callable[[list[str]], int | None],
+        arguments: Sequence[str],
+        output: Path,
+        *,
+        ranks: int = 1,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start ``function(arguments)``; with several ranks in an environment as torchrun sets."""
+        self.output = output
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_bytes(b"")
+        variables = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **(environment or {})}
+        port = str(_free_port())
+        self.processes = []
+        for rank in range(ranks):
+            if ranks > 1:
+                variables |= {
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank),
+                    "WORLD_SIZE": str(ranks),
+                    "LOCAL_WORLD_SIZE": str(ranks),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": port,
+                }
+            words = (function, list(arguments), dict(variables), str(output))
+            self.processes.append(context().Process(target=_work, args=words))
+            self.processes[-1].start()
+
+    @property
+    def running(self) -> bool:
+        """Whether any process is alive."""
+        return any(process.is_alive() for process in self.processes)
+
+    def wait(self, timeout: float = TIMEOUT) -> list[int]:
+        """Return the exit code of each rank; kill all and fail after a timeout."""
+        deadline = time.monotonic() + timeout
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        if self.running:
+            self.kill()
+            raise AssertionError(f"still running after {timeout} s:\n{self.text()}")
+        return [process.exitcode for process in self.processes]
+
+    def kill(self) -> None:
+        """Kill every process, and the processes that it has started."""
+        for process in self.processes:
+            if process.is_alive():
+                os.killpg(process.pid, signal.SIGKILL)
+            process.join()
+
+    def text(self) -> str:
+        """Return what the processes have written to stdout and stderr so far."""
+        return self.output.read_text(encoding="utf-8", errors="replace")
+
+
+def _free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def _work(function, arguments: list[str], variables: dict[str, str], output: str) -> None:
+    """Run a function in a process of its own group, and exit with what it returns."""
+    os.setsid()
+    os.environ.update(variables)
+    # As in a process that is started anew; otherwise data loaders would use the forkserver too.
+    multiprocessing.set_start_method("fork", force=True)
+    file = os.open(output, os.O_WRONLY | os.O_APPEND)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    status = function(arguments)
+    sys.stdout.flush()
+    sys.exit(status or 0)
