@@ -1,5 +1,6 @@
 """Fixtures that several rooms use, and the groups of tests that run in one process."""
 
+import gc
 import os
 
 import pytest
@@ -10,23 +11,48 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+CHUNK = 20
+"""How many quick tests of a module one process runs in turn: pytest-xdist hands out groups."""
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config, items):
-    """Group the tests that share a fixture of their module, and start with the slow groups."""
+    """Assign tests to the processes of pytest-xdist in groups, the longest groups first.
+
+    The tests of a module that share a fixture of it are one group. A slow test is a group of its
+    own. The others are cut into chunks.
+    """
     if not getattr(config.option, "loadgroup", False):  # set in the processes of pytest-xdist
         return
-    for item in items:
-        fixtures = item._fixtureinfo.name2fixturedefs.values()
-        if any(fixture[-1].scope == "module" for fixture in fixtures):
-            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
-    slow = {_group(item) for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: _group(item) not in slow)
+    groups = [_group(item, i // CHUNK) for i, item in enumerate(items)]
+    slow = {g for g, item in zip(groups, items, strict=True) if item.get_closest_marker("slow")}
+    for group, item in zip(groups, items, strict=True):
+        item.add_marker(pytest.mark.xdist_group(group))
+    # Backwards by name: the rooms that train models come before data and config.
+    numbers = {group: i for i, group in enumerate(sorted(set(groups), reverse=True))}
+    order = {item: (g not in slow, numbers[g]) for g, item in zip(groups, items, strict=True)}
+    items.sort(key=order.__getitem__)
 
 
-def _group(item):
-    """Return the name of the group of a test: its own name if it has none."""
-    marker = item.get_closest_marker("xdist_group")
-    return marker.args[0] if marker else item.nodeid
+def _group(item, chunk):
+    """Return the name of the group of a test."""
+    fixtures = item._fixtureinfo.name2fixturedefs.values()
+    if any(fixture[-1].scope == "module" for fixture in fixtures):
+        return item.module.__name__
+    return item.nodeid if item.get_closest_marker("slow") else f"{item.module.__name__}:{chunk}"
+
+
+def pytest_collection_finish():
+    """Hide what is imported from the garbage collector, which accelerate runs in every training."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Do the same with what a module has imported."""
+    if nextitem is None or nextitem.module is not item.module:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session")

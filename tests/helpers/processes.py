@@ -5,6 +5,7 @@ for tests of signals, exit codes, messages and ranks; `python -m mm_numeric` and
 tests of their own, because such a process does not pass through the end of Python.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -104,6 +105,7 @@ def _free_port() -> int:
 def _work(function, arguments: list[str], variables: dict[str, str], output: str) -> None:
     """Run a function in a process of its own group, and exit with what it returns."""
     os.setsid()
+    gc.freeze()  # accelerate runs the garbage collector in every training
     os.environ.update(variables)
     # As in a process that is started anew; otherwise data loaders would use the forkserver too.
     multiprocessing.set_start_method("fork", force=True)
