@@ -7,7 +7,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from markupsafe import Markup
 
@@ -220,14 +220,22 @@ class Table:
     @classmethod
     def of(
         cls,
-        header: Iterable[Content | Column],
-        rows: Iterable[Sequence[Content] | TableRow],
+        header: Iterable[Any],
+        rows: Iterable[Sequence[Any] | TableRow],
         *,
         title: str = "",
         css: str = "",
         align: Literal["left", "right"] = "right",
     ) -> "Table":
-        """Return a table; all columns but the first are aligned as ``align`` says."""
+        """Return a table from cells, quantities, texts and None.
+
+        Args:
+            header: The headers; a ``Column`` for further settings.
+            rows: The rows; a ``TableRow`` for another kind of row.
+            title: The title.
+            css: The class in HTML.
+            align: The alignment of all columns but the first.
+        """
         columns = [
             found
             if isinstance(found, Column)

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from mm_numeric.evaluation.report.html import html_text
+from markupsafe import escape
+
+from mm_numeric.evaluation.markup import element
 
 COLOURS = {  # by the names that the charts of the report use, and two more
     "--ink": "#171b22",
@@ -17,16 +19,13 @@ HEAT = ((255, 252, 238), (253, 204, 120), (232, 110, 60), (150, 28, 60), (52, 8,
 
 def words(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
     """Write a line of text."""
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{html_text(text)}'
-        "</text>"
-    )
+    return str(element("text", text, x=x, y=y, class_=kind, text_anchor=anchor))
 
 
 def placed(chart: str, x: float, y: float, width: float, height: float) -> str:
     """Put a chart of the report at a place in an image."""
     at = f'<svg x="{x}" y="{y}" width="{width}" height="{height}" '
-    return chart.replace("<svg ", at, 1)
+    return str(chart).replace("<svg ", at, 1)  # Markup would escape the replacement
 
 
 def image(width: float, height: float, spoken: str, parts: Sequence[str]) -> str:
@@ -36,8 +35,8 @@ def image(width: float, height: float, spoken: str, parts: Sequence[str]) -> str
         body = body.replace(f"var({name})", colour)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" role="img" aria-label="{html_text(spoken)}">\n'
-        f"<title>{html_text(spoken)}</title>\n"
+        f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(spoken)}">\n'
+        f"{element('title', spoken)}\n"
         "<style>text { font: 12px sans-serif; fill: #59626f; }\n"
         ".title { font: bold 16px sans-serif; fill: #171b22; }\n"
         ".name { font: bold 12px sans-serif; fill: #171b22; }</style>\n"

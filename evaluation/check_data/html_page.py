@@ -1,158 +1,147 @@
-"""The page of ``check-data``: samples with their boxes drawn from the labels that are trained.
+"""The page of ``check-data``: samples with the shapes of the labels that are trained.
 
-Left   the image; the shapes that the labels say, read back through the frame, and under them,
-       dashed, those of the row
-Right  the tokens, as the model gets them: what is in the loss, and in it what is a number
+Left   the image; the shapes decoded from the labels through the frame, and below them, dashed,
+       those of the row
+Right  the tokens of the model: which are in the loss, and which of these are numbers
 """
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from markupsafe import Markup
 from PIL import Image
 
 from mm_numeric.answers import Instances, Shape, Unreadable
 from mm_numeric.data.images import open_image
 from mm_numeric.evaluation.check_data.findings import DataReport, Trained, kind_of
 from mm_numeric.evaluation.check_data.text import facts, fault_title, frame_facts, verdict
-from mm_numeric.evaluation.report.html import Section, html_page, html_text, plain
+from mm_numeric.evaluation.markup import element, plain
+from mm_numeric.evaluation.report.html import render
 from mm_numeric.evaluation.report.images import outline
+from mm_numeric.evaluation.report.sections import Block, Drawing, FactList, Heading, Section
 from mm_numeric.files import write_text
 
 _SHOWN_PX = 640  # the longer edge of an image on the page
-_TOKENS = 400  # of one sample
-
-_CSS = """
-.sample { display: grid; grid-template-columns: minmax(0, 5fr) minmax(0, 6fr); gap: 26px;
-  padding: 22px 0; border-bottom: 1px solid var(--faint); }
-.sample svg { width: 100%; height: auto; background: var(--wash); }
-.sample p { font-size: 13.5px; color: var(--soft); margin: 6px 0 0; }
-.tokens { font: 14px/2 var(--mono); }
-.tokens span { padding: 2px 1px; border-radius: 2px; color: var(--soft); white-space: pre-wrap; }
-.tokens .loss { color: var(--ink); background: var(--wash); box-shadow: inset 0 -2px var(--faint); }
-.tokens .loss.digit { color: var(--read); font-weight: 700; box-shadow: inset 0 -2px var(--read); }
-.tokens .many { font-style: italic; }
-.labels { fill: none; stroke: var(--read); stroke-width: 2.5; vector-effect: non-scaling-stroke; }
-.row { fill: none; stroke: var(--true); stroke-width: 2; stroke-dasharray: 7 5;
-  vector-effect: non-scaling-stroke; }
-.keys b { font-weight: 600; } .keys .l { color: var(--read); } .keys .r { color: var(--true); }
-.faults li { margin: 0 0 14px; } .faults small { display: block; color: var(--soft); }
-@media (max-width: 700px) { .sample { grid-template-columns: minmax(0, 1fr); } }
-"""
+_TOKENS = 400  # the maximum number of shown tokens of a sample
 
 
 def write_check_page(report: DataReport, path: Path, *, samples: int = 12) -> None:
-    """Write what was found, and samples spread over the rows, as one self-contained file.
+    """Write the findings, and samples spread over the rows, as one self-contained file.
 
-    A sample whose image cannot be read, though its header can, is added to the faults.
+    A sample whose image cannot be decoded, although its header can be read, is added to the faults.
     """
     config = report.config
-    shown = _samples(report, samples)  # first: an image that cannot be shown is one more fault
-    header = (
-        f'<p class="kicker">mm-numeric check-data</p><h1>{html_text(config.title)}</h1>'
-        f'<p class="about">{html_text(config.task_name)}, {html_text(report.family.name)}, '
-        f"{html_text(config.model.name)}</p>"
-        f'<p class="verdict">{html_text(verdict(report).capitalize())}.</p>'
-    )
+    shown = _samples(report, samples)  # first, because it may add faults
     sections = [_faults(report)] if not report.ready else []
-    sections += [_figures(report), shown]
+    sections += [_statistics(report), shown]
+    page = render(
+        "page.html",
+        title=plain(f"check-data {config.title}"),
+        kicker="mm-numeric check-data",
+        about=plain(f"{config.task_name}, {report.family.name}, {config.model.name}"),
+        verdict=f"{verdict(report).capitalize()}.",
+        caveats=[],
+        sections=sections,
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, html_page(f"check-data {config.title}", header, sections))
+    write_text(path, page)
 
 
 def _faults(report: DataReport) -> Section:
-    items = []
-    for checkup in report.checkups:
-        for kind, fault in checkup.faults.items():
-            places = "".join(f"<small>{html_text(s, 400)}</small>" for s in fault.sentences[:5])
-            advice = f"<small><b>{html_text(fault.advice, 400)}</b></small>" if fault.advice else ""
-            title = html_text(fault_title(kind, fault), 200)
-            items.append(f"<li>{checkup.name}: {title}{places}{advice}</li>")
-    return Section(
-        anchor="fix",
-        title="What to fix",
-        html=f'<ol class="faults">{"".join(items)}</ol>',
-        markdown="",
-    )
+    faults = [
+        {
+            "title": plain(f"{checkup.name}: {fault_title(kind, fault)}", 200),
+            "places": [plain(sentence, 400) for sentence in fault.sentences[:5]],
+            "advice": plain(fault.advice or "", 400),
+        }
+        for checkup in report.checkups
+        for kind, fault in checkup.faults.items()
+    ]
+    drawn = Drawing(render("check_data_faults.html", faults=faults))
+    return Section(anchor="fix", title="What to fix", blocks=[drawn])
 
 
-def _figures(report: DataReport) -> Section:
-    """Write the same figures as the terminal shows."""
-    parts = []
+def _statistics(report: DataReport) -> Section:
+    """Return the same statistics as the terminal shows."""
     named = [(f"{c.name}: {c.source}", facts(report, c)) for c in report.checkups]
+    blocks: list[Block] = []
     for title, pairs in [*named, ("The frame", frame_facts(report))]:
-        rows = "".join(
-            f"<dt>{html_text(name)}</dt><dd>{html_text(value)}</dd>" for name, value in pairs
-        )
-        parts.append(f"<h3>{html_text(title)}</h3><dl>{rows}</dl>")
-    notes = "".join(f"<li>{html_text(note, 400)}</li>" for note in report.notes)
-    parts.append(f'<ul class="caveats">{notes}</ul>' if notes else "")
-    return Section(anchor="figures", title="What is there", html="".join(parts), markdown="")
+        blocks += [Heading(title), FactList(list(pairs))]
+    if report.notes:
+        lines = (element("li", plain(note, 400)) for note in report.notes)
+        blocks.append(Drawing(element("ul", *lines, class_="caveats")))
+    return Section(anchor="figures", title="Statistics", blocks=blocks)
+
+
+class _Token(NamedTuple):
+    """A token as the page shows it."""
+
+    text: str
+    css: str = ""
+    title: str = ""
+
+
+class _Sample(NamedTuple):
+    """A training sample as the page shows it."""
+
+    drawing: Markup
+    about: str
+    where: str
+    tokens: Sequence[_Token]
 
 
 def _samples(report: DataReport, count: int) -> Section:
-    """Show samples, evenly spread over the rows of training."""
+    """Return samples, evenly spread over the training rows."""
     trained = report.checkups[0].trained
     step = max(len(trained) / max(count, 1), 1)
     chosen = [trained[int(i * step)] for i in range(min(count, len(trained)))]
-    shapes = (
-        '<b class="l">Solid</b>: the shapes that the labels say, read back through the frame. '
-        '<b class="r">Dashed</b>: those of the row. '
+    drawn = render(
+        "check_data_samples.html",
+        has_images=any(t.size_px for t in chosen),
+        samples=[_sample(report, t) for t in chosen],
     )
-    key = (
-        f'<p class="keys note">{shapes if any(t.size_px for t in chosen) else ""}Tokens with a '
-        'ground are in the loss; <b class="l">those in colour</b> are numbers to the numeric '
-        "losses.</p>"
-    )
-    body = "".join(_sample(report, t) for t in chosen)
-    return Section(
-        anchor="samples", title="What is trained", html=key + body, markdown="", css=_CSS
-    )
+    return Section(anchor="samples", title="Training samples", blocks=[Drawing(drawn)])
 
 
-def _sample(report: DataReport, trained: Trained) -> str:
-    where = html_text(trained.example.where, 200)
-    said = [html_text(trained.example.id, 80)]
+def _sample(report: DataReport, trained: Trained) -> _Sample:
+    about = [plain(trained.example.id, 80)]
     if trained.size_px is not None and trained.frame is not None:
         view = trained.frame.view
-        said.append(
-            f"{trained.size_px[0]} x {trained.size_px[1]} pixels, seen at {view.width_px} x "
+        about.append(
+            f"{trained.size_px[0]} x {trained.size_px[1]} pixels, resized to {view.width_px} x "
             f"{view.height_px}, {trained.image_tokens} image tokens"
         )
     if trained.size_px is not None and not trained.has_image:
-        said.append("the image is missing")
-    tokens = _tokens(report, trained)
+        about.append("the image is missing")
     try:
-        image = _image(trained)
+        drawing = _image(trained)
     except ValueError as error:
         report.checkups[0].fault(kind_of(str(error)), str(error))
-        image = ""
-        said.append("the image cannot be read")
-    return (
-        f'<div class="sample"><figure>{image}<p>{"; ".join(said)}<br>{where}</p>'
-        f'</figure><div class="tokens">{tokens}</div></div>'
-    )
+        drawing = Markup("")
+        about.append("the image cannot be read")
+    tokens = [*_question_tokens(report, trained), *_answer_tokens(report, trained)]
+    where = plain(trained.example.where, 200)
+    return _Sample(drawing=drawing, about="; ".join(about), where=where, tokens=tokens)
 
 
-def _image(trained: Trained) -> str:
-    """Draw an image with the shapes of its labels over it."""
+def _image(trained: Trained) -> Markup:
+    """Draw an image with the shapes of the row and of its labels."""
     if trained.size_px is None:
-        return ""
+        return Markup("")
     width, height = trained.size_px
-    shown = ""
+    parts = []
     if trained.has_image:
-        shown = f'<image href="{_data_url(open_image(trained.example))}" width="{width}" '
-        shown += f'height="{height}" preserveAspectRatio="none"/>'
-    drawn = [f'<path class="row" d="{outline(s)}"/>' for s in _shapes(trained.example.answer)]
-    drawn += [f'<path class="labels" d="{outline(s)}"/>' for s in _shapes(trained.read_back)]
-    text = html_text(trained.example.prompt, 120)
-    return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{text}">{shown}'
-        f"{''.join(drawn)}</svg>"
-    )
+        url = _data_url(open_image(trained.example))
+        size = {"width": width, "height": height, "preserveAspectRatio": "none"}
+        parts.append(element("image", href=url, **size))
+    for css, answer in (("row", trained.example.answer), ("labels", trained.read_back)):
+        parts += [element("path", class_=css, d=outline(shape)) for shape in _shapes(answer)]
+    label = plain(trained.example.prompt, 120)
+    return element("svg", *parts, viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
 
 
 def _data_url(image: Image.Image) -> str:
@@ -169,33 +158,36 @@ def _shapes(answer: Any) -> Sequence[Shape]:
     return [] if isinstance(answer, Unreadable) or not hasattr(answer, "points") else [answer]
 
 
-def _tokens(report: DataReport, trained: Trained) -> str:
-    """Write the tokens of a sample; a run of one token, as of image features, is written once."""
+def _question_tokens(report: DataReport, trained: Trained) -> Iterator[_Token]:
+    """Yield the tokens of the question; a long run of one token, as of an image, is one entry."""
     names = report.family.tokenizer.convert_ids_to_tokens
-    spans = []
     question = report.family.question(trained.example.prompt, trained.image_tokens)
     for token, run in groupby(question if trained.image_tokens else question[:_TOKENS]):
         count = len(list(run))
-        text = html_text(_visible(names(token)), 60)
+        text = _visible(names(token))
         if count > 3:
-            spans.append(f'<span class="many">{text} &times; {count:,}</span>')
+            yield _Token(f"{text} × {count:,}", "many")
         else:
-            spans += [f"<span>{text}</span>"] * count
-    told = {p: n for n in trained.numbers for p in n.positions}
+            yield from [_Token(text)] * count
+
+
+def _answer_tokens(report: DataReport, trained: Trained) -> Iterator[_Token]:
+    """Yield the tokens of the answer, which are in the loss."""
+    names = report.family.tokenizer.convert_ids_to_tokens
+    numbers = {p: n for n in trained.numbers for p in n.positions}
     answer = trained.answer.ids
     for position, token in enumerate(answer[:_TOKENS]):
-        text = html_text(_visible(names(token)), 60)
-        number = told.get(position)
+        text = _visible(names(token))
+        number = numbers.get(position)
         if number is None:
-            spans.append(f'<span class="loss">{text}</span>')
+            yield _Token(text, "loss")
         else:
-            title = html_text(f"{number.role}: {number.value:g}")
-            spans.append(f'<span class="loss digit" title="{title}">{text}</span>')
+            yield _Token(text, "loss digit", plain(f"{number.role}: {number.value:g}"))
     if len(answer) > _TOKENS:
-        spans.append(f"<span>... {len(answer) - _TOKENS:,} more</span>")
-    return "".join(spans)
+        yield _Token(f"... {len(answer) - _TOKENS:,} more")
 
 
 def _visible(token: str) -> str:
-    """Return a token with its space and line marks as they are read."""
-    return plain(token.replace("Ġ", "·").replace("▁", "·").replace("Ċ", "⏎").replace("\n", "⏎"))
+    """Return a token with visible marks for spaces and line breaks."""
+    text = token.replace("Ġ", "·").replace("▁", "·").replace("Ċ", "⏎").replace("\n", "⏎")
+    return plain(text, 60)

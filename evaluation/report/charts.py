@@ -1,24 +1,29 @@
-"""Charts as inline SVG: marks, legends, dots with intervals, lines.
+"""Charts as inline SVG: keys, dots with intervals and lines.
 
-An objective has one ``Mark`` (colour, shape, dash) on the whole page. Colours are CSS variables
-of the page, so that a chart follows the reader's light or dark setting. Plain numbers in, a
-string of HTML out; whoever calls has no text to escape.
+An objective has one ``SeriesStyle`` (colour, shape, dash) on the whole page. Colours are CSS
+variables of the page, so that a chart follows the reader's light or dark setting.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
+from markupsafe import Markup
 
-from mm_numeric.evaluation.report.html import html_table, html_text, percent
+from mm_numeric.evaluation.markup import element
+from mm_numeric.evaluation.report.sections import Drawing, figure
+from mm_numeric.evaluation.table import Bar, Cell, Table, percent
+
+Points = Sequence[tuple[float, float]]
 
 _COLOURS = [f"var(--o{index})" for index in range(6)]
 _SHAPES = [
     "M-5,-5H5V5H-5Z",  # square
     "M0,-6.6L6.6,0L0,6.6L-6.6,0Z",  # diamond
     "M0,-6.4L6.2,4.8H-6.2Z",  # triangle
-    "M0,6.4L6.2,-4.8H-6.2Z",  # triangle on its point
+    "M0,6.4L6.2,-4.8H-6.2Z",  # inverted triangle
     "M-2,-6H2V-2H6V2H2V6H-2V2H-6V-2H-2Z",  # plus
     "M-6,-3L-3,-6L0,-3L3,-6L6,-3L3,0L6,3L3,6L0,3L-3,6L-6,3L-3,0Z",  # cross
 ]
@@ -27,8 +32,8 @@ _DASHES = ["", "7 3", "2 3"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mark:
-    """How one objective looks everywhere on the page."""
+class SeriesStyle:
+    """The colour, shape and dash of one objective in all charts of a page."""
 
     name: str
     colour: str
@@ -36,49 +41,60 @@ class Mark:
     dash: str = ""
     hollow: bool = False
 
-    def drawn(self) -> str:
+    def drawn(self) -> Markup:
         """Return the shape around the origin."""
         fill = "var(--paper)" if self.hollow else self.colour
-        return f'<path d="{self.shape}" fill="{fill}" stroke="{self.colour}" stroke-width="2"/>'
+        return element("path", d=self.shape, fill=fill, stroke=self.colour, stroke_width=2)
+
+    def cell(self, note: str = "") -> Cell:
+        """Return a table cell with the key and the name of the objective."""
+        key = element("svg", self.drawn(), width=16, height=16, viewBox="-8 -8 16 16",
+                      aria_hidden="true")  # fmt: skip
+        return Cell(content=self.name, is_name=True, symbol=key, note=note, limit=60)
+
+    def label(self) -> Markup:
+        """Return the key and the name as HTML."""
+        return self.cell().to_html()
 
 
-def choose_marks(objectives: Sequence[str], baseline: str, control: str | None) -> dict[str, Mark]:
-    """Give the baseline ink, its control a hollow grey, and every other objective a colour."""
-    marks = {}
-    others = 0
+def choose_styles(
+    objectives: Sequence[str], baseline: str, control: str | None
+) -> dict[str, SeriesStyle]:
+    """Return black for the baseline, grey for its control, and a colour for each other one."""
+    styles = {}
+    others = count()
     for name in objectives:
         if name == baseline:
-            marks[name] = Mark(name=name, colour="var(--base)", shape=_CIRCLE)
+            styles[name] = SeriesStyle(name=name, colour="var(--base)", shape=_CIRCLE)
         elif name == control:
-            marks[name] = Mark(
+            styles[name] = SeriesStyle(
                 name=name, colour="var(--control)", shape=_CIRCLE, dash="4 3", hollow=True
             )
         else:
-            # the shift by one each round keeps pairs of colour and shape apart for 36 objectives
-            marks[name] = Mark(
+            cycle, index = divmod(next(others), len(_COLOURS))
+            # Shifting the shapes by one in each cycle makes 36 distinct pairs with the colours.
+            styles[name] = SeriesStyle(
                 name=name,
-                colour=_COLOURS[others % len(_COLOURS)],
-                shape=_SHAPES[(others + others // len(_COLOURS)) % len(_SHAPES)],
-                dash=_DASHES[others // len(_COLOURS) % len(_DASHES)],
+                colour=_COLOURS[index],
+                shape=_SHAPES[(index + cycle * (len(_COLOURS) + 1)) % len(_SHAPES)],
+                dash=_DASHES[cycle % len(_DASHES)],
             )
-            others += 1
-    return marks
+    return styles
 
 
-def who(mark: Mark) -> str:
-    """Write an objective's mark and name."""
-    glyph = f'<svg width="16" height="16" viewBox="-8 -8 16 16" aria-hidden="true">{mark.drawn()}'
-    name = f'<span class="name">{html_text(mark.name, 60)}</span>'
-    return f'<span class="who">{glyph}</svg>{name}</span>'
+def legend(styles: Iterable[SeriesStyle]) -> Drawing:
+    """Return a list of keys and names."""
+    return Drawing(element("ul", *(element("li", s.label()) for s in styles), class_="legend"))
 
 
-def legend(marks: Mapping[str, Mark], names: Sequence[str]) -> str:
-    """List the marks of some objectives."""
-    return '<ul class="legend">' + "".join(f"<li>{who(marks[n])}</li>" for n in names) + "</ul>"
+def svg_image(description: str, *children: object, **attributes: object) -> Markup:
+    """Return an SVG image with a description for screen readers."""
+    title = element("title", description)
+    return element("svg", title, *children, role="img", aria_label=description, **attributes)
 
 
 def nice_ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """Return round numbers between ``low`` and ``high``, about ``wanted`` of them."""
+    """Return about ``wanted`` round numbers between ``low`` and ``high``."""
     if not high > low:
         return [low]
     rough = (high - low) / wanted
@@ -90,34 +106,43 @@ def nice_ticks(low: float, high: float, wanted: int = 5) -> list[float]:
 
 
 def tick_text(value: float) -> str:
-    """Write a tick without trailing zeros."""
+    """Format a tick without trailing zeros."""
     return f"{value:,.6g}".replace("-", "\N{MINUS SIGN}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DotRow:
-    """One objective in a chart of dots and intervals; ``told`` is HTML, ``spoken`` is text."""
+    """One objective in a chart of dots and intervals."""
 
-    mark: Mark
+    style: SeriesStyle
     mean: float
     low: float
     high: float
     seeds: Sequence[float]
-    told: str
-    spoken: str
-    apart: bool = False
+    value: str
+    """The mean with its unit."""
+
+    remark: str
+    """The line below the value, such as the difference to the baseline."""
+
+    trend: str
+    """The CSS class of the remark."""
+
+    description: str
+    separated: bool = False
+    """Whether there is a gap above the row."""
 
 
-def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit: str) -> str:
-    """Draw mean, interval and one ring for each seed; the baseline's mean runs through all rows.
+def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit: str) -> Markup:
+    """Draw the mean, the interval and one ring per seed; a dashed line is at the baseline's mean.
 
     Positions are percentages of the width, so the text keeps its size on a phone.
 
     Args:
-        rows: The objectives, top first.
-        baseline: Where the dashed line goes, or ``None``.
-        scale: What values are multiplied by before they are written at the axis.
-        unit: What is written behind the numbers at the axis.
+        rows: The objectives, from top to bottom.
+        baseline: The position of the dashed line, or None.
+        scale: The factor of values at the axis.
+        unit: The unit of numbers at the axis.
     """
     values = [scale * v for row in rows for v in (row.mean, row.low, row.high, *row.seeds)]
     low, high = min(values), max(values)
@@ -127,60 +152,61 @@ def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit
     def at(value: float) -> str:
         return f"{100 * (scale * value - low) / (high - low):.2f}%"
 
+    def rule(value: float, **style: object) -> Markup:
+        return element("line", x1=at(value), x2=at(value), y1=0, y2="100%", **style)
+
     ticks = nice_ticks(low, high, 6)
-    grid = "".join(
-        f'<line x1="{at(t / scale)}" x2="{at(t / scale)}" y1="0" y2="100%" stroke="var(--grid)"/>'
-        for t in ticks
-    )
+    grid = [rule(tick / scale, stroke="var(--grid)") for tick in ticks]
     if baseline is not None:
-        grid += (
-            f'<line x1="{at(baseline)}" x2="{at(baseline)}" y1="0" y2="100%" '
-            'stroke="var(--base)" stroke-width="1.25" stroke-dasharray="3 3"/>'
-        )
-    parts = []
-    for row in rows:
-        rings = "".join(
-            f'<circle cx="{at(v)}" cy="41" r="3.4" fill="none" stroke="{row.mark.colour}" '
-            'stroke-width="1.4"/>'
-            for v in row.seeds
-        )
-        line = (
-            f'<line x1="{at(row.low)}" x2="{at(row.high)}" y1="23" y2="23" '
-            f'stroke="{row.mark.colour}" stroke-width="3" stroke-linecap="round"/>'
-        )
-        shape = f'<svg x="{at(row.mean)}" y="23" width="1" height="1">{row.mark.drawn()}</svg>'
-        extra = ' class="apart"' if row.apart else ""
-        parts.append(
-            f'<div{extra}>{who(row.mark)}<svg class="plot" height="54" role="img" '
-            f'aria-label="{html_text(row.spoken)}"><title>{html_text(row.spoken)}</title>'
-            f'{grid}{line}{shape}{rings}</svg><span class="told">{row.told}</span></div>'
-        )
-    labels = "".join(
-        f'<text x="{at(t / scale)}" y="15" text-anchor="middle">{tick_text(t)}{html_text(unit)}'
-        "</text>"
-        for t in ticks
-    )
-    parts.append(
-        '<div class="axis"><span></span><svg class="plot" height="22" aria-hidden="true">'
-        f"{labels}</svg><span></span></div>"
-    )
-    return '<div class="dots">' + "".join(parts) + "</div>"
+        dashes = {"stroke_width": 1.25, "stroke_dasharray": "3 3"}
+        grid.append(rule(baseline, stroke="var(--base)", **dashes))
+    labels = [
+        element("text", tick_text(tick), unit, x=at(tick / scale), y=15, text_anchor="middle")
+        for tick in ticks
+    ]
+    axis = element("svg", *labels, class_="plot", height=22, aria_hidden="true")
+    parts = [_dot_row(row, at, grid) for row in rows]
+    parts.append(element("div", element("span"), axis, element("span"), class_="axis"))
+    return element("div", *parts, class_="dots")
+
+
+def _dot_row(row: DotRow, at: Callable[[float], str], grid: Sequence[Markup]) -> Markup:
+    """Draw one row; ``at`` returns the position of a value."""
+    colour = row.style.colour
+    rings = [
+        element("circle", cx=at(v), cy=41, r=3.4, fill="none", stroke=colour, stroke_width=1.4)
+        for v in row.seeds
+    ]
+    line = element("line", x1=at(row.low), x2=at(row.high), y1=23, y2=23, stroke=colour,
+                   stroke_width=3, stroke_linecap="round")  # fmt: skip
+    shape = element("svg", row.style.drawn(), x=at(row.mean), y=23, width=1, height=1)
+    plot = svg_image(row.description, *grid, line, shape, *rings, class_="plot", height=54)
+    value = [element("b", row.value)]
+    if row.remark:
+        value += [element("br"), element("span", f" {row.remark}", class_=row.trend)]
+    label = element("span", *value, class_="value")
+    return element("div", row.style.label(), plot, label, class_="apart" if row.separated else None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """One curve of a chart."""
 
-    points: Sequence[tuple[float, float]]
+    points: Points
     colour: str
     width: float = 2.0
     dash: str = ""
     opacity: float = 1.0
 
 
+def styled_line(style: SeriesStyle, points: Points) -> Line:
+    """Return the curve of an objective."""
+    return Line(points=points, colour=style.colour, dash=style.dash, width=2.2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """The range of an axis and where it is written on: (position, text)."""
+    """The range of an axis, its ticks (position, text) and its label."""
 
     low: float
     high: float
@@ -201,21 +227,21 @@ def line_chart(
     x: Axis,
     y: Axis,
     *,
-    spoken: str,
+    description: str,
     shaded_to: float | None = None,
     width: int = 350,
     height: int = 230,
-) -> str:
-    """Draw curves; what leaves the ranges of the axes is cut off.
+) -> Markup:
+    """Draw curves; what leaves the ranges of the axes is clipped.
 
     Args:
-        lines: Curves, the last one on top.
-        x: The axis below.
-        y: The axis on the left.
-        spoken: What the chart shows, for who cannot see it.
-        shaded_to: Everything left of this ``x`` has a grey ground.
-        width: Of the drawing in px, before it is scaled to the room there is.
-        height: Likewise.
+        lines: The curves, the last one on top.
+        x: The horizontal axis.
+        y: The vertical axis.
+        description: The text for screen readers.
+        shaded_to: The background left of this ``x`` is grey.
+        width: Width in pixels; the page scales the chart.
+        height: Height in pixels.
     """
     left, right, top, bottom = 44, 8, 8, 38
     wide, tall = width - left - right, height - top - bottom
@@ -228,67 +254,66 @@ def line_chart(
 
     parts = []
     if shaded_to is not None:
-        area = f'x="{left}" y="{top}" width="{across(shaded_to):.1f}" height="{tall}"'
-        parts.append(f'<rect {area} fill="var(--wash)"/>')
+        area = {"x": left, "y": top, "width": across(shaded_to), "height": tall}
+        parts.append(element("rect", fill="var(--wash)", **area))
     for value, text in y.ticks:
-        parts.append(
-            f'<line x1="{left}" x2="{width - right}" y1="{top + down(value):.1f}" '
-            f'y2="{top + down(value):.1f}" stroke="var(--grid)"/><text x="{left - 7}" '
-            f'y="{top + down(value) + 4:.1f}" text-anchor="end">{html_text(text)}</text>'
-        )
+        at = top + down(value)
+        parts.append(element("line", x1=left, x2=width - right, y1=at, y2=at, stroke="var(--grid)"))
+        parts.append(element("text", text, x=left - 7, y=at + 4, text_anchor="end"))
+    foot = top + tall
     for value, text in x.ticks:
-        parts.append(
-            f'<line x1="{left + across(value):.1f}" x2="{left + across(value):.1f}" '
-            f'y1="{top + tall}" y2="{top + tall + 4}" stroke="var(--soft)"/>'
-            f'<text x="{left + across(value):.1f}" y="{top + tall + 17}" '
-            f'text-anchor="middle">{html_text(text)}</text>'
-        )
-    parts.append(
-        f'<line x1="{left}" x2="{width - right}" y1="{top + tall}" y2="{top + tall}" '
-        f'stroke="var(--soft)"/><text x="{left + wide / 2}" y="{height - 5}" '
-        f'text-anchor="middle">{html_text(x.label)}</text>'
-    )
-    parts.append(
-        f'<svg x="{left}" y="{top}" width="{wide}" height="{tall}" style="overflow:hidden">'
-    )
-    for line in lines:
-        path = "L".join(f"{across(px):.1f},{down(py):.1f}" for px, py in line.points)
-        dash = f' stroke-dasharray="{line.dash}"' if line.dash else ""
-        parts.append(
-            f'<path d="M{path}" fill="none" stroke="{line.colour}" stroke-width="{line.width}" '
-            f'stroke-opacity="{line.opacity}" stroke-linejoin="round"{dash}/>'
-        )
-    parts.append("</svg>")
-    return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html_text(spoken)}">'
-        f"<title>{html_text(spoken)}</title>{''.join(parts)}</svg>"
-    )
+        at = left + across(value)
+        parts.append(element("line", x1=at, x2=at, y1=foot, y2=foot + 4, stroke="var(--soft)"))
+        parts.append(element("text", text, x=at, y=foot + 17, text_anchor="middle"))
+    parts.append(element("line", x1=left, x2=width - right, y1=foot, y2=foot, stroke="var(--soft)"))
+    place = {"x": left + wide / 2, "y": height - 5, "text_anchor": "middle"}
+    parts.append(element("text", x.label, **place))
+    curves = [_curve(line, [(across(px), down(py)) for px, py in line.points]) for line in lines]
+    inside = {"x": left, "y": top, "width": wide, "height": tall, "style": "overflow:hidden"}
+    parts.append(element("svg", *curves, **inside))
+    return svg_image(description, *parts, viewBox=f"0 0 {width} {height}")
+
+
+def _curve(line: Line, points: Points) -> Markup:
+    """Draw a curve through points in pixels."""
+    path = "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return element("path", d=f"M{path}", fill="none", stroke=line.colour, stroke_width=line.width,
+                   stroke_opacity=line.opacity, stroke_linejoin="round",
+                   stroke_dasharray=line.dash or None)  # fmt: skip
+
+
+def share_chart(curves: Mapping[SeriesStyle, Points], x: Axis, description: str) -> Drawing:
+    """Draw shares from 0 to 100 %, a curve per objective, the first one on top."""
+    lines = [styled_line(style, points) for style, points in curves.items()]
+    y = Axis(low=0, high=1, ticks=[(s / 4, f"{25 * s}%") for s in range(5)])
+    chart = line_chart(lines[::-1], x, y, description=description, width=460, height=290)
+    return figure(chart, css="panels wide")
 
 
 def bar_table(
-    corner: str,
-    rows: Sequence[str],
-    marks: Mapping[str, Mark],
-    shares: Mapping[str, Sequence[float]],
-) -> str:
-    """Write shares, a column for each objective, with a bar in each cell."""
+    corner: str, rows: Sequence[str], shares: Mapping[SeriesStyle, Sequence[float]]
+) -> Table:
+    """Return a table of shares, a column per objective, with a bar in each cell."""
     largest = max(max(column) for column in shares.values()) or 1.0
-    body = "".join(
-        f"<tr><th>{html_text(label)}</th>"
-        + "".join(
-            f'<td><span class="share">{percent(column[index])}</span><span class="bar" style="'
-            f'width:{72 * column[index] / largest:.1f}px;background:{marks[name].colour}"></span>'
-            "</td>"
-            for name, column in shares.items()
-        )
-        + "</tr>"
+    lines = [
+        [
+            Cell(content=label, limit=60),
+            *(
+                Cell(
+                    content=percent(column[index]),
+                    css="share",
+                    bar=Bar(width_px=72 * column[index] / largest, colour=style.colour),
+                )
+                for style, column in shares.items()
+            ),
+        ]
         for index, label in enumerate(rows)
-    )
-    return html_table([html_text(corner), *(who(marks[name]) for name in shares)], body, "bins")
+    ]
+    return Table.of([corner, *(style.cell() for style in shares)], lines, css="bins")
 
 
-def thinned(points: Sequence[tuple[float, float]], most: int = 200) -> list[tuple[float, float]]:
-    """Average neighbours until at most so many points are left."""
+def thinned(points: Points, most: int = 200) -> list[tuple[float, float]]:
+    """Average neighbouring points until at most ``most`` are left."""
     if len(points) <= most:
         return list(points)
     size = -(-len(points) // most)

@@ -1,4 +1,4 @@
-"""The mean predicted digit distribution around the right digit, from the digits.json of the runs.
+"""The mean predicted digit distribution around the correct digit, from digits.json of the runs.
 
 Figure of NTL (arXiv 2411.02083); ``mm_numeric.inference.digit_distribution`` writes the files.
 """
@@ -6,34 +6,27 @@ Figure of NTL (arXiv 2411.02083); ``mm_numeric.inference.digit_distribution`` wr
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from mm_numeric.evaluation.report.charts import Axis, Line, Mark, legend, line_chart, who
-from mm_numeric.evaluation.report.html import (
-    NOTHING,
-    Section,
-    html_table,
-    html_text,
-    markdown_name,
-    markdown_table,
-    number,
-)
-from mm_numeric.evaluation.report.results import COMPARE_AGAIN, Comparison
+from mm_numeric.evaluation.report.charts import Axis, legend, line_chart, styled_line
+from mm_numeric.evaluation.report.learning_curves import seed_lines
+from mm_numeric.evaluation.report.results import COMPARE_AGAIN, Comparison, Styles
+from mm_numeric.evaluation.report.sections import Drawing, Fold, Group, Paragraph, Section, figure
+from mm_numeric.evaluation.table import Quantity, Table, percent
 from mm_numeric.run_folder import DIGITS
 
-_LEAST = 1e-5  # what is less probable is drawn at the foot of the chart
+_FLOOR = 1e-5  # smaller probabilities are drawn at the bottom of the chart
 _DIFFERENCES = range(-9, 10)
 
 Means = list[float | None]
-"""By difference, from -9 to 9."""
+"""Mean probabilities by difference, from -9 to 9."""
 
 
-def read_beliefs(comparison: Comparison) -> dict[str, list[Means]]:
-    """Return, by row, the mean probabilities of each seed; rows without digits are left out."""
+def read_digits(comparison: Comparison) -> dict[str, list[Means]]:
+    """Return the mean probabilities of each seed, by objective."""
     found: dict[str, list[Means]] = {}
     for run in comparison.summary["runs"]:
         path = comparison.folder / run["folder"] / DIGITS
-        if run["objective"] not in comparison.marks or not path.is_file():
+        if run["objective"] not in comparison.styles or not path.is_file():
             continue
         try:
             means = json.loads(path.read_text(encoding="utf-8"))["means"]
@@ -44,8 +37,35 @@ def read_beliefs(comparison: Comparison) -> dict[str, list[Means]]:
     return found
 
 
-def mean_of_seeds(seeds: Sequence[Means]) -> Means:
-    """Return the mean over the seeds that have one, by difference."""
+def digits_section(comparison: Comparison, styles: Styles) -> Section | None:
+    """Return the chapter; None if no run has a digits.json."""
+    found = read_digits(comparison)
+    seeds = {name: found[name] for name in styles if name in found}
+    if not seeds:
+        return None
+    note = (
+        "The probabilities of the ten digits at each digit of the correct answers of the test "
+        "rows, given the digits before it. A value is the mean probability of the digit at this "
+        "distance from the correct one, over the positions where such a digit exists. The axis is "
+        f"logarithmic and ends at {100 * _FLOOR:g}%. Bold: mean over seeds; thin: single seeds."
+    )
+    means = {name: _mean_of_seeds(own) for name, own in seeds.items()}
+    header = ["digit minus the correct one", *(f"{d:+d}" if d else "0" for d in _DIFFERENCES)]
+    rows = [[styles[name].cell(), *map(_percent, row)] for name, row in means.items()]
+    return Section(
+        anchor="digits",
+        title="Digit probabilities",
+        blocks=[
+            Paragraph(note, is_note=True),
+            legend(styles[name] for name in seeds),
+            Group("panels", [_chart(styles, seeds, means)]),
+            Fold("The same in numbers", [Table.of(header, rows)]),
+        ],
+    )
+
+
+def _mean_of_seeds(seeds: Sequence[Means]) -> Means:
+    """Return the mean over the seeds that have a value, by difference."""
     means: Means = []
     for column in zip(*seeds, strict=True):
         known = [value for value in column if value is not None]
@@ -53,58 +73,19 @@ def mean_of_seeds(seeds: Sequence[Means]) -> Means:
     return means
 
 
-def beliefs_section(comparison: Comparison, marks: Mapping[str, Mark]) -> Section | None:
-    """Write the chapter, None where no run has looked at digits."""
-    found = read_beliefs(comparison)
-    rows = {name: found[name] for name in marks if name in found}
-    if not rows:
-        return None
-    note = (
-        "What the models believe of each digit of the right answers of the test rows, when they "
-        "are given the digits before it: the mean probability, among the ten digits, of the digit "
-        "that is so far from the right one, over the digits where there is one. The axis is "
-        f"logarithmic; what is below {100 * _LEAST:g}% is drawn there. Bold: mean over seeds; "
-        "thin: single seeds."
-    )
-    means = {name: mean_of_seeds(seeds) for name, seeds in rows.items()}
-    header = ["digit minus the right one", *(f"{d:+d}" if d else "0" for d in _DIFFERENCES)]
-    cells = {name: [_written(value) for value in row] for name, row in means.items()}
-    body = "".join(
-        f"<tr><th>{who(marks[name])}</th>{''.join(f'<td>{c}</td>' for c in row)}</tr>"
-        for name, row in cells.items()
-    )
-    table = html_table(map(html_text, header), body)
-    twin = markdown_table(header, [[markdown_name(name), *row] for name, row in cells.items()])
-    return Section(
-        anchor="digits",
-        title="What is believed of a digit",
-        html=f'<p class="note">{html_text(note, 600)}</p>{legend(marks, list(rows))}'
-        f'<div class="panels">{_chart(marks, rows, means)}</div>'
-        f"<details><summary>The same in numbers</summary>{table}</details>",
-        markdown=f"{note}\n\n{twin}",
-    )
-
-
-def _written(value: float | None) -> str:
-    """Write a probability in percent, with more digits where there is little."""
-    if value is None:
-        return NOTHING
-    return number(100 * value, 1 if value >= 0.01 else 3) + "%"
+def _percent(value: float | None) -> Quantity | None:
+    """Return a probability in percent, with more digits for small values."""
+    return percent(value, 1 if value is None or value >= 0.01 else 3)
 
 
 def _chart(
-    marks: Mapping[str, Mark], rows: Mapping[str, Sequence[Means]], means: Mapping[str, Means]
-) -> str:
+    styles: Styles, seeds: Mapping[str, Sequence[Means]], means: Mapping[str, Means]
+) -> Drawing:
     thin, bold = [], []
-    for name in reversed(list(rows)):
-        mark = marks[name]
-        if len(rows[name]) > 1:
-            thin += [
-                Line(points=_points(seed), colour=mark.colour, width=1, opacity=0.28)
-                for seed in rows[name]
-            ]
-        points = _points(means[name])
-        bold.append(Line(points=points, colour=mark.colour, width=2.2, dash=mark.dash))
+    for name in reversed(list(seeds)):
+        if len(seeds[name]) > 1:
+            thin += seed_lines(styles[name], [_points(own) for own in seeds[name]])
+        bold.append(styled_line(styles[name], _points(means[name])))
     floor = math.floor(min(y for line in (*thin, *bold) for _, y in line.points))
     ticks = [(float(power), f"{100 * 10.0**power:g}%") for power in range(floor, 1)]
     across = [
@@ -112,15 +93,15 @@ def _chart(
     ]
     chart = line_chart(
         [*thin, *bold],
-        Axis(low=-9.3, high=9.3, ticks=across, label="digit minus the right one"),
+        Axis(low=-9.3, high=9.3, ticks=across, label="digit minus the correct one"),
         Axis(low=floor - 0.1, high=0.12, ticks=ticks),
-        spoken=f"Mean probability by distance from the right digit for {', '.join(rows)}; the "
-        "table has the numbers.",
+        description=f"Mean probability by distance from the correct digit for {', '.join(seeds)}; "
+        "the table has the numbers.",
         height=260,
     )
-    return f"<figure>{chart}</figure>"
+    return figure(chart)
 
 
 def _points(means: Means) -> list[tuple[float, float]]:
-    pairs: list[tuple[int, Any]] = list(zip(_DIFFERENCES, means, strict=True))
-    return [(float(d), math.log10(max(m, _LEAST))) for d, m in pairs if m is not None]
+    pairs = zip(_DIFFERENCES, means, strict=True)
+    return [(float(d), math.log10(max(m, _FLOOR))) for d, m in pairs if m is not None]

@@ -1,4 +1,4 @@
-"""Images and shapes as a page holds them: data URLs, and outlines as SVG paths."""
+"""Embed images as data URLs, and outline shapes as SVG paths."""
 
 import base64
 import io
@@ -9,11 +9,11 @@ from PIL import Image, ImageOps
 from mm_numeric.answers import Shape
 from mm_numeric.geometry.row_shapes import corners
 
-_PLAIN_PX = 64  # up to here an image is kept as it is: its noise is part of the task
+_LOSSLESS_PX = 64  # smaller images are stored as PNG, because their noise is part of the task
 
 
 def open_upright(path: Path) -> Image.Image | None:
-    """Load an image as RGB, turned upright as its EXIF says; None where it cannot be opened."""
+    """Load an image as RGB, rotated by its EXIF orientation; None if it cannot be opened."""
     try:
         with Image.open(path) as opened:
             return ImageOps.exif_transpose(opened).convert("RGB")
@@ -22,17 +22,17 @@ def open_upright(path: Path) -> Image.Image | None:
 
 
 def data_url(image: Image.Image, side_px: int) -> str:
-    """Return an image as a data URL, its longer edge shrunk to ``side_px``."""
+    """Return an image as a data URL, its longer edge at most ``side_px``."""
     small = image.copy()
     small.thumbnail((side_px, side_px))
     buffer = io.BytesIO()
-    kind = "PNG" if max(small.size) <= _PLAIN_PX else "JPEG"
+    kind = "PNG" if max(small.size) <= _LOSSLESS_PX else "JPEG"
     small.save(buffer, format=kind, optimize=True, quality=85)
     data = base64.b64encode(buffer.getvalue()).decode("ascii")
     return f"data:image/{kind.lower()};base64,{data}"
 
 
 def outline(shape: Shape, decimals: int = 2) -> str:
-    """Return the closed SVG path round a shape."""
+    """Return the closed SVG path around a shape."""
     points = (f"{x:.{decimals}f} {y:.{decimals}f}" for x, y in corners(shape))
     return "M" + "L".join(points) + "Z"

@@ -1,165 +1,163 @@
-"""The chapters of a report on how well shapes fit: IoU, by size, and answers that are broken.
+"""The chapters of a report on the IoU of shapes, on object sizes and on invalid answers.
 
-Units    IoU 0 to 1; shares of all true shapes, those in answers that could not be read included
+Units    IoU 0 to 1; shares of all true shapes, those of unparseable answers included
 """
 
 from collections.abc import Mapping, Sequence
 
+from markupsafe import Markup
+
 from mm_numeric.answers import Instance
+from mm_numeric.evaluation.markup import element
 from mm_numeric.evaluation.metrics.boxes import THRESHOLDS
 from mm_numeric.evaluation.metrics.matching import FIND
-from mm_numeric.evaluation.report.charts import Axis, Line, Mark, line_chart, nice_ticks, who
-from mm_numeric.evaluation.report.html import (
-    NOTHING,
-    Section,
-    html_table,
-    html_text,
-    markdown_name,
-    markdown_table,
-    markdown_text,
-    number,
-    percent,
+from mm_numeric.evaluation.report.charts import (
+    Axis,
+    SeriesStyle,
+    nice_ticks,
+    share_chart,
+    svg_image,
 )
-from mm_numeric.evaluation.report.iou_statistics import BINS, MEAN_BOX, Fit, Row
+from mm_numeric.evaluation.report.iou_statistics import BINS, MEAN_BOX, IouStatistics
+from mm_numeric.evaluation.report.results import ScoredRow
+from mm_numeric.evaluation.report.sections import (
+    Drawing,
+    Fold,
+    Group,
+    Heading,
+    Paragraph,
+    Section,
+    figure,
+)
+from mm_numeric.evaluation.table import Quantity, Table, TableRow, cell_of, percent
 
 SIZES = {
     "small": "below 32 × 32 pixels",
     "medium": "below 96 × 96",
     "large": "from 96 × 96",
 }
-_CSS = """
-.fits { display: grid; gap: 22px 30px; margin-top: 14px;
-  grid-template-columns: repeat(auto-fill, minmax(290px, 1fr)); }
-.fits > figure > svg { width: 100%; height: auto; }
-.fits .share { paint-order: stroke; stroke: var(--paper); stroke-width: 5px; }
-.fits .share tspan { font-weight: 600; fill: var(--ink); }
-"""
+_Statistics = Sequence[IouStatistics]
+_Pooled = Mapping[SeriesStyle, Sequence[ScoredRow]]
+_Content = Quantity | None
+_READING = (
+    "The values of a curve at 0.5, 0.75 and 0.9 are the shares in the table. A curve that is "
+    "higher on the left finds more shapes; one that falls late on the right locates them better."
+)
+_BARS = (
+    "Each bar is the share of true shapes with an IoU in a range of 0.05. The two bars on the left "
+    "are the shapes whose answer could not be parsed and those without any overlap; they are "
+    "clipped at the top if they are the longest. All charts have one scale."
+)
 
 
-def overlap_section(fits: Sequence[Fit], answer: Instance | None, *, one_each: bool) -> Section:
-    """Write the chapter on IoU: its curve, its table and its histogram.
+def iou_section(found: _Statistics, answer: Instance | None, *, single: bool) -> Section:
+    """Return the chapter on IoU: its curve, its table and its histogram.
 
     Args:
-        fits: Of the objectives, that of the mean box last.
+        found: The statistics of the objectives, those of the mean box last.
         answer: The mean box.
-        one_each: Whether each answer is one shape.
+        single: Whether each answer is one shape.
     """
-    share = "Acc" if one_each else "recall"
-    apart = ["unreadable", "no overlap"]
+    share = "Acc" if single else "recall"
+    left = ["unreadable", "no overlap"]
     labels = [f"{share}@{t:g}" for t in THRESHOLDS] + ["mean IoU"]
-    labels += apart if one_each else [f"precision@{FIND:g}", *apart]
-    cells = [_overlap_cells(own, one_each=one_each) for own in fits]
-    what, worth = _what(answer, one_each=one_each), _worth(fits, answer, one_each=one_each)
-    told = f"{what} All seeds together. {worth}"
-    note = (
-        "Every bar is the share of true shapes with an IoU in a range of 0.05; apart from them, on "
-        "the left, those whose answer could not be read and those that nothing overlaps, cut at "
-        "the top where they are the most. All panels have one scale."
-    )
-    top = max(max(own.bins()[2:]) for own in fits) or 1.0
-    reading = (
-        "Where a curve crosses 0.5, 0.75 and 0.9 are the shares of the table. A curve that is "
-        "higher on the left finds more; one that falls late on the right fits them better."
-    )
-    html = (
-        '<div class="halves"><figure class="panels wide">'
-        f"{_curves(fits)}</figure><div><p>{html_text(told, 900)}</p>"
-        f'<p class="note">{reading}</p></div></div>'
-        + html_table(["objective", *labels], _html_rows(fits, cells))
-        + f'<h3>How much they overlap</h3><p class="note">{note}</p>'
-        f'<div class="fits">{"".join(_histogram(own, top) for own in fits)}</div>'
-    )
-    bins = [f"{bin_ / BINS:.2f} to {(bin_ + 1) / BINS:.2f}" for bin_ in range(BINS)]
-    shares = zip([*apart, *bins], *(own.bins() for own in fits), strict=True)
-    twin = [
-        markdown_text(told, 900),
-        markdown_table(["objective", *labels], _twin_rows(fits, cells)),
-        markdown_table(
-            ["IoU", *(markdown_name(own.mark.name) for own in fits)],
-            [[label, *map(percent, values)] for label, *values in shares],
-        ),
-    ]
+    labels += left if single else [f"precision@{FIND:g}", *left]
+    text = f"{_definition(answer, single=single)} All seeds together. "
+    text += _mean_box_text(found, answer, single=single)
+    top = max(max(own.bins()[2:]) for own in found) or 1.0
+    bins = [*left, *(f"{bin_ / BINS:.2f} to {(bin_ + 1) / BINS:.2f}" for bin_ in range(BINS))]
+    shares = zip(bins, *(map(percent, own.bins()) for own in found), strict=True)
     return Section(
-        anchor="overlap", title="Overlap", html=html, markdown="\n\n".join(twin), css=_CSS
+        anchor="overlap",
+        title="Overlap (IoU)",
+        blocks=[
+            Group(
+                "halves",
+                [_curves(found), Group("", [Paragraph(text), Paragraph(_READING, is_note=True)])],
+            ),
+            _table(labels, found, [_iou_cells(own, single=single) for own in found]),
+            Heading("Distribution of IoU"),
+            Paragraph(_BARS, is_note=True),
+            Group("fits", [_histogram(own, top) for own in found]),
+            Fold(
+                "The same in numbers",
+                [Table.of(["IoU", *(own.style.cell() for own in found)], list(shares))],
+            ),
+        ],
     )
 
 
-def _what(answer: Instance | None, *, one_each: bool) -> str:
-    """Say what IoU is."""
-    if one_each:
-        return "IoU is the area that the answered and the true box share, over what either covers."
+def _definition(answer: Instance | None, *, single: bool) -> str:
+    """Return the definition of IoU."""
+    if single:
+        return "IoU is the area of the intersection of answered and true box over their union."
     alike = " of the same label" if answer and answer.label else ""
     return (
         f"Every true shape is paired with at most one answered shape{alike}, the highest IoU "
-        "first; IoU is the area that both share over what either covers, and 0 without a pair."
+        "first. IoU is the area of their intersection over their union, and 0 without a pair."
     )
 
 
-def _worth(fits: Sequence[Fit], answer: Instance | None, *, one_each: bool) -> str:
-    """Say what a model gets that does not look."""
+def _mean_box_text(found: _Statistics, answer: Instance | None, *, single: bool) -> str:
+    """Return the results of a constant answer, which a model must exceed."""
     if answer is None:
-        return "There is nothing to be found in these images."
+        return "There are no true shapes in these images."
     edges = ", ".join(f"{edge:.0f}" for point in answer.shape.points for edge in point)
-    own = fits[-1]
-    figures = [f"{'Acc' if one_each else 'recall'}@{FIND:g} {_percent(own.at(FIND))}"]
-    figures += [] if one_each else [f"precision@{FIND:g} {_percent(own.precision)}"]
+    own = found[-1]
+    results = [f"{'Acc' if single else 'recall'}@{FIND:g} {_text(percent(own.share_from(FIND)))}"]
+    results += [] if single else [f"precision@{FIND:g} {_text(percent(own.precision))}"]
     return (
-        f"The mean box, [{edges}] in pixels, is the mean of the test rows’ own boxes. Answering it "
-        f"{'every time' if one_each else 'once in every image'}"
-        f"{f', as “{answer.label}”,' if answer.label else ''} comes to "
-        f"{', '.join(figures)} and a mean IoU of {_iou(own.mean_iou())}: what is no better has "
-        "not seen the image."
+        f"The mean box, [{edges}] in pixels, is the mean of the true boxes of the test rows. "
+        f"Answering it {'every time' if single else 'once in every image'}"
+        f"{f', as “{answer.label}”,' if answer.label else ''} results in {', '.join(results)} "
+        f"and a mean IoU of {_text(_iou(own.mean_iou()))}: a model that is no better "
+        "does not use the image."
     )
 
 
-def _overlap_cells(own: Fit, *, one_each: bool) -> list[str]:
-    cells = [_percent(own.at(t)) for t in THRESHOLDS] + [_iou(own.mean_iou())]
-    cells += [] if one_each else [_percent(own.precision)]
-    return [*cells, percent(own.unreadable), percent(own.nothing)]
+def _iou_cells(own: IouStatistics, *, single: bool) -> list[_Content]:
+    cells = [*(percent(own.share_from(t)) for t in THRESHOLDS), _iou(own.mean_iou())]
+    cells += [] if single else [percent(own.precision)]
+    return [*cells, percent(own.unparsed), percent(own.without_overlap)]
 
 
-def size_section(
-    fits: Sequence[Fit], rows: Mapping[str, Sequence[Row]], *, one_each: bool
-) -> Section | None:
-    """Write the table by the size of the true shapes, as COCO has it; None where there is none.
+def size_section(found: _Statistics, rows: _Pooled, *, single: bool) -> Section | None:
+    """Return the table by the size of the true shapes as COCO defines it.
+
+    Returns None if there are no true shapes.
 
     Args:
-        fits: Of the objectives, that of the mean box last.
-        rows: Of each objective: the scorer's columns say the precision by size, where they are.
-        one_each: Whether each answer is one shape.
+        found: The statistics of the objectives, those of the mean box last.
+        rows: The rows by objective; they have the precision by size if the scorer writes it.
+        single: Whether each answer is one shape.
     """
-    there = [size for size in SIZES if (fits[-1].sizes == size).any()]
-    if not there:
+    sizes = [size for size in SIZES if (found[-1].sizes == size).any()]
+    if not sizes:
         return None
-    sums = {name: _precisions(found, there) for name, found in rows.items()}
-    by_size = not one_each and any(sums.values())
-    names = [f"Acc@{FIND:g}" if one_each else f"recall@{FIND:g}"]
-    names += ["mean IoU"] if one_each or not by_size else [f"precision@{FIND:g}"]
-    labels = [f"{name}, {size}" for name in names for size in there]
-    cells = []
-    for own in fits:
-        found = [_percent(own.at(FIND, size)) for size in there]
-        if by_size:
-            precisions = sums.get(own.mark.name) or {}
-            found += [_percent(precisions.get(size)) for size in there]
-        else:
-            found += [_iou(own.mean_iou(size)) for size in there]
-        cells.append(found)
-    counts = [f"{size}, {SIZES[size]}: {(fits[-1].sizes == size).sum():,}" for size in there]
-    note = f"By the area of the true shape, as COCO has it ({'; '.join(counts)} in the test rows)."
-    if by_size:
-        note += " An answered shape without a pair has its own size."
+    precisions = {style: _precisions(own, sizes) for style, own in rows.items()}
+    has_precision = not single and any(precisions.values())
+    names = [f"Acc@{FIND:g}" if single else f"recall@{FIND:g}"]
+    names += [f"precision@{FIND:g}"] if has_precision else ["mean IoU"]
+    cells: list[list[_Content]] = []
+    for own in found:
+        line: list[_Content] = [percent(own.share_from(FIND, size)) for size in sizes]
+        known = precisions.get(own.style) or {}
+        line += [percent(known.get(s)) if has_precision else _iou(own.mean_iou(s)) for s in sizes]
+        cells.append(line)
+    counts = [f"{size}, {SIZES[size]}: {(found[-1].sizes == size).sum():,}" for size in sizes]
+    note = f"Sizes are areas of true shapes as in COCO ({'; '.join(counts)} in the test rows)."
+    if has_precision:
+        note += " An answered shape without a pair counts by its own size."
+    labels = [f"{name}, {size}" for name in names for size in sizes]
     return Section(
         anchor="sizes",
-        title="By size",
-        html=f'<p class="note">{note}</p>'
-        + html_table(["objective", *labels], _html_rows(fits, cells)),
-        markdown=f"{note}\n\n" + markdown_table(["objective", *labels], _twin_rows(fits, cells)),
+        title="By object size",
+        blocks=[Paragraph(note, is_note=True), _table(labels, found, cells)],
     )
 
 
-def _precisions(rows: Sequence[Row], sizes: Sequence[str]) -> dict[str, float | None]:
-    """Return the precision of each size from the scorer's columns, nothing where they are not."""
+def _precisions(rows: Sequence[ScoredRow], sizes: Sequence[str]) -> dict[str, float | None]:
+    """Return the precision of each size from the scorer's columns; empty without them."""
     columns = [f"{part}_{size}" for part in ("paired", "detected") for size in sizes]
     if not all(isinstance(row.get(column), int | float) for row in rows for column in columns):
         return {}
@@ -172,146 +170,118 @@ def _precisions(rows: Sequence[Row], sizes: Sequence[str]) -> dict[str, float | 
     }
 
 
-_BROKEN = {
-    "cut": "end within a shape",
-    "malformed": "hold malformed shapes",
-    "invalid_detections": "hold invalid polygons",
+_INVALID = {
+    "cut": "answers that end within a shape",
+    "malformed": "answers with malformed shapes",
+    "invalid_detections": "answers with invalid polygons",
 }
-"""What each column counts that an answer can be broken by."""
+"""The columns of scores.jsonl that count the invalid parts of an answer."""
 
 
-def broken_section(marks: Mapping[str, Mark], rows: Mapping[str, Sequence[Row]]) -> Section | None:
-    """Count the answers that could be read and are broken; None where the rows do not say it."""
-    there = [c for c in _BROKEN if any(c in row for found in rows.values() for row in found)]
-    if not there:
+def invalid_answers_section(rows: _Pooled) -> Section | None:
+    """Return the number of partly invalid answers; None if the rows lack the columns."""
+    columns = [c for c in _INVALID if any(c in row for own in rows.values() for row in own)]
+    if not columns:
         return None
     note = (
-        "Answers that could be read in part: the shapes that are whole were scored. All seeds "
-        "together; malformed are three numbers in brackets and the like, invalid are polygons "
-        "that cross themselves or cover nothing."
+        "Answers of which only a part is valid: their valid shapes were scored. All seeds "
+        "together. Malformed: not the right number of coordinates. Invalid: polygons that "
+        "intersect themselves or have no area."
     )
-    counts = {
-        name: [sum(bool(row.get(column)) for row in found) for column in there]
-        for name, found in rows.items()
-    }
-    lines = [
-        (f"answers that {_BROKEN[column]}", [f"{counts[name][i]:,}" for name in rows])
-        for i, column in enumerate(there)
-    ]
-    lines.insert(0, ("answers", [f"{len(found):,}" for found in rows.values()]))
-    body = "".join(
-        f"<tr><th>{label}</th>{''.join(f'<td>{c}</td>' for c in cells)}</tr>"
-        for label, cells in lines
-    )
+    lines = [["answers", *(f"{len(own):,}" for own in rows.values())]]
+    for column in columns:
+        counts = [sum(bool(row.get(column)) for row in own) for own in rows.values()]
+        lines.append([_INVALID[column], *(f"{count:,}" for count in counts)])
     return Section(
         anchor="broken",
-        title="Broken answers",
-        html=f'<p class="note">{note}</p>'
-        + html_table(["", *(who(marks[name]) for name in rows)], body),
-        markdown=f"{note}\n\n"
-        + markdown_table(
-            ["", *map(markdown_name, rows)], [[label, *cells] for label, cells in lines]
-        ),
+        title="Partly invalid answers",
+        blocks=[
+            Paragraph(note, is_note=True),
+            Table.of(["", *(style.cell() for style in rows)], lines),
+        ],
     )
 
 
-def _curves(fits: Sequence[Fit]) -> str:
-    """Draw the share of shapes with at least so much IoU."""
+def _curves(found: _Statistics) -> Drawing:
+    """Draw the share of shapes by the minimum IoU."""
     steps = [step / 100 for step in range(1, 101)]
-    lines = [
-        Line(
-            points=[(step, own.at(step) or 0.0) for step in steps],
-            colour=own.mark.colour,
-            dash=own.mark.dash,
-            width=2.2,
-        )
-        for own in fits
-    ]
-    return line_chart(
-        lines[::-1],
-        Axis(
-            low=0,
-            high=1,
-            ticks=[(t, f"{t:g}") for t in (0, 0.25, *THRESHOLDS, 1)],
-            label="IoU of at least",
-        ),
-        Axis(low=0, high=1, ticks=[(s / 4, f"{25 * s}%") for s in range(5)]),
-        spoken="Share of true shapes with at least so much IoU, a curve for each objective.",
-        width=460,
-        height=290,
+    curves = {own.style: [(step, own.share_from(step) or 0.0) for step in steps] for own in found}
+    return share_chart(
+        curves,
+        Axis(low=0, high=1, ticks=_iou_ticks(), label="IoU of at least"),
+        "Share of true shapes by the minimum IoU, a curve for each objective.",
     )
 
 
-def _histogram(own: Fit, most: float) -> str:
-    """Draw how many shapes have which IoU, with the shares from 0.5, 0.75 and 0.9 on."""
-    left, right, head, foot = 108, 296, 48, 168
-    wide, tall = right - left, foot - head
-    step = wide / BINS
-    unreadable, nothing, *shares = own.bins()
+def _iou_ticks() -> list[tuple[float, str]]:
+    return [(t, f"{t:g}") for t in (0, 0.25, *THRESHOLDS, 1)]
+
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 108, 296, 48, 168  # of the bars of a histogram, in pixels
+
+
+def _histogram(own: IouStatistics, longest: float) -> Drawing:
+    """Draw the distribution of IoU, with the shares from 0.5, 0.75 and 0.9."""
+    wide, tall = _RIGHT - _LEFT, _BOTTOM - _TOP
+    unparsed, nothing, *shares = own.bins()
     parts = []
-    for tick in nice_ticks(0, most, 4):
-        y = foot - tall * tick / most
-        parts.append(
-            f'<line x1="34" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--grid)"/>'
-            f'<text x="29" y="{y + 4:.1f}" text-anchor="end">{100 * tick:g}%</text>'
-        )
-    for x, value, label in ((53, unreadable, "unread"), (86, nothing, "none")):
-        bar = tall * min(value / most, 1)
-        parts.append(
-            f'<rect x="{x - 8}" y="{foot - bar:.1f}" width="16" height="{bar:.1f}" '
-            f'fill="{own.mark.colour}" fill-opacity=".45"/>'
-            f'<text x="{x}" y="{foot - bar - 4:.1f}" text-anchor="middle" class="tiny">'
-            f'{100 * value:.0f}%</text><text x="{x}" y="{foot + 13}" text-anchor="middle" '
-            f'class="tiny">{label}</text>'
-        )
+    for tick in nice_ticks(0, longest, 4):
+        y = _BOTTOM - tall * tick / longest
+        parts.append(element("line", x1=34, x2=_RIGHT, y1=y, y2=y, stroke="var(--grid)"))
+        parts.append(element("text", f"{100 * tick:g}%", x=29, y=y + 4, text_anchor="end"))
+    for x, value, label in ((53, unparsed, "unread"), (86, nothing, "none")):
+        height = tall * min(value / longest, 1)
+        box = {"x": x - 8, "y": _BOTTOM - height, "width": 16, "height": height}
+        tiny = {"x": x, "text_anchor": "middle", "class_": "tiny"}
+        parts.append(element("rect", **box, fill=own.style.colour, fill_opacity=0.45))
+        parts.append(element("text", f"{100 * value:.0f}%", y=_BOTTOM - height - 4, **tiny))
+        parts.append(element("text", label, y=_BOTTOM + 13, **tiny))
+    step = wide / BINS
     for index, value in enumerate(shares):
-        bar = tall * value / most
+        height = tall * value / longest
+        box = {"x": _LEFT + index * step + 0.6, "y": _BOTTOM - height}
+        size = {"width": step - 1.2, "height": height}
         words = f"IoU {index / BINS:.2f} to {(index + 1) / BINS:.2f}: {percent(value)}"
-        parts.append(
-            f'<rect x="{left + index * step + 0.6:.1f}" y="{foot - bar:.1f}" '
-            f'width="{step - 1.2:.1f}" height="{bar:.1f}" fill="{own.mark.colour}">'
-            f"<title>{words}</title></rect>"
-        )
-    shown = ""
-    for place, threshold in enumerate(THRESHOLDS):
-        at, y = left + wide * threshold, 11 + 13 * place
-        parts.append(
-            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{y + 4}" y2="{foot}" stroke="var(--ink)" '
-            'stroke-dasharray="2 3"/>'
-        )
-        shown += (
-            f'<text x="{right}" y="{y}" text-anchor="end" class="share">'
-            f"<tspan>{_percent(own.at(threshold))}</tspan> ≥ {threshold:g}</text>"
-        )
-    parts.append(shown)  # over the lines
-    parts.append(f'<line x1="34" x2="{right}" y1="{foot}" y2="{foot}" stroke="var(--soft)"/>')
+        parts.append(element("rect", element("title", words), **box, **size, fill=own.style.colour))
+    parts += _threshold_lines(own)
+    base = {"y1": _BOTTOM, "y2": _BOTTOM, "stroke": "var(--soft)"}
+    parts.append(element("line", x1=34, x2=_RIGHT, **base))
     parts += [
-        f'<text x="{left + wide * t:.1f}" y="{foot + 14}" text-anchor="middle">{t:g}</text>'
-        for t in (0, 0.25, *THRESHOLDS, 1)
+        element("text", text, x=_LEFT + wide * t, y=_BOTTOM + 14, text_anchor="middle")
+        for t, text in _iou_ticks()
     ]
-    spoken = html_text(f"{own.mark.name}: IoU of {len(own.ious):,} true shapes.")
-    return (
-        f"<figure><figcaption>{who(own.mark)}</figcaption>"
-        f'<svg viewBox="0 0 300 188" role="img" aria-label="{spoken}"><title>{spoken}</title>'
-        f"{''.join(parts)}</svg></figure>"
-    )
+    description = f"{own.style.name}: IoU of {len(own.ious):,} true shapes."
+    return figure(svg_image(description, *parts, viewBox="0 0 300 188"), own.style.cell())
 
 
-def _html_rows(fits: Sequence[Fit], cells: Sequence[Sequence[str]]) -> str:
-    return "".join(
-        ('<tr class="aside">' if own.mark is MEAN_BOX else "<tr>")
-        + f"<th>{who(own.mark)}</th>{''.join(f'<td>{cell}</td>' for cell in found)}</tr>"
-        for own, found in zip(fits, cells, strict=True)
-    )
+def _threshold_lines(own: IouStatistics) -> list[Markup]:
+    """Draw the lines at the thresholds, and above them the shares from there on."""
+    lines, labels = [], []
+    for place, threshold in enumerate(THRESHOLDS):
+        x, y = _LEFT + (_RIGHT - _LEFT) * threshold, 11 + 13 * place
+        style = {"stroke": "var(--ink)", "stroke_dasharray": "2 3"}
+        lines.append(element("line", x1=x, x2=x, y1=y + 4, y2=_BOTTOM, **style))
+        value = element("tspan", _text(percent(own.share_from(threshold))))
+        place_of = {"x": _RIGHT, "y": y, "text_anchor": "end", "class_": "share"}
+        labels.append(element("text", value, f" ≥ {threshold:g}", **place_of))
+    return lines + labels
 
 
-def _twin_rows(fits: Sequence[Fit], cells: Sequence[Sequence[str]]) -> list[list[str]]:
-    return [[markdown_name(o.mark.name), *found] for o, found in zip(fits, cells, strict=True)]
+def _table(labels: Sequence[str], found: _Statistics, cells: Sequence[Sequence[_Content]]) -> Table:
+    """Return a table with a row for each objective, that of the mean box in grey."""
+    rows = [
+        TableRow(
+            cells=[own.style.cell(), *map(cell_of, line)],
+            kind="aside" if own.style is MEAN_BOX else "",
+        )
+        for own, line in zip(found, cells, strict=True)
+    ]
+    return Table.of(["objective", *labels], rows)
 
 
-def _percent(share: float | None) -> str:
-    return NOTHING if share is None else percent(share)
+def _iou(value: float | None) -> Quantity | None:
+    return None if value is None else Quantity(value=value, decimals=3)
 
 
-def _iou(value: float | None) -> str:
-    return NOTHING if value is None else number(value, 3)
+def _text(quantity: Quantity | None) -> str:
+    return cell_of(quantity).text

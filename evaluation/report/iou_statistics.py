@@ -1,10 +1,10 @@
-"""How well true shapes were found: by an objective, and by a model that answers the mean box.
+"""The IoU of true shapes with the answers of an objective, and with those of a constant box.
 
-Units    IoU 0 to 1; shares of all true shapes, those in answers that could not be read included
+Units    IoU 0 to 1; shares of all true shapes, those of unparseable answers included
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,91 +14,93 @@ from numpy.typing import NDArray
 from mm_numeric.answers import Instance
 from mm_numeric.evaluation.metrics.boxes import size_of
 from mm_numeric.evaluation.metrics.matching import FIND, Paired, mean_box, pair
-from mm_numeric.evaluation.report.charts import Mark
+from mm_numeric.evaluation.report.charts import SeriesStyle
+from mm_numeric.evaluation.report.results import ScoredRow
 from mm_numeric.geometry.row_shapes import instance_row
 
-Row = Mapping[str, Any]
-
 BINS = 20
-MEAN_BOX = Mark(
+MEAN_BOX = SeriesStyle(
     name="mean box", colour="var(--warm)", shape="M-7,-1.6H7V1.6H-7Z", dash="1.5 3"
-)  # a model that has not looked
+)
+"""The style of a constant answer that ignores the image."""
 
 
 @dataclass(frozen=True)
-class Fit:
-    """What became of all true shapes under one objective, all seeds together."""
+class IouStatistics:
+    """The results of one objective for all true shapes, all seeds together."""
 
-    mark: Mark
+    style: SeriesStyle
     ious: NDArray[np.float64]
-    """Of each true shape."""
+    """The IoU of each true shape."""
 
-    read: NDArray[np.bool_]
-    """Whether the answer that should hold it could be read, likewise."""
+    parsed: NDArray[np.bool_]
+    """Whether the answer of each true shape could be parsed."""
 
     sizes: NDArray[np.str_]
-    """Likewise: small, medium or large."""
+    """The size of each true shape: small, medium or large."""
 
     answers: int
-    """How many shapes were answered that count."""
+    """The number of answered shapes that are not ignored."""
 
     @property
-    def unreadable(self) -> float:
-        """The share of shapes whose answer could not be read."""
-        return _mean(~self.read)
+    def unparsed(self) -> float:
+        """The share of true shapes whose answer could not be parsed."""
+        return _mean(~self.parsed)
 
     @property
-    def nothing(self) -> float:
-        """The share of shapes that no answer touches, though it could be read."""
-        return _mean(self.read & (self.ious == 0))
+    def without_overlap(self) -> float:
+        """The share of true shapes with a parsed answer and an IoU of 0."""
+        return _mean(self.parsed & (self.ious == 0))
 
-    def at(self, threshold: float, size: str | None = None) -> float | None:
-        """Return the share of shapes, of all or one size, with an IoU of at least so much."""
+    def share_from(self, threshold: float, size: str | None = None) -> float | None:
+        """Return the share of true shapes with at least this IoU, optionally of one size."""
         ious = self.ious if size is None else self.ious[self.sizes == size]
         return _mean(ious >= threshold) if len(ious) else None
 
     def mean_iou(self, size: str | None = None) -> float | None:
-        """Return the mean IoU of the shapes, of all or one size."""
+        """Return the mean IoU of the true shapes, optionally of one size."""
         ious = self.ious if size is None else self.ious[self.sizes == size]
         return _mean(ious) if len(ious) else None
 
     @property
     def precision(self) -> float | None:
-        """The share of answered shapes that find one."""
+        """The share of answered shapes that match a true one."""
         return int((self.ious >= FIND).sum()) / self.answers if self.answers else None
 
     def bins(self) -> list[float]:
-        """Return the shares of unreadable and of missed shapes, and then those of each bin."""
+        """Return the shares of parse failures, of no overlap, and of each bin of IoU."""
         edges = [step / BINS for step in range(BINS + 1)]
         counts, _ = np.histogram(self.ious[self.ious > 0], edges)
-        return [self.unreadable, self.nothing, *(counts / max(len(self.ious), 1)).tolist()]
+        return [self.unparsed, self.without_overlap, *(counts / max(len(self.ious), 1)).tolist()]
 
 
-def fit(mark: Mark, rows: Sequence[Row], paired: Sequence[Paired]) -> Fit:
-    """Put the true shapes of rows together."""
+def statistics_of(
+    style: SeriesStyle, rows: Sequence[ScoredRow], paired: Sequence[Paired]
+) -> IouStatistics:
+    """Collect the true shapes of all rows of an objective."""
     truths = [truth.shape for row in paired for truth in row.truths]
-    read = [
+    parsed = [
         row["parsed"] is not None for row, own in zip(rows, paired, strict=True) for _ in own.truths
     ]
-    return Fit(
-        mark=mark,
+    return IouStatistics(
+        style=style,
         ious=np.array([iou for own in paired for iou in own.ious], dtype=np.float64),
-        read=np.array(read, dtype=np.bool_),
+        parsed=np.array(parsed, dtype=np.bool_),
         sizes=np.array([size_of(shape) for shape in truths], dtype=np.str_),
         answers=sum(sum(own.counts) for own in paired),
     )
 
 
-def mean_box_fit(rows: Sequence[Row], paired: Sequence[Paired]) -> tuple[Instance, Fit] | None:
-    """Return what a model gets that answers the mean box, once, whatever it is shown.
+def mean_box_statistics(
+    rows: Sequence[ScoredRow], paired: Sequence[Paired]
+) -> tuple[Instance, IouStatistics] | None:
+    """Return the mean box of the true shapes, and the results of answering it for every image.
+
+    The box has the most frequent label. Returns None if there are no true shapes.
 
     Args:
-        rows: Of one run.
-        paired: The same, for their true shapes.
-
-    Returns:
-        The box, with the commonest label where there are labels, and its fit; None where there is
-        nothing to be found.
+        rows: The rows of one run.
+        paired: The paired shapes of the same rows.
     """
     box = mean_box(paired)
     if box is None:
@@ -106,7 +108,7 @@ def mean_box_fit(rows: Sequence[Row], paired: Sequence[Paired]) -> tuple[Instanc
     labels = Counter(truth.label for own in paired for truth in own.truths)
     answer = Instance(box, labels.most_common(1)[0][0])
     answers = [{**row, "parsed": instance_row(answer)} for row in rows]
-    return answer, fit(MEAN_BOX, answers, pair(answers, "the mean box"))
+    return answer, statistics_of(MEAN_BOX, answers, pair(answers, "the mean box"))
 
 
 def _mean(values: NDArray[Any]) -> float:

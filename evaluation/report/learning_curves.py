@@ -1,4 +1,4 @@
-"""The chapter of learning curves: each raw part of the losses by training step, from log.jsonl."""
+"""The chapter of learning curves: each component of the losses by training step."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,82 +6,107 @@ from typing import Any
 
 import numpy as np
 
-from mm_numeric.evaluation.report.charts import Line, Mark, legend, line_chart, plain_axis, thinned
-from mm_numeric.evaluation.report.html import (
-    Section,
-    html_text,
-    markdown_name,
-    markdown_table,
-    number,
+from mm_numeric.evaluation.report.charts import (
+    Line,
+    Points,
+    SeriesStyle,
+    legend,
+    line_chart,
+    plain_axis,
+    styled_line,
+    thinned,
 )
+from mm_numeric.evaluation.report.results import Styles
+from mm_numeric.evaluation.report.sections import Drawing, Fold, Group, Paragraph, Section, figure
+from mm_numeric.evaluation.table import Cell, Table, number
 
-Log = Sequence[Mapping[str, Any]]  # lines of log.jsonl: step, parts
+Log = Sequence[Mapping[str, Any]]
+"""Lines of log.jsonl."""
 
 
-def _part(log: Log, part: str, shift: float = 0) -> list[tuple[float, float]]:
-    """Return (step, value) of one raw part of the loss."""
-    pairs = [(row["step"] + shift, row["parts"].get(part)) for row in log if row.get("parts")]
+def curves_section(
+    styles: Styles,
+    baseline: str,
+    seeds: Sequence[int],
+    logs: Mapping[tuple[str, int], Log],
+    starts: Mapping[tuple[str, int], Log],
+) -> Section:
+    """Return the chapter with a chart for each component of the losses.
+
+    Args:
+        styles: The objectives.
+        baseline: The objective whose warm start is drawn in grey.
+        seeds: The seeds to average.
+        logs: The logs by objective and seed.
+        starts: The logs of the warm starts by objective and seed.
+    """
+    warm = {baseline: [starts.get((baseline, seed), []) for seed in seeds]}
+    for name in styles:
+        own = [starts.get((name, seed), []) for seed in seeds]
+        if any(own) and own not in warm.values():
+            warm[name] = own
+    rows = [row for name in styles for seed in seeds for row in logs.get((name, seed), [])]
+    # log.jsonl stores the components of a loss under the key `parts`.
+    components = list(dict.fromkeys(part for row in rows for part in row.get("parts") or {}))
+    charts, lines = [], []
+    for component in components:
+        found = {n: [_values(logs.get((n, s), []), component) for s in seeds] for n in styles}
+        found = {name: curves for name, curves in found.items() if any(curves)}
+        charts.append(_chart(styles, component, found, warm))
+        for name, curves in found.items():
+            lines.append([Cell(content=component, is_name=True, limit=60), styles[name].cell()])
+            lines[-1] += _table_cells(_mean_curve(curves))
+    header = ["component", "objective", "first logged", "last logged", "lowest"]
+    return Section(
+        anchor="curves",
+        title="Learning curves",
+        blocks=[
+            Paragraph(_note(warm, baseline), is_note=True),
+            legend(styles.values()),
+            Group("panels", charts),
+            Fold("The same in numbers, mean over seeds", [Table.of(header, lines)]),
+        ],
+    )
+
+
+def _values(log: Log, component: str, shift: float = 0) -> list[tuple[float, float]]:
+    """Return (step, value) of one component of the loss."""
+    pairs = [(row["step"] + shift, row["parts"].get(component)) for row in log if row.get("parts")]
     finite = ((x, y) for x, y in pairs if isinstance(y, int | float) and math.isfinite(y))
     return [(float(x), float(y)) for x, y in finite]
 
 
-def _mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
+def _mean_curve(curves: Sequence[Points]) -> list[tuple[float, float]]:
     """Average curves over seeds at the steps that all of them have."""
     tables = [dict(curve) for curve in curves if curve]
     steps = sorted(set.intersection(*map(set, tables))) if tables else []
     return [(step, sum(table[step] for table in tables) / len(tables)) for step in steps]
 
 
-def curves_section(
-    marks: Mapping[str, Mark],
-    baseline: str,
-    seeds: Sequence[int],
-    logs: Mapping[tuple[str, int], Log],
-    starts: Mapping[tuple[str, int], Log],
-) -> Section:
-    """Write the chapter with a panel for each raw part of the losses.
+def _table_cells(mean: Points) -> list[Cell]:
+    """Return the first, the last and the lowest value of a curve."""
+    mean = mean or [(math.nan, math.nan)]
+    texts = [f"{number(y, 4)} (step {x:,.0f})" for x, y in (mean[0], mean[-1])]
+    texts.append(number(min(value for _, value in mean), 4))
+    return [Cell(content=text) for text in texts]
 
-    Args:
-        marks: The objectives.
-        baseline: The one whose warm start is drawn in grey.
-        seeds: The seeds that are averaged.
-        logs: By objective and seed.
-        starts: Of their warm starts, likewise.
-    """
-    warm = {baseline: [starts.get((baseline, seed), []) for seed in seeds]}
-    for name in marks:
-        own = [starts.get((name, seed), []) for seed in seeds]
-        if any(own) and own not in warm.values():
-            warm[name] = own
-    rows = [row for name in marks for seed in seeds for row in logs.get((name, seed), [])]
-    parts = list(dict.fromkeys(part for row in rows for part in row.get("parts") or {}))
-    panels, twin = [], []
-    for part in parts:
-        found = {n: [_part(logs.get((n, s), []), part) for s in seeds] for n in marks}
-        found = {name: curves for name, curves in found.items() if any(curves)}
-        panels.append(_panel(marks, part, found, warm))
-        for name, curves in found.items():
-            mean = _mean_curve(curves) or [(math.nan, math.nan)]
-            ends = [f"{number(y, 4)} (step {x:,.0f})" for x, y in (mean[0], mean[-1])]
-            low = number(min(value for _, value in mean), 4)
-            twin.append([markdown_name(part), markdown_name(name), *ends, low])
-    end = max(map(_last_step, warm[baseline]), default=0)
-    before = f" On grey ground: the end of the warm start of {end:,} steps." if end else ""
-    if len(warm) > 1:
-        before += " Those of rows with settings of their own have the colour of the first of them."
+
+def _note(warm: Mapping[str, Sequence[Log]], baseline: str) -> str:
+    """Return the explanation of the charts."""
     note = (
-        "Each raw part of the losses on the training rows, before its weight; a part is logged by "
-        f"the objectives that use it. Bold: mean over seeds, smoothed over "
-        f"neighbouring steps; thin: single seeds.{before}"
+        "Each component of the losses on the training rows, before its weight; a component is "
+        "logged by the objectives that use it. Bold: mean over seeds, smoothed over neighbouring "
+        "steps; thin: single seeds."
     )
-    table = markdown_table(["part", "objective", "first logged", "last logged", "lowest"], twin)
-    return Section(
-        anchor="curves",
-        title="Learning curves",
-        html=f'<p class="note">{note}</p>{legend(marks, list(marks))}'
-        f'<div class="panels">{"".join(panels)}</div>',
-        markdown=f"Raw parts of the losses on the training rows, mean over seeds.\n\n{table}",
-    )
+    end = max(map(_last_step, warm[baseline]), default=0)
+    if end:
+        note += f" Grey background: the end of the warm start of {end:,} steps."
+    if len(warm) > 1:
+        note += (
+            " The warm starts of objectives with settings of their own have the colour of the "
+            "first of these objectives."
+        )
+    return note
 
 
 def _last_step(log: Log) -> int:
@@ -89,36 +114,39 @@ def _last_step(log: Log) -> int:
     return max((int(row.get("step", 0)) for row in log), default=0)
 
 
-def _panel(
-    marks: Mapping[str, Mark],
-    part: str,
+def _chart(
+    styles: Styles,
+    component: str,
     found: Mapping[str, list[list[tuple[float, float]]]],
     starts: Mapping[str, Sequence[Log]],
-) -> str:
-    """Draw one part: the end of the warm starts, the first in grey, a line for each objective."""
+) -> Drawing:
+    """Draw the end of the warm starts, the first one in grey, and a line per objective."""
     every = [curve for curves in found.values() for curve in curves if curve]
     last = max(x for curve in every for x, _ in curve)
-    warm, colours = [], ["var(--warm)", *(marks[name].colour for name in [*starts][1:])]
+    warm, colours = [], ["var(--warm)", *(styles[name].colour for name in [*starts][1:])]
     for colour, start in zip(colours, starts.values(), strict=True):
         for log in start:
-            points = [p for p in _part(log, part, -_last_step(log)) if p[0] >= -last / 3]
+            points = [p for p in _values(log, component, -_last_step(log)) if p[0] >= -last / 3]
             warm.append(Line(points=thinned(points), colour=colour, width=1.2))
     first = min((x for line in warm for x, _ in line.points), default=0.0)
     values = [y for curve in (*every, *(line.points for line in warm)) for _, y in curve]
-    low, high = min(values), float(np.quantile(values, 0.995))  # one spike must not flatten all
+    low, high = min(values), float(np.quantile(values, 0.995))  # a spike must not flatten the rest
     margin = 0.06 * (high - low)
     thin, bold = [], []
     for name in reversed(list(found)):
-        mark, curves = marks[name], [curve for curve in found[name] if curve]
-        thin += [Line(points=thinned(c), colour=mark.colour, width=1, opacity=0.28) for c in curves]
-        mean = thinned(_mean_curve(curves), 40)
-        bold.append(Line(points=mean, colour=mark.colour, width=2.2, dash=mark.dash))
+        curves = [curve for curve in found[name] if curve]
+        thin += seed_lines(styles[name], [thinned(curve) for curve in curves])
+        bold.append(styled_line(styles[name], thinned(_mean_curve(curves), 40)))
     chart = line_chart(
         [line for line in (*warm, *thin, *bold) if line.points],
         plain_axis(first, last, "step", 5),
         plain_axis(low - margin, high + margin),
-        spoken=f"{part} by training step for {', '.join(found)}.",
+        description=f"{component} by training step for {', '.join(found)}.",
         shaded_to=0 if first < 0 else None,
     )
-    caption = f'<figcaption><span class="name">{html_text(part, 60)}</span></figcaption>'
-    return f"<figure>{caption}{chart}</figure>"
+    return figure(chart, Cell(content=component, is_name=True, limit=60))
+
+
+def seed_lines(style: SeriesStyle, curves: Sequence[Points]) -> list[Line]:
+    """Return the thin curves of single seeds."""
+    return [Line(points=c, colour=style.colour, width=1, opacity=0.28) for c in curves]

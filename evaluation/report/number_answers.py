@@ -1,82 +1,68 @@
-"""The chapters of a report on numbers in text: how far off, where, and the answers themselves.
+"""The chapters of a report on numbers in text: errors, categories, and the answers themselves.
 
-Rows     as ``scores.jsonl`` has them: id, target, text, parsed, reason, and of the scorer exact,
-         absolute_error, relative_error, nonzero and log_error; prompt and buckets where there
+Rows     those of ``scores.jsonl``: id, target, text, parsed, reason, the scorer's exact,
+         absolute_error, relative_error, nonzero and log_error, and optionally prompt and buckets
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
 from mm_numeric.answers import Number
+from mm_numeric.evaluation.markup import plain
 from mm_numeric.evaluation.metrics.numbers import digit_count
-from mm_numeric.evaluation.report.charts import Axis, Line, Mark, bar_table, line_chart, who
-from mm_numeric.evaluation.report.clock_gallery import Row, Scores, pool
-from mm_numeric.evaluation.report.html import (
-    NOTHING,
-    Section,
-    html_table,
-    html_text,
-    markdown_name,
-    markdown_table,
-    markdown_text,
-    percent,
-    plain,
+from mm_numeric.evaluation.report.charts import Axis, SeriesStyle, bar_table, share_chart
+from mm_numeric.evaluation.report.results import (
+    ScoredRow,
+    Scores,
+    Styles,
+    check_columns,
+    pooled_rows,
+    spread_evenly,
 )
-from mm_numeric.evaluation.report.results import COMPARE_AGAIN
+from mm_numeric.evaluation.report.sections import Drawing, Paragraph, Section
+from mm_numeric.evaluation.table import Cell, Table
 
 COLUMNS = ("exact", "absolute_error", "relative_error", "nonzero", "log_error")
 WITHIN = {"exact": 0.0, "up to 1% off": 0.01, "up to 10%": 0.1, "up to 50%": 0.5}
 WORST, SPREAD = 8, 8
-_CSS = """
-table.asked td { font-variant-numeric: tabular-nums; }
-table.asked th { max-width: 34ch; font-weight: 400; }
-table.asked .wrong { color: var(--read); } table.asked .unread { color: var(--soft); }
-"""
 
-Found = tuple[str, str]
-"""The same, as HTML and as Markdown."""
+_Pooled = Mapping[SeriesStyle, Sequence[ScoredRow]]
+"""The rows of all seeds by objective."""
 
 
-def sections(folder: Path, marks: Mapping[str, Mark], scores: Scores) -> list[Section]:
+def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
     """Return the chapters; none if no answer was scored.
 
     Raises:
-        ValueError: If a row lacks its columns.
+        ValueError: If a row lacks a column of the scorer.
     """
-    for (name, seed), rows in scores.items():
-        if any(not isinstance(row.get(c), int | float) for row in rows for c in COLUMNS):
-            where = f"{folder}, scores.jsonl of {name}, seed {seed}"
-            raise ValueError(f"{where}: a row has not all of {', '.join(COLUMNS)}. {COMPARE_AGAIN}")
-    pooled = pool(marks, scores)
+    check_columns(folder, scores, COLUMNS)
+    pooled = pooled_rows(styles, scores)
     if not pooled:
         return []
-    return [errors_section(marks, pooled), buckets_section(marks, pooled), asked(marks, scores)]
+    return [_errors_section(pooled), _buckets_section(pooled), questions_section(styles, scores)]
 
 
-def errors_section(marks: Mapping[str, Mark], pooled: Mapping[str, Sequence[Row]]) -> Section:
-    """Write how many answers are how far off, in shares of the true number."""
-    shares = {name: _shares(rows) for name, rows in pooled.items()}
-    names = [*WITHIN, "farther off", "unreadable"]
+def _errors_section(pooled: _Pooled) -> Section:
+    """Return the chapter on relative errors."""
+    shares = {style: _shares(rows) for style, rows in pooled.items()}
     note = (
-        "Shares of the true number, all seeds together; where it is 0 every wrong answer is "
-        "farther off. The curve shows answers that are off by at most so much."
+        "Errors as shares of the true number, all seeds together; where it is 0, every wrong "
+        "answer is farther off. The curve shows the share of answers up to an absolute error."
     )
-    html = (
-        f'<p class="note">{note}</p><figure class="panels wide">{_curves(marks, pooled)}</figure>'
-        + bar_table("the answer is", names, marks, shares)
+    table = bar_table("the answer is", [*WITHIN, "farther off", "unreadable"], shares)
+    return Section(
+        anchor="errors",
+        title="Error sizes",
+        blocks=[Paragraph(note, is_note=True), _curves(pooled), table],
     )
-    twin = markdown_table(
-        ["the answer is", *map(markdown_name, shares)],
-        [[label, *(percent(s[i]) for s in shares.values())] for i, label in enumerate(names)],
-    )
-    return Section(anchor="errors", title="How far off", html=html, markdown=f"{note}\n\n{twin}")
 
 
-def _shares(rows: Sequence[Row]) -> list[float]:
-    """Return the share of answers in each range of ``WITHIN``, farther off, and unreadable."""
+def _shares(rows: Sequence[ScoredRow]) -> list[float]:
+    """Return the share of answers in each range of ``WITHIN``, farther off, and unparseable."""
     counts = [0] * (len(WITHIN) + 2)
     for row in rows:
         if row["parsed"] is None:
@@ -84,83 +70,67 @@ def _shares(rows: Sequence[Row]) -> list[float]:
         elif row["exact"]:
             counts[0] += 1
         else:
-            apart = row["relative_error"] if row["nonzero"] else math.inf
-            place = (i for i, limit in enumerate(WITHIN.values()) if i and apart <= limit)
-            counts[next(place, len(WITHIN))] += 1
+            error = row["relative_error"] if row["nonzero"] else math.inf
+            found = (i for i, limit in enumerate(WITHIN.values()) if i and error <= limit)
+            counts[next(found, len(WITHIN))] += 1
     return [count / len(rows) for count in counts]
 
 
-def _curves(marks: Mapping[str, Mark], pooled: Mapping[str, Sequence[Row]]) -> str:
-    """Draw the share of answers with an error of at most so much, errors on a logarithmic axis."""
+def _curves(pooled: _Pooled) -> Drawing:
+    """Draw the share of answers up to an absolute error, errors on a logarithmic axis."""
     errors = {
-        name: sorted(math.log10(1 + row["absolute_error"]) for row in rows if row["parsed"])
-        for name, rows in pooled.items()
+        style: sorted(math.log10(1 + row["absolute_error"]) for row in rows if row["parsed"])
+        for style, rows in pooled.items()
     }
     end = max(1, math.ceil(max((e[-1] for e in errors.values() if e), default=1)))
-    end = min(end, 12)  # beyond it answers are no better for being nearer
-    lines = []
-    for name, found in errors.items():
-        steps = [end * step / 120 for step in range(121)]
-        points = [(s, sum(e <= s + 1e-9 for e in found) / len(pooled[name])) for s in steps]
-        mark = marks[name]
-        lines.append(Line(points=points, colour=mark.colour, dash=mark.dash, width=2.2))
+    end = min(end, 12)  # differences between larger errors mean nothing
+    steps = [end * step / 120 for step in range(121)]
+    curves = {
+        style: [(s, sum(e <= s + 1e-9 for e in found) / len(pooled[style])) for s in steps]
+        for style, found in errors.items()
+    }
     ticks = [(0.0, "0"), *((math.log10(1 + 10**k), f"{10**k:,}") for k in range(end))]
-    return line_chart(
-        lines[::-1],
-        Axis(low=0, high=end, ticks=ticks, label="off by at most"),
-        Axis(low=0, high=1, ticks=[(s / 4, f"{25 * s}%") for s in range(5)]),
-        spoken="Share of answers that are off by at most so much, a curve for each objective.",
-        width=460,
-        height=290,
+    return share_chart(
+        curves,
+        Axis(low=0, high=end, ticks=ticks, label="absolute error of at most"),
+        "Share of answers up to an absolute error, a curve for each objective.",
     )
 
 
-def buckets_section(marks: Mapping[str, Mark], pooled: Mapping[str, Sequence[Row]]) -> Section:
-    """Write the share of right answers by what rows say of themselves, and by digits."""
+def _buckets_section(pooled: _Pooled) -> Section:
+    """Return the chapter on the accuracy by category and by number of digits."""
+    note = "Correct answers, all seeds together; in brackets the number of answers of all seeds."
     tables = []
     for kind, labels in _buckets(next(iter(pooled.values()))).items():
         shares = {
-            name: [
+            style: [
                 _mean([row["exact"] for row in rows if _label(row, kind) == label])
                 for label in labels
             ]
-            for name, rows in pooled.items()
+            for style, rows in pooled.items()
         }
         names = [f"{label} ({count:,})" for label, count in labels.items()]
-        html = bar_table(kind, names, marks, shares)
-        twin = markdown_table(
-            [markdown_text(kind, 60), *map(markdown_name, shares)],
-            [
-                [markdown_text(label, 60), *(percent(s[i]) for s in shares.values())]
-                for i, label in enumerate(names)
-            ],
-        )
-        tables.append((html, twin))
-    note = "Right answers, all seeds together; in brackets the rows that were asked of, all seeds."
+        tables.append(bar_table(plain(kind, 60), names, shares))
     return Section(
         anchor="buckets",
-        title="Where they are right",
-        html=f'<p class="note">{note}</p>' + "".join(html for html, _ in tables),
-        markdown="\n\n".join([note, *(twin for _, twin in tables)]),
+        title="Accuracy by category",
+        blocks=[Paragraph(note, is_note=True), *tables],
     )
 
 
-def _buckets(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
-    """Return each way to sort the rows, and how many are in each of its buckets."""
+def _buckets(rows: Sequence[ScoredRow]) -> dict[str, dict[str, int]]:
+    """Return the categories of each kind, and the number of rows in each."""
     kinds = dict.fromkeys(kind for row in rows for kind in row.get("buckets") or {})
     found: dict[str, dict[str, int]] = {}
     for kind in (*kinds, "digits"):
-        counts: dict[str, int] = defaultdict(int)
-        for row in rows:
-            counts[_label(row, kind)] += 1
-        order = sorted(
-            counts, key=lambda label: (len(label), label) if kind == "digits" else (0, label)
-        )
+        counts = Counter(_label(row, kind) for row in rows)
+        is_count = kind == "digits"
+        order = sorted(counts, key=lambda label: (len(label) if is_count else 0, label))
         found[kind] = {label: counts[label] for label in order}
     return found
 
 
-def _label(row: Row, kind: str) -> str:
+def _label(row: ScoredRow, kind: str) -> str:
     if kind == "digits":
         return digit_count(Number(str(row["target"])))
     return str((row.get("buckets") or {}).get(kind, "none"))
@@ -170,10 +140,10 @@ def _mean(values: Sequence[float]) -> float:
     return fmean(values) if values else 0.0
 
 
-def asked(marks: Mapping[str, Mark], scores: Scores) -> Section:
-    """Write questions with what was answered: the worst, and some spread over the rest."""
+def questions_section(styles: Styles, scores: Scores) -> Section:
+    """Return the chapter of questions and answers: the worst, and some of the rest."""
     seed = min(seed for _, seed in scores)
-    by_id: dict[str, dict[str, Row]] = defaultdict(dict)
+    by_id: dict[str, dict[str, ScoredRow]] = defaultdict(dict)
     errors: dict[str, list[float]] = defaultdict(list)
     for (name, own), rows in scores.items():
         for row in rows:
@@ -181,48 +151,39 @@ def asked(marks: Mapping[str, Mark], scores: Scores) -> Section:
             if own == seed:
                 by_id[str(row["id"])][name] = row
     order = sorted(by_id, key=lambda id_: (-fmean(errors[id_]), id_))
-    worst, rest = order[:WORST], order[WORST:]
-    count = min(SPREAD, len(rest))
-    spread = [rest[len(rest) * (k + 1) // count - 1] for k in range(count)]
-    names = [name for name in marks if any(name in found for found in by_id.values())]
-    body, twin = [], []
-    for id_ in worst + spread:
-        row = next(iter(by_id[id_].values()))
-        question, target = plain(row.get("prompt") or id_, 160), plain(row["target"], 40)
-        cells = [_answer(by_id[id_].get(name)) for name in names]
-        body.append(
-            f"<tr><th>{html_text(question, 160)}</th><td>{html_text(target, 40)}</td>"
-            + "".join(html for html, _ in cells)
-            + "</tr>"
-        )
-        twin.append(
-            [markdown_text(question, 160), markdown_text(target, 40), *(t for _, t in cells)]
-        )
+    shown, rest = order[:WORST], order[WORST:]
     intro = (
-        f"The {len(worst)} worst of {len(order):,}, by the mean error over objectives and seeds "
-        f"(as sign log10(1 + abs)), and {len(spread)} spread evenly over the rest. The answers are "
-        f"those of seed {seed}; in quotes what could not be read."
+        f"The {len(shown)} worst of {len(order):,}, by the mean error over objectives and seeds "
+        f"(as sign log10(1 + abs)), and {min(SPREAD, len(rest))} spread evenly over the rest. The "
+        f"answers are those of seed {seed}; unparseable answers are in quotes."
     )
-    html = html_table(["question", "true", *(who(marks[n]) for n in names)], "".join(body), "asked")
+    names = [name for name in styles if any(name in found for found in by_id.values())]
+    table = [
+        [*_question_cells(id_, by_id[id_]), *(_answer_cell(by_id[id_].get(n)) for n in names)]
+        for id_ in shown + spread_evenly(rest, SPREAD)
+    ]
+    header = ["question", "true", *(styles[name].cell() for name in names)]
     return Section(
         anchor="questions",
         title="Questions and answers",
-        html=f"<p>{intro}</p>{html}",
-        markdown=f"{intro}\n\n"
-        + markdown_table(["question", "true", *map(markdown_name, names)], twin),
-        css=_CSS,
+        blocks=[Paragraph(intro), Table.of(header, table, css="asked")],
     )
 
 
-def _answer(row: Row | None) -> Found:
-    """Write what was answered."""
+def _question_cells(id_: str, answers: Mapping[str, ScoredRow]) -> list[Cell]:
+    """Return the question and the correct answer."""
+    row = next(iter(answers.values()))
+    return [
+        Cell(content=str(row.get("prompt") or id_), limit=160),
+        Cell(content=str(row["target"]), limit=40),
+    ]
+
+
+def _answer_cell(row: ScoredRow | None) -> Cell:
+    """Return an answer."""
     if row is None:
-        return f"<td>{NOTHING}</td>", NOTHING
+        return Cell()
     if row["parsed"] is None:
-        words = f"“{plain(row['text'], 40)}”"
-        return f'<td class="unread">{html_text(words, 60)}</td>', markdown_text(words, 60)
-    words, kind = plain(row["parsed"], 40), "right" if row["exact"] else "wrong"
-    text = markdown_text(words, 60)
-    return f'<td class="{kind}">{html_text(words, 60)}</td>', f"**{text}**" if row[
-        "exact"
-    ] else text
+        return Cell(content=f"“{plain(row['text'], 40)}”", css="unread")
+    right = bool(row["exact"])
+    return Cell(content=str(row["parsed"]), limit=40, best=right, css="right" if right else "wrong")

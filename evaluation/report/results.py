@@ -1,39 +1,111 @@
-"""What a comparison has written into its folder, read back and checked."""
+"""Read and validate the files that a comparison has written into its folder."""
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-from mm_numeric.evaluation.report.charts import Mark, choose_marks
-from mm_numeric.evaluation.report.html import Metric
+from mm_numeric.evaluation.report.charts import SeriesStyle, choose_styles
+from mm_numeric.evaluation.table import Cell, Quantity
 from mm_numeric.run_folder import LOG, RESULTS, SCORES, WARM_START
 
 COMPARE_AGAIN = "Run `mm-numeric compare` to write it."
-
-Row = dict[str, Any]
 SCORED = ("id", "image", "target", "text", "parsed", "reason")
-Runs = dict[tuple[str, int], list[Row]]  # by objective and seed
+
+T = TypeVar("T")
+
+ScoredRow = Mapping[str, Any]
+"""A line of scores.jsonl."""
+
+Runs = dict[tuple[str, int], list[dict[str, Any]]]
+"""Lines of a file of each run, by objective and seed."""
+
+Scores = Mapping[tuple[str, int], Sequence[ScoredRow]]
+"""Scored rows by objective and seed."""
+
+Styles = Mapping[str, SeriesStyle]
+"""The styles of the objectives, in the order of the page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedMetric:
+    """A metric of summary.json; with the unit ``%`` its values are shares of 1."""
+
+    name: str
+    label: str
+    unit: str = ""
+    higher_is_better: bool = True
+
+    @property
+    def scale(self) -> float:
+        """The factor of values before they are shown."""
+        return 100.0 if self.unit == "%" else 1.0
+
+    @property
+    def direction(self) -> str:
+        """An arrow that points to the better values."""
+        return "↑" if self.higher_is_better else "↓"
+
+    def value(self, value: float) -> Quantity:
+        """Return a value without interval."""
+        return self._quantity({"mean": value}, self.unit)
+
+    def estimate(self, cell: Mapping[str, Any]) -> Quantity:
+        """Return a mean with its interval."""
+        return self._quantity(cell, self.unit)
+
+    def change(self, difference: Mapping[str, Any]) -> Quantity:
+        """Return a signed difference; differences of percentages are percentage points."""
+        return self._quantity(difference, "points" if self.unit == "%" else self.unit, sign=True)
+
+    def _quantity(self, cell: Mapping[str, Any], unit: str, *, sign: bool = False) -> Quantity:
+        ends = {end: self.scale * cell[end] for end in ("low", "high") if end in cell}
+        return Quantity(
+            value=self.scale * cell["mean"],
+            unit=unit,
+            decimals=1 if self.unit else 3,
+            sign=sign,
+            **ends,
+        )
+
+    def cell(self, cell: Mapping[str, Any] | None, *, best: bool = False) -> Cell:
+        """Return a table cell: the mean, its interval, and the difference to the baseline."""
+        if cell is None:
+            return Cell()
+        difference = cell.get("difference")
+        return Cell(
+            content=self.estimate(cell),
+            change=self.change(difference) if difference else None,
+            trend=self.trend(difference) if difference else "",
+            best=best,
+            css="best" if best else "plain",
+        )
+
+    def trend(self, difference: Mapping[str, Any] | None) -> Literal["better", "worse", "unclear"]:
+        """Return whether a difference is an improvement; unclear if its interval includes 0."""
+        if not difference or difference["low"] <= 0 <= difference["high"]:
+            return "unclear"
+        return "better" if (difference["low"] > 0) == self.higher_is_better else "worse"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What ``summary.json`` says, checked."""
+    """The validated contents of ``summary.json``."""
 
     folder: Path
-    summary: Row
-    metrics: Sequence[Metric]
-    marks: Mapping[str, Mark]
+    summary: dict[str, Any]
+    metrics: Sequence[ReportedMetric]
+    styles: Styles
 
-    def cell(self, objective: str, metric: Metric) -> Row | None:
-        """Return mean, low, high, seeds and difference, or ``None`` where there is no mean."""
-        found: Row | None = self.summary["table"][objective].get(metric.name)
+    def cell(self, objective: str, metric: ReportedMetric) -> dict[str, Any] | None:
+        """Return mean, low, high, seeds and difference; None if there is no mean."""
+        found: dict[str, Any] | None = self.summary["table"][objective].get(metric.name)
         return found
 
     def ranked(self) -> list[str]:
-        """Return the objectives, best headline first, the control and those without it last."""
+        """Return the objectives, best first metric first, those without it and the control last."""
         metric = self.metrics[0]
 
         def key(name: str) -> tuple[bool, bool, float]:
@@ -42,18 +114,18 @@ class Comparison:
             worse = -mean if metric.higher_is_better else mean
             return name == self.summary["control"], cell is None, worse
 
-        return sorted(self.marks, key=key)
+        return sorted(self.styles, key=key)
 
 
 def read_comparison(folder: Path) -> Comparison:
-    """Read and check ``summary.json``, or say in one sentence what is wrong with it."""
+    """Read and validate ``summary.json``."""
     summary = read_summary(folder)
     try:
-        metrics = [Metric(**metric) for metric in summary["metrics"]]
+        metrics = [ReportedMetric(**metric) for metric in summary["metrics"]]
     except TypeError as error:
         raise ValueError(f"{folder / 'summary.json'}, metrics: {error}. {COMPARE_AGAIN}") from error
-    marks = choose_marks(summary["objectives"], summary["baseline"], summary["control"])
-    return Comparison(folder=folder, summary=summary, metrics=metrics, marks=marks)
+    styles = choose_styles(summary["objectives"], summary["baseline"], summary["control"])
+    return Comparison(folder=folder, summary=summary, metrics=metrics, styles=styles)
 
 
 def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str]]]:
@@ -63,7 +135,7 @@ def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str
     failures: dict[str, Counter[str]] = {}
     for run in comparison.summary["runs"]:
         name, seed, folder = run["objective"], run["seed"], comparison.folder / run["folder"]
-        if name not in comparison.marks:
+        if name not in comparison.styles:
             continue
         logs[name, seed] = read_lines(folder / LOG)
         scores[name, seed] = read_lines(folder / SCORES, SCORED)
@@ -77,18 +149,48 @@ def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str
 
 
 def read_starts(comparison: Comparison) -> Runs:
-    """Return the log of the warm start that each row went on from, by row and seed."""
+    """Return the log of the warm start of each run, by objective and seed."""
     starts: Runs = {}
     for run in comparison.summary["runs"]:
-        if run["objective"] in comparison.marks:
-            # where the summary does not say, there is only one
+        if run["objective"] in comparison.styles:
+            # Summaries of comparisons with a single warm start do not name it.
             own = run.get("warm_start", Path(run["folder"]).parent / WARM_START)
             starts[run["objective"], run["seed"]] = read_lines(comparison.folder / own / LOG)
     return starts
 
 
+def pooled_rows(styles: Styles, scores: Scores) -> dict[SeriesStyle, list[ScoredRow]]:
+    """Return the rows of all seeds by objective; objectives without rows are left out."""
+    pooled: dict[SeriesStyle, list[ScoredRow]] = {style: [] for style in styles.values()}
+    for (name, _), rows in scores.items():
+        pooled[styles[name]] += rows
+    return {style: rows for style, rows in pooled.items() if rows}
+
+
+def spread_evenly(values: Sequence[T], count: int) -> list[T]:
+    """Return ``count`` evenly spaced values, the last one included."""
+    count = min(count, len(values))
+    return [values[len(values) * (k + 1) // count - 1] for k in range(count)]
+
+
+def check_columns(folder: Path, scores: Scores, columns: Sequence[str]) -> None:
+    """Require numbers in the columns of all rows.
+
+    Raises:
+        ValueError: If a row was scored by another scorer.
+    """
+    for (name, seed), rows in scores.items():
+        for row in rows:
+            missing = [c for c in columns if not isinstance(row.get(c), int | float)]
+            if missing:
+                raise ValueError(
+                    f"{folder}, scores.jsonl of {name}, seed {seed}: the row {row['id']!r:.60} "
+                    f"has no {', '.join(missing)}. {COMPARE_AGAIN}"
+                )
+
+
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Read ``summary.json``, or say in one sentence what is wrong with it."""
+    """Read and validate ``summary.json``, and add the defaults of missing keys."""
     path = folder / "summary.json"
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file. {COMPARE_AGAIN}")
@@ -97,27 +199,9 @@ def read_summary(folder: Path) -> dict[str, Any]:
         summary = json.loads(text, parse_constant=lambda _: None)  # NaN is a missing number
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}). {COMPARE_AGAIN}") from error
-    if not isinstance(summary, dict):
-        kind_found = type(summary).__name__
-        raise ValueError(f"{path}: a {kind_found} where a mapping belongs. {COMPARE_AGAIN}")
-    kinds = {"title": str, "task": str, "baseline": str, "objectives": list, "seeds": list}
-    kinds |= {"metrics": list, "table": dict}
-    for name, kind in kinds.items():
-        found = summary.get(name)
-        if not isinstance(found, kind) or not found:
-            what = f"a filled {kind.__name__} belongs here, not {found!r}"
-            raise ValueError(f"{path}, {name}: {what}. {COMPARE_AGAIN}")
-    for name in summary["objectives"]:
-        if not isinstance(summary["table"].get(name), dict):
-            raise ValueError(f"{path}, table: no row for the objective {name!r}. {COMPARE_AGAIN}")
-    for index, run in enumerate(summary.get("runs") or []):
-        if not {"objective", "seed", "folder"} <= set(run):
-            what = "objective, seed and folder belong here"
-            raise ValueError(f"{path}, runs.{index}: {what}, not {run!r}. {COMPARE_AGAIN}")
-    if summary["baseline"] not in summary["objectives"]:
-        known = ", ".join(map(str, summary["objectives"]))
-        what = f"{summary['baseline']!r} is none of the objectives ({known})"
-        raise ValueError(f"{path}, baseline: {what}. {COMPARE_AGAIN}")
+    problem = _problem(summary)
+    if problem:
+        raise ValueError(f"{path}{problem}. {COMPARE_AGAIN}")
     others = summary.get("other_warm_starts") or {}
     tables = {**summary["table"], "warm start": summary.get("warm_start") or {}, **others}
     for name, cells in tables.items():
@@ -128,13 +212,37 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return filled | {name: value for name, value in summary.items() if value is not None}
 
 
+def _problem(summary: Any) -> str | None:
+    """Return where a summary is invalid, and why; None if it is valid."""
+    if not isinstance(summary, dict):
+        return f": expected a mapping, found a {type(summary).__name__}"
+    kinds = {"title": str, "task": str, "baseline": str, "objectives": list, "seeds": list}
+    kinds |= {"metrics": list, "table": dict}
+    for name, kind in kinds.items():
+        found = summary.get(name)
+        if not isinstance(found, kind) or not found:
+            return f", {name}: expected a non-empty {kind.__name__}, found {found!r}"
+    for name in summary["objectives"]:
+        if not isinstance(summary["table"].get(name), dict):
+            return f", table: no row for the objective {name!r}"
+    for index, run in enumerate(summary.get("runs") or []):
+        if not {"objective", "seed", "folder"} <= set(run):
+            return f", runs.{index}: expected objective, seed and folder, found {run!r}"
+    if summary["baseline"] not in summary["objectives"]:
+        known = ", ".join(map(str, summary["objectives"]))
+        return (
+            f", baseline: expected one of the objectives ({known}), found {summary['baseline']!r}"
+        )
+    return None
+
+
 def _checked_cell(cell: Any, where: str) -> dict[str, Any] | None:
-    """Return a cell whose numbers are there, or ``None`` if it has no mean."""
+    """Return a cell whose numbers are valid, or None if it has no mean."""
     if cell is None or (isinstance(cell, dict) and cell.get("mean") is None):
         return None
     ends = [cell.get(end) for end in ("mean", "low", "high")] if isinstance(cell, dict) else [None]
     if not all(isinstance(end, int | float) for end in ends):
-        raise ValueError(f"{where}: mean, low and high belong here, not {cell!r}. {COMPARE_AGAIN}")
+        raise ValueError(f"{where}: expected mean, low and high, found {cell!r}. {COMPARE_AGAIN}")
     return {
         **cell,
         "seeds": [value for value in cell.get("seeds") or [] if value is not None],
@@ -142,22 +250,22 @@ def _checked_cell(cell: Any, where: str) -> dict[str, Any] | None:
     }
 
 
-def read_lines(path: Path, needed: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """Read JSON lines and check their keys; a file that is not there has none."""
+def read_lines(path: Path, required: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """Read JSON lines that have the required keys; a missing file has no lines."""
     rows: list[dict[str, Any]] = []
     if not path.is_file():
         return rows
     with path.open(encoding="utf-8") as lines:
         for index, line in enumerate(lines, start=1):
-            if line.strip():
-                where = f"{path}, line {index}"
-                try:
-                    row = json.loads(line)
-                except ValueError as error:
-                    raise ValueError(f"{where}: not JSON ({error}). {COMPARE_AGAIN}") from error
-                absent = [name for name in needed if name not in row]
-                if absent:
-                    what = f"there is no {' and no '.join(absent)}"
-                    raise ValueError(f"{where}: {what}. {COMPARE_AGAIN}")
-                rows.append(row)
+            if not line.strip():
+                continue
+            where = f"{path}, line {index}"
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{where}: not JSON ({error}). {COMPARE_AGAIN}") from error
+            missing = [name for name in required if name not in row]
+            if missing:
+                raise ValueError(f"{where}: {', '.join(missing)} missing. {COMPARE_AGAIN}")
+            rows.append(row)
     return rows

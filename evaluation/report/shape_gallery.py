@@ -1,7 +1,7 @@
-"""The chapters of a report on shapes in images: overlap, sizes, a gallery, broken answers.
+"""The chapters of a report on shapes in images: IoU, object sizes, a gallery, invalid answers.
 
-Rows     as ``scores.jsonl`` has them: id, image, target, text, parsed, reason, and of the scorer
-         iou, or matched, detected and truths; prompt, cut and malformed where they are there
+Rows     those of ``scores.jsonl``: id, image, target, text, parsed, reason, and the scorer's iou,
+         or its matched, detected and truths; optionally prompt, cut and malformed
 """
 
 from collections import defaultdict
@@ -9,94 +9,81 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mm_numeric.evaluation.markup import joined, plain
 from mm_numeric.evaluation.metrics.matching import Paired, pair
-from mm_numeric.evaluation.report.charts import Mark
-from mm_numeric.evaluation.report.clock_gallery import Row, Scores
-from mm_numeric.evaluation.report.html import (
-    NOTHING,
-    Section,
-    html_text,
-    markdown_name,
-    markdown_table,
-    markdown_text,
-    number,
-    percent,
-    plain,
+from mm_numeric.evaluation.report.html import render
+from mm_numeric.evaluation.report.iou_sections import (
+    invalid_answers_section,
+    iou_section,
+    size_section,
 )
-from mm_numeric.evaluation.report.iou_sections import broken_section, overlap_section, size_section
-from mm_numeric.evaluation.report.iou_statistics import fit, mean_box_fit
-from mm_numeric.evaluation.report.results import COMPARE_AGAIN
+from mm_numeric.evaluation.report.iou_statistics import mean_box_statistics, statistics_of
+from mm_numeric.evaluation.report.results import (
+    COMPARE_AGAIN,
+    ScoredRow,
+    Scores,
+    Styles,
+    spread_evenly,
+)
+from mm_numeric.evaluation.report.sections import Drawing, Fold, Paragraph, Section
 from mm_numeric.evaluation.report.shape_tiles import (
     COUNTS,
-    CSS,
     Canvas,
+    ShapeTile,
+    answer_text,
     canvas,
-    keys,
+    line_keys,
     quality,
-    tile,
-    told,
 )
+from mm_numeric.evaluation.table import Cell, Table, number, percent
 
-PairedRuns = Mapping[tuple[str, int], Sequence[Paired]]  # by objective and seed
+PairedRuns = Mapping[tuple[str, int], Sequence[Paired]]
+"""The paired shapes of each row, by objective and seed."""
 
 WORST, FOLDED, SPREAD = 8, 4, 4
-_CSS = """
-.shown { padding: 20px 0 22px; border-bottom: 1px solid var(--faint); }
-.asked { margin: 0 0 12px; font-size: 17px; font-weight: 600; max-width: none; }
-.asked small { display: block; font-size: 13.5px; font-weight: 400; color: var(--soft);
-  font-variant-numeric: tabular-nums; }
-.shown .tiles { grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 18px 16px; }
-.shown .tile { max-width: 300px; }
-.several .tiles { grid-template-columns: repeat(auto-fit, minmax(270px, 1fr)); }
-.several .tile { max-width: 420px; }
-.alone { display: grid; grid-template-columns: repeat(auto-fill, minmax(240px, 1fr)); gap: 0 28px; }
-.alone .tiles { display: block; }
-@media (max-width: 700px) {
-  .shown .tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 16px 12px; }
-  .shown.several .tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); }
-}
-"""
 
 
-def sections(folder: Path, marks: Mapping[str, Mark], scores: Scores) -> list[Section]:
+def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
     """Return the chapters; none if no answer was scored.
 
     Raises:
-        ValueError: If a row lacks its columns, or holds something that is no shape.
+        ValueError: If a row lacks a column of the scorer, or has an invalid shape.
     """
     scores = {key: rows for key, rows in scores.items() if rows}
     if not scores:
         return []
-    one_each = all("iou" in row for rows in scores.values() for row in rows)
-    paired = {key: _paired(folder, key, rows, one_each) for key, rows in scores.items()}
-    runs = {name: [key for key in scores if key[0] == name] for name in marks}
+    single = all("iou" in row for rows in scores.values() for row in rows)
+    paired = {key: _paired(folder, key, rows, single) for key, rows in scores.items()}
+    runs = {name: [key for key in scores if key[0] == name] for name in styles}
     runs = {name: keys for name, keys in runs.items() if keys}
-    pooled = {name: [row for key in keys for row in scores[key]] for name, keys in runs.items()}
-    fits = [
-        fit(marks[name], pooled[name], [own for key in keys for own in paired[key]])
+    pooled = {
+        styles[name]: [row for key in keys for row in scores[key]] for name, keys in runs.items()
+    }
+    found = [
+        statistics_of(styles[name], pooled[styles[name]], [p for key in keys for p in paired[key]])
         for name, keys in runs.items()
     ]
     first = next(iter(scores))
-    mean = mean_box_fit(scores[first], paired[first])
+    mean = mean_box_statistics(scores[first], paired[first])
     if mean is not None:
-        fits.append(mean[1])
-    found = [
-        overlap_section(fits, mean and mean[0], one_each=one_each),
-        size_section(fits, pooled, one_each=one_each),
-        gallery_section(folder, marks, scores, paired),
-        broken_section(marks, pooled),
+        found.append(mean[1])
+    chapters = [
+        iou_section(found, mean and mean[0], single=single),
+        size_section(found, pooled, single=single),
+        _gallery(folder, styles, scores, paired),
+        invalid_answers_section(pooled),
     ]
-    return [section for section in found if section is not None]
+    return [chapter for chapter in chapters if chapter is not None]
 
 
 def _paired(
-    folder: Path, key: tuple[str, int], rows: Sequence[Row], one_each: bool
+    folder: Path, key: tuple[str, int], rows: Sequence[ScoredRow], single: bool
 ) -> list[Paired]:
-    """Check the rows of a run and pair their shapes."""
+    """Validate the rows of a run, and pair their shapes."""
     where = f"{folder}, scores.jsonl of {key[0]}, seed {key[1]}"
-    columns = ("iou",) if one_each else COUNTS
+    columns = ("iou",) if single else COUNTS
     if not all(isinstance(row.get(column), int | float) for row in rows for column in columns):
-        what = "a row has no iou, and not all of matched, detected and truths"
+        what = "a row has neither iou nor all of matched, detected and truths"
         raise ValueError(f"{where}: {what}. {COMPARE_AGAIN}")
     try:
         return pair(rows, where)
@@ -105,38 +92,48 @@ def _paired(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Case:
-    """One test row, and what each objective made of it with one seed."""
+class _ShapeCase:
+    """One test row, and the answers of all objectives with one seed."""
 
     id: str
     image: str | None
     prompt: str
     mean: float
-    """Of the quality of its answers."""
+    """The mean quality of its answers."""
 
     rank: int
-    answers: Mapping[str, tuple[Row, Paired]]
+    answers: Mapping[str, tuple[ScoredRow, Paired]]
 
     @property
     def truth(self) -> Paired:
-        """What is to be found, whichever objective is asked."""
+        """The true shapes, which are the same for all objectives."""
         return next(iter(self.answers.values()))[1]
 
     @property
-    def one_each(self) -> bool:
-        """Whether an answer is one shape."""
+    def single(self) -> bool:
+        """Whether each answer is one shape."""
         return all("iou" in row for row, _ in self.answers.values())
 
     @property
-    def figure(self) -> str:
-        """The mean, written."""
-        return number(self.mean, 2) if self.one_each else percent(self.mean)
+    def mean_text(self) -> str:
+        """The mean quality as text."""
+        return number(self.mean, 2) if self.single else str(percent(self.mean))
 
 
-def _cases(marks: Mapping[str, Mark], scores: Scores, paired: PairedRuns, seed: int) -> list[_Case]:
+@dataclass(frozen=True, kw_only=True)
+class _Article:
+    """The answers of all objectives to one image, next to each other."""
+
+    title: str
+    about: str
+    single: bool
+    tiles: Sequence[ShapeTile]
+
+
+def _cases(styles: Styles, scores: Scores, paired: PairedRuns, seed: int) -> list[_ShapeCase]:
     """Return every image once, with the worst of its rows, worst first."""
-    answers: dict[str, dict[str, tuple[Row, Paired]]] = defaultdict(dict)
-    for name in marks:
+    answers: dict[str, dict[str, tuple[ScoredRow, Paired]]] = defaultdict(dict)
+    for name in styles:
         if (name, seed) in scores:
             for row, own in zip(scores[name, seed], paired[name, seed], strict=True):
                 answers[str(row["id"])][name] = row, own
@@ -144,13 +141,13 @@ def _cases(marks: Mapping[str, Mark], scores: Scores, paired: PairedRuns, seed: 
         id_: sum(quality(row) for row, _ in found.values()) / len(found)
         for id_, found in answers.items()
     }
-    cases: dict[tuple[str | None, str | None], _Case] = {}
+    cases: dict[tuple[str | None, str | None], _ShapeCase] = {}
     for id_ in sorted(answers, key=lambda i: (means[i], i)):
         row, _ = next(iter(answers[id_].values()))
         image = row["image"] if isinstance(row["image"], str) else None
         key = (image, None if image else id_)
         if key not in cases:
-            cases[key] = _Case(
+            cases[key] = _ShapeCase(
                 id=id_,
                 image=image,
                 prompt=str(row.get("prompt") or ""),
@@ -161,103 +158,105 @@ def _cases(marks: Mapping[str, Mark], scores: Scores, paired: PairedRuns, seed: 
     return list(cases.values())
 
 
-def gallery_section(
-    folder: Path, marks: Mapping[str, Mark], scores: Scores, paired: PairedRuns
-) -> Section:
-    """Write the chapter that draws the answers over their images."""
+def _gallery(folder: Path, styles: Styles, scores: Scores, paired: PairedRuns) -> Section:
+    """Return the chapter that draws the answers on their images."""
     seeds = sorted({seed for _, seed in scores})
-    cases = _cases(marks, scores, paired, seeds[0])
+    cases = _cases(styles, scores, paired, seeds[0])
     total = len(cases)
-    folded = total > WORST + SPREAD
-    if folded:
-        rest = cases[WORST:]
-        cases = cases[:WORST] + [rest[len(rest) * (k + 1) // SPREAD - 1] for k in range(SPREAD)]
-    asked = len({case.prompt for case in cases}) > 1
-    shown = [_show(folder, case, f"image{i}", asked=asked) for i, case in enumerate(cases)]
-    names = [name for name in marks if (name, seeds[0]) in scores]
+    is_folded = total > WORST + SPREAD
+    if is_folded:
+        cases = cases[:WORST] + spread_evenly(cases[WORST:], SPREAD)
+    has_prompts = len({case.prompt for case in cases}) > 1
+    shown = [_open(folder, case, f"image{i}", whole=has_prompts) for i, case in enumerate(cases)]
     articles = [
-        _article(case, marks, on, total, asked=asked) for case, on in zip(cases, shown, strict=True)
+        _article(case, styles, on, total, has_prompts=has_prompts)
+        for case, on in zip(cases, shown, strict=True)
     ]
-    intro = _intro(cases[0], total, seeds)
-    if any(on.is_cut for on in shown):
-        intro += " Where shapes are small, the image is cut to where they are."
-    missing = sum(not on.is_image for on in shown)
-    intro += f" {missing} of the {len(cases)} images could not be opened." if missing else ""
+    names = [name for name in styles if (name, seeds[0]) in scores]
     definitions = (on.definition(case.truth) for case, on in zip(cases, shown, strict=True))
-    ignored = any(case.truth.ignored for case in cases)
-
-    def group(some: Sequence[str]) -> str:
-        # One objective leaves room for several images beside each other.
-        return f'<div class="{"alone" if len(names) == 1 else "all"}">{"".join(some)}</div>'
-
-    html = (
-        f'<svg class="store" aria-hidden="true"><defs>{"".join(definitions)}</defs></svg>'
-        f"<p>{intro}</p>{keys(one_each=cases[0].one_each, ignored=ignored)}"
-        + group(articles[: FOLDED if folded else None])
+    drawn = render(
+        "shape_gallery.html",
+        definitions=joined(*definitions),
+        keys=line_keys(single=cases[0].single, ignored=any(case.truth.ignored for case in cases)),
+        is_alone=len(names) == 1,
+        first=articles[: FOLDED if is_folded else None],
+        more=articles[FOLDED:WORST] if is_folded else [],
+        others=articles[WORST:],
     )
-    if folded:
-        more, others = group(articles[FOLDED:WORST]), group(articles[WORST:])
-        html += (
-            f"<details><summary>{WORST - FOLDED} more of the worst</summary>{more}</details>"
-            f"<h3>From the rest, to the best</h3>{others}"
-        )
+    table = _table(cases, [styles[name].cell() for name in names], names, has_prompts=has_prompts)
     return Section(
         anchor="gallery",
-        title="On the image",
-        html=html,
-        markdown=f"{intro}\n\n{_twin(cases, names, asked=asked)}",
-        css=CSS + _CSS,
+        title="Answers on the image",
+        blocks=[
+            Paragraph(_intro(cases[0], total, seeds, shown)),
+            Drawing(drawn),
+            Fold("The same as a table", [table]),
+        ],
     )
 
 
-def _show(folder: Path, case: _Case, anchor: str, *, asked: bool) -> Canvas:
-    """Open the image of a case; a question may speak of all of it, and then it is not cut."""
+def _open(folder: Path, case: _ShapeCase, anchor: str, *, whole: bool) -> Canvas:
+    """Open the image of a case; it is not cropped if its prompt may refer to all of it."""
     path = None if case.image is None else folder / case.image
     answers = [own for _, own in case.answers.values()]
-    return canvas(path, answers, anchor, whole=asked or case.one_each)
+    return canvas(path, answers, anchor, whole=whole or case.single)
 
 
-def _article(case: _Case, marks: Mapping[str, Mark], on: Canvas, total: int, *, asked: bool) -> str:
-    """Draw what all objectives made of one image, beside each other."""
-    tiles = "".join(
-        tile(mark, *case.answers[name], on, f"{on.anchor}a{place}")
-        for place, (name, mark) in enumerate(marks.items())
-        if name in case.answers
-    )
-    title = f"“{plain(case.prompt, 120)}”" if asked else plain(case.id, 60)
-    about = [plain(case.id, 60)] if asked else []
-    about += [f"mean IoU {case.figure}" if case.one_each else f"{case.figure} matched on average"]
+def _article(
+    case: _ShapeCase, styles: Styles, on: Canvas, total: int, *, has_prompts: bool
+) -> _Article:
+    """Return the tiles of one image."""
+    about = [plain(case.id, 60)] if has_prompts else []
+    about += [f"mean IoU {case.mean_text}" if case.single else f"mean F1 {case.mean_text}"]
     about += [f"{case.rank:,} of {total:,} from the worst"]
-    return (
-        f'<article class="{"shown" if case.one_each else "shown several"}">'
-        f'<p class="asked">{html_text(title)}<small>{html_text(" · ".join(about))}</small></p>'
-        f'<div class="tiles">{tiles}</div></article>'
+    return _Article(
+        title=f"“{plain(case.prompt, 120)}”" if has_prompts else plain(case.id, 60),
+        about=" · ".join(about),
+        single=case.single,
+        tiles=[
+            ShapeTile(
+                style=style,
+                row=case.answers[name][0],
+                pairs=case.answers[name][1],
+                canvas=on,
+                anchor=f"{on.anchor}a{place}",
+            )
+            for place, (name, style) in enumerate(styles.items())
+            if name in case.answers
+        ],
     )
 
 
-def _intro(worst: _Case, total: int, seeds: Sequence[int]) -> str:
-    """Say which images are shown, and whose answers."""
+def _intro(worst: _ShapeCase, total: int, seeds: Sequence[int], shown: Sequence[Canvas]) -> str:
+    """Return which images and whose answers are shown."""
     which = "The only image" if total == 1 else f"All {total} images, the worst first"
     if total > WORST + SPREAD:
         which = (
             f"The {WORST} worst of {total:,} images, and {SPREAD} spread evenly over the rest, "
             "so that not only failures are seen"
         )
-    figure = "IoU" if worst.one_each else "share of shapes, true and answered, that matched"
-    other = ", the first; the others count everywhere but here" if len(seeds) > 1 else ""
-    return (
-        f"{which}; what counts is the mean {figure} over the objectives. The answers are those of "
-        f"seed {seeds[0]}{other}."
+    metric = "IoU" if worst.single else "F1 score of true and answered shapes"
+    other = ", the first; this chapter shows no other seed" if len(seeds) > 1 else ""
+    intro = (
+        f"{which}. They are ranked by the mean {metric} over the objectives. The answers are those "
+        f"of seed {seeds[0]}{other}."
+    )
+    if any(on.is_cropped for on in shown):
+        intro += " Images with small shapes are cropped."
+    missing = sum(not on.is_image for on in shown)
+    return intro + (
+        f" {missing} of the {len(shown)} images could not be opened." if missing else ""
     )
 
 
-def _twin(cases: Sequence[_Case], names: Sequence[str], *, asked: bool) -> str:
-    """List the images that are shown: what each objective made of them."""
+def _table(
+    cases: Sequence[_ShapeCase], header: Sequence[Cell], names: Sequence[str], *, has_prompts: bool
+) -> Table:
+    """Return the images that are shown, and the result of each objective."""
     rows = []
     for case in cases:
         found = [case.answers[name][0] if name in case.answers else None for name in names]
-        words = [NOTHING if row is None else markdown_text(told(row), 160) for row in found]
-        question = [markdown_text(case.prompt, 120)] if asked else []
-        rows.append([markdown_text(case.id, 60), *question, *words, case.figure])
-    head = ["image", *(["question"] if asked else []), *map(markdown_name, names), "mean"]
-    return markdown_table(head, rows)
+        words = [Cell(content=answer_text(row), limit=160) if row else Cell() for row in found]
+        prompt = [Cell(content=case.prompt, limit=120)] if has_prompts else []
+        rows.append([Cell(content=case.id, limit=60), *prompt, *words, case.mean_text])
+    return Table.of(["image", *(["prompt"] if has_prompts else []), *header, "mean"], rows)

@@ -1,7 +1,8 @@
-"""How many steps each row of a comparison takes to a given figure, from evaluation on the way.
+"""The number of steps that each objective takes to reach a given value of a metric.
 
 Figure 4 of NTL (arXiv 2411.02083) counts the epochs to an error. A level counts as reached at the
-first evaluation whose figure is as good; the warm start's last one is step 0.
+first evaluation during training whose metric is at least as good; the last evaluation of the warm
+start is step 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,44 +15,42 @@ from mm_numeric.evaluation.metrics.bootstrap import draws_interval
 from mm_numeric.evaluation.report.charts import (
     Axis,
     Line,
-    Mark,
     legend,
     line_chart,
     nice_ticks,
     plain_axis,
-    who,
 )
-from mm_numeric.evaluation.report.html import (
-    Metric,
+from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, Runs, Styles
+from mm_numeric.evaluation.report.sections import (
+    Block,
+    Drawing,
+    Group,
+    Paragraph,
     Section,
-    html_table,
-    html_text,
-    markdown_name,
-    markdown_table,
-    number,
+    figure,
 )
-from mm_numeric.evaluation.report.results import Comparison, Runs
+from mm_numeric.evaluation.table import Cell, Table, number
 
 _LEVELS = 6
 _DRAWS = 2000
 Curve = Sequence[tuple[int, float]]
-"""(step, figure), the warm start's last evaluation as step 0."""
+"""(step, value), the last evaluation of the warm start as step 0."""
 
 
 @dataclass(frozen=True)
-class Reached:
-    """The steps that the seeds of a row took to a level; None where it was not reached."""
+class StepsToLevel:
+    """The steps that the seeds of an objective took to a level; None if it was not reached."""
 
     steps: Sequence[int | None]
 
     @property
     def mean(self) -> float | None:
-        """The mean, where every seed reached it."""
+        """The mean; None if a seed did not reach the level."""
         known = [step for step in self.steps if step is not None]
         return sum(known) / len(known) if known and len(known) == len(self.steps) else None
 
-    def written(self) -> str:
-        """Say it in words: the mean with its interval over seeds, or how many reached it."""
+    def text(self) -> str:
+        """Return the mean with its interval over seeds, or how many seeds did not reach it."""
         if self.mean is None:
             count = sum(step is not None for step in self.steps)
             if not count:
@@ -64,173 +63,163 @@ class Reached:
         return text
 
     def interval(self) -> tuple[float, float]:
-        """Return from where to where the mean goes when seeds are drawn again."""
+        """Return the bootstrap interval of the mean over seeds."""
         values = np.array(self.steps, dtype=np.float64)
         at = np.random.default_rng(0).integers(len(values), size=(_DRAWS, len(values)))
         return draws_interval(values[at].mean(axis=1))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _MetricLevels:
+    """The steps of each objective to the levels of one metric, the easiest level first."""
+
+    metric: ReportedMetric
+    levels: Sequence[float]
+    steps: Mapping[str, Sequence[StepsToLevel]]
+
+
 def first_step(curve: Curve, level: float, *, higher_is_better: bool) -> int | None:
-    """Return the step of the first figure that is as good as a level, or None."""
+    """Return the step of the first value that is as good as a level, or None."""
     sign = 1 if higher_is_better else -1
-    return next((step for step, figure in curve if sign * figure >= sign * level), None)
+    return next((step for step, value in curve if sign * value >= sign * level), None)
 
 
-def reached_section(
-    comparison: Comparison, marks: Mapping[str, Mark], logs: Runs, starts: Runs
+def steps_section(
+    comparison: Comparison, styles: Styles, logs: Runs, starts: Runs
 ) -> Section | None:
-    """Write the chapter, None where nothing was evaluated on the way.
+    """Return the chapter; None if nothing was evaluated during training.
 
     Args:
         comparison: The comparison.
-        marks: Its rows, in the order of the page.
-        logs: Of the runs, by row and seed.
-        starts: Of their warm starts, likewise.
+        styles: Its objectives, in the order of the page.
+        logs: The logs by objective and seed.
+        starts: The logs of the warm starts by objective and seed.
     """
-    panels, tables, twins = [], [], []
-    for metric in _shown(comparison.metrics, logs):
-        curves = {
-            (name, seed): curve_of(logs.get((name, seed), []), starts.get((name, seed), []), metric)
-            for name in marks
-            for seed in comparison.summary["seeds"]
-        }
-        rows = [n for n in marks if all(curves[n, s] for s in comparison.summary["seeds"])]
-        levels = _levels([curves[n, s] for n in rows for s in comparison.summary["seeds"]], metric)
-        if not levels:
-            continue
-        found = {
-            name: [
-                Reached(
-                    [
-                        first_step(curves[name, seed], at, higher_is_better=metric.higher_is_better)
-                        for seed in comparison.summary["seeds"]
-                    ]
-                )
-                for at in levels
-            ]
-            for name in rows
-        }
-        panels.append(_panel(metric, levels, marks, found))
-        html, twin = _tables(metric, levels, marks, found)
-        tables.append(html)
-        twins.append(twin)
-    if not panels:
+    seeds = comparison.summary["seeds"]
+    found = [_levels_of(m, styles, seeds, logs, starts) for m in _shown(comparison.metrics, logs)]
+    groups = [levels for levels in found if levels.levels]
+    if not groups:
         return None
     note = (
-        "Steps behind the warm start to the first evaluation on the way that is as good: the mean "
-        f"over seeds and its interval, from drawing seeds again. {_pace(logs)} A level that a "
-        "seed does not reach has no mean: the line ends before it."
+        "Steps after the warm start to the first evaluation that is at least as good: the mean "
+        f"over seeds with its bootstrap interval. {_pace(logs)} A level that a seed does not reach "
+        "has no mean: the line ends before it."
     )
+    blocks: list[Block] = [Paragraph(note, is_note=True), legend(styles.values())]
+    blocks.append(Group("panels", [_chart(group, styles) for group in groups]))
     return Section(
         anchor="reached",
-        title="Steps to a given figure",
-        html=f'<p class="note">{html_text(note, 600)}</p>{legend(marks, list(marks))}'
-        f'<div class="panels">{"".join(panels)}</div>{"".join(tables)}',
-        markdown="\n\n".join([note, *twins]),
+        title="Steps to reach a metric value",
+        blocks=[*blocks, *(_table(group, styles) for group in groups)],
     )
+
+
+def _levels_of(
+    metric: ReportedMetric, styles: Styles, seeds: Sequence[int], logs: Runs, starts: Runs
+) -> _MetricLevels:
+    """Return the steps to each level of a metric; no levels if it was not evaluated."""
+    curves = {
+        (name, seed): curve_of(logs.get((name, seed), []), starts.get((name, seed), []), metric)
+        for name in styles
+        for seed in seeds
+    }
+    names = [name for name in styles if all(curves[name, seed] for seed in seeds)]
+    levels = _levels([curves[name, seed] for name in names for seed in seeds], metric)
+    better = metric.higher_is_better
+    steps = {
+        name: [
+            StepsToLevel([first_step(curves[name, s], at, higher_is_better=better) for s in seeds])
+            for at in levels
+        ]
+        for name in names
+    }
+    return _MetricLevels(metric=metric, levels=levels, steps=steps)
 
 
 def curve_of(
-    log: Sequence[Mapping[str, Any]], start: Sequence[Mapping[str, Any]], metric: Metric
+    log: Sequence[Mapping[str, Any]], start: Sequence[Mapping[str, Any]], metric: ReportedMetric
 ) -> list[tuple[int, float]]:
-    """Return the figures of a run's evaluations, its warm start's last one first."""
+    """Return the evaluations of a run, preceded by the last one of its warm start."""
     before, curve = _evaluations(start, metric), _evaluations(log, metric)
-    return [*((0, figure) for _, figure in before[-1:]), *curve] if curve else []
+    return [*((0, value) for _, value in before[-1:]), *curve] if curve else []
 
 
-def _evaluations(log: Sequence[Mapping[str, Any]], metric: Metric) -> list[tuple[int, float]]:
+def _evaluations(
+    log: Sequence[Mapping[str, Any]], metric: ReportedMetric
+) -> list[tuple[int, float]]:
     pairs = [(row["step"], row["eval"].get(metric.name)) for row in log if row.get("eval")]
-    return [(int(step), float(figure)) for step, figure in pairs if figure is not None]
+    return [(int(step), float(value)) for step, value in pairs if value is not None]
 
 
-def _shown(metrics: Sequence[Metric], logs: Runs) -> list[Metric]:
-    """Return the first metric that was evaluated, and the first that is a distance and no share.
+def _shown(metrics: Sequence[ReportedMetric], logs: Runs) -> list[ReportedMetric]:
+    """Return the first evaluated metric, and the first other one that is a distance.
 
-    Figures of categories of rows are not evaluated on the way, and may come first in a table.
+    Metrics of categories of rows are not evaluated during training, and may be first in a table.
     """
     evaluated = {name for log in logs.values() for row in log for name in row.get("eval") or ()}
     metrics = [metric for metric in metrics if metric.name in evaluated]
-    far = [m for m in metrics[1:] if not m.higher_is_better and m.unit != "%"]
-    return [*metrics[:1], *far[:1]]
+    distances = [m for m in metrics[1:] if not m.higher_is_better and m.unit != "%"]
+    return [*metrics[:1], *distances[:1]]
 
 
-def _levels(curves: Sequence[Curve], metric: Metric) -> list[float]:
-    """Return round figures between the worst and the best that was seen, the easiest first."""
-    figures = [figure for curve in curves for _, figure in curve]
-    if not figures:
+def _levels(curves: Sequence[Curve], metric: ReportedMetric) -> list[float]:
+    """Return round values between the worst and the best evaluation, the easiest first."""
+    values = [value for curve in curves for _, value in curve]
+    if not values:
         return []
-    ticks = nice_ticks(metric.scale * min(figures), metric.scale * max(figures), _LEVELS)
+    ticks = nice_ticks(metric.scale * min(values), metric.scale * max(values), _LEVELS)
     return [tick / metric.scale for tick in ticks][:: 1 if metric.higher_is_better else -1]
 
 
 def _pace(logs: Runs) -> str:
-    """Say how often was evaluated, and how many steps are an epoch where that is one number."""
+    """Return the steps between evaluations, and the steps of an epoch if all runs agree on it."""
     found = [[row for row in log if row.get("eval")] for log in logs.values()]
     firsts = {log[0]["step"] for log in found if log}
-    told = f"Evaluated every {firsts.pop():,} steps." if len(firsts) == 1 else ""
+    text = f"Evaluated every {firsts.pop():,} steps." if len(firsts) == 1 else ""
     paces = {row["step"] / row["epoch"] for log in found for row in log if row.get("epoch")}
     if paces and max(paces) < 1.02 * min(paces):
-        told += f" {number(max(paces), 0)} steps are one epoch."
-    return told
+        text += f" {number(max(paces), 0)} steps are one epoch."
+    return text
 
 
-def _panel(
-    metric: Metric,
-    levels: Sequence[float],
-    marks: Mapping[str, Mark],
-    found: Mapping[str, Sequence[Reached]],
-) -> str:
+def _chart(group: _MetricLevels, styles: Styles) -> Drawing:
     """Draw mean steps by level, harder levels on the right, with intervals."""
-    reach = (max(levels) - min(levels)) * metric.scale or 1.0
-    ends = [metric.scale * levels[0], metric.scale * levels[-1]]
-    way = 1 if ends[-1] >= ends[0] else -1
-    lines, most = [], 1.0
-    for place, (name, row) in enumerate(reversed(list(found.items()))):
-        mark = marks[name]
-        aside = reach * 0.012 * (place - (len(found) - 1) / 2)  # rows often take as many steps
+    metric = group.metric
+    levels = [metric.scale * level for level in group.levels]
+    reach = (max(levels) - min(levels)) or 1.0
+    lines, top = [], 1.0
+    for place, (name, row) in enumerate(reversed(list(group.steps.items()))):
+        # Objectives often take the same number of steps: shift them, so that all are seen.
+        shift = reach * 0.012 * (place - (len(group.steps) - 1) / 2)
         points = []
         for level, at in zip(levels, row, strict=True):
             if at.mean is None:
                 break
-            x = metric.scale * level + aside
+            x = level + shift
             low, high = at.interval()
-            most = max(most, high)
+            top = max(top, high)
             points.append((x, at.mean))
             cap = [(x - 0.012 * reach, at.mean), (x + 0.012 * reach, at.mean)]
-            lines.append(Line(points=cap, colour=mark.colour, width=5))
-            lines.append(Line(points=[(x, low), (x, high)], colour=mark.colour, opacity=0.5))
+            colour = styles[name].colour
+            lines.append(Line(points=cap, colour=colour, width=5))
+            lines.append(Line(points=[(x, low), (x, high)], colour=colour, opacity=0.5))
         if len(points) > 1:
-            lines.append(Line(points=points, colour=mark.colour, dash=mark.dash))
-    texts = [(metric.scale * level, metric.value(level)) for level in levels]
-    axis = Axis(
-        low=ends[0] - way * 0.07 * reach,
-        high=ends[1] + way * 0.07 * reach,
-        ticks=texts,
-        label=metric.label,
-    )
+            lines.append(Line(points=points, colour=styles[name].colour, dash=styles[name].dash))
+    margin = (0.07 if levels[-1] >= levels[0] else -0.07) * reach
+    ticks = [(at, str(metric.value(level))) for at, level in zip(levels, group.levels, strict=True)]
     chart = line_chart(
         lines,
-        axis,
-        plain_axis(0, 1.06 * most),
-        spoken=f"Steps to a given {metric.label} for {', '.join(found)}; see the table.",
+        Axis(low=levels[0] - margin, high=levels[-1] + margin, ticks=ticks, label=metric.label),
+        plain_axis(0, 1.06 * top),
+        description=f"Steps to a given {metric.label} for {', '.join(group.steps)}; see the table.",
     )
-    caption = f'<span class="name">steps to {html_text(metric.label, 60)} of</span>'
-    return f"<figure><figcaption>{caption}</figcaption>{chart}</figure>"
+    return figure(chart, Cell(content=f"steps to {metric.label} of", is_name=True, limit=80))
 
 
-def _tables(
-    metric: Metric,
-    levels: Sequence[float],
-    marks: Mapping[str, Mark],
-    found: Mapping[str, Sequence[Reached]],
-) -> tuple[str, str]:
-    """Write steps by row and level, as HTML and as Markdown."""
-    header = [f"steps to {metric.label} of", *map(metric.value, levels)]
-    body = "".join(
-        f"<tr><th>{who(marks[name])}</th>"
-        + "".join(f"<td>{html_text(at.written())}</td>" for at in row)
-        + "</tr>"
-        for name, row in found.items()
+def _table(group: _MetricLevels, styles: Styles) -> Table:
+    """Return the steps by objective and level."""
+    header = [str(group.metric.value(level)) for level in group.levels]
+    return Table.of(
+        [f"steps to {group.metric.label} of", *header],
+        [[styles[name].cell(), *(at.text() for at in row)] for name, row in group.steps.items()],
     )
-    twin = [[markdown_name(name), *(at.written() for at in row)] for name, row in found.items()]
-    return html_table(map(html_text, header), body), markdown_table(header, twin)

@@ -277,7 +277,7 @@ def test_the_page_draws_the_labels_and_marks_what_is_in_the_loss(tmp_path):
         n.replace("<", "&lt;").replace(">", "&gt;") for n in names
     ]
     assert all(name.isdigit() == bool(digit) for digit, name in in_loss)
-    assert "&lt;|image_pad|&gt; &times; 6" in text
+    assert "&lt;|image_pad|&gt; × 6" in text
     assert drawn_in_a_browser(text, tmp_path) == [3, 3]
 
 

@@ -6,7 +6,7 @@ import pytest
 from shape_reports import HOSTILE, compared, lines, write_lines
 
 from mm_numeric.evaluation.report import number_answers as questions
-from mm_numeric.evaluation.report.charts import choose_marks
+from mm_numeric.evaluation.report.charts import choose_styles
 from mm_numeric.evaluation.score import score
 
 PAIRS = [
@@ -76,13 +76,15 @@ def test_what_a_model_writes_is_harmless(tmp_path):
 
 def test_rows_of_another_scorer_are_refused(runs, tmp_path):
     del runs["ce", 0][2]["log_error"]
-    with pytest.raises(ValueError, match=r"scores\.jsonl of ce, seed 0: a row has not all of"):
+    with pytest.raises(
+        ValueError, match=r"scores\.jsonl of ce, seed 0: the row 'r2' has no log_error\. Run"
+    ):
         compared(tmp_path / "report", "numbers", runs)
 
 
 def test_nothing_scored_is_no_chapter(tmp_path):
-    marks = choose_marks(["ce"], "ce", None)
-    assert questions.sections(tmp_path, marks, {("ce", 0): []}) == []
+    styles = choose_styles(["ce"], "ce", None)
+    assert questions.sections(tmp_path, styles, {("ce", 0): []}) == []
 
 
 def test_many_rows_are_shown_in_part(tmp_path):
@@ -91,9 +93,9 @@ def test_many_rows_are_shown_in_part(tmp_path):
         row = {"id": f"{i:02d}", "target": "50", "text": str(50 + i), "parsed": str(50 + i)}
         rows.append({**row, "reason": None, "task": "numbers"})
     score(write_lines(tmp_path / "predictions.jsonl", rows))
-    marks = choose_marks(["ce"], "ce", None)
-    section = questions.asked(marks, {("ce", 0): lines(tmp_path / "scores.jsonl")})
-    shown = re.findall(r"^\| (\d\d) \|", section.markdown, re.MULTILINE)
+    styles = choose_styles(["ce"], "ce", None)
+    section = questions.questions_section(styles, {("ce", 0): lines(tmp_path / "scores.jsonl")})
+    shown = re.findall(r"^\| (\d\d) \|", section.to_markdown(), re.MULTILINE)
     assert shown[: questions.WORST] == [str(n) for n in range(59, 51, -1)]
     assert len(shown) == questions.WORST + questions.SPREAD
     assert shown[-1] == "00"

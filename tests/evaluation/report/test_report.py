@@ -16,11 +16,13 @@ from clock_reports import (
     written,
 )
 
+from mm_numeric.evaluation.markup import markdown_text
 from mm_numeric.evaluation.report import charts
 from mm_numeric.evaluation.report import clock_gallery as dials
-from mm_numeric.evaluation.report.html import Metric, markdown_text, number
-from mm_numeric.evaluation.report.report import verdict, write_report
-from mm_numeric.evaluation.report.results import read_comparison
+from mm_numeric.evaluation.report.report import write_report
+from mm_numeric.evaluation.report.results import ReportedMetric, read_comparison
+from mm_numeric.evaluation.report.verdict import verdict
+from mm_numeric.evaluation.table import number
 
 
 def said(folder, summary):
@@ -30,7 +32,7 @@ def said(folder, summary):
     return " ".join(verdict(read_comparison(folder)))
 
 
-CHAPTERS = {"table": "Every metric", "deviations": "How far off", "failures": "Unreadable answers"}
+CHAPTERS = {"table": "All metrics", "deviations": "Deviations", "failures": "Parse failures"}
 
 
 @pytest.mark.parametrize("anchor", CHAPTERS)
@@ -49,7 +51,7 @@ def test_the_twin_lists_every_chapter_of_the_page(tmp_path):
     page, twin = written(tmp_path, compare_folder(tmp_path))
     titles = re.findall("<h2>(.*?)</h2>", page)
     assert titles == re.findall("^## (.*)$", twin, flags=re.MULTILINE)
-    assert "On the dial" in titles
+    assert "Answers on the dial" in titles
     assert "mm-numeric compare tiny" in page
     assert "mm-numeric compare tiny" in twin
 
@@ -66,9 +68,9 @@ def test_text_of_a_model_cannot_leave_its_place(tmp_path):
         assert "<i>" not in text
         assert "\x00" not in text
         assert "\u202e" not in text
-    assert "&lt;script&gt;alert(&#x27;7:05&#x27;)" in page
+    assert "&lt;script&gt;alert(&#39;7:05&#39;)" in page
     assert not re.search(r"(?<!\\)\]\(", twin)
-    rows = markdown_cells(twin, "Every metric")
+    rows = markdown_cells(twin, "All metrics")
     assert {len(row) for row in rows} == {3}
 
 
@@ -85,7 +87,7 @@ def test_numbers_have_a_real_minus_and_no_negative_zero():
 
 
 @pytest.mark.parametrize(
-    ("higher_is_better", "low", "high", "moved"),
+    ("higher_is_better", "low", "high", "trend"),
     [
         (True, 1, 2, "better"),
         (False, 1, 2, "worse"),
@@ -93,9 +95,9 @@ def test_numbers_have_a_real_minus_and_no_negative_zero():
         (True, 0, 1, "unclear"),
     ],
 )
-def test_a_difference_is_better_worse_or_unclear(higher_is_better, low, high, moved):
-    metric = Metric(name="m", label="m", higher_is_better=higher_is_better)
-    assert metric.moved({"low": low, "high": high}) == moved
+def test_a_difference_is_better_worse_or_unclear(higher_is_better, low, high, trend):
+    metric = ReportedMetric(name="m", label="m", higher_is_better=higher_is_better)
+    assert metric.trend({"low": low, "high": high}) == trend
 
 
 def test_curves_start_and_end_where_the_logs_do(tmp_path):
@@ -112,7 +114,7 @@ def test_a_row_begins_with_the_warm_start_that_it_went_on_from(tmp_path):
         run["warm_start"] = f"seed{run['seed']}/warm_start" + "_xval" * (run["objective"] == "xval")
     page, _ = written(tmp_path, summary)
     assert page.count('stroke="var(--warm)"') == 2  # of the panel of ce
-    assert "have the colour of the first of them" not in page
+    assert "have the colour of the first of these" not in page
     for seed in (0, 1):
         lines = [{"step": 10 * k, "parts": {"ce": 3 - 0.1 * k, "xval": k}} for k in range(1, 11)]
         own = tmp_path / f"seed{seed}" / "warm_start_xval"
@@ -121,7 +123,7 @@ def test_a_row_begins_with_the_warm_start_that_it_went_on_from(tmp_path):
     with_own, _ = written(tmp_path, summary)
     assert with_own.count('stroke="var(--warm)"') == 2
     assert with_own.count('stroke-width="1.2"') == page.count('stroke-width="1.2"') + 4
-    assert "have the colour of the first of them" in with_own
+    assert "have the colour of the first of these" in with_own
 
 
 def test_a_thinned_curve_averages_neighbours_and_keeps_its_end():
@@ -133,7 +135,14 @@ def test_a_thinned_curve_averages_neighbours_and_keeps_its_end():
 def test_late_and_early_answers_are_on_their_own_side_of_the_dial():
     answers = ("7:00", "7:05", "7:06", "6:54", "8:00", "6:00", "1:00", None)
     rows = [{"target": "7:00", "parsed": parsed} for parsed in answers]
-    assert dials.turns(rows) == {0: 0.25, 1: 0.125, 6: 0.125, 36: 0.125, 66: 0.125, 71: 0.125}
+    assert dials.sector_shares(rows) == {
+        0: 0.25,
+        1: 0.125,
+        6: 0.125,
+        36: 0.125,
+        66: 0.125,
+        71: 0.125,
+    }
 
 
 def test_verdict_of_a_clear_gain(tmp_path):
@@ -181,9 +190,13 @@ def test_verdict_when_less_is_better(tmp_path):
 @pytest.mark.parametrize(
     ("mean", "difference", "words"),
     [
-        (0.71, (0.01, -0.01, 0.03), "The control ce_times did not measurably move"),
-        (0.73, (0.03, 0.01, 0.05), "moved too.*Part of the gain of emd may be the size of the"),
-        (0.90, (0.20, 0.18, 0.22), "at least as well as emd: the gain is no merit of the obj"),
+        (0.71, (0.01, -0.01, 0.03), "The control ce_times did not clearly change"),
+        (
+            0.73,
+            (0.03, 0.01, 0.05),
+            "improved too.*A part of the gain of emd may come from the l",
+        ),
+        (0.90, (0.20, 0.18, 0.22), "at least as well as emd: the gain is not an effect of the obj"),
         (0.60, (-0.1, -0.12, -0.08), "The control ce_times got worse"),
         (0.71, None, "The control ce_times has no paired difference"),
     ],
@@ -208,7 +221,7 @@ def test_one_objective_one_seed_and_no_runs(tmp_path):
     page, twin = written(tmp_path, summary)
     assert "with no objective to compare it to" in page
     assert "warm start" not in twin
-    assert "On the dial" not in page
+    assert "Answers on the dial" not in page
     assert "No scored answers were found" in twin
 
 
@@ -219,7 +232,7 @@ def test_a_missing_number_is_a_dash(tmp_path):
     summary["table"]["emd"]["within"]["difference"]["mean"] = None
     summary["table"]["emd"]["within"]["seeds"] = [0.7, None]
     _, twin = written(tmp_path, summary)
-    assert [row[2] for row in markdown_cells(twin, "Every metric")[1:3]] == [["–"], ["–"]]
+    assert [row[2] for row in markdown_cells(twin, "All metrics")[1:3]] == [["–"], ["–"]]
 
 
 def test_an_image_that_is_gone_is_said_to_be(tmp_path):
@@ -253,12 +266,15 @@ def test_the_page_stays_small_with_many_rows(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"metrics": []}, r"metrics: a filled list belongs here, not \[\]"),
+        ({"metrics": []}, r"metrics: expected a non-empty list, found \[\]"),
         ({"objectives": ["ce", "rps"]}, "no row for the objective 'rps'"),
-        ({"baseline": "mse"}, r"baseline: 'mse' is none of the objectives \(ce, emd\)"),
+        ({"baseline": "mse"}, r"baseline: expected one of the objectives \(ce, emd\), found 'mse'"),
         ({"metrics": [{"nmae": "x"}]}, "metrics: .*nmae"),
-        ({"table": {"ce": {"within": {"mean": 1}}, "emd": {}}}, "mean, low and high belong here"),
-        ({"runs": [{"seed": 0}]}, "runs.0: objective, seed and folder belong here"),
+        (
+            {"table": {"ce": {"within": {"mean": 1}}, "emd": {}}},
+            "expected mean, low and high, found",
+        ),
+        ({"runs": [{"seed": 0}]}, "runs.0: expected objective, seed and folder, found"),
     ],
 )
 def test_a_wrong_summary_is_refused_in_one_sentence(tmp_path, change, words):
@@ -276,7 +292,9 @@ def test_no_summary_and_broken_files_are_refused(tmp_path):
     summary = compare_folder(tmp_path)
     with (tmp_path / "seed0" / "run1" / "scores.jsonl").open("a") as scores:
         scores.write('{"id": 1}\n')
-    with pytest.raises(ValueError, match=r"scores.jsonl, line 13: there is no image and no target"):
+    with pytest.raises(
+        ValueError, match=r"scores.jsonl, line 13: image, target, text, parsed, reason missing"
+    ):
         written(tmp_path, summary)
 
 

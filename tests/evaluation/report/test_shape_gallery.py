@@ -32,9 +32,9 @@ def test_both_forms_have_the_same_numbers(tmp_path, kind):
     keys = {("ce", 0): 1, ("ce", 1): 1.5, ("emd", 0): 0, ("emd", 1): 0.5}
     task = "grounding" if kind is scenes else "text_detection"
     page, twin = compared(tmp_path, task, kind(tmp_path, keys))
-    chapters = {"overlap": "Overlap", "sizes": "By size"}
+    chapters = {"overlap": "Overlap (IoU)", "sizes": "By object size"}
     if kind is pages:
-        chapters["broken"] = "Broken answers"
+        chapters["broken"] = "Partly invalid answers"
     for anchor, title in chapters.items():
         shown = table(page, anchor)
         assert shown == twin_table(twin, title)
@@ -42,7 +42,7 @@ def test_both_forms_have_the_same_numbers(tmp_path, kind):
     assert [row[0] for row in table(page, "overlap")] == ["objective", "ce", "emd", "mean box"]
     drawn = re.findall(r"<tspan>([^<]*)</tspan> ≥ 0.5", page)
     assert drawn == [row[1] for row in table(page, "overlap")[1:]]
-    for row in twin_table(twin, "On the image")[1:]:
+    for row in twin_table(twin, "Answers on the image")[1:]:
         assert f"{html.escape(row[-1])} " in page or f"IoU {row[-1]}" in page
 
 
@@ -132,9 +132,9 @@ def test_cut_and_malformed_answers_are_counted(tmp_path, monkeypatch):
     assert table(page, "broken")[1:4] == [
         ["answers", "5"],
         ["answers that end within a shape", "1"],
-        ["answers that hold malformed shapes", "1"],
+        ["answers with malformed shapes", "1"],
     ]
-    assert "1 of 1 found, cut off" in page
+    assert "1 of 1 found, truncated" in page
     assert "1 of 1 found, 1 malformed" in page
 
 
@@ -151,7 +151,7 @@ def test_every_image_is_in_the_page_once_worst_first_and_the_best_last(tmp_path)
     assert means == sorted(means)
     assert "The 8 worst of 40 images, and 4 spread evenly over the rest" in twin
     assert "The answers are those of seed 0, the first" in twin
-    assert [float(row[-1]) for row in twin_table(twin, "On the image")[1:]] == means
+    assert [float(row[-1]) for row in twin_table(twin, "Answers on the image")[1:]] == means
 
 
 def test_shapes_are_drawn_where_they_are(tmp_path):
@@ -178,7 +178,7 @@ def test_among_several_shapes_what_was_missed_and_what_is_wrong_is_filled(tmp_pa
     assert re.search(rf'id="image0a0r" [^>]* d="{drawn[0]}{drawn[3]}"', page)
     assert re.search(rf'id="image0t" [^>]* d="{drawn[0]}{drawn[1]}"', page)
     assert "1 of 2 found, 1 too many</title>" in page
-    assert "need not be found" in page
+    assert "ignored by the metric" in page
 
 
 def test_an_image_with_small_words_is_cut_to_where_they_are(tmp_path):
@@ -191,14 +191,14 @@ def test_an_image_with_small_words_is_cut_to_where_they_are(tmp_path):
     page, twin = compared(tmp_path / "near", "text_detection", {("ce", 0): [near]})
     # 60 pixels around it, in the proportions of the image
     assert '<image x="580" y="240" width="340" height="170"' in page
-    assert "the image is cut to where they are" in twin
+    assert "Images with small shapes are cropped." in twin
     page, twin = compared(tmp_path / "far", "text_detection", {("ce", 0): [counted(row)]})
     assert '<image x="460" y="140" width="540" height="270"' in page
     assert "1 too many" in page
     wide = counted(row | {"parsed": [{"box": [10, 10, 90, 40]}]})
     page, twin = compared(tmp_path / "wide", "text_detection", {("ce", 0): [wide]})
     assert '<image x="0" y="0" width="1000" height="500"' in page
-    assert "cut to where" not in twin
+    assert "are cropped" not in twin
 
 
 def test_an_image_is_turned_upright(tmp_path):
@@ -214,7 +214,7 @@ def test_an_image_is_turned_upright(tmp_path):
 def test_what_could_not_be_read_is_said_with_its_reason(tmp_path):
     page, twin = compared(tmp_path, "grounding", scenes(tmp_path, {("ce", 0): 1, ("emd", 0): 0}))
     words = "not read: no coordinates in “&lt;script&gt;alert("
-    assert page.count(f"{words}&#x27;[1, 2]&#x27;)&lt;/script&gt;") > 3
+    assert page.count(f"{words}&#39;[1, 2]&#39;)&lt;/script&gt;") > 3
     assert "not read: no coordinates in “&lt;script&gt;alert('\\[1, 2\\]')" in twin
     for text in (page, twin):
         assert "<script" not in text
@@ -233,7 +233,7 @@ def test_names_of_a_stranger_cannot_leave_their_place(tmp_path):
         assert "<script" not in text
         assert "<i>" not in text
         assert "\x00" not in text
-    assert {len(row) for row in twin_table(twin, "On the image")} == {4}
+    assert {len(row) for row in twin_table(twin, "Answers on the image")} == {4}
     assert "3 of the 3 images could not be opened" in page
     assert page.count(">no image: ") == 3
 
@@ -255,11 +255,15 @@ def test_pages_without_words_and_one_objective(tmp_path):
     ]
     rows.append(counted(row | {"id": "unread", "parsed": None, "reason": "empty answer"}))
     page, twin = compared(tmp_path, "text_detection", {("ce", 4): rows})
-    assert "There is nothing to be found in these images." in twin
-    assert "By size" not in twin
+    assert "There are no true shapes in these images." in twin
+    assert "By object size" not in twin
     assert "nothing to be found, 1 too many" in page
     assert table(page, "overlap")[1:] == [["ce", "–", "–", "–", "–", "0.0%", "0.0%", "0.0%"]]
-    assert [r[-1] for r in twin_table(twin, "On the image")[1:]] == ["0.0%", "0.0%", "100.0%"]
+    assert [r[-1] for r in twin_table(twin, "Answers on the image")[1:]] == [
+        "0.0%",
+        "0.0%",
+        "100.0%",
+    ]
 
 
 def test_without_scored_rows_there_are_no_chapters(tmp_path):
@@ -269,7 +273,7 @@ def test_without_scored_rows_there_are_no_chapters(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"iou": None}, "a row has no iou, and not all of matched, detected and truths"),
+        ({"iou": None}, "a row has neither iou nor all of matched, detected and truths"),
         (
             {"target": {"bocks": [1, 2]}},
             r"'7', target: a box or a polygon belongs here, not \{'boc",

@@ -18,17 +18,17 @@ from mm_numeric.evaluation.metrics.detection import TEXT_DETECTION
 from mm_numeric.evaluation.metrics.gsm8k import GSM8K
 from mm_numeric.evaluation.metrics.mathvista import MATHVISTA
 from mm_numeric.evaluation.metrics.numbers import NUMBERS
-from mm_numeric.evaluation.report.html import Metric
-from mm_numeric.evaluation.report.steps_to_target import Reached, curve_of, first_step
+from mm_numeric.evaluation.report.results import ReportedMetric
+from mm_numeric.evaluation.report.steps_to_target import StepsToLevel, curve_of, first_step
 
 ALL = (TIMES, BOXES, TEXT_DETECTION, NUMBERS, MATHVISTA)
 SCORERS = {
     "clock": TIMES, "grounding": BOXES, "gsm8k": GSM8K, "mathematics": NUMBERS,
     "text_detection": TEXT_DETECTION,
 }  # fmt: skip
-STEPS = "Steps to a given figure"
-BELIEFS = "What is believed of a digit"
-BESIDE = "Beside what is published"
+STEPS = "Steps to reach a metric value"
+DIGITS = "Digit probabilities"
+PUBLISHED_RESULTS = "Published results"
 
 
 def evaluated(folder, curves, *, start=None):
@@ -91,7 +91,7 @@ def test_a_metric_that_is_not_evaluated_is_passed_over(tmp_path):
 
 def test_nothing_evaluated_and_no_digits_have_no_chapter(tmp_path):
     _, twin = written(tmp_path, compare_folder(tmp_path))
-    assert not any(title in twin for title in (STEPS, BELIEFS, BESIDE))
+    assert not any(title in twin for title in (STEPS, DIGITS, PUBLISHED_RESULTS))
 
 
 @given(
@@ -109,15 +109,15 @@ def test_the_first_step_as_good_is_that_of_a_loop(figures, level, better):
 
 
 def test_one_seed_has_no_interval():
-    assert Reached([30]).written() == "30"
-    assert Reached([None]).written() == "not reached"
-    assert Reached([None, 10, 20]).mean is None
+    assert StepsToLevel([30]).text() == "30"
+    assert StepsToLevel([None]).text() == "not reached"
+    assert StepsToLevel([None, 10, 20]).mean is None
 
 
 def test_an_evaluation_without_the_figure_is_passed_over():
     log = [{"step": 5, "eval": {"other": 1.0}}, {"step": 6, "eval": {"m": 0.5}}, {"step": 7}]
-    assert curve_of(log, log, Metric(name="m", label="m")) == [(0, 0.5), (6, 0.5)]
-    assert curve_of([], log, Metric(name="m", label="m")) == []
+    assert curve_of(log, log, ReportedMetric(name="m", label="m")) == [(0, 0.5), (6, 0.5)]
+    assert curve_of([], log, ReportedMetric(name="m", label="m")) == []
 
 
 def believed(folder, run, height):
@@ -132,7 +132,7 @@ def test_beliefs_are_means_over_seeds(tmp_path):
     for run, height in (("seed0/run0", 0.5), ("seed1/run0", 0.7), ("seed0/run1", 0.9)):
         believed(tmp_path, run, height)
     page, twin = written(tmp_path, summary)
-    header, emd, ce = markdown_cells(twin, BELIEFS)
+    header, emd, ce = markdown_cells(twin, DIGITS)
     assert [row[0] for row in (header[1:2], header[10:11], header[19:])] == [["-9"], ["0"], ["+9"]]
     assert (ce[1], ce[9], ce[10], ce[12]) == (["–"], ["6.0%"], ["60.0%"], ["0.010%"])
     assert emd[10] == ["90.0%"]
@@ -153,7 +153,7 @@ def test_what_is_published_stands_beside_and_changes_nothing(tmp_path, monkeypat
     summary = compare_folder(tmp_path, objectives=("ce", "emd", "rps"))
     _, before = written(tmp_path, summary)
     page, twin = written(tmp_path, summary | {"published": "a_table"})
-    _, ce, emd, other, rps = markdown_cells(twin, BESIDE)
+    _, ce, emd, other, rps = markdown_cells(twin, PUBLISHED_RESULTS)
     assert ce[1] == ["60.0%"]
     assert ce[2][:1] == ["70.0%"]
     assert emd[1] == ["72.0%", "Δ", "+12.0", "points"]
@@ -165,8 +165,8 @@ def test_what_is_published_stands_beside_and_changes_nothing(tmp_path, monkeypat
     for text in (page, twin):
         assert "A paper; another model. Quoted from public notes" in text
         assert "not scored here: score." in text
-    chapter = twin.split(f"## {BESIDE}")[1].split("\n## ")[0]
-    assert twin.replace(f"## {BESIDE}{chapter}\n", "") == before
+    chapter = twin.split(f"## {PUBLISHED_RESULTS}")[1].split("\n## ")[0]
+    assert twin.replace(f"## {PUBLISHED_RESULTS}{chapter}\n", "") == before
     with pytest.raises(ValueError, match=r"published: there is no table 'b_table'\. Known: "):
         written(tmp_path, summary | {"published": "b_table"})
 
