@@ -487,22 +487,27 @@ def _export(arguments: argparse.Namespace) -> None:
 def _add_report(add: _Add) -> None:
     report = add("report", "write the report of a comparison again", _report)
     report.add_argument("folder", type=Path, help="compare.output_dir of a comparison")
+    report.add_argument(
+        "--format",
+        choices=["html", "md", "latex", "csv"],
+        help="write only one file: report.html, report.md, report.tex (all tables; needs the "
+        "package booktabs) or report.csv (the table of metrics) (default: html and md)",
+    )
 
 
 def _report(arguments: argparse.Namespace) -> None:
-    _show_report(arguments.folder)
+    _show_report(arguments.folder, [arguments.format] if arguments.format else ["html", "md"])
 
 
-def _show_report(folder: Path) -> None:
-    """Write the report as HTML and Markdown, and print its table and where the files are."""
+def _show_report(folder: Path, formats: Sequence[str] = ("html", "md")) -> None:
+    """Write the report in some formats, and print its table and the paths of the files."""
     from mm_numeric.comparison.summary import summary_table
     from mm_numeric.evaluation.report.report import write_report
     from mm_numeric.evaluation.report.results import read_summary
 
     print(summary_table(read_summary(folder)))
-    page, markdown = write_report(folder)
-    print(f"report: {page.resolve()}")
-    print(f"        {markdown.resolve()}")
+    for index, path in enumerate(write_report(folder, formats)):
+        print(f"{'' if index else 'report:':<7} {path.resolve()}")
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -16,10 +16,11 @@ from clock_reports import (
     written,
 )
 
+from mm_numeric.cli import main
 from mm_numeric.evaluation.markup import markdown_text
 from mm_numeric.evaluation.report import charts
 from mm_numeric.evaluation.report import clock_gallery as dials
-from mm_numeric.evaluation.report.report import write_report
+from mm_numeric.evaluation.report.report import FORMATS, write_report
 from mm_numeric.evaluation.report.results import ReportedMetric, read_comparison
 from mm_numeric.evaluation.report.verdict import verdict
 from mm_numeric.evaluation.table import number
@@ -72,6 +73,38 @@ def test_text_of_a_model_cannot_leave_its_place(tmp_path):
     assert not re.search(r"(?<!\\)\]\(", twin)
     rows = markdown_cells(twin, "All metrics")
     assert {len(row) for row in rows} == {3}
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "count"),
+    [
+        ("html", "<!doctype html>", "<h2>All metrics</h2>"),
+        ("md", "# tiny", "## All metrics"),
+        ("latex", "% tiny. Needs \\usepackage{booktabs}.", "% All metrics"),
+        ("csv", "objective,within 5 min (%),within 5 min low,", "\nemd,75,70,80,5,3,7,18.5,"),
+    ],
+)
+def test_one_format_is_one_file(tmp_path, capsys, name, first, count):
+    summary = compare_folder(tmp_path)
+    (tmp_path / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    before = set(tmp_path.iterdir())
+    assert main(["report", str(tmp_path), "--format", name]) == 0
+    (path,) = set(tmp_path.iterdir()) - before
+    assert capsys.readouterr().out.splitlines()[-1] == f"report: {path.resolve()}"
+    assert path.name == FORMATS[name]
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith(first)
+    assert count in text
+
+
+def test_every_tabular_of_latex_is_closed(tmp_path):
+    summary = compare_folder(tmp_path, objectives=("ce", "a_b%"))
+    (tmp_path / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    (path,) = write_report(tmp_path, ["latex"])
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\\begin{tabular}") == text.count("\\end{tabular}")
+    assert text.count("\\toprule") == text.count("\\bottomrule") >= 4
+    assert r"\texttt{a\_b\%} & \begin{tabular}[t]{@{}r@{}}\textbf{75.0\%} \\ \scriptsize" in text
 
 
 def test_markdown_text_keeps_names_readable():
