@@ -187,7 +187,7 @@ def _look_at_batches(
         if trained.has_image:
             seen, _ = framed(family, example, fit=collator.fit)
             assert seen is not None
-            features = family.features(family.images([seen]), settings)
+            features = family.num_image_features(family.images([seen]), settings)
             if features != trained.image_tokens:
                 checkup.fault(
                     "image tokens and features differ",

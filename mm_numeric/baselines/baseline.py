@@ -44,7 +44,7 @@ class Baseline(Family):
     single_digits: ClassVar[bool] = False
     """Whether it reads numbers from tokens of one digit."""
 
-    new_parts: ClassVar[tuple[str, ...]] = ("head",)
+    new_modules: ClassVar[tuple[str, ...]] = ("head",)
     """Parts of the model that get new weights, and so have to be trained."""
 
     new_tokens: int = 0
@@ -147,9 +147,11 @@ def with_baseline(family: type[Family], value: Any, where: str) -> type[Family]:
             f"{family.name} takes images; leave it out."
         )
     # a sentence's `head` is the family's and what is new
-    parts = {part: rf"(?!{MODULES})(?:{pattern})" for part, pattern in family.parts.items()}
-    parts["head"] = rf"{MODULES}|{family.parts['head']}"
-    return type(f"{kind.__name__}{family.__name__}", (kind, family), {"parts": parts})
+    patterns = {
+        part: rf"(?!{MODULES})(?:{pattern})" for part, pattern in family.module_patterns.items()
+    }
+    patterns["head"] = rf"{MODULES}|{family.module_patterns['head']}"
+    return type(f"{kind.__name__}{family.__name__}", (kind, family), {"module_patterns": patterns})
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from torch import Tensor
 from mm_numeric.baselines.baseline import Baseline, Seen
 from mm_numeric.baselines.number_head import WithNumberHead, asked
 from mm_numeric.baselines.values import Scale, is_value, read_values, value_id, value_ids, value_of
-from mm_numeric.families.family import Tokens
+from mm_numeric.families.prompting import Tokens
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.objective import Objective, ObjectiveResult
 from mm_numeric.losses.spec import ObjectiveSpec
@@ -112,7 +112,7 @@ class RegressionHead(Baseline):
         """Return the mean squared error of scaled numbers."""
         return SquaredError(spec, vocabulary)
 
-    def write(
+    def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]]:
         """Return for each question the id that carries its number, and a probability of 1."""

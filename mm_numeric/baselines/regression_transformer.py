@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from mm_numeric.baselines.baseline import Baseline, Seen
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.families.family import Tokens
 from mm_numeric.families.loading import BASELINE
+from mm_numeric.families.prompting import Tokens
 from mm_numeric.numbers.spans import numbers_in_labels
 from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
 
@@ -111,7 +111,7 @@ class RegressionTransformer(Baseline):
 
     settings_class = RegressionTransformerSettings
     single_digits = True
-    new_parts = ("embeddings", "head")
+    new_modules = ("embeddings", "head")
     model_mixin = WithNumberEncodings
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
@@ -152,9 +152,9 @@ class RegressionTransformer(Baseline):
             for position, place in zip(number.positions, number.places, strict=True)
         }
 
-    def _tokenised(self, text: str, with_image: bool) -> list[int]:
+    def tokenize_question(self, text: str, with_image: bool) -> list[int]:
         """Return the tokens of a question."""
-        ids = super()._tokenised(text, with_image)  # type: ignore[safe-super]
+        ids = super().tokenize_question(text, with_image)  # type: ignore[safe-super]
         return self._with_places(ids)
 
     def answer(self, text: str) -> Tokens:

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from mm_numeric.baselines.baseline import Baseline, Seen
 from mm_numeric.baselines.number_head import NumberHead, NumberOutput, WithNumberHead, asked
 from mm_numeric.baselines.values import Scale, is_value, read_values, value_id, value_ids, value_of
-from mm_numeric.families.family import Tokens
 from mm_numeric.families.loading import BASELINE
+from mm_numeric.families.prompting import Tokens
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.objective import Objective, ObjectiveResult
 from mm_numeric.losses.spec import ObjectiveSpec
@@ -92,7 +92,7 @@ class Xval(Baseline):
     settings_class = XvalSettings
     own_loss = True
     single_digits = True
-    new_parts = ("embeddings", "head")
+    new_modules = ("embeddings", "head")
     new_tokens = 1
     model_mixin = WithValues
 
@@ -163,9 +163,9 @@ class Xval(Baseline):
             return start, value
         return start, -value  # ``(-``: the minus stays where it is
 
-    def _tokenised(self, text: str, with_image: bool) -> list[int]:
+    def tokenize_question(self, text: str, with_image: bool) -> list[int]:
         """Return the tokens of a question."""
-        ids = super()._tokenised(text, with_image)  # type: ignore[safe-super]
+        ids = super().tokenize_question(text, with_image)  # type: ignore[safe-super]
         return self._with_values(ids, [(0, 0)] * len(ids))[0]
 
     def answer(self, text: str) -> Tokens:
@@ -221,7 +221,7 @@ class Xval(Baseline):
         """Return cross-entropy plus the mean squared error of scaled numbers."""
         return CrossEntropyAndSquaredError(spec, vocabulary, self.first_id, self.settings.weight)
 
-    def write(
+    def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]]:
         """Write greedily, the whole text anew for each token: a number and an end are two.

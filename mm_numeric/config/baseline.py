@@ -62,7 +62,7 @@ def check_baseline(
         raise ValueError(
             f"{where}, model.digits: {name} reads every digit by itself; leave merged out."
         )
-    for module in kind.new_parts:
+    for module in kind.new_modules:
         if modules.of(module).how != "trained":
             raise ValueError(
                 f"{where}, modules.{module}: {name} adds new weights to the {module}, which would "

@@ -41,7 +41,7 @@ class ImageCache:
         if not file.is_file():
             image = open_image(example)
             try:
-                seen = family.as_seen(image)
+                seen = family.resize_image(image)
                 view = family.resize.view(*seen.size)
             except ValueError:  # it has no place in a frame: who asks for that says it
                 return image, image.size

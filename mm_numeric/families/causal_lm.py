@@ -1,11 +1,11 @@
-"""Language models that go on with a text: GPT-2, LLaMA, Qwen2.5, Granite, Yi ...
+"""Decoder-only language models: GPT-2, LLaMA, Qwen2.5, Granite, Yi and others.
 
-Prompt    the checkpoint's own chat template; without one the text as the task has it, behind the
-          token that begins a text if the tokenizer adds one. Such a text ends with a line break:
-          one is added where it has none. No tokenizer joins a line break to a digit or a letter
-          behind it, so that prompt and answer are tokenised as the one text that they are; a space
-          would go into the answer's first token (``Ġ42``, of another alphabet than ``42``)
-Answer    the text, tokenised as it is behind a question, then the tokenizer's ``eos_token``
+Prompt   the checkpoint's chat template. Without one, the text itself: after the token that begins a
+         text, if the tokenizer adds one, and followed by a line break, unless it ends with one. No
+         tokenizer merges a line break with a digit or letter after it, so that prompt and answer
+         can be tokenised separately. A space would become part of the answer's first token
+         (``Ġ42``, which is in another digit group than ``42``)
+Answer   the text, tokenised as the continuation of a question, then the tokenizer's ``eos_token``
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.families.family import Tokens
+from mm_numeric.families.prompting import Tokens
 from mm_numeric.families.text_only import TextFamily
 
 _HEAD = r"(\w*head|embed_out)\."
@@ -22,12 +22,12 @@ _EMBEDDINGS = r".*\b(wte|wpe|\w*embed\w*)\."
 
 
 class CausalLM(TextFamily):
-    """Every decoder of transformers that reads text alone, through ``AutoModelForCausalLM``."""
+    """Every text-only decoder that ``AutoModelForCausalLM`` loads."""
 
     name = "causal_lm"
-    kind = "decoders that read text alone"
+    supported = "decoders that read text alone"
     model_class: ClassVar[Any] = AutoModelForCausalLM
-    parts: ClassVar = {
+    module_patterns: ClassVar = {
         "embeddings": rf"(?!{_HEAD}){_EMBEDDINGS}",
         "language": rf"(?!{_HEAD})(?!{_EMBEDDINGS})",
         "head": _HEAD,
@@ -37,55 +37,53 @@ class CausalLM(TextFamily):
     )
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
-        """Wrap the tokenizer of a checkpoint; it is not changed."""
+        """Keep the tokenizer of a checkpoint; it is not changed."""
         super().__init__(tokenizer, image_processor, model)
-        begins = tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
-        self._begin = [tokenizer.bos_token_id] if begins and not tokenizer.chat_template else []
-        self._before = self._written("?")
+        adds_bos = tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
+        self._bos = [tokenizer.bos_token_id] if adds_bos and not tokenizer.chat_template else []
+        self._any_prompt = self._prompt_text("?")
 
     @classmethod
-    def fits(cls, config: Any) -> bool:
-        """Return whether a checkpoint with this config is a decoder that reads text alone."""
-        ours = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
-        its_own = cls.model_class.__name__ in (getattr(config, "auto_map", None) or {})
+    def supports(cls, config: Any) -> bool:
+        """Return True for the configuration of a text-only decoder."""
+        known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+        has_own_code = cls.model_class.__name__ in (getattr(config, "auto_map", None) or {})
         images = hasattr(config, "vision_config")
-        return (ours or its_own) and not config.is_encoder_decoder and not images
+        return (known or has_own_code) and not config.is_encoder_decoder and not images
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Make a GPT-2 from code; see ``mm_numeric.families.tiny_text``."""
+        """Save a small GPT-2."""
         from mm_numeric.families.tiny_text import make_tiny_gpt2
 
         make_tiny_gpt2(folder, seed)
 
-    def _tokenised(self, text: str, with_image: bool) -> list[int]:
-        """Return the tokens of a question."""
-        ids = self.tokenizer(self._written(text), add_special_tokens=False)["input_ids"]
-        return [*self._begin, *ids]
+    def tokenize_question(self, text: str, with_image: bool) -> list[int]:
+        """Return the token ids of a question."""
+        ids = self.tokenizer(self._prompt_text(text), add_special_tokens=False)["input_ids"]
+        return [*self._bos, *ids]
 
     def answer(self, text: str) -> Tokens:
-        """Write an answer and its end.
-
-        SentencePiece writes a space in front of a text that stands alone, hence the question.
-        """
-        start = len(self._before)
+        """Tokenise an answer and append the end token."""
+        # SentencePiece adds a space to the beginning of a text, so tokenise it after a prompt.
+        start = len(self._any_prompt)
         tokens = self.tokenizer(
-            self._before + text, add_special_tokens=False, return_offsets_mapping=True
+            self._any_prompt + text, add_special_tokens=False, return_offsets_mapping=True
         )
         pairs = list(zip(tokens["input_ids"], tokens["offset_mapping"], strict=True))
         if any(first < start < last for _, (first, last) in pairs):
-            return super().answer(text)  # it begins with white space, which joined the question's
-        behind = [(token, span) for token, span in pairs if span[0] >= start]
+            return super().answer(text)  # white space at its beginning was merged with the prompt
+        answer = [(token, span) for token, span in pairs if span[0] >= start]
         return Tokens(
-            ids=[*(token for token, _ in behind), self.stop_ids[0]],
-            offsets=[*((first - start, last - start) for _, (first, last) in behind), (0, 0)],
+            ids=[*(token for token, _ in answer), self.stop_ids[0]],
+            offsets=[*((first - start, last - start) for _, (first, last) in answer), (0, 0)],
         )
 
-    def _written(self, text: str) -> str:
-        """Return a question as the model reads it, up to where its answer begins."""
+    def _prompt_text(self, text: str) -> str:
+        """Return the prompt of a question as text, up to where its answer begins."""
         if not self.tokenizer.chat_template:
             return text if text.endswith("\n") else text + "\n"
-        written: str = self.tokenizer.apply_chat_template(
+        prompt: str = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
         )
-        return written
+        return prompt

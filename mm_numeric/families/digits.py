@@ -1,10 +1,10 @@
-"""How a tokenizer cuts numbers: as its authors have it, or every digit by itself.
+"""Single-digit tokenisation for any tokenizer (``model.digits: single``).
 
-GPT-2, Llama-3 and T5 have tokens for ``123``, ``Ġ42`` and ``3.5``. Behind everything else that cuts
-a text before it is tokenised, one more step stands each ASCII digit alone. Pieces without such a
-digit are cut as they were. In front of everything the step would change the tokens of white space
-before a number too, which GPT-2 cuts by what follows; and ``tokenizers.pre_tokenizers.Digits``
-takes the byte that GPT-2 spells ``²``, half of an ``ò``, for a digit.
+GPT-2, Llama-3 and T5 have tokens for ``123``, ``Ġ42`` and ``3.5``. To get single digits, a step
+that isolates each ASCII digit is appended to the pre-tokenizer; text without digits is tokenised as
+before. As the first step it would also change the white space before a number, which GPT-2 splits
+by what follows it. ``tokenizers.pre_tokenizers.Digits`` cannot be used: it takes the byte that
+GPT-2 writes as ``²`` (half of an ``ò``) for a digit.
 """
 
 import re
@@ -18,22 +18,23 @@ from transformers import PreTrainedTokenizerFast
 from mm_numeric.families.loading import FRAME
 
 _DIGITS = "0123456789"
-_NAME = re.compile(r"<.+>", re.DOTALL)  # <0x31>, <extra_id_7>: a name, not text
+_NAMED = re.compile(r"<.+>", re.DOTALL)  # <0x31>, <extra_id_7>: names of tokens, not text
 _SPACE_MARKS = str.maketrans("▁Ġ", "  ")
 
 
 def with_digits(tokenizer: Any, digits: str | None, source: str) -> Any:
-    """Return a tokenizer that cuts numbers as ``model.digits`` says; the one given is not changed.
+    """Return a tokenizer with the digit tokenisation of ``model.digits``.
 
-    Saved and loaded again, it still does.
+    The given tokenizer is not changed. The new one keeps its behaviour when saved and loaded.
 
     Args:
-        tokenizer: Of a checkpoint.
-        digits: single, merged, or None for as it is.
-        source: Where the checkpoint is, for errors.
+        tokenizer: The tokenizer of a checkpoint.
+        digits: ``single``, ``merged``, or None for the tokenizer's own behaviour.
+        source: The checkpoint, for error messages.
 
     Raises:
-        ValueError: If it cannot be so, or the model in the folder was trained otherwise.
+        ValueError: If the tokenizer does not allow it, or the model in the folder was trained with
+            the other tokenisation.
     """
     if digits is None:
         return tokenizer
@@ -42,7 +43,7 @@ def with_digits(tokenizer: Any, digits: str | None, source: str) -> Any:
         if not merges:
             raise ValueError(
                 f"model.digits: the tokenizer of {source!r} writes every digit by itself, and "
-                "merged asks for tokens of several; leave model.digits out, or start from another "
+                "merged needs tokens of several digits; remove model.digits, or start from another "
                 "checkpoint."
             )
         return tokenizer
@@ -50,30 +51,29 @@ def with_digits(tokenizer: Any, digits: str | None, source: str) -> Any:
     if missing:
         raise ValueError(
             f"model.digits: the tokenizer of {source!r} has no token for {', '.join(missing)} "
-            "alone, so that not every digit can be written by itself; leave model.digits out."
+            "alone, so that not every digit can be a token; remove model.digits."
         )
     if not merges:
         return tokenizer
     if Path(source, FRAME).is_file():
         raise ValueError(
             f"model.digits: the model in {source} was trained with digits merged, and here they "
-            f"are to be single: it would read other tokens. Leave model.digits out, or delete "
+            f"are to be single: its tokens would change. Remove model.digits, or delete "
             f"{Path(source, FRAME)} to train the model for single digits."
         )
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(
             f"model.digits: the tokenizer of {source!r} ({type(tokenizer).__name__}) is not one of "
-            "the tokenizers library, which alone can be told to keep digits apart; leave "
-            "model.digits out."
+            "the tokenizers library, which is needed to separate digits; remove model.digits."
         )
-    return _apart(tokenizer)
+    return _with_single_digits(tokenizer)
 
 
 def merges_digits(tokenizer: Any) -> bool:
-    """Say whether a tokenizer writes a digit together with anything else.
+    """Return True if a tokenizer has tokens that join a digit with other characters.
 
-    Every token with a digit in it is tried as a text: a vocabulary may hold tokens that what cuts
-    the text never leaves whole.
+    Every such token of the vocabulary is tokenised as a text, because the pre-tokenizer may split
+    all texts that would give it.
     """
     special = set(tokenizer.all_special_ids)
     joined = {
@@ -82,7 +82,7 @@ def merges_digits(tokenizer: Any) -> bool:
         if len(token) > 1
         and index not in special
         and any(digit in token for digit in _DIGITS)
-        and not _NAME.fullmatch(token)
+        and not _NAMED.fullmatch(token)
     }
     if not joined:
         return False
@@ -90,11 +90,11 @@ def merges_digits(tokenizer: Any) -> bool:
     return any(index in joined for ids in written for index in ids)
 
 
-def _apart(tokenizer: Any) -> Any:
-    """Return a tokenizer of the same vocabulary that keeps digits apart.
+def _with_single_digits(tokenizer: Any) -> Any:
+    """Return a tokenizer with the same vocabulary that writes every digit as one token.
 
-    Its class is the general one: GPT2Tokenizer and T5Tokenizer (transformers 5.23) cut a text as
-    their code has it, whatever the tokenizer.json that they load says.
+    Its class is PreTrainedTokenizerFast, because GPT2Tokenizer and T5Tokenizer (transformers 5.23)
+    replace the pre-tokenizer of the tokenizer.json that they load.
     """
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)

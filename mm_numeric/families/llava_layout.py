@@ -1,9 +1,9 @@
-"""Checkpoints in the layout of the LLaVA code (LLaVA-1.5, Yi-VL): read into transformers' classes.
+"""Load checkpoints in the layout of the original LLaVA code (LLaVA-1.5, Yi-VL).
 
 Such a folder has one flat config.json, which names a vision tower: a folder inside (Yi-VL) or a hub
-name (LLaVA-1.5). Its weights are those of a language model with two guests, ``model.mm_projector``
-and ``model.vision_tower``; a checkpoint without the latter has the tower's weights in the tower's
-own folder. Every weight is used once, none is left over and none is missing, or it is an error.
+name (LLaVA-1.5). Its weights are those of the language model plus ``model.mm_projector`` and
+``model.vision_tower``. Without the latter, the weights of the vision tower are loaded from the
+tower's own folder. A missing or unused weight is an error.
 """
 
 import json
@@ -20,60 +20,60 @@ from torch import Tensor
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, PreTrainedConfig
 
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.families.loading import quantization, refuse_gaps
+from mm_numeric.families.loading import quantization, require_all_weights
 
 _LANGUAGE_SETTINGS = (*LlamaConfig.__annotations__, "rope_theta", "rope_scaling")
-"""What the config.json says of the language model; the last two are older than transformers 5."""
+"""Keys of config.json for the language model; the last two precede transformers 5."""
 
 _TOWER = "model.vision_tower.vision_tower."
-"""What the names of the tower's weights begin with in the checkpoint; in its own folder nothing."""
+"""Prefix of the vision tower's weights in the checkpoint; in the tower's folder there is none."""
 
 _NAMES = {
     r"lm_head\.": "lm_head.",
     r"model\.(embed_tokens|layers|norm)\.": r"model.language_model.\1.",
     rf"{re.escape(_TOWER)}(vision_model\.)?": "model.vision_tower.",
 }
-"""Beginnings of names in the original layout, and what the class of transformers has instead."""
+"""Prefixes of weight names in the original layout, and in the class of transformers."""
 
 _COMPUTED = re.compile(r".*\.(rotary_emb\.inv_freq|embeddings\.position_ids)")
-"""What older versions saved beside what is learned."""
+"""Buffers that older versions saved; they are computed, not learned."""
 
-_READS_TEXT = re.compile(r"(text_model|text_projection|visual_projection)\..*|logit_scale")
-"""The other half of CLIP, in the folder of a tower."""
+_TEXT_TOWER = re.compile(r"(text_model|text_projection|visual_projection)\..*|logit_scale")
+"""The text half of CLIP, in the folder of a vision tower."""
 
 
 @dataclass(frozen=True)
 class OriginalLayout:
-    """One checkpoint."""
+    """One checkpoint in the original layout."""
 
     source: str
-    """What it was found by, for errors."""
+    """Hub name or folder of the checkpoint, for error messages."""
 
     folder: Path
     tower: Path
     """The folder of the vision tower."""
 
     raw: Mapping[str, Any]
-    """Its config.json."""
+    """Content of config.json."""
 
     @classmethod
     def find(cls, source: str, revision: str) -> Self | None:
-        """Return the checkpoint of a hub name or a folder if it has this layout.
+        """Return the checkpoint of a hub name or a folder; None if it has another layout.
 
         Raises:
-            ValueError: If its vision tower is nowhere.
+            ValueError: If its vision tower cannot be found.
         """
         raw = read_raw_config(source, revision)
         if "mm_vision_tower" not in raw:
             return None
-        folder = _fetched(source, revision)
+        folder = _local_folder(source, revision)
         name = str(raw["mm_vision_tower"])
         towers = (folder / name, Path(name))
         tower = next((path for path in towers if (path / "config.json").is_file()), None)
         if tower is None:
             try:
-                tower = _fetched(name, "main")
-            except (OSError, ValueError) as error:  # a path is no hub name
+                tower = _local_folder(name, "main")
+            except (OSError, ValueError) as error:  # a path is not a valid hub name
                 raise ValueError(
                     f"model.name: mm_vision_tower in the config.json of {source!r} is {name!r}, "
                     "which is neither a folder in it, nor another folder, nor a hub name that can "
@@ -82,13 +82,13 @@ class OriginalLayout:
         return cls(source, folder, tower, raw)
 
     def config(self, image_id: int = 0) -> LlavaConfig:
-        """Return the configuration as transformers has it.
+        """Return the configuration in transformers' class.
 
         Args:
-            image_id: The token that stands for an image; the original has none.
+            image_id: The placeholder token of an image feature; the original layout has none.
         """
         layer = self.raw.get("mm_vision_select_layer", -2)
-        whole = self.raw.get("mm_vision_select_feature", "patch") == "cls_patch"
+        class_token = self.raw.get("mm_vision_select_feature", "patch") == "cls_patch"
         values = {name: self.raw.get(name) for name in _LANGUAGE_SETTINGS}
         language = {name: value for name, value in values.items() if value is not None}
         vision = CLIPVisionConfig.from_pretrained(self.tower)
@@ -96,9 +96,9 @@ class OriginalLayout:
             vision_config=vision,
             text_config={**language, "model_type": "llama"},
             image_token_index=image_id,
-            image_seq_length=(vision.image_size // vision.patch_size) ** 2 + whole,
+            image_seq_length=(vision.image_size // vision.patch_size) ** 2 + class_token,
             vision_feature_layer=layer,
-            vision_feature_select_strategy="full" if whole else "default",
+            vision_feature_select_strategy="full" if class_token else "default",
             dtype=self.raw.get("dtype", self.raw.get("torch_dtype")),
         )
 
@@ -110,18 +110,18 @@ class OriginalLayout:
         image_id: int,
         model: ModelConfig,
     ) -> Any:
-        """Load every weight into a class of transformers.
+        """Load all weights into a class of transformers.
 
         Args:
             model_class: The class.
-            projector_type: The ``mm_projector_type`` that it has.
-            projector: The layers of the projector, and what the class calls them.
-            image_id: The token that stands for an image.
-            model: The settings; its ``name`` is not looked at.
+            projector_type: The ``mm_projector_type`` of the class.
+            projector: Layer names of the projector: in the original layout, and in the class.
+            image_id: The placeholder token of an image feature.
+            model: The settings; ``model.name`` is not used.
 
         Raises:
-            ValueError: If the checkpoint has another projector, if a weight is missing, left over,
-                there twice or of another shape, or if there are no safetensors.
+            ValueError: If the checkpoint has another projector, no safetensors, or weights that are
+                missing, unknown, duplicate or of another shape.
         """
         found = self.raw.get("mm_projector_type", "linear")
         if found != projector_type:
@@ -134,10 +134,10 @@ class OriginalLayout:
         weights = self._weights(projector)
         with torch.device("meta"):
             wanted = {k: v.shape for k, v in model_class(config).state_dict().items()}
-        self._refuse("lacks", wanted.keys() - weights.keys())
-        self._refuse("has unknown", weights.keys() - wanted.keys())
+        self._require_none("lacks", wanted.keys() - weights.keys())
+        self._require_none("has unknown", weights.keys() - wanted.keys())
         different = [name for name, shape in wanted.items() if weights[name].shape != shape]
-        self._refuse("has in another shape", different)
+        self._require_none("has in another shape", different)
         loaded, info = model_class.from_pretrained(
             None,
             config=config,
@@ -147,16 +147,16 @@ class OriginalLayout:
             quantization_config=quantization(model),
             output_loading_info=True,
         )
-        refuse_gaps(info, self.source)
+        require_all_weights(info, self.source)
         return loaded
 
     def _weights(self, projector: Mapping[str, str]) -> dict[str, Tensor]:
-        """Return the weights by the names that transformers has for them."""
+        """Return the weights by their names in transformers."""
         original = _read_weights(self.folder, self.source)
         if not any(name.startswith(_TOWER) for name in original):
             tower = _read_weights(self.tower, str(self.tower))
-            seeing = {_TOWER + name: tower[name] for name in tower if not _READS_TEXT.match(name)}
-            original = {**original, **seeing}
+            vision = {_TOWER + name: tower[name] for name in tower if not _TEXT_TOWER.match(name)}
+            original = {**original, **vision}
         layers = {
             rf"model\.mm_projector\.{number}\.": f"model.multi_modal_projector.{name}."
             for number, name in projector.items()
@@ -167,28 +167,28 @@ class OriginalLayout:
                 continue
             new = _renamed(name, {**_NAMES, **layers})
             if new in weights:
-                self._refuse("has more than once", [new])
+                self._require_none("has more than once", [new])
             weights[new] = weight
         return weights
 
-    def _refuse(self, what: str, names: Iterable[str]) -> None:
-        """Refuse the checkpoint if there are such names."""
+    def _require_none(self, what: str, names: Iterable[str]) -> None:
+        """Raise an error if there are weights with such a fault."""
         if first := sorted(names):
             raise ValueError(
                 f"model.name: {self.source!r} {what} {len(first)} weights "
-                f"({', '.join(first[:3])}{' ...' if len(first) > 3 else ''}); give the folder of a "
+                f"({', '.join(first[:3])}{' ...' if len(first) > 3 else ''}); set the folder of a "
                 "complete checkpoint of this family."
             )
 
 
 def read_raw_config(source: str, revision: str) -> dict[str, Any]:
-    """Return what the config.json of a hub name or a folder holds."""
+    """Return the content of config.json of a hub name or a folder."""
     raw, _ = PreTrainedConfig.get_config_dict(source, revision=revision)
     return raw
 
 
-def _fetched(source: str, revision: str) -> Path:
-    """Return the folder of a checkpoint, fetched if it is a hub name."""
+def _local_folder(source: str, revision: str) -> Path:
+    """Return the local folder of a checkpoint; a hub name is downloaded."""
     if Path(source).is_dir():
         return Path(source)
     return Path(
@@ -197,10 +197,10 @@ def _fetched(source: str, revision: str) -> Path:
 
 
 def _read_weights(folder: Path, source: str) -> dict[str, Tensor]:
-    """Return every weight of a folder; they stay on disk until they are used.
+    """Return all weights of a folder, memory-mapped.
 
     Raises:
-        ValueError: If there are none in safetensors.
+        ValueError: If the folder has no safetensors.
     """
     index = folder / "model.safetensors.index.json"
     names = {"model.safetensors"}
@@ -209,8 +209,8 @@ def _read_weights(folder: Path, source: str) -> dict[str, Tensor]:
     for name in sorted(names):
         if not (folder / name).is_file():
             raise ValueError(
-                f"model.name: {source!r} has no {name}; weights are read from safetensors alone, "
-                "so convert those of a .bin file first."
+                f"model.name: {source!r} has no {name}; weights are read from safetensors alone; "
+                "convert a .bin file first."
             )
     return {
         name: weight for file in sorted(names) for name, weight in load_file(folder / file).items()
@@ -218,7 +218,7 @@ def _read_weights(folder: Path, source: str) -> dict[str, Tensor]:
 
 
 def _renamed(name: str, table: Mapping[str, str]) -> str:
-    """Return the name that transformers has for a weight; as it is where there is none."""
+    """Return the name of a weight in transformers; unchanged if the table has no match."""
     for beginning, new in table.items():
         if re.match(beginning, name):
             return re.sub(beginning, new, name, count=1)

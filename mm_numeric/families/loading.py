@@ -1,4 +1,4 @@
-"""Checkpoints: weights from a hub name or a folder, and the frame that a folder was trained in."""
+"""Load weights from a hub name or a folder, and save the frame that a model was trained in."""
 
 import json
 from dataclasses import asdict
@@ -19,32 +19,31 @@ from mm_numeric.geometry.coordinates import RENAMED, Coordinates
 from mm_numeric.geometry.frames import Resize
 
 BASELINE = "mm_numeric_baseline"
-"""In config.json of a model that was trained as a baseline: which one, its settings, what it
-measured."""
+"""Key in config.json of a model that was trained with a baseline: its name, settings and fitted
+statistics."""
 
 FRAME = "frame.json"
-"""Beside the weights of a trained model: how it saw images and wrote places."""
+"""File next to the weights of a trained model: its image resizing and its coordinate format."""
 
 
 def load_weights(
     model_class: Any, family: str, source: str, model: ModelConfig, *, new: str | None = None
 ) -> Any:
-    """Load every weight of a checkpoint into a class, from safetensors.
+    """Load all weights of a checkpoint from safetensors.
 
     Args:
         model_class: A class of transformers.
-        family: What it is called, for errors.
+        family: Name of the family, for error messages.
         source: A hub name or a folder.
-        model: The settings; its ``name`` is not looked at.
-        new: What the names of weights begin with that the checkpoint need not have.
+        model: The settings; ``model.name`` is not used.
+        new: Prefix of the weights that the checkpoint may lack.
 
     Raises:
-        ValueError: If the checkpoint is of another class, lacks weights or holds some of another
-            shape, or is to be quantised without bitsandbytes or run with an attention whose package
-            is not there.
+        ValueError: If the checkpoint is of another class, lacks weights or has weights of another
+            shape, or if a package for ``model.quantize`` or ``model.attention`` is missing.
     """
-    check_type(model_class, family, source, model)
-    refuse_missing_attention(model.attention)
+    check_model_type(model_class, family, source, model)
+    require_attention(model.attention)
     loaded, info = model_class.from_pretrained(
         source,
         revision=model.revision,
@@ -53,23 +52,20 @@ def load_weights(
         use_safetensors=True,
         trust_remote_code=model.trust_remote_code,
         quantization_config=quantization(model),
-        ignore_mismatched_sizes=True,  # refused below, in a sentence
+        ignore_mismatched_sizes=True,  # require_all_weights has a shorter error message
         output_loading_info=True,
     )
     if new is not None:
         missing = {name for name in info["missing_keys"] if not name.startswith(new)}
         info = {**info, "missing_keys": missing}
-    refuse_gaps(info, source)
+    require_all_weights(info, source)
     return loaded
 
 
-def check_type(model_class: Any, family: str, source: str, model: ModelConfig) -> None:
-    """Refuse a checkpoint of another class.
+def check_model_type(model_class: Any, family: str, source: str, model: ModelConfig) -> None:
+    """Require that a checkpoint has the model type of the family.
 
-    A folder without ``config.json``, that of a tokenizer alone, cannot say what it is.
-
-    Raises:
-        ValueError: If it is of another class.
+    A folder without ``config.json`` (that of a tokenizer alone) is accepted.
     """
     wanted = getattr(model_class, "config_class", None)
     if wanted is None or (Path(source).is_dir() and not Path(source, "config.json").is_file()):
@@ -83,12 +79,8 @@ def check_type(model_class: Any, family: str, source: str, model: ModelConfig) -
         )
 
 
-def refuse_missing_attention(attention: str) -> None:
-    """Refuse flash attention where its package cannot be used.
-
-    Raises:
-        ValueError: If it cannot.
-    """
+def require_attention(attention: str) -> None:
+    """Require the package of a flash attention implementation."""
     usable = {
         "flash_attention_2": is_flash_attn_2_available,
         "flash_attention_3": is_flash_attn_3_available,
@@ -97,29 +89,30 @@ def refuse_missing_attention(attention: str) -> None:
     if attention in usable and not usable[attention]():
         raise ValueError(
             f"model.attention: {attention} needs the package flash-attn of that generation and a "
-            "GPU that it runs on, and one is missing here; install it, or set model.attention: "
-            "sdpa, with which torch takes a flash kernel of its own where it can."
+            "GPU that it supports, and one is missing here; install it, or set model.attention: "
+            "sdpa, which uses the flash kernel of torch where it can."
         )
 
 
-def refuse_gaps(info: dict[str, Any], source: str) -> None:
-    """Refuse a checkpoint that did not fill the model: what it lacks would be random numbers.
+def require_all_weights(info: dict[str, Any], source: str) -> None:
+    """Require that a checkpoint had every weight of the model; others would be random.
 
-    Raises:
-        ValueError: If a weight is missing or of another shape.
+    Args:
+        info: The loading info of ``from_pretrained``.
+        source: The checkpoint, for error messages.
     """
     for what, why in (("missing_keys", "lacks"), ("mismatched_keys", "has in another shape")):
         names = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info[what])
         if names:
             raise ValueError(
                 f"model.name: {source!r} {why} {len(names)} weights of the model "
-                f"({', '.join(names[:3])}{' ...' if len(names) > 3 else ''}); give the folder of a "
+                f"({', '.join(names[:3])}{' ...' if len(names) > 3 else ''}); set the folder of a "
                 "complete checkpoint."
             )
 
 
 def quantization(model: ModelConfig) -> BitsAndBytesConfig | None:
-    """Return how weights are quantised while they are loaded.
+    """Return the quantisation that is applied to weights while they are loaded.
 
     Raises:
         ValueError: If bitsandbytes is not installed.
@@ -129,7 +122,7 @@ def quantization(model: ModelConfig) -> BitsAndBytesConfig | None:
     if find_spec("bitsandbytes") is None:
         raise ValueError(
             f"model.quantize: {model.quantize} needs bitsandbytes, which is not installed; run "
-            "`pip install bitsandbytes`, or take model.quantize out."
+            "`pip install bitsandbytes`, or remove model.quantize."
         )
     if model.quantize == "int8":
         return BitsAndBytesConfig(load_in_8bit=True)
@@ -142,7 +135,7 @@ def quantization(model: ModelConfig) -> BitsAndBytesConfig | None:
 
 
 def save_frame(folder: Path, resize: Resize, coordinates: Coordinates) -> None:
-    """Write how a model saw images and wrote places beside its weights."""
+    """Save ``frame.json`` next to the weights."""
     frame = {"resize": asdict(resize), "coordinates": asdict(coordinates)}
     (folder / FRAME).write_text(json.dumps(frame, indent=1) + "\n", encoding="utf-8")
 
@@ -150,16 +143,16 @@ def save_frame(folder: Path, resize: Resize, coordinates: Coordinates) -> None:
 def check_saved_frame(
     source: str, resize: Resize, coordinates: Coordinates, where: str = "model.image_size"
 ) -> None:
-    """Refuse a folder whose model was trained in another frame: its boxes would be read wrongly.
+    """Require the frame that a model was trained in: its boxes would mean other regions in another.
 
     Args:
-        source: The folder, or a hub name.
-        resize: How images are seen here.
-        coordinates: How places are written here.
-        where: What says how images are seen here, for errors.
+        source: The folder of the model, or a hub name.
+        resize: The image resizing that is used now.
+        coordinates: The coordinate format that is used now.
+        where: Where the resizing comes from, for error messages.
 
     Raises:
-        ValueError: If the frame beside the weights is another.
+        ValueError: If the folder has a ``frame.json`` with other values.
     """
     file = Path(source, FRAME)
     if not file.is_file():
@@ -174,6 +167,6 @@ def check_saved_frame(
             setting = where if name in asdict(resize) else "model.coordinates"
             raise ValueError(
                 f"{setting}: the model in {source} was trained with {name} {theirs.get(name)!r}, "
-                f"and here it is {ours!r}: its coordinates would be read in another frame. Set it "
-                f"as it was, or delete {file} to train the model for the new frame."
+                f"and here it is {ours!r}: its coordinates would be read in another frame. Set the "
+                f"same value, or delete {file} to train the model for the new frame."
             )

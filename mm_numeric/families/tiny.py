@@ -1,9 +1,9 @@
-"""The tokenizer of small models that are made from code, so that everything runs offline."""
+"""The tokenizer of the tiny Qwen models, created from code so that everything runs offline."""
 
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import Qwen2Tokenizer
 
-# Qwen's own, in the order of their ids.
+# The special tokens of Qwen, in the order of their ids.
 _SPECIAL_TOKENS = (
     "<|endoftext|>",
     "<|im_start|>",
@@ -21,16 +21,16 @@ _SPECIAL_TOKENS = (
     "<|video_pad|>",
 )
 _WORDS = ("user", "assistant", "What", "Ġtime", "Ġis", "Ġit", "Locate")
-# Of rendered scenes: a word is a token, as it is to any model that has read text.
+# Words of rendered scenes: one token each, like in any pretrained tokenizer.
 _PHRASES = (
     "the", "Ġthe", "Ġat", "Ġred", "Ġgreen", "Ġblue", "Ġyellow", "Ġpurple", "Ġwhite", "Ġcircle",
     "Ġsquare", "Ġtriangle", "Ġlarge", "Ġsmall", "Ġleft", "Ġright", "Ġtop", "Ġbottom", "Ġshapes",
     "red", "green", "blue", "yellow", "purple", "white",
 )  # fmt: skip
-# Boxes: `[{"bbox_2d": [12, 3, 40, 51], "label": "cat"}]` and `(12,3),(40,51)`.
+# Parts of boxes: `[{"bbox_2d": [12, 3, 40, 51], "label": "cat"}]` and `(12,3),(40,51)`.
 _PUNCTUATION = ('[{"', "bbox", '":', "Ġ[", "],", 'Ġ"', "label", '"}', "]}]", "),(")
 
-# Qwen2-VL's own template without its system prompt, which would triple the length of a question.
+# Qwen2-VL's template without its system prompt, which would triple the length of a question.
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}"
@@ -42,9 +42,9 @@ _CHAT_TEMPLATE = (
 
 
 def tiny_qwen2_tokenizer() -> Qwen2Tokenizer:
-    """Return a byte-level tokenizer that splits text as Qwen2's does, each digit by itself.
+    """Return a byte-level tokenizer that splits text like Qwen2's, with single digits.
 
-    Its tokens are the 256 bytes, the beginnings of a few words, and Qwen's special tokens.
+    Its tokens are the 256 bytes, the prefixes of a few words, and Qwen's special tokens.
     """
     tokens = sorted(ByteLevel.alphabet())
     merges = []
@@ -59,5 +59,5 @@ def tiny_qwen2_tokenizer() -> Qwen2Tokenizer:
         additional_special_tokens=list(_SPECIAL_TOKENS),
         chat_template=_CHAT_TEMPLATE,
     )
-    tokenizer.eos_token = "<|im_end|>"  # not above, where it would come before <|endoftext|>
+    tokenizer.eos_token = "<|im_end|>"  # set later, so that <|endoftext|> keeps the lower id
     return tokenizer

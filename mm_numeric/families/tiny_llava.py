@@ -1,4 +1,4 @@
-"""Small LLaVA-1.5 and Yi-VL models of the real classes, made from code."""
+"""Tiny LLaVA-1.5 and Yi-VL models of the real classes, created from code."""
 
 import re
 import string
@@ -18,17 +18,17 @@ from mm_numeric.families.yi_vl_model import SYSTEM_PROMPT, YiVLForConditionalGen
 
 _SIDE = 56
 _WIDTH = 96
-# About 1/sqrt(width): both learn eight boxes by heart within 60 steps at a learning rate of 2e-3
-# (each of three seeds).
+# About 1/sqrt(width): both overfit eight boxes within 60 steps at a learning rate of 2e-3 (three of
+# three seeds).
 _INITIALIZER_RANGE = 0.1
 
 
 def make_tiny_llava(folder: Path, seed: int) -> None:
-    """Save a LLaVA of half a million parameters that sees images at 56 x 56 pixels.
+    """Save a LLaVA with half a million parameters and images of 56 x 56 pixels.
 
     Args:
-        folder: Where ``from_pretrained`` will find it.
-        seed: Of the weights.
+        folder: The output folder, for ``from_pretrained``.
+        seed: Seed of the weights.
     """
     tokenizer = _llama_tokenizer(["▁USER", "▁ASSISTANT", "▁Locate"], "<s>", "</s>")
     tokenizer.add_special_tokens({"pad_token": "<pad>", "additional_special_tokens": ["<image>"]})
@@ -37,7 +37,7 @@ def make_tiny_llava(folder: Path, seed: int) -> None:
 
 
 def make_tiny_yi_vl(folder: Path, seed: int) -> None:
-    """Save a Yi-VL, otherwise as ``make_tiny_llava`` does; its tokenizer has no image token."""
+    """Save a Yi-VL like ``make_tiny_llava``; its tokenizer has no image token."""
     text = f"▁{SYSTEM_PROMPT} ### Human Assistant Locate".replace(" ", "▁")
     words = re.findall("▁?[^▁。，]+[。，]?", text)
     tokenizer = _llama_tokenizer(words, "<|startoftext|>", "<|endoftext|>")
@@ -46,7 +46,7 @@ def make_tiny_yi_vl(folder: Path, seed: int) -> None:
 
 
 def _save(folder: Path, seed: int, model_class: Any, tokenizer: Any, image_id: int) -> None:
-    """Make a model and save it with its tokenizer and image processor."""
+    """Create a model and save it with its tokenizer and image processor."""
     shared = {
         "hidden_size": _WIDTH,
         "intermediate_size": 2 * _WIDTH,
@@ -81,16 +81,16 @@ def _save(folder: Path, seed: int, model_class: Any, tokenizer: Any, image_id: i
         model = model_class(config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    # As the hub has it: crops, and does not pad.
+    # Like the checkpoints of the hub: crops, and does not pad.
     LlavaImageProcessorPil(
         size={"shortest_edge": _SIDE}, crop_size={"height": _SIDE, "width": _SIDE}
     ).save_pretrained(folder)
 
 
 def _llama_tokenizer(words: Iterable[str], begin: str, end: str) -> LlamaTokenizer:
-    """Return a tokenizer that cuts text up as LLaMA's does, each digit by itself.
+    """Return a tokenizer that splits text like LLaMA's, with single digits.
 
-    Its tokens are 256 bytes, the characters of ASCII, and the beginnings of a few words.
+    Its tokens are the 256 bytes, the characters of ASCII, and the prefixes of a few words.
     """
     tokens = ["<unk>", begin, end, *(f"<0x{byte:02X}>" for byte in range(256))]
     tokens += ["▁", *string.ascii_letters, *string.digits, *string.punctuation]

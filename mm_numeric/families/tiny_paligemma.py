@@ -1,4 +1,4 @@
-"""A small PaliGemma 1 of the real classes, made from code, so that it runs offline."""
+"""A tiny PaliGemma 1 of the real classes, created from code so that it runs offline."""
 
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,17 @@ _WIDTH = 64
 
 
 def make_tiny_paligemma(folder: Path, seed: int, **changes: Any) -> None:
-    """Save a PaliGemma that sees images at 56 x 56 pixels, in 16 patches.
+    """Save a PaliGemma with images of 56 x 56 pixels (16 patches).
 
     Args:
-        folder: Where ``from_pretrained`` will find it.
-        seed: Of the weights.
-        changes: Settings of its ``text_config`` that differ: ``model_type="gemma2"`` makes a
-            PaliGemma 2.
+        folder: The output folder, for ``from_pretrained``.
+        seed: Seed of the weights.
+        changes: Changes to its ``text_config``: ``model_type="gemma2"`` makes a PaliGemma 2.
     """
     tokenizer = tiny_gemma_tokenizer()
     ids = tokenizer.get_vocab()
-    # Gemma multiplies its embeddings, which are its head too, by sqrt(width): drawn as wide as
-    # 1/sqrt(width), tokens and logits begin with a deviation of 1.
+    # Gemma multiplies its embeddings, which are tied to the head, by sqrt(width). With a standard
+    # deviation of 1/sqrt(width), embedded tokens and logits start with a standard deviation of 1.
     spread = _WIDTH**-0.5
     config = PaliGemmaConfig(
         text_config={
@@ -76,10 +75,10 @@ def make_tiny_paligemma(folder: Path, seed: int, **changes: Any) -> None:
 
 
 def tiny_gemma_tokenizer() -> GemmaTokenizer:
-    """Return a tokenizer that splits text as PaliGemma's does, each digit by itself.
+    """Return a tokenizer that splits text like PaliGemma's, with single digits.
 
-    Its tokens are the 256 bytes, the printable characters of ASCII, the beginnings of a few words,
-    the location tokens and the family's special tokens.
+    Its tokens are the 256 bytes, the printable characters of ASCII, the prefixes of a few words,
+    the location tokens and the special tokens of PaliGemma.
     """
     characters = ["\n", "▁", *map(chr, range(ord("!"), ord("~") + 1))]
     tokens = [*_NAMED, *(f"<0x{byte:02X}>" for byte in range(256)), *characters]
@@ -90,6 +89,6 @@ def tiny_gemma_tokenizer() -> GemmaTokenizer:
                 tokens.append(word[:end])
                 merges.append((word[: end - 1], word[end - 1]))
     tokenizer = GemmaTokenizer(vocab={token: i for i, token in enumerate(tokens)}, merges=merges)
-    tokenizer.add_tokens(_LOCATIONS)  # not special ones, as in the checkpoints
+    tokenizer.add_tokens(_LOCATIONS)  # not special tokens, like in the checkpoints
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
     return tokenizer

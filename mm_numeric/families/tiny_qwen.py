@@ -1,10 +1,10 @@
-"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL of a million parameters, of the real classes.
+"""Tiny Qwen2-VL, Qwen2.5-VL and Qwen3-VL models (a million parameters) of the real classes.
 
 They are saved with ``save_pretrained`` and loaded like any checkpoint.
 
-Weights are drawn about as wide as 1/sqrt(width). At the usual 0.02 so small a Qwen2-VL sits on a
-plateau (answers to clocks without looking) for more than 1,000 steps; at 0.08 every seed tried left
-it within 400, at a learning rate of 1e-3 with 50 steps of warm-up.
+The standard deviation of the weights is about 1/sqrt(width). With the usual 0.02 the tiny Qwen2-VL
+ignores the image of a clock for more than 1,000 steps; with 0.08 every tested seed uses it within
+400 steps, at a learning rate of 1e-3 with 50 warm-up steps.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ _WIDTH = 128
 
 @dataclass(frozen=True)
 class _Recipe:
-    """What differs from one tiny Qwen to the next."""
+    """Settings that differ between the tiny models."""
 
     vision: Mapping[str, Any]
     mrope_section: list[int]
     sides_px: tuple[int, int]
-    """Images are seen with at least and at most the pixels of these squares."""
+    """Sides of two squares; an image has at least and at most their number of pixels."""
 
 
 _RECIPES = {
@@ -49,7 +49,7 @@ _RECIPES = {
             "intermediate_size": _WIDTH,
             "out_hidden_size": _WIDTH,
             "patch_size": 14,
-            "window_size": 56,  # of the first layer; the second sees the whole image
+            "window_size": 56,  # of the first layer; the second attends to the whole image
             "fullatt_block_indexes": [1],
         },
         mrope_section=[4, 6, 6],
@@ -71,12 +71,12 @@ _RECIPES = {
 
 
 def make_tiny_qwen(model_class: Any, folder: Path, seed: int) -> None:
-    """Save a small model of one of these classes, with its tokenizer and image processor.
+    """Save a tiny model with its tokenizer and image processor.
 
     Args:
-        model_class: ``Qwen2VLForConditionalGeneration`` and the like.
-        folder: Where ``from_pretrained`` will find it.
-        seed: Of the weights.
+        model_class: ``Qwen2VLForConditionalGeneration`` or the class of Qwen2.5-VL or Qwen3-VL.
+        folder: The output folder, for ``from_pretrained``.
+        seed: Seed of the weights.
     """
     recipe = _RECIPES[model_class.config_class.model_type]
     tokenizer = tiny_qwen2_tokenizer()

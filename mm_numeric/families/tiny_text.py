@@ -1,7 +1,6 @@
-"""Small models that read text, made from code: a GPT-2 and a T5.
+"""Tiny text models created from code: a GPT-2 and a T5.
 
-Their tokenizers write every digit as one token, as the larger ones of today do, and the words and
-operators of rendered questions.
+Their tokenizers have single digits, and one token for each word and operator of rendered questions.
 """
 
 import string
@@ -19,18 +18,18 @@ from transformers import (
 )
 
 _WIDTH = 128
-# Of rendered questions: a word is a token, as it is to any model that has read text.
+# Words of rendered questions: one token each, like in any pretrained tokenizer.
 _WORDS = (
     "What", "Calculate", "Evaluate", " is", " the", " value", " of", " times", " +", " -", " (",
 )  # fmt: skip
 
 
 def make_tiny_gpt2(folder: Path, seed: int) -> None:
-    """Save a GPT-2 of two layers, for texts of up to 512 bytes.
+    """Save a GPT-2 of two layers, for texts of up to 512 tokens.
 
     Args:
-        folder: Where ``from_pretrained`` will find it.
-        seed: Of the weights.
+        folder: The output folder, for ``from_pretrained``.
+        seed: Seed of the weights.
     """
     tokenizer = tiny_gpt2_tokenizer()
     config = GPT2Config(
@@ -54,11 +53,11 @@ def make_tiny_gpt2(folder: Path, seed: int) -> None:
 
 
 def make_tiny_t5(folder: Path, seed: int) -> None:
-    """Save a T5 of two layers on each side.
+    """Save a T5 with two encoder and two decoder layers.
 
     Args:
-        folder: Where ``from_pretrained`` will find it.
-        seed: Of the weights.
+        folder: The output folder, for ``from_pretrained``.
+        seed: Seed of the weights.
     """
     tokenizer = tiny_t5_tokenizer()
     config = T5Config(
@@ -67,7 +66,7 @@ def make_tiny_t5(folder: Path, seed: int) -> None:
         d_kv=_WIDTH // 8,
         d_ff=2 * _WIDTH,
         num_layers=2,
-        num_heads=8,  # with 4 it takes twice as long to tell 99 from 9: positions are relative
+        num_heads=8,  # with 4, learning to distinguish 99 from 9 takes twice as many steps
         dropout_rate=0.0,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -81,7 +80,7 @@ def make_tiny_t5(folder: Path, seed: int) -> None:
 
 
 def tiny_gpt2_tokenizer() -> GPT2Tokenizer:
-    """Return a tokenizer that splits text as GPT-2's does: a token a byte, but for some words."""
+    """Return a tokenizer that splits text like GPT-2's: one token per byte or known word."""
     tokens, merges = ["<|endoftext|>", *sorted(ByteLevel.alphabet())], []
     for word in (word.replace(" ", "\u0120") for word in _WORDS):
         for end in range(2, len(word) + 1):
@@ -92,9 +91,9 @@ def tiny_gpt2_tokenizer() -> GPT2Tokenizer:
 
 
 def tiny_t5_tokenizer() -> T5Tokenizer:
-    """Return a SentencePiece tokenizer as T5's, with a token for each printable ASCII character.
+    """Return a SentencePiece tokenizer like T5's.
 
-    Some words have one, too.
+    It has one token for each printable ASCII character and for some words.
     """
     names = ["<pad>", "</s>", "<unk>"]
     pieces = ["\u2581", *string.digits, *string.ascii_letters, *string.punctuation]

@@ -1,4 +1,4 @@
-"""Yi-VL's model class: LLaVA with the projector that transformers has no class for."""
+"""The model class of Yi-VL: LLaVA with another projector, for which transformers has no class."""
 
 from torch import Tensor, nn
 from transformers import LlavaConfig, LlavaForConditionalGeneration
@@ -14,10 +14,10 @@ SYSTEM_PROMPT = (
 
 
 class YiVLProjector(nn.Module):
-    """Yi-VL's ``mlp2x_gelu_Norm``: two linear layers, each with a LayerNorm behind it."""
+    """Yi-VL's ``mlp2x_gelu_Norm``: two linear layers, each followed by a LayerNorm."""
 
     def __init__(self, config: LlavaConfig) -> None:
-        """Make the layers for the widths of vision tower and language model."""
+        """Create the layers for the widths of the vision tower and the language model."""
         super().__init__()
         width = config.text_config.hidden_size
         self.linear_1 = nn.Linear(config.vision_config.hidden_size, width)
@@ -27,17 +27,17 @@ class YiVLProjector(nn.Module):
         self.norm_2 = nn.LayerNorm(width)
 
     def forward(self, image_features: Tensor) -> Tensor:
-        """Project features [images, patches, vision width] to the language model's width."""
+        """Project features [images, patches, vision width] to the width of the language model."""
         hidden = self.act(self.norm_1(self.linear_1(image_features)))
         projected: Tensor = self.norm_2(self.linear_2(hidden))
         return projected
 
 
 class YiVLForConditionalGeneration(LlavaForConditionalGeneration):  # type: ignore[misc]
-    """LLaVA with Yi-VL's projector; saved and loaded like any class of transformers."""
+    """LLaVA with Yi-VL's projector; saved and loaded like any model of transformers."""
 
     def __init__(self, config: LlavaConfig) -> None:
-        """Make the model of a configuration."""
+        """Create the model of a configuration."""
         super().__init__(config)
         self.model.multi_modal_projector = YiVLProjector(config)
-        self.post_init()  # fills what is new
+        self.post_init()  # initialises the new projector

@@ -156,12 +156,9 @@ def generate(
     """
     inputs, frames = prompt_batch(family, examples, add_dummy_image_row=add_dummy_image_row)
     inputs = {key: value.to(model.device) for key, value in inputs.items()}
-    own = getattr(family, "write", None)  # of a baseline
-    written = (
-        own(model, inputs, max_new_tokens)
-        if own
-        else _greedily(model, family, inputs, max_new_tokens)
-    )
+    written = family.generate_answers(model, inputs, max_new_tokens)
+    if written is None:
+        written = _greedily(model, family, inputs, max_new_tokens)
     for (ids, probabilities), frame in zip(written, frames, strict=False):  # a blank one is behind
         yield Generated(family.text(ids), frame, ids, probabilities)
 

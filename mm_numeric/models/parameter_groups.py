@@ -39,8 +39,8 @@ class ModelParts:
         self.family, self.settings, self.where = family, settings, where
         self.learning_rate = learning_rate
         for part in MODULE_NAMES:
-            if getattr(settings, part) is not None and part not in family.parts:
-                known = ", ".join(name for name in MODULE_NAMES if name in family.parts)
+            if getattr(settings, part) is not None and part not in family.module_patterns:
+                known = ", ".join(name for name in MODULE_NAMES if name in family.module_patterns)
                 raise ValueError(
                     f"{where}, modules.{part}: {family.name} has no such part, only {known}; take "
                     "it out."
@@ -53,7 +53,7 @@ class ModelParts:
             ValueError: If the family knows no such parameter.
         """
         own = unwrapped_name(name)
-        for part, pattern in self.family.parts.items():
+        for part, pattern in self.family.module_patterns.items():
             if re.match(pattern, own):
                 return part
         raise ValueError(
@@ -72,7 +72,9 @@ class ModelParts:
         Raises:
             ValueError: If a part has a rate of its own.
         """
-        if any(self.settings.of(part).learning_rate is not None for part in self.family.parts):
+        if any(
+            self.settings.of(part).learning_rate is not None for part in self.family.module_patterns
+        ):
             raise ValueError(
                 f"{self.where}, modules: {who} makes its own groups of parameters, so that no part "
                 "can have a learning_rate of its own; take those out, or choose another optimiser."
@@ -85,7 +87,7 @@ class ModelParts:
             ValueError: If parts that share a tensor are set differently, a part that is to be
                 trained is quantised, or nothing is trained.
         """
-        if all(self.settings.of(part).how == FROZEN for part in self.family.parts):
+        if all(self.settings.of(part).how == FROZEN for part in self.family.module_patterns):
             raise ValueError(f"{self.where}, modules: every part is frozen; train or adapt one.")
         shared = self._shared(model)
         for part in filter(shared.__contains__, MODULE_NAMES):
@@ -141,7 +143,7 @@ class ModelParts:
         found: dict[str, dict[str, Any]] = {
             part: {"parameters": 0, "trained": 0, "how": self.settings.of(part).how}
             for part in MODULE_NAMES
-            if part in self.family.parts
+            if part in self.family.module_patterns
         }
         for name, parameter in model.named_parameters():
             row, count = found[self.part(name)], unpacked_numel(parameter)

@@ -59,12 +59,12 @@ def test_it_reads_the_same_state_in_training_and_in_prediction(kind, tmp_path):
     with torch.no_grad():
         trained = model(**inputs).numbers.flatten()[batch["spans"].supervised]
         asked, _ = prompt_batch(family, examples)
-        written = family.write(model, asked, 8)
+        written = family.generate_answers(model, asked, 8)
         found = torch.tensor([value_of(ids[0]) for ids, _ in written])
         states = []
         model.lm_head.register_forward_pre_hook(lambda _, args: states.append(args[0]))
         one, _ = prompt_batch(family, examples[:1])
-        family.write(model, one, 8)
+        family.generate_answers(model, one, 8)
         state = states[0][:, -1] * (model.config.d_model**0.5 if kind == "t5" else 1)
         alone = model.baseline(state)[0]
     torch.testing.assert_close(trained, found, rtol=1e-4, atol=1e-5)

@@ -242,7 +242,7 @@ def test_a_checkpoint_of_another_family_is_refused(tmp_path):
     ids=lambda value: getattr(value, "model_type", None),
 )
 def test_only_decoders_that_read_text_alone_fit(config, fits):
-    assert CausalLM.fits(config) is fits
+    assert CausalLM.supports(config) is fits
 
 
 def test_a_tokenizer_without_an_end_is_refused(checkpoint):
@@ -281,7 +281,9 @@ def test_every_parameter_is_in_one_part_and_every_linear_layer_is_a_lora_target(
     model = transformers.AutoModelForCausalLM.from_config(config)
     parts = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        (part,) = [part for part, pattern in CausalLM.parts.items() if re.match(pattern, name)]
+        (part,) = [
+            part for part, pattern in CausalLM.module_patterns.items() if re.match(pattern, name)
+        ]
         parts.setdefault(part, set()).add(parameter)
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
     assert parts["head"] == set(head.parameters())

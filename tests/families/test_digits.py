@@ -137,7 +137,7 @@ def test_it_is_saved_with_the_tokenizer(tmp_path, kind):
         assert loaded(text)["input_ids"] == single(text)["input_ids"]
     assert (loaded.eos_token, loaded.pad_token) == (single.eos_token, single.pad_token)
     assert with_digits(loaded, "single", "here") is loaded
-    with pytest.raises(ValueError, match="'here' writes every digit by itself, and merged asks"):
+    with pytest.raises(ValueError, match="'here' writes every digit by itself, and merged needs"):
         with_digits(loaded, "merged", "here")
 
 

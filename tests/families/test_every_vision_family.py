@@ -2,10 +2,13 @@
 
 import json
 import re
+import shutil
+from importlib.util import find_spec
 
 import pytest
 import torch
 from rectangles import write_rectangles
+from transformers import ProcessorMixin
 
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.reader import config_from_dict
@@ -59,6 +62,26 @@ def a_batch(family, rows, count=8):
     return TrainingCollator(family, task, family.vocabulary())(examples), examples
 
 
+@pytest.mark.parametrize("name", VISION)
+def test_the_whole_processor_has_the_tokenizer_and_image_processor_of_the_family(checkpoint, name):
+    family, _ = load(checkpoint, name)
+    if "qwen" in name and find_spec("torchvision") is None:
+        assert family.processor is None  # its video processor needs torchvision
+        return
+    assert isinstance(family.processor, ProcessorMixin)
+    assert family.processor is family.processor
+    assert family.processor.tokenizer is family.tokenizer
+    assert family.processor.image_processor is family.image_processor
+
+
+def test_a_checkpoint_without_processor_files_has_no_processor(checkpoint, tmp_path):
+    family, model = load(checkpoint, "paligemma")
+    shutil.copy(f"{checkpoint('paligemma')}/config.json", tmp_path)
+    assert family.load_processor(str(tmp_path), model) is None
+    alone = type(family)(family.tokenizer, family.image_processor, model)
+    assert alone.processor is None  # not loaded from a checkpoint
+
+
 @pytest.mark.parametrize(("name", "coordinates"), WAYS)
 def test_the_answer_and_its_end_are_labels_and_nothing_else(checkpoint, rows, name, coordinates):
     family, _ = load(checkpoint, name, coordinates)
@@ -101,11 +124,13 @@ def test_every_parameter_is_in_one_part_and_lora_stays_in_the_language_model(che
     family, model = load(checkpoint, name)
     net = family.load_model(checkpoint(name), model)
     for parameter, _ in net.named_parameters(remove_duplicate=False):
-        parts = [part for part, pattern in family.parts.items() if re.match(pattern, parameter)]
+        parts = [
+            part for part, pattern in family.module_patterns.items() if re.match(pattern, parameter)
+        ]
         assert len(parts) == 1, (parameter, parts)
     linear = [n for n, module in net.named_modules() if isinstance(module, torch.nn.Linear)]
     targets = [n for n in linear if re.fullmatch(family.lora_targets, n)]
-    inside = [n for n in linear if re.match(family.parts["language"], f"{n}.weight")]
+    inside = [n for n in linear if re.match(family.module_patterns["language"], f"{n}.weight")]
     assert targets == inside
     assert len(targets) >= 7
 

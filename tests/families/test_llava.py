@@ -127,7 +127,7 @@ def test_there_is_a_placeholder_for_every_feature(tiny, tmp_path, strategy):
     (features,) = model.get_image_features(**prompts.images).pooler_output
     assert prompts.ids[0].count(family.image_id) == len(features) == 16 + (strategy == "full")
     settings = Llava.load_config(str(folder), TINY)
-    assert family.features(family.images([PICTURE] * 3), settings) == 3 * len(features)
+    assert family.num_image_features(family.images([PICTURE] * 3), settings) == 3 * len(features)
     theirs = LlavaProcessor(
         LlavaImageProcessorPil.from_pretrained(folder),
         family.tokenizer,
@@ -167,10 +167,10 @@ def test_the_chat_template_of_a_checkpoint_is_used(tiny):
 
 def test_a_question_with_the_mark_of_an_image_is_refused(tiny):
     family = Llava.load(str(tiny), TINY)
-    with pytest.raises(ValueError, match=r"has 2 places for an image instead of 1; take <image>"):
+    with pytest.raises(ValueError, match=r"has 2 image placeholders instead of 1; remove <image>"):
         family.prompts(["What is <image>?"], [PICTURE])
     family.tokenizer.chat_template = "{{ messages[0]['content'][-1]['text'] }}"
-    with pytest.raises(ValueError, match="has 0 places for an image instead of 1"):
+    with pytest.raises(ValueError, match="has 0 image placeholders instead of 1"):
         family.prompts(["What?"], [PICTURE])
 
 

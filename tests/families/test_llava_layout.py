@@ -179,7 +179,7 @@ def test_what_was_loaded_is_saved_as_transformers_does(made, tmp_path, image, fa
     family, loaded = check_equal(family_class, model, folder, image)
     settings = family_class.load_config(str(folder), TINY)
     assert settings.get_text_config().max_position_embeddings == 1500
-    assert family.features(family.images([image] * 2), settings) == 2 * 16
+    assert family.num_image_features(family.images([image] * 2), settings) == 2 * 16
     loaded.save_pretrained(tmp_path)
     family.save(tmp_path)
     assert OriginalLayout.find(str(tmp_path), "main") is None
@@ -235,7 +235,7 @@ REFUSED = {
     r"lacks 1 weights \(model\.multi_modal_projector\.norm_2\.bias\)": edited(
         lambda weights: weights.pop("model.mm_projector.4.bias")
     ),
-    r"lacks 9 weights \(model\.language_model\.layers\.1\..* \.\.\.\); give the folder": edited(
+    r"lacks 9 weights \(model\.language_model\.layers\.1\..* \.\.\.\); set the folder": edited(
         lambda weights: [
             weights.pop(name) for name in list(weights) if name.startswith("model.layers.1.")
         ]

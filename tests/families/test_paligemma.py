@@ -114,7 +114,7 @@ def test_a_question_without_an_image_has_no_placeholder():
 
 
 def test_a_prompt_that_holds_a_placeholder_is_refused():
-    with pytest.raises(ValueError, match=r"'<image>Where\?' holds <image>.*take it out"):
+    with pytest.raises(ValueError, match=r"'<image>Where\?' holds <image>.*remove it"):
         family_of().prompts(["<image>Where?"], [PICTURE])
 
 
@@ -173,7 +173,9 @@ def model_of(**changes):
 def test_every_parameter_is_in_one_part_and_lora_gets_the_layers_of_the_language_model():
     model = model_of()
     for name, _ in model.named_parameters(remove_duplicate=False):
-        found = [part for part, pattern in PaliGemma.parts.items() if re.match(pattern, name)]
+        found = [
+            part for part, pattern in PaliGemma.module_patterns.items() if re.match(pattern, name)
+        ]
         assert len(found) == 1, name
     targets = {n for n, _ in model.named_modules() if re.fullmatch(PaliGemma.lora_targets, n)}
     assert len(targets) == 2 * 7

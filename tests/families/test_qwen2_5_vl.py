@@ -108,7 +108,7 @@ def test_predict_refuses_another_frame_in_the_config(run, capsys, setting, messa
     part = setting.partition(":")[0]
     assert sentence.startswith(f"mm-numeric: model.{part}: the model in {run}/model was trained wi")
     assert message in sentence
-    assert "its coordinates would be read in another frame. Set it as it was, or" in sentence
+    assert "its coordinates would be read in another frame. Set the same value, or" in sentence
 
 
 @pytest.mark.parametrize("edge", ["shortest_edge", "longest_edge"])

@@ -125,7 +125,7 @@ def test_the_frame_is_what_the_real_image_processor_makes(cls, size):
         patch = family.image_processor.patch_size
         assert (1, view.height_px, view.width_px) == (1, grid[1] * patch, grid[2] * patch)
         assert prompts.ids[0].count(family.image_id) == grid[1] * grid[2] // 4
-    assert real_sizes(cls).resize.factor == (32 if cls.habit == "qwen3_vl" else 28)
+    assert real_sizes(cls).resize.factor == (32 if cls.default_coordinates == "qwen3_vl" else 28)
 
 
 @given(st.integers(1, 4000), st.integers(1, 4000), st.sampled_from([28, 32]),
@@ -186,9 +186,9 @@ def test_limits_of_real_checkpoints_stand_in_keys_of_their_own(tmp_path):
         ),
         (
             {"min_pixels": 99_999},
-            r": min_pixels 99999 is more than max_pixels \d+ \(what is not set",
+            r": min_pixels 99999 is more than max_pixels \d+ \(the checkpoint's value",
         ),
-        ({"max_pixels": 700}, r"\.max_pixels: 700 is less than the smallest image that Qwen"),
+        ({"max_pixels": 700}, r"\.max_pixels: 700 is less than the smallest image of Qwen"),
         ({"side": 224}, r"\.side: Qwen\S*-VL has no such setting. Known: min_pixels, max_pixels"),
     ],
 )

@@ -43,7 +43,7 @@ def test_every_projector_is_trained_those_of_deepstack_included(tmp_path):
     projector = {
         name: parameter.grad
         for name, parameter in model.named_parameters()
-        if re.match(family.parts["projector"], name)
+        if re.match(family.module_patterns["projector"], name)
     }
     assert sum("deepstack" in name for name in projector) == 6
     assert all(grad.abs().max() > 0 for grad in projector.values())

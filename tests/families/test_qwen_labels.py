@@ -50,7 +50,7 @@ def test_what_is_supervised_is_the_answer_and_its_end(cls, tmp_path):
     batch = TrainingCollator(family, task, vocabulary)(rows)
     answers = [task.format(row.answer, family.frame(*size)).text
                for row, size in zip(rows, ((100, 60), (70, 112)), strict=True)]  # fmt: skip
-    assert answers[0] == BOXES[cls.habit]
+    assert answers[0] == BOXES[cls.default_coordinates]
     decoded = family.tokenizer.decode(batch["labels"])
     assert decoded == "".join(f"{answer}<|im_end|>" for answer in answers)
     # The row before a token predicts it: one on, the supervised rows are the labels themselves.

@@ -74,13 +74,12 @@ def test_making_a_tiny_model_leaves_the_random_state_alone(cls, tmp_path):
 @pytest.mark.parametrize(
     ("asked", "given_"),
     list(itertools.permutations(QWENS, 2)),
-    ids=lambda cls: cls.habit,
+    ids=lambda cls: cls.default_coordinates,
 )
 def test_a_checkpoint_of_another_family_is_refused(asked, given_):
     folder = checkpoint(given_)
-    message = (
-        rf"type '{given_.habit}', and model\.family says {asked.name}, which is '{asked.habit}'"
-    )
+    found, wanted = given_.default_coordinates, asked.default_coordinates
+    message = rf"type '{found}', and model\.family says {asked.name}, which is '{wanted}'"
     with pytest.raises(ValueError, match=message):
         asked.load(folder, TINY)
     with pytest.raises(ValueError, match=message):
@@ -95,9 +94,12 @@ def test_a_folder_with_a_tokenizer_alone_is_taken(tmp_path):
 @each_qwen
 def test_every_parameter_of_a_real_model_is_in_exactly_one_part(cls):
     names = [name for name, _ in real_model(cls).named_parameters()]
-    found = {name: [p for p, where in cls.parts.items() if re.match(where, name)] for name in names}
+    found = {
+        name: [p for p, where in cls.module_patterns.items() if re.match(where, name)]
+        for name in names
+    }
     assert {name: parts for name, parts in found.items() if len(parts) != 1} == {}
-    assert {parts[0] for parts in found.values()} == set(cls.parts)
+    assert {parts[0] for parts in found.values()} == set(cls.module_patterns)
     for name, (part,) in found.items():
         assert (part == "projector") == ("merger" in name)
         assert (part in ("vision", "projector")) == (".visual." in name)

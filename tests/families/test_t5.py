@@ -236,12 +236,12 @@ SMALL_MODELS = [
 
 @pytest.mark.parametrize("config", SMALL_MODELS, ids=lambda config: config.model_type)
 def test_every_parameter_is_in_one_part_and_every_linear_layer_is_a_lora_target(config):
-    assert T5.fits(config)
+    assert T5.supports(config)
     model = transformers.AutoModelForSeq2SeqLM.from_config(config)
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
     parts = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        (part,) = [part for part, pattern in T5.parts.items() if re.match(pattern, name)]
+        (part,) = [part for part, pattern in T5.module_patterns.items() if re.match(pattern, name)]
         parts.setdefault(part, set()).add(parameter)
     assert parts["head"] == set(model.lm_head.parameters())
     assert parts["embeddings"] == set(model.shared.parameters())

@@ -80,7 +80,7 @@ def test_the_image_stands_where_the_mark_was(family):
 def test_no_text_becomes_the_token_that_stands_for_an_image(family):
     ids = family.prompts(["naïve ☃ 图 \u2603 \x00"], [None]).ids[0]
     assert family.image_id not in ids
-    with pytest.raises(ValueError, match="has 1 places for an image instead of 0"):
+    with pytest.raises(ValueError, match="has 1 image placeholders instead of 0"):
         family.prompts(["What is <unk>?"], [None])
 
 

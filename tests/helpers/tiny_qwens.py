@@ -16,13 +16,13 @@ from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.families.qwen3_vl import Qwen3VL
 
 QWENS = (Qwen2VL, Qwen2_5VL, Qwen3VL)
-each_qwen = pytest.mark.parametrize("cls", QWENS, ids=lambda cls: cls.habit)
+each_qwen = pytest.mark.parametrize("cls", QWENS, ids=lambda cls: cls.default_coordinates)
 
 
 @functools.cache
 def checkpoint(cls) -> str:
     """Return the folder of a tiny model."""
-    folder = ROOT / cls.habit
+    folder = ROOT / cls.default_coordinates
     cls.make_tiny(folder, seed=0)
     return str(folder)
 

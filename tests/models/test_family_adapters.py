@@ -40,7 +40,9 @@ def test_only_the_named_parts_change(tmp_path, name, dora):
     if blind:
         assert changed == set()
     else:
-        assert {re.match(family.parts["projector"], key) is not None for key in changed} == {True}
+        assert {
+            re.match(family.module_patterns["projector"], key) is not None for key in changed
+        } == {True}
     adapters = [n for n, p in model.named_parameters() if ".lora_" in n]
     layers = {n.removeprefix("base_model.model.").partition(".lora_")[0] for n in adapters}
     assert all(re.fullmatch(family.lora_targets, layer) for layer in layers)

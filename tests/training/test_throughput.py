@@ -78,7 +78,7 @@ def trained(folder, name, **changes):
     family = load_family(config, source)
     examples = load_examples(config.task, config.data.train, folder / "cache", training=True)
     trainer = make_trainer(config, training_arguments(config), examples, family, source)
-    seen, spy = [], Spy(family.parts)
+    seen, spy = [], Spy(family.module_patterns)
     collate = trainer.data_collator
 
     def collated(rows):

@@ -1,0 +1,168 @@
+"""Prompting: how a family writes questions and answers as tokens, and reads generated tokens."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from mm_numeric.answers import Mark
+from mm_numeric.geometry.coordinates import Coordinates
+from mm_numeric.numbers.spans import TokenNumber, numbers_in_answer
+from mm_numeric.numbers.vocabulary import NumberVocabulary
+
+_CACHED_QUESTIONS = 10_000  # most tasks ask the same question about every image
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Tokenised questions and their preprocessed images."""
+
+    ids: list[list[int]]
+    """Token ids of each question, with one placeholder for each image feature."""
+
+    images: dict[str, Tensor]
+    """The image processor's output for all images of the batch; empty without images."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A tokenised answer."""
+
+    ids: list[int]
+    """Token ids, including the one that ends the answer."""
+
+    offsets: list[tuple[int, int]]
+    """Start and end character of each token; (0, 0) for the end token."""
+
+
+class Prompting(ABC):
+    """The text side of a family: questions, answers, special tokens and model inputs."""
+
+    name: ClassVar[str]
+    """The family's name in its authors' spelling, for error messages: ``Qwen2-VL``."""
+
+    encoder_decoder: ClassVar[bool] = False
+    """Whether a separate decoder writes the answer (T5)."""
+
+    ends_answers: ClassVar[bool] = True
+    """Whether an answer ends with a stop token; False if every answer is a single number."""
+
+    tokenizer: Any
+    coordinates: Coordinates
+
+    stop_ids: list[int]
+    """Tokens that end generation; the first one ends the answers that are trained on."""
+
+    pad_id: int
+
+    image_id: int
+    """Placeholder token of an image feature, in families that accept images."""
+
+    decoder_start_id: int
+    """First input token of the decoder, in encoder-decoder families."""
+
+    @cached_property
+    def _questions(self) -> dict[tuple[str, bool], list[int]]:
+        """Cache of ``tokenize_question``."""
+        return {}
+
+    def question(self, text: str, image_tokens: int) -> list[int]:
+        """Return the token ids of a question with ``image_tokens`` image placeholders.
+
+        Args:
+            text: The question.
+            image_tokens: Number of placeholders; 0 for a question without an image.
+        """
+        key = text, image_tokens > 0
+        if key not in self._questions:
+            if len(self._questions) >= _CACHED_QUESTIONS:
+                self._questions.clear()
+            self._questions[key] = self.tokenize_question(*key)
+        ids = self._questions[key]
+        if not image_tokens:
+            return list(ids)
+        at = ids.index(self.image_id)
+        return [*ids[:at], *[self.image_id] * image_tokens, *ids[at + 1 :]]
+
+    @abstractmethod
+    def tokenize_question(self, text: str, with_image: bool) -> list[int]:
+        """Return the token ids of a question, with a single placeholder for the image."""
+
+    def chat_prompt(self, text: str, with_image: bool) -> str:
+        """Return a question in the tokenizer's chat template, up to where the answer begins."""
+        content = [{"type": "image"}] if with_image else []
+        prompt: str = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": [*content, {"type": "text", "text": text}]}],
+            add_generation_prompt=True,
+            tokenize=False,
+        )
+        return prompt
+
+    def answer(self, text: str) -> Tokens:
+        """Tokenise an answer and append the end token."""
+        tokens = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        offsets = [(start, end) for start, end in tokens["offset_mapping"]]
+        return Tokens(ids=[*tokens["input_ids"], self.stop_ids[0]], offsets=[*offsets, (0, 0)])
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Decode generated tokens up to the first end token.
+
+        Other special tokens are kept, because some families write coordinates with them.
+        """
+        ends = {*self.stop_ids, self.pad_id}
+        length = next((i for i, token in enumerate(ids) if token in ends), len(ids))
+        return self.tokenizer.decode(ids[:length], skip_special_tokens=False)
+
+    def vocabulary(self) -> NumberVocabulary:
+        """Return the number tokens: digits, and location tokens if coordinates use them."""
+        digits = NumberVocabulary.from_tokenizer(self.tokenizer)
+        bins = self.coordinates.bins
+        if bins is None:
+            return digits
+        tokens = [self.coordinates.text.bin(level) for level in range(bins)]
+        return NumberVocabulary.from_tokens(self.tokenizer, tokens) | digits
+
+    def numbers(
+        self, text: str, marks: Sequence[Mark], answer: Tokens, vocabulary: NumberVocabulary
+    ) -> list[TokenNumber]:
+        """Locate the marked numbers of an answer in its tokens.
+
+        Raises:
+            ValueError: If a mark is not a number, or is not written with number tokens.
+        """
+        return numbers_in_answer(text, marks, answer.ids, answer.offsets, vocabulary)
+
+    def model_inputs(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        answered: Tensor,
+        images: dict[str, Tensor],
+    ) -> dict[str, Any]:
+        """Return the arguments of the model's ``forward`` for a padded batch.
+
+        Args:
+            input_ids: [b, t] prompts, followed by their answers in training.
+            attention_mask: [b, t] 0 at padding.
+            answered: [b, t] bool, True at the answer and its end token; all False in generation.
+            images: ``Prompts.images``.
+        """
+        return {"input_ids": input_ids, "attention_mask": attention_mask, **images}
+
+    def token_id(self, token: str) -> int:
+        """Return the id of a token that every checkpoint of this family has.
+
+        Raises:
+            ValueError: If the tokenizer does not have it.
+        """
+        vocabulary = self.tokenizer.get_vocab()
+        if token not in vocabulary:
+            raise ValueError(
+                f"model.family: the tokenizer of {self.tokenizer.name_or_path} has no {token}, so "
+                f"it is not a {self.name} checkpoint; set model.family to the family that it "
+                "belongs to."
+            )
+        return vocabulary[token]
