@@ -181,7 +181,7 @@ class RegressionTransformer(Baseline):
             index = self.first_id + i
             tokens.append(NumberToken(index, float(digit), f"place {place}", str(digit)))
             spelling[index] = str(digit)
-        tokens.sort(key=lambda token: (token.alphabet, token.value, token.id))
+        tokens.sort(key=lambda token: (token.digit_group, token.value, token.id))
         return NumberVocabulary(tuple(tokens), spelling)
 
     def text(self, ids: Sequence[int]) -> str:

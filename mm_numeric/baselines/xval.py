@@ -191,7 +191,7 @@ class Xval(Baseline):
         """Return the number tokens, [NUM] among them."""
         digits = super().vocabulary()
         number = NumberToken(self.first_id, 0.0, "[NUM]")
-        tokens = sorted([*digits.tokens, number], key=lambda t: (t.alphabet, t.value, t.id))
+        tokens = sorted([*digits.tokens, number], key=lambda t: (t.digit_group, t.value, t.id))
         return NumberVocabulary(tuple(tokens), digits.spelling)
 
     def text(self, ids: Sequence[int]) -> str:

@@ -1,10 +1,11 @@
-"""Cross-entropy and the scores of the number tokens, in one pass and with one gradient buffer.
+"""Cross-entropy and the logits of the number tokens, in one pass and with one gradient buffer.
 
 Axes    r rows of logits, n supervised rows, v vocabulary, k number tokens, c classes
 
-Indexing the logits for a numeric loss is cheap forward and dear backward: autograd fills a second
-tensor as large as the logits and adds it to the first. Here the backward of cross-entropy writes
-its one buffer, and the gradient of the numeric terms is added into it at [k, c] places.
+Indexing the logits for a numeric loss is cheap in the forward pass and expensive in the backward
+pass: autograd fills a second tensor of the size of the logits and adds it to the first. Here the
+backward pass of cross-entropy writes one buffer, and the gradient of the numeric terms is added to
+[k, c] of its elements.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_CPU_CHUNK = 1 << 22  # logits that a CPU thread works on at a time: about what its cache holds
+_CPU_CHUNK = 1 << 22  # logits per chunk and CPU thread: about the size of its cache
 _GPU_CHUNK = 1 << 27  # half a GiB of float32
 
 
@@ -52,8 +53,8 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
         logits, rows, labels, normaliser, number_rows, number_at, number_ids = ctx.saved_tensors
         scale = grad_losses.index_add(0, number_rows, grad_normaliser)
         if rows is None and logits.dtype == normaliser.dtype:
-            # The softmax is the buffer itself. In pieces there would be a second one, and all
-            # threads would wait for each other behind each piece.
+            # The softmax is computed in the buffer itself. Chunks would need a second buffer and
+            # synchronise all threads after each chunk.
             grad = (logits - normaliser[:, None]).exp_().mul_(scale[:, None])
         else:
             grad = torch.empty_like(logits) if rows is None else _zeros_like(logits)
@@ -65,8 +66,8 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
                 else:
                     grad[rows[chunk]] = softmax.to(grad)
         at = rows if rows is not None else torch.arange(len(labels), device=labels.device)
-        # Where more than the softmax comes in, the sum is taken before it is rounded to the dtype
-        # of the logits: a bf16 softmax of 0.999 is 1, and the push towards its label would be 0.
+        # Elements with more than the softmax are summed before rounding to the dtype of the logits:
+        # a softmax of 0.999 is 1 in bf16, and the gradient towards its label would be 0.
         wanted = (logits[at, labels].to(normaliser) - normaliser).exp_() * scale - grad_losses
         grad[at, labels] = wanted.to(grad)
         numbers = logits[number_at[:, None], number_ids].to(normaliser)
@@ -84,20 +85,20 @@ def cross_entropy_with_numbers(
     number_ids: Tensor,
     rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the cross-entropy of each supervised row, and the scores at the number tokens.
+    """Return the cross-entropy of each supervised row and the logits of the number tokens.
 
-    The gradient flows through all three results; it is computed once, so that a second derivative
-    does not exist. Inside, float32 is used for bf16 and fp16 logits.
+    All three results are differentiable, but only once: there is no second derivative. bf16 and
+    fp16 logits are converted to float32 first.
 
     Args:
         logits: [n, v], or [r, v] together with ``rows``.
-        labels: [n] the wanted token of each supervised row; none is ``IGNORE_INDEX``.
-        number_rows: [k] which of the supervised rows predict a number token, each once.
-        number_ids: [c] the number tokens.
-        rows: [n] which rows of ``logits`` are supervised, each once; all of them when None.
+        labels: [n] target token of each supervised row, without ``IGNORE_INDEX``.
+        number_rows: [k] indices of the supervised rows that predict a number token, each once.
+        number_ids: [c] ids of the number tokens.
+        rows: [n] indices of the supervised rows of ``logits``, each once; all rows when None.
 
     Returns:
-        [n] the losses, [k, c] the logits of the number tokens, [k] the logsumexp over all tokens.
+        Losses [n], logits of the number tokens [k, c], and logsumexp over the vocabulary [k].
     """
     return _CrossEntropyWithNumbers.apply(logits, rows, labels, number_rows, number_ids)
 
@@ -108,7 +109,7 @@ class _NumberScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, at: Tensor, number_ids: Tensor) -> Tensor:
         ctx.save_for_backward(logits, at, number_ids)
-        return calculated(logits[at[:, None], number_ids])
+        return to_compute_dtype(logits[at[:, None], number_ids])
 
     @staticmethod
     @once_differentiable
@@ -120,34 +121,34 @@ class _NumberScores(torch.autograd.Function):
 
 
 def number_scores(logits: Tensor, at: Tensor, number_ids: Tensor) -> Tensor:
-    """Return the scores of the number tokens alone, [k, c], where nothing else is charged.
+    """Return the logits of the number tokens, [k, c], without computing cross-entropy.
 
     Args:
         logits: [r, v].
-        at: [k] which rows predict a number token, each once.
-        number_ids: [c] the number tokens.
+        at: [k] indices of the rows that predict a number token, each once.
+        number_ids: [c] ids of the number tokens.
     """
     return _NumberScores.apply(logits, at, number_ids)
 
 
 @torch.no_grad()
 def most_likely(logits: Tensor, at: Tensor) -> Tensor:
-    """Return the token that greedy decoding writes at some rows, [k].
+    """Return the ids of the most likely tokens at some rows, [k].
 
     Args:
         logits: [r, v].
-        at: [k] which rows.
+        at: [k] row indices.
     """
     pieces = chunks(len(at), logits.shape[-1], logits.device)
-    # argmax finds the same, on a CPU in four times as long.
+    # argmax gives the same result, but takes four times as long on a CPU.
     return torch.cat([logits[at[piece]].max(dim=-1).indices for piece in pieces])
 
 
 def _zeros_like(logits: Tensor) -> Tensor:
-    """Return zeros, on a CPU without writing them.
+    """Return a tensor of zeros, on a CPU without writing them.
 
-    torch writes every zero, 100 ms for 600 MB. The system hands out pages that are zero when they
-    are first touched, and most rows of this gradient never are before the head reads them.
+    torch writes every zero (100 ms for 600 MB). numpy gets pages from the operating system that are
+    zero on first use, and most rows of this gradient are not used before the head reads them.
     """
     if logits.device.type != "cpu" or not logits.numel() or torch.compiler.is_compiling():
         return torch.zeros_like(logits)
@@ -156,10 +157,10 @@ def _zeros_like(logits: Tensor) -> Tensor:
 
 
 def chunks(rows: int, tokens: int, device: torch.device) -> list[slice]:
-    """Cut rows of logits into pieces: for a CPU what fits its cache, for a GPU what fills it."""
+    """Return slices of rows: chunks that fit the cache of a CPU, or that keep a GPU busy."""
     if device.type != "cpu":
         elements = _GPU_CHUNK
-    elif torch.compiler.is_compiling():  # which cannot ask for the number of threads
+    elif torch.compiler.is_compiling():  # torch.compile cannot trace get_num_threads
         elements = _CPU_CHUNK
     else:
         elements = _CPU_CHUNK * torch.get_num_threads()
@@ -168,17 +169,17 @@ def chunks(rows: int, tokens: int, device: torch.device) -> list[slice]:
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Return a context in which no product of matrices is taken in fewer bits."""
+    """Return a context without autocast, in which matrix products keep their dtype."""
     if not torch.amp.is_autocast_available(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
 
-def calculated(logits: Tensor) -> Tensor:
-    """Return logits in the dtype that is calculated in."""
+def to_compute_dtype(logits: Tensor) -> Tensor:
+    """Convert logits to float32; float64 logits are returned as they are."""
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def _take(logits: Tensor, rows: Tensor | None, chunk: slice) -> Tensor:
-    """Return some supervised rows, in the dtype that is calculated in."""
-    return calculated(logits[chunk] if rows is None else logits[rows[chunk]])
+    """Return a chunk of the supervised rows, in float32 or float64."""
+    return to_compute_dtype(logits[chunk] if rows is None else logits[rows[chunk]])

@@ -1,13 +1,14 @@
-"""Cross-entropy and the scores of the number tokens, from hidden states, in chunks of logits.
+"""Cross-entropy and the logits of the number tokens from hidden states, in chunks of logits.
 
 Axes    n supervised rows, d width of the model, v vocabulary, k number tokens, c classes
 
 With a vocabulary of 150,000 the logits are the largest tensor of a training step, and their softmax
-and gradient are as large again. Here a chunk of them is made, summed up and dropped, and made again
-in the backward pass: a third more arithmetic in the head for a fraction of the memory.
+and gradient have the same size. Here the logits are computed one chunk at a time, reduced and
+freed, and computed again in the backward pass: the head needs a third more arithmetic and a
+fraction of the memory.
 
-torch 2.13 has ``linear_cross_entropy`` for this. It is not used: its losses are rounded to bf16
-where hidden states are (0.03 off), and on a CPU it takes ten times as long.
+``torch.nn.functional.linear_cross_entropy`` of torch 2.13 is not used: it rounds the losses of bf16
+hidden states to bf16 (an error of 0.03), and takes ten times as long on a CPU.
 """
 
 from typing import Any
@@ -17,15 +18,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from mm_numeric.losses.cross_entropy import calculated, chunks, full_precision
+from mm_numeric.losses.cross_entropy import chunks, full_precision, to_compute_dtype
 
 
 def head_scores(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, number_rows: Tensor, number_ids: Tensor
 ) -> Tensor:
-    """Return the scores of the number tokens alone, [k, c], from the head's rows of them."""
+    """Return the logits of the number tokens, [k, c], computed from their rows of the head."""
     number_bias = None if bias is None else bias[number_ids]
-    return calculated(linear(hidden[number_rows], weight[number_ids], number_bias))
+    return to_compute_dtype(linear(hidden[number_rows], weight[number_ids], number_bias))
 
 
 class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
@@ -43,7 +44,7 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         normalisers, wanted, likely = [], [], []
         for chunk in chunks(len(labels), len(weight), hidden.device):
-            logits = calculated(linear(hidden[chunk], weight, bias))
+            logits = to_compute_dtype(linear(hidden[chunk], weight, bias))
             normalisers.append(logits.logsumexp(dim=-1))
             wanted.append(logits.gather(1, labels[chunk, None]).squeeze(1))
             likely.append(logits.max(dim=-1).indices)
@@ -71,16 +72,16 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
 def _gradients(
     ctx: Any, grad_losses: Tensor, grad_number_logits: Tensor, grad_normaliser: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Calculate the chunks again, and what each adds to the gradients."""
+    """Compute every chunk again and accumulate the gradients of hidden states, weight and bias."""
     hidden, weight, bias, labels, normaliser, number_rows, number_ids = ctx.saved_tensors
     scale = grad_losses.index_add(0, number_rows, grad_normaliser)
     grad_hidden = torch.empty_like(hidden)
-    # Sums over chunks are kept in the dtype that is calculated in.
+    # Sums over chunks are accumulated in float32 or float64, not in the dtype of the weight.
     grad_weight = torch.zeros_like(weight, dtype=scale.dtype) if ctx.needs_input_grad[1] else None
     with_bias = bias is not None and ctx.needs_input_grad[2]
     grad_bias = torch.zeros_like(bias, dtype=scale.dtype) if with_bias else None
     for chunk in chunks(len(labels), len(weight), hidden.device):
-        grad = calculated(linear(hidden[chunk], weight, bias))
+        grad = to_compute_dtype(linear(hidden[chunk], weight, bias))
         grad.sub_(normaliser[chunk, None]).exp_().mul_(scale[chunk, None])
         grad.scatter_add_(1, labels[chunk, None], -grad_losses[chunk, None])
         if grad_bias is not None:
@@ -106,7 +107,7 @@ def _gradients(
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add ``left.T @ right`` to a total, without a second tensor of its size where dtypes allow."""
+    """Add ``left.T @ right`` to a total, in place if the dtypes are the same."""
     if total.dtype == left.dtype:
         total.addmm_(left.T, right)
     else:
@@ -121,22 +122,22 @@ def linear_cross_entropy_with_numbers(
     number_rows: Tensor,
     number_ids: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return what ``cross_entropy_with_numbers`` does of ``hidden @ weight.T + bias``.
+    """Return ``cross_entropy_with_numbers`` of the logits ``hidden @ weight.T + bias``.
 
-    Never more than a chunk of the logits is held. Under autocast the product is taken in its dtype,
-    as that of a linear layer would be; float32 is used for the rest of bf16 and fp16.
+    Only one chunk of the logits is in memory at a time. Under autocast the product is computed in
+    the autocast dtype, like a linear layer; all else is computed in float32 for bf16 and fp16.
 
     Args:
-        hidden: [n, d] what goes into the head at the supervised rows.
+        hidden: [n, d] inputs of the head at the supervised rows.
         weight: [v, d] of the head.
         bias: [v] of the head, or None.
-        labels: [n] the wanted token of each row; none is ``IGNORE_INDEX``.
-        number_rows: [k] which of the rows predict a number token, each once.
-        number_ids: [c] the number tokens.
+        labels: [n] target token of each row, without ``IGNORE_INDEX``.
+        number_rows: [k] indices of the rows that predict a number token, each once.
+        number_ids: [c] ids of the number tokens.
 
     Returns:
-        [n] the losses, [k, c] the logits of the number tokens, [k] the logsumexp over all tokens,
-        and [k] the most likely of all tokens.
+        Losses [n], logits of the number tokens [k, c], logsumexp over the vocabulary [k], and ids
+        of the most likely tokens [k].
     """
     device = hidden.device.type
     arguments = (labels, number_rows, number_ids)

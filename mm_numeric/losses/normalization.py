@@ -1,4 +1,4 @@
-"""What the means of an objective are over.
+"""Counts that the components of an objective are divided by.
 
 Axes    n supervised rows, k number tokens, m numbers, q boxes, r times
 """
@@ -12,7 +12,7 @@ from mm_numeric.numbers.spans import NumberSpans
 
 
 class Counts(NamedTuple):
-    """How many there are in one batch, or in all that one optimiser step adds up."""
+    """Counts of one batch, or of all batches of one optimiser step; scalar tensors."""
 
     rows: Tensor
     tokens: Tensor
@@ -23,7 +23,12 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, labels: Tensor, spans: NumberSpans) -> "Counts":
-        """Count one batch: supervised rows [n], number tokens, numbers, samples, boxes, times."""
+        """Count the rows, number tokens, numbers, samples, boxes and times of one batch.
+
+        Args:
+            labels: [n] labels of the supervised rows.
+            spans: The numbers of the batch.
+        """
         rows, tokens, numbers, boxes, times = (
             spans.samples.new_full((), len(of))
             for of in (labels, spans.row, spans.value, spans.boxes, spans.times)
@@ -38,11 +43,11 @@ COUNT_OF = {
     "box": "boxes",
     "time": "times",
 }
-"""What a term is ``per``, and the count that its mean is over."""
+"""``Term.per`` to the field of ``Counts`` that the term is divided by."""
 
 
-def mean_by_sample(charges: Tensor, per: str, spans: NumberSpans) -> Tensor:
-    """Divide each charge by how many its sample has, so that their sum is one of sample means."""
+def mean_by_sample(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:
+    """Divide each loss by the number of losses in its sample: the sum is a sum of sample means."""
     if per == "number":
         sample = spans.sample
     elif per in ("row", "token"):
@@ -50,4 +55,4 @@ def mean_by_sample(charges: Tensor, per: str, spans: NumberSpans) -> Tensor:
     else:
         sample = spans.sample[(spans.boxes if per == "box" else spans.times)[:, 0]]
     first, last = (torch.searchsorted(sample, sample, right=right) for right in (False, True))
-    return charges / (last - first)
+    return losses / (last - first)

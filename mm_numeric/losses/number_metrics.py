@@ -1,6 +1,6 @@
-"""What is said of a batch's numbers beside the loss: how many are right, and how far off they are.
+"""Metrics of the numbers of a batch: accuracy of the number tokens, and error of the numbers.
 
-Axes    k number tokens, m numbers, f figures
+Axes    k number tokens, m numbers, f metrics
 """
 
 import torch
@@ -11,30 +11,28 @@ from mm_numeric.losses.term import LossSum, NumberLogits
 from mm_numeric.losses.terms.whole_number import ExpectedDigits
 from mm_numeric.numbers.spans import NumberSpans
 
-FIGURES = ("accuracy", *(f"error/{role}" for role in ROLES))
-"""The names of the figures, in the order of ``number_figures``."""
+METRICS = ("accuracy", *(f"error/{role}" for role in ROLES))
+"""Names of the metrics, in the order of ``number_metrics``."""
 
 
 @torch.no_grad()
-def number_figures(
+def number_metrics(
     numbers: NumberLogits, spans: NumberSpans, written: Tensor, wanted: Tensor
 ) -> Tensor:
-    """Return the sum and the count of each figure of a batch; sums of batches are those of all.
+    """Return the sum and the count of each metric of a batch, to be added over batches.
 
-    ``accuracy`` is over number tokens: a token is right if greedy decoding, behind what stands
-    before it in the label, would write it. A more likely word, or a digit of another alphabet, is
-    wrong.
+    ``accuracy`` is the share of number tokens whose label is the most likely of all tokens, given
+    the label's previous tokens (teacher forcing).
 
-    ``error/ROLE`` is over the numbers of a role: ``|X - Y|`` in what the answer is written in (the
-    steps of a grid, hours, minutes; a bin counts its value), where X is the number with the
-    expected digit at each place, ``sum_k 10 ** k E_p[digit]``, and p is over the alphabet of the
-    label. As signs are not predicted by digits, -3 for 3 is no error.
+    ``error/ROLE`` is the mean absolute error ``|X - Y|`` of the numbers of a role, in the unit of
+    the answer (coordinate steps, hours, minutes). X has the expected digit at each place,
+    ``sum_k 10 ** k E_p[digit]``, with p over the digit group of the label. Signs are ignored.
 
     Args:
-        numbers: What the model says at the number tokens.
+        numbers: Logits at the number tokens.
         spans: The numbers.
-        written: [k] the id of the most likely token of the whole vocabulary.
-        wanted: [k] the id of the label.
+        written: [k] id of the most likely token of the whole vocabulary.
+        wanted: [k] id of the label.
 
     Returns:
         [f, 2] float64.
@@ -47,6 +45,6 @@ def number_figures(
     return torch.cat([accuracy, each.new_zeros(len(ROLES), 2).index_add(0, spans.role, each)])
 
 
-def named_figures(sums: Tensor) -> dict[str, LossSum]:
-    """Return what ``number_figures`` has added up, by name."""
-    return {name: LossSum(*pair.unbind()) for name, pair in zip(FIGURES, sums, strict=True)}
+def named_metrics(sums: Tensor) -> dict[str, LossSum]:
+    """Return sums of ``number_metrics`` by name."""
+    return {name: LossSum(*pair.unbind()) for name, pair in zip(METRICS, sums, strict=True)}

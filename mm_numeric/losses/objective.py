@@ -1,4 +1,4 @@
-"""The training loss: one shared cross-entropy plus weighted numeric terms.
+"""The training loss: cross-entropy plus weighted numeric terms.
 
 Axes    b samples, t positions, n supervised rows, v vocabulary, k number tokens, m numbers
 """
@@ -13,15 +13,15 @@ from torch import Tensor
 from mm_numeric.answers import ROLES
 from mm_numeric.losses.balance import Balance
 from mm_numeric.losses.cross_entropy import (
-    calculated,
     cross_entropy_with_numbers,
     full_precision,
     most_likely,
     number_scores,
+    to_compute_dtype,
 )
 from mm_numeric.losses.linear_cross_entropy import head_scores, linear_cross_entropy_with_numbers
 from mm_numeric.losses.normalization import COUNT_OF, Counts, mean_by_sample
-from mm_numeric.losses.number_metrics import number_figures
+from mm_numeric.losses.number_metrics import number_metrics
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import RENAMED, ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import LossSum, NumberClasses, NumberLogits, Term
@@ -34,12 +34,12 @@ from mm_numeric.registry import choose, unknown
 
 @dataclass(frozen=True, eq=False)
 class ObjectiveResult:
-    """What an objective says of a batch.
+    """Loss of a batch and its components.
 
     Attributes:
         loss: [] differentiable.
-        sums: Each raw part, ``ce`` first, without weight and without gradient.
-        figures: [f, 2] sums and counts of ``losses.figures.FIGURES``, where they were asked for.
+        sums: Each component without its weight and without gradient, ``ce`` first.
+        figures: [f, 2] sums and counts of ``losses.number_metrics.METRICS``; None if not requested.
     """
 
     loss: Tensor
@@ -48,26 +48,26 @@ class ObjectiveResult:
 
     @property
     def parts(self) -> dict[str, Tensor]:
-        """The mean of each raw part over this batch."""
-        return {name: part.mean for name, part in self.sums.items()}
+        """Mean of each component over this batch, without its weight."""
+        return {name: component.mean for name, component in self.sums.items()}
 
 
 class Objective:
     """Cross-entropy on the supervised tokens plus numeric terms on the number tokens."""
 
     takes_outputs: ClassVar[bool] = False
-    """Whether it looks at more of what a model returns than logits (``of_outputs``)."""
+    """Whether ``of_outputs`` reads more of the model's outputs than the logits."""
 
     def __init__(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> None:
-        """Put the terms of a spec together.
+        """Make the terms of a spec.
 
         Raises:
-            ValueError: If a term does not exist, or refuses its options or roles.
+            ValueError: If a term does not exist, or its options or roles are invalid.
         """
         if not isinstance(vocabulary, NumberVocabulary):
             raise ValueError(
                 f"an objective takes a NumberVocabulary, not a {type(vocabulary).__name__}: "
-                "NumberVocabulary.from_tokenizer(tokenizer) makes one."
+                "make one with NumberVocabulary.from_tokenizer(tokenizer)."
             )
         self.spec = spec
         self.vocabulary = vocabulary
@@ -76,23 +76,13 @@ class Objective:
         self.balance = Balance(spec)
         self._ids = torch.tensor([token.id for token in vocabulary.tokens])
         self._largest_id = max(token.id for token in vocabulary.tokens)
-        # With no weight cross-entropy is not calculated either, unless a balance goes by it.
+        # Cross-entropy with weight 0 is not computed, unless the balance depends on it.
         self._terms_alone = bool(spec.terms) and spec.ce_weight == 0 and spec.balance == "fixed"
         self._reweighs = any(getattr(term, "reweigh", False) for term in self.terms.values())
         self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, NumberClasses]] = {}
         for term in spec.terms:
-            if self.terms[term.name].per not in ("box", "time"):
-                continue
-            if term.roles:
-                raise ValueError(
-                    f"objective.terms, {term.name}: a charge is for several numbers of different "
-                    "roles, so that roles cannot weigh it; take roles out."
-                )
-            if spec.digit_runs:
-                raise ValueError(
-                    f"objective.terms, {term.name}: digit_runs reads numbers from label ids, which "
-                    "know no boxes and times; turn it off."
-                )
+            if self.terms[term.name].per in ("box", "time"):
+                _check_grouped_term(term, spec)
 
     def __call__(
         self,
@@ -104,22 +94,21 @@ class Objective:
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Return the loss of a batch and its raw parts.
+        """Return the loss of a batch and its components.
 
         Args:
             logits: [n, v] at the supervised rows, or [b, t, v].
-            labels: [n], or [b, t] with ``IGNORE_INDEX`` where nothing is trained. With [b, t, v]
-                logits [n] labels need spans that say which rows they are (``supervised``).
-            spans: The numbers, from ``NumberSpans``. With [b, t] labels they are found here when
-                None, on the CPU.
-            shift: Labels stand at the token itself, as causal language models in transformers take
-                them, so that row i is predicted by row i - 1. Only for [b, t] labels.
-            counts: What to divide by, when the batch is one part of an optimiser step; the batch's
-                own counts when None.
-            figures: Say how many number tokens are right, and how far off the numbers are.
+            labels: [n], or [b, t] with ``IGNORE_INDEX`` at unsupervised positions. [n] labels with
+                [b, t, v] logits require ``spans.supervised``.
+            spans: The numbers of the batch. None: find them in [b, t] labels, on the CPU.
+            shift: Whether [b, t] labels are at their own positions, as in transformers, and have to
+                be shifted so that row i - 1 predicts label i.
+            counts: Counts of the whole optimiser step, when the batch is one of several; the
+                batch's own counts when None.
+            figures: Whether to compute the metrics in ``ObjectiveResult.figures``.
 
         Raises:
-            ValueError: If the shapes do not belong together.
+            ValueError: If the shapes do not match.
         """
         logits, labels, spans, rows = supervised_rows(
             logits, labels, spans, shift, "logits", self.spans
@@ -131,14 +120,14 @@ class Objective:
         normaliser: Tensor | Callable[[], Tensor]
         at = spans.row if rows is None else rows[spans.row]
         if self._terms_alone:
-            if self._reweighs:  # the normaliser is asked for, and its gradient fits in one buffer
+            if self._reweighs:  # needs the normaliser, whose gradient shares one buffer this way
                 each = torch.arange(len(at), device=at.device)
                 _, scores, normaliser = cross_entropy_with_numbers(
                     logits, labels[spans.row], each, ids, at
                 )
             else:
                 scores = number_scores(logits, at, ids)
-                normaliser = lambda: calculated(logits[at]).logsumexp(dim=-1)  # noqa: E731
+                normaliser = lambda: to_compute_dtype(logits[at]).logsumexp(dim=-1)  # noqa: E731
         else:
             losses, scores, normaliser = cross_entropy_with_numbers(
                 logits, labels, spans.row, ids, rows
@@ -156,11 +145,7 @@ class Objective:
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Return the same from what a model returned; labels stand at the row that predicts them.
-
-        Raises:
-            ValueError: If the shapes do not belong together.
-        """
+        """Return the loss from the outputs of a model; labels are already shifted."""
         return self(outputs.logits, labels, spans, counts=counts, figures=figures)
 
     def from_hidden(
@@ -175,28 +160,29 @@ class Objective:
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Return the same from what goes into the head, without ever holding all logits.
+        """Return the loss from the inputs of the output head, computing the logits in chunks.
 
-        The head must be linear: ``logits = hidden @ weight.T + bias``, with nothing behind it.
+        The head must be linear, ``logits = hidden @ weight.T + bias``, without scaling or
+        soft-capping of its output.
 
         Args:
-            hidden: [n, d] at the supervised rows, or [b, t, d]: the last hidden states.
-            weight: [v, d] of the head, ``model.get_output_embeddings().weight``.
-            labels: As above.
-            spans: As above.
-            bias: [v] of the head, where it has one.
-            shift: As above.
-            counts: As above.
-            figures: As above.
+            hidden: [n, d] last hidden states at the supervised rows, or [b, t, d].
+            weight: [v, d] weight of the head, ``model.get_output_embeddings().weight``.
+            labels: See ``__call__``.
+            spans: See ``__call__``.
+            bias: [v] bias of the head, if it has one.
+            shift: See ``__call__``.
+            counts: See ``__call__``.
+            figures: See ``__call__``.
 
         Raises:
-            ValueError: If the shapes do not belong together.
+            ValueError: If the shapes do not match.
         """
         if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
             raise ValueError(
                 f"the weight of the head must be [v, {hidden.shape[-1]}] for hidden states "
-                f"{list(hidden.shape)}, not {list(weight.shape)}; a weight that is split over "
-                "ranks has to be gathered first."
+                f"{list(hidden.shape)}, not {list(weight.shape)}; gather a weight that is "
+                "sharded over ranks first."
             )
         hidden, labels, spans, rows = supervised_rows(
             hidden, labels, spans, shift, "hidden states", self.spans
@@ -221,21 +207,21 @@ class Objective:
         bias: Tensor | None = None,
         counts: Counts | None = None,
     ) -> ObjectiveResult:
-        """Return the same beside a cross-entropy that another library calculated.
+        """Return the loss from cross-entropy losses that another library computed.
 
-        For fused kernels that never give logits: only the head's rows of the number tokens are
-        multiplied, [k, d] by [d, c].
+        For fused kernels that do not return logits: only the logits of the number tokens are
+        computed, [k, d] times [d, c].
 
         Args:
-            losses: [n] cross-entropy of each supervised row (``reduction="none"``), with its graph.
-            hidden: [n, d] at the supervised rows.
-            weight: [v, d] of the head.
+            losses: [n] cross-entropy of each supervised row (``reduction="none"``), differentiable.
+            hidden: [n, d] last hidden states at the supervised rows.
+            weight: [v, d] weight of the head.
             spans: The numbers of the batch.
-            bias: [v] of the head, where it has one.
-            counts: As above.
+            bias: [v] bias of the head, if it has one.
+            counts: See ``__call__``.
 
         Raises:
-            ValueError: If the shapes do not belong together.
+            ValueError: If the shapes do not match.
         """
         if losses.dim() != 1 or hidden.shape != (len(losses), weight.shape[-1]):
             raise ValueError(
@@ -247,22 +233,22 @@ class Objective:
         ids, classes = self._table(hidden)
         scores = head_scores(hidden, weight, bias, spans.row, ids)
         losses = losses.to(scores)
-        # -log P_y = log_normaliser - z_y, and the label's score is among the number tokens'.
+        # The loss is log_normaliser - z_y, and z_y is one of the number logits.
         wanted = scores.gather(1, spans.target[:, None]).squeeze(1)
         numbers = NumberLogits.at(scores, losses[spans.row] + wanted, classes, spans.target)
         return self._result(losses, numbers, losses, spans, counts)
 
     def spans(self, labels: Tensor) -> NumberSpans:
-        """Find the numbers in labels [b, t] (already shifted), as this objective reads them.
+        """Find the numbers in labels [b, t], already shifted, with the settings of this objective.
 
         Raises:
-            ValueError: If a term asks for more than label ids tell, or the labels are not [b, t].
+            ValueError: If a term needs roles or groups, or the labels are not [b, t].
         """
         for term in self.spec.terms:
             if term.roles or self.terms[term.name].per in ("box", "time"):
                 raise ValueError(
-                    f"the term {term.name} asks what each number stands for, and label ids do not "
-                    "tell: hand in spans with roles and groups (NumberSpans.build), as a task does."
+                    f"the term {term.name} needs the roles and groups of numbers, which are not in "
+                    "label ids: pass spans with roles and groups (NumberSpans.build)."
                 )
         if labels.dim() != 2:
             raise ValueError(f"labels must be [b, t], not {list(labels.shape)}.")
@@ -274,10 +260,10 @@ class Objective:
         )
 
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
-        """Say that an optimiser step is over; only ``balance: running`` needs to know.
+        """Update the running means of ``balance: running`` after an optimiser step.
 
         Args:
-            sums: ``ObjectiveResult.sums``, added over the step's micro-batches and ranks.
+            sums: ``ObjectiveResult.sums``, summed over the step's micro-batches and ranks.
         """
         self.balance.end_step(sums)
 
@@ -290,7 +276,7 @@ class Objective:
         counts: Counts | None,
         written: Tensor | None = None,
     ) -> ObjectiveResult:
-        """Put the parts together; without losses the terms stand alone."""
+        """Sum the components and add them; without losses the loss has no cross-entropy."""
         here, sums = Counts.of(labels, spans), {}
         if losses is not None:
             if self.spec.ce_on == "text":
@@ -302,70 +288,85 @@ class Objective:
             loss = self._add(sums, counts if counts is not None else here)
             figures = None
             if written is not None:
-                figures = number_figures(numbers, spans, written, labels[spans.row])
+                figures = number_metrics(numbers, spans, written, labels[spans.row])
         if self.spec.on_nan == "error" and not loss.isfinite():
-            bad = [name for name, part in sums.items() if not part.total.isfinite()]
+            bad = [name for name, component in sums.items() if not component.total.isfinite()]
             raise ValueError(
-                f"the loss is {loss.item()} in {', '.join(bad) or 'the sum of its parts'}: the "
-                "logits hold NaN or infinity; lower the learning rate or train in bf16."
+                f"the loss is {loss.item()} in {', '.join(bad) or 'the sum of its components'}: "
+                "the logits contain NaN or infinity; lower the learning rate or train in bf16."
             )
         sums = {name: LossSum(s.total.detach(), s.items) for name, s in sums.items()}
         return ObjectiveResult(loss, sums, figures)
 
     def _count_of(self, name: str) -> str:
-        """Return the field of ``Counts`` that a term is averaged over."""
+        """Return the field of ``Counts`` that a term is divided by."""
         return "samples" if self.spec.reduction == "samples" else COUNT_OF[self.terms[name].per]
 
     def _term_sum(
         self, spec: TermSpec, numbers: NumberLogits, spans: NumberSpans, here: Counts
     ) -> LossSum:
-        """Sum the charges of one term; without a graph if it has no weight."""
+        """Sum the losses of one term; without a graph if its weight is 0."""
         term = self.terms[spec.name]
         with torch.set_grad_enabled(torch.is_grad_enabled() and spec.name in self._trained):
-            charges = term(numbers, spans)
+            losses = term(numbers, spans)
             if spec.roles:
                 weights = torch.tensor([spec.roles.get(role, 1.0) for role in ROLES])
-                weights = weights.to(charges, non_blocking=True)
+                weights = weights.to(losses, non_blocking=True)
                 role = spans.role if term.per == "number" else spans.role[spans.number]
-                charges = charges * weights[role]
+                losses = losses * weights[role]
             if self.spec.reduction == "samples":
-                charges = mean_by_sample(charges, term.per, spans)
-            return LossSum(charges.sum(), getattr(here, self._count_of(spec.name)))
+                losses = mean_by_sample(losses, term.per, spans)
+            return LossSum(losses.sum(), getattr(here, self._count_of(spec.name)))
 
     def _add(self, sums: dict[str, LossSum], counts: Counts) -> Tensor:
-        """Add the parts, each divided by the count of the whole optimiser step."""
-        parts = []
+        """Add the components, each divided by its count in the optimiser step."""
+        means = []
         for term in self.spec.terms:
             items = getattr(counts, self._count_of(term.name)).clamp(min=1)
-            parts.append(term.weight * sums[term.name].total / items)
-        numeric = self.balance.factor(sums) * sum(parts) if parts else None
+            means.append(term.weight * sums[term.name].total / items)
+        numeric = self.balance.factor(sums) * sum(means) if means else None
         if "ce" not in sums:
-            assert numeric is not None  # only terms can stand alone
-            return numeric.to(parts[0])
+            assert numeric is not None  # there is no cross-entropy only if there are terms
+            return numeric.to(means[0])
         cross_entropy = self.spec.ce_weight * sums["ce"].total / counts.rows.clamp(min=1)
         return cross_entropy if numeric is None else cross_entropy + numeric.to(cross_entropy)
 
     def _table(self, like: Tensor) -> tuple[Tensor, NumberClasses]:
-        """Return the ids [c] of the number tokens, and their classes, on a device."""
+        """Return the ids [c] and the classes of the number tokens, on the device of a tensor."""
         dtype = like.dtype if like.dtype == torch.float64 else torch.float32
         key = (like.device, dtype)
         if key not in self._tables:
-            with torch.inference_mode(False):  # a table of an evaluation is trained with later
+            with torch.inference_mode(False):  # or training after an evaluation would fail
                 classes = NumberClasses.of(self.vocabulary, like.device, dtype)
                 self._tables[key] = (self._ids.to(like.device), classes)
         return self._tables[key]
 
 
+def _check_grouped_term(term: TermSpec, spec: ObjectiveSpec) -> None:
+    """Validate the settings of a term whose losses are per box or per time."""
+    if term.roles:
+        raise ValueError(
+            f"objective.terms, {term.name}: its losses are of several numbers with different "
+            "roles, so that roles cannot weight them; remove roles."
+        )
+    if spec.digit_runs:
+        raise ValueError(
+            f"objective.terms, {term.name}: digit_runs reads numbers from label ids, which have no "
+            "boxes and times; turn it off."
+        )
+
+
 def objective(name: str | ObjectiveSpec, vocabulary: NumberVocabulary, **changes: Any) -> Objective:
-    """Make an objective from a preset.
+    """Make an objective from a preset or a spec.
 
     Args:
-        name: A key of ``mm_numeric.losses.presets.PRESETS``, or a spec of your own.
+        name: A key of ``mm_numeric.losses.presets.PRESETS``, or an ``ObjectiveSpec``.
         vocabulary: The number tokens of the tokenizer.
-        **changes: Fields of ``ObjectiveSpec`` to change, such as ``weight=0.8, balance="fixed"``.
+        **changes: Fields of ``ObjectiveSpec`` to change, for example ``weight=0.8,
+            balance="fixed"``.
 
     Raises:
-        ValueError: If there is no such preset, or a change is refused.
+        ValueError: If the preset does not exist, or a change is invalid.
     """
     spec = choose(name, PRESETS, "objective", "objective") if isinstance(name, str) else name
     changes = RENAMED.translate_arguments("objective", changes)
@@ -374,7 +375,7 @@ def objective(name: str | ObjectiveSpec, vocabulary: NumberVocabulary, **changes
         if change not in known:
             error = unknown(change, known, "setting", "objective")
             raise ValueError(
-                f"{error} A setting of a term is one of its options: "
+                f"{error} Settings of a term are in its options: "
                 f'terms=(TermSpec(name=..., options={{"{change}": ...}}),).'
             )
     return Objective(replace(spec, **changes), vocabulary)

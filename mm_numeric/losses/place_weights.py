@@ -1,4 +1,4 @@
-"""How much a digit weighs by where it stands in its number.
+"""Weights of digits by their place in the number.
 
 Axes    k number tokens
 """
@@ -9,15 +9,11 @@ from torch import Tensor
 from mm_numeric.numbers.spans import NumberSpans
 
 PLACES = ("exponential", "linear", "powers", "none")
-_LARGEST_WEIGHT = 1e30  # of float32, with room for a sum; 1.2 ** 379
+_LARGEST_WEIGHT = 1e30  # below the float32 maximum, so that sums stay finite; 1.2 ** 379
 
 
-def refuse_places(term: str, places: str, growth: float) -> None:
-    """Refuse settings of ``place_weights`` that turn weights negative or off.
-
-    Raises:
-        ValueError: If there is one.
-    """
+def check_place_weights(term: str, places: str, growth: float) -> None:
+    """Validate settings of ``place_weights``; weights must be positive."""
     if places not in PLACES:
         raise ValueError(f"{term}: places is one of {', '.join(PLACES)}, not {places!r}.")
     if growth <= 0 or (places == "linear" and growth < 1):
@@ -26,13 +22,13 @@ def refuse_places(term: str, places: str, growth: float) -> None:
 
 
 def place_weights(from_right: Tensor, places: str, growth: float) -> Tensor:
-    """Return the weight of each digit by how many digits stand to its right, [k], float64.
+    """Return the weight of each digit, [k], float64.
 
     Args:
-        from_right: [k] 0 for the last digit of a number.
+        from_right: [k] number of digits to the right; 0 for the last digit of a number.
         places: ``exponential``: ``growth ** k``. ``linear``: ``1 + (growth - 1) k``. ``powers``:
             ``10 ** k``. ``none``: 1.
-        growth: How fast weights grow; without meaning for the last two.
+        growth: Growth per digit; not used by ``powers`` and ``none``.
     """
     from_right = from_right.double()
     if places == "none":
@@ -44,13 +40,13 @@ def place_weights(from_right: Tensor, places: str, growth: float) -> Tensor:
 
 
 def places_from_right(spans: NumberSpans) -> Tensor:
-    """Return how many digits of its number stand to the right of each token's last digit, [k]."""
+    """Return the number of digits to the right of each token's last digit in its number, [k]."""
     last = torch.zeros_like(spans.sample).scatter_reduce(
         0, spans.number, spans.place, "amin", include_self=False
     )
     return spans.place - last[spans.number]
 
 
-def sum_by_number(of_tokens: Tensor, spans: NumberSpans) -> Tensor:
-    """Sum what [k] number tokens have over the tokens of each number, [m]."""
-    return of_tokens.new_zeros(len(spans.value)).index_add(0, spans.number, of_tokens)
+def sum_by_number(values: Tensor, spans: NumberSpans) -> Tensor:
+    """Sum values of number tokens [k] over the tokens of each number, [m]."""
+    return values.new_zeros(len(spans.value)).index_add(0, spans.number, values)

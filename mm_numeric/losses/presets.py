@@ -1,4 +1,4 @@
-"""Objectives that have a name: which terms, with which weights, added how.
+"""Named objectives: terms, weights, and how they are added to cross-entropy.
 
 Sources: NTL, arXiv 2411.02083 (weight 0.3); NTIL, arXiv 2505.13077 and its code (sigma 0.2, weights
 1.0, 0.2 and 0.2, ratio 0.3).
@@ -29,31 +29,33 @@ _EMD_EXP = (TermSpec(name="emd_exp"),)
 
 
 def _ntl(name: str) -> ObjectiveSpec:
-    """Return cross-entropy and 0.3 of one term."""
+    """Return cross-entropy plus 0.3 times one term."""
     return ObjectiveSpec(terms=(TermSpec(name=name),))
 
 
 def _ratio(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return cross-entropy and terms at 0.3 of its size, with sound means."""
+    """Return cross-entropy plus terms scaled to 0.3 of it, with means over tokens or numbers."""
     return ObjectiveSpec(terms=terms, balance="ratio")
 
 
 def _published(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return the same, read and averaged as NTIL's code does."""
+    """Return cross-entropy plus terms, with numbers read and averaged as in NTIL's code."""
     return ObjectiveSpec(terms=terms, balance="ratio", reduction="samples", digit_runs=True)
 
 
 def _in_place_of_ce(name: str, *more: TermSpec) -> ObjectiveSpec:
-    """Return one term at the number tokens, cross-entropy at the others, and one mean over all.
+    """Return a term in place of cross-entropy at the number tokens, with one mean over all tokens.
 
-    More terms are added to it as they are to cross-entropy.
+    Further terms are added as they are to cross-entropy.
     """
     return ObjectiveSpec(terms=(TermSpec(name=name), *more), weight=1.0, ce_on="text")
 
 
 PRESETS: Mapping[str, ObjectiveSpec] = {
     "ce": ObjectiveSpec(),
-    "ce_times_1.3": ObjectiveSpec(ce_weight=1.3),  # the control: what the ratio does to the scale
+    "ce_times_1.3": ObjectiveSpec(
+        ce_weight=1.3
+    ),  # control: the ratio of ntil also scales the loss by 1.3
     "digit_ce": _in_place_of_ce("digit_ce"),
     "gce": _in_place_of_ce("gce"),
     "gce+ntl_was": _in_place_of_ce("gce", TermSpec(name="ntl_was", weight=0.3)),
@@ -63,7 +65,7 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "ntl_mae": _ntl("ntl_mae"),
     "ntl_huber": _ntl("ntl_huber"),
     "nl_ntl": _ntl("nl_ntl"),
-    "rps": _ntl("rps"),  # a weight for it, and for smmd, was looked for and not found published
+    "rps": _ntl("rps"),  # no published weight was found for rps and smmd
     "smmd": _ntl("smmd"),
     "dist2": ObjectiveSpec(terms=(TermSpec(name="dist2"),), weight=0.1),
     "del": ObjectiveSpec(terms=(TermSpec(name="del"),), weight=0.01),

@@ -1,4 +1,4 @@
-"""The settings of an objective and of a loss term. Loads no torch."""
+"""Settings of an objective and of a loss term. Loads no torch."""
 
 import math
 from collections.abc import Mapping
@@ -26,23 +26,23 @@ ON_NAN = ("keep", "error")
 
 @dataclass(frozen=True, kw_only=True)
 class TermSpec:
-    """One term of an objective."""
+    """One numeric term of an objective."""
 
     name: str
     """A key of ``mm_numeric.registry.TERMS``, or ``my_package.module:MyTerm``."""
 
     weight: float = 1.0
-    """What its mean is multiplied by; 0 logs the term without training on it."""
+    """Factor of the term's mean, at least 0; 0 logs the term without training on it."""
 
     roles: Mapping[str, float] = field(default_factory=dict)
-    """What the charges of a role (``x``, ``y``, ``hour``, ``minute``, ``free``) are multiplied by,
-    such as ``hour: 2``; 1 for those that are not named, 0 leaves a role out of the sum."""
+    """Factor of the losses of each role (``x``, ``y``, ``hour``, ``minute``, ``free``), at least 0,
+    for example ``hour: 2``; 1 for all other roles."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the term itself, such as ``growth: 1.5``."""
+    """Settings of the term's class, for example ``growth: 1.5``."""
 
     def __post_init__(self) -> None:
-        """Refuse weights that would reward mistakes."""
+        """Validate the fields; a negative weight would reward errors."""
         if not 0 <= self.weight < math.inf:
             raise ValueError(f"weight must be >= 0 and finite, not {self.weight}")
         for role, weight in self.roles.items():
@@ -64,23 +64,23 @@ class ObjectiveSpec:
     """Cross-entropy on the supervised tokens, plus numeric terms."""
 
     terms: tuple[TermSpec, ...] = ()
-    """The numeric terms; none leaves cross-entropy alone."""
+    """Numeric terms; empty (the default) for cross-entropy alone."""
 
     weight: float = 0.3
-    """Lambda: what the weighted sum of the terms is multiplied by."""
+    """Lambda, the factor of the weighted sum of the terms; at least 0."""
 
     balance: str = "fixed"
-    """fixed: CE + weight * terms. ratio: CE + weight * stopgrad(CE / terms) * terms, as published
-    for NTIL; it differs between micro-batches and ranks. running: the same with the means of CE and
-    terms over the steps before that had numbers, which are the same for every micro-batch and rank
-    of a step; the first such step is fixed."""
+    """``fixed``: CE + weight * terms. ``ratio``: CE + weight * stopgrad(CE / terms) * terms, as
+    published for NTIL; the factor differs between micro-batches and ranks. ``running``: like
+    ``ratio``, with running means of CE and terms over previous steps with numbers, which are equal
+    on all micro-batches and ranks; the first such step uses ``fixed``."""
 
     reduction: str = "items"
-    """items: a term is the mean over its number tokens (or numbers). samples: the mean over each
-    sample first, then over samples, one without numbers counting as 0, as published for NTIL."""
+    """``items``: mean over the number tokens (or numbers) of the batch. ``samples``: mean over each
+    sample, then over samples; a sample without numbers counts as 0, as published for NTIL."""
 
     digit_runs: bool = False
-    """Read 3.015 as 3 and 15 and drop signs, as published for NTIL."""
+    """Read every run of digits as an unsigned number (3.015 as 3 and 15), as published for NTIL."""
 
     thousands_separators: bool = False
     """Read 1,234 as one number instead of two, where numbers are read from label ids."""
@@ -90,21 +90,21 @@ class ObjectiveSpec:
     in the answer. Without a task (in your own trainer) both read every number in the labels."""
 
     ce_on: str = "all"
-    """all: cross-entropy on every supervised token. text: on those that are no number token, still
-    divided by the number of all supervised tokens, so that text weighs the same. A term that looks
-    at number tokens alone (emd, ntl_was without reweigh) then leaves open whether a number is due
-    at all: use gce, digit_ce or dist2 with it, or reweigh."""
+    """``all``: cross-entropy on every supervised token. ``text``: only on tokens that are not
+    number tokens, still divided by the number of all supervised tokens. With ``text``, a term over
+    the number tokens alone (emd, or ntl_was without reweigh) does not train whether a number comes
+    next: use gce, digit_ce, dist2 or reweigh."""
 
     ce_weight: float = 1.0
-    """What cross-entropy is multiplied by. With 0 and a fixed balance it is not calculated: the
-    terms stand alone, to be added to a loss of your own."""
+    """Factor of cross-entropy, at least 0. With 0 and ``balance: fixed`` cross-entropy is not
+    computed, and the loss is the sum of the terms, to be added to another loss."""
 
     on_nan: str = "keep"
-    """keep: a part that is NaN or infinite makes the loss so; nothing is hidden. error: it is named
-    in an error at once, for which every step waits for the device."""
+    """``keep``: a NaN or infinite component makes the loss NaN or infinite. ``error``: raise an
+    error that names the component; every step then synchronises the device."""
 
     def __post_init__(self) -> None:
-        """Refuse names and weights that mean nothing."""
+        """Validate the fields."""
         for setting, allowed in (
             ("balance", BALANCES),
             ("reduction", REDUCTIONS),
@@ -121,14 +121,16 @@ class ObjectiveSpec:
                 f"terms must be TermSpecs, such as (TermSpec(name='emd'),), not {self.terms!r:.60}"
             )
         if self.ce_on == "text" and not self.terms:
-            raise ValueError("ce_on: text without terms leaves the numbers untrained")
+            raise ValueError("ce_on: text without terms does not train the numbers")
         if self.digit_runs and self.thousands_separators:
             raise ValueError(
                 "digit_runs reads a comma as a separator; turn off digit_runs or "
                 "thousands_separators"
             )
         if self.digit_runs and any(term.roles for term in self.terms):
-            raise ValueError("digit_runs reads numbers from label ids, which know no roles")
+            raise ValueError(
+                "digit_runs reads numbers from label ids, which have no roles; remove roles"
+            )
         names = [term.name for term in self.terms]
         if "ce" in names or len(set(names)) < len(names):
-            raise ValueError(f"each term may stand once, and ce is always there; got {names}")
+            raise ValueError(f"terms must be different, and ce is always included; got {names}")

@@ -1,9 +1,9 @@
-"""What a numeric term is: number logits and spans in, a charge for each token or number out.
+"""The contract of a numeric term: number logits and spans in, a loss per token or number out.
 
 Axes    k number tokens, m numbers, c classes of the vocabulary, w digits of the longest token
 
-A term gives charges, not a mean: the objective sums them and divides once per optimiser step, by a
-count that is global. That keeps the choice of mean in one place, and the charges fit for a plot.
+A term returns unreduced losses. The objective sums them and divides once per optimiser step, by a
+count over all micro-batches and ranks, so that the reduction is in one place.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.parsing import read_dataclass
 from mm_numeric.registry import TERMS, choose
 
-_OUT = -1e30  # the logit of a class that could not stand in the place of the label; exp makes it 0
+_MASKED_LOGIT = -1e30  # for classes outside the digit group of the label: their probability is 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,26 +26,26 @@ class NumberClasses:
     """The number tokens of a vocabulary, as tensors.
 
     Attributes:
-        values: [c] what each is worth; ascending within an alphabet.
-        digits: [c, w] its digits from the last to the first, 0 where it has fewer; the value itself
-            where it is a number on its own.
-        alphabet: [c] which alphabet it is of; None where there is only one.
-        same: [c, c] which classes share an alphabet; None where all do.
-        reach: [c] how far apart the values of its alphabet are at most.
+        values: [c] numeric value, ascending within a digit group.
+        digits: [c, w] digits from last to first, padded with 0; the value itself in column 0 for a
+            token that is a whole number.
+        digit_group: [c] index of the digit group; None if there is only one.
+        same: [c, c] True where two classes are in the same digit group; None if all are.
+        reach: [c] difference between the largest and the smallest value of the digit group.
     """
 
     values: Tensor
     digits: Tensor
-    alphabet: Tensor | None = None
+    digit_group: Tensor | None = None
     same: Tensor | None = field(init=False, default=None)
     reach: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        """Calculate once what follows."""
-        if self.alphabet is None:
+        """Compute ``same`` and ``reach``."""
+        if self.digit_group is None:
             reach = (self.values.max() - self.values.min()).expand(len(self.values))
         else:
-            same = self.alphabet[:, None] == self.alphabet
+            same = self.digit_group[:, None] == self.digit_group
             values = self.values.expand_as(same)
             largest = values.masked_fill(~same, -torch.inf).amax(dim=1)
             reach = largest - values.masked_fill(~same, torch.inf).amin(dim=1)
@@ -56,33 +56,33 @@ class NumberClasses:
     def of(
         cls, vocabulary: NumberVocabulary, device: torch.device, dtype: torch.dtype
     ) -> "NumberClasses":
-        """Read a vocabulary."""
+        """Make the tensors of a vocabulary."""
         width = max(1, *(len(token.digits) for token in vocabulary.tokens))
         digits = [
             [float(digit) for digit in reversed(token.digits)] or [token.value]
             for token in vocabulary.tokens
         ]
-        names = sorted({token.alphabet for token in vocabulary.tokens})
-        alphabet = [names.index(token.alphabet) for token in vocabulary.tokens]
+        names = sorted({token.digit_group for token in vocabulary.tokens})
+        groups = [names.index(token.digit_group) for token in vocabulary.tokens]
         return cls(
             values=torch.tensor([t.value for t in vocabulary.tokens], device=device, dtype=dtype),
             digits=torch.tensor(
                 [row + [0.0] * (width - len(row)) for row in digits], device=device, dtype=dtype
             ),
-            alphabet=torch.tensor(alphabet, device=device) if len(names) > 1 else None,
+            digit_group=torch.tensor(groups, device=device) if len(names) > 1 else None,
         )
 
 
 @dataclass(frozen=True, eq=False)
 class NumberLogits:
-    """What the model says at the number tokens, in float32 (float64 for float64 logits).
+    """Logits at the number tokens, in float32 (float64 for float64 logits).
 
     Attributes:
-        logits: [k, c] the raw score of each class; -1e30 where it is of another alphabet than the
-            label, so that every softmax leaves it out.
-        normaliser: [k] logsumexp over the whole vocabulary, or what calculates it when a term asks.
-        classes: What the classes are.
-        present: [k, c] which classes are of the alphabet of the label; None where all are.
+        logits: [k, c] logit of each class; -1e30 outside the digit group of the label, so that a
+            softmax runs over the digit group only.
+        normaliser: [k] logsumexp over the whole vocabulary, or a function that computes it.
+        classes: The classes.
+        present: [k, c] True for the classes in the digit group of the label; None if all are.
     """
 
     logits: Tensor
@@ -98,60 +98,60 @@ class NumberLogits:
         classes: NumberClasses,
         target: Tensor,
     ) -> "NumberLogits":
-        """Take scores [k, c] as the model gives them, and labels [k]."""
+        """Mask the logits [k, c] of a model, given the classes of the labels [k]."""
         if classes.same is None:
             return cls(scores, normaliser, classes)
         present = classes.same[target]
-        return cls(scores.masked_fill(~present, _OUT), normaliser, classes, present)
+        return cls(scores.masked_fill(~present, _MASKED_LOGIT), normaliser, classes, present)
 
     @property
     def log_normaliser(self) -> Tensor:
-        """[k] so that ``logits - log_normaliser`` is each class's log-probability of all tokens."""
+        """[k] logsumexp over the vocabulary: ``logits - log_normaliser`` are log-probabilities."""
         return self.normaliser() if callable(self.normaliser) else self.normaliser
 
     @property
     def values(self) -> Tensor:
-        """[c] what each class is worth."""
+        """[c] numeric value of each class."""
         return self.classes.values
 
     @property
-    def chances(self) -> Tensor:
-        """[k, c] the softmax over the classes, differentiable."""
+    def probs(self) -> Tensor:
+        """[k, c] softmax over the digit group of each label, differentiable."""
         return self.logits.softmax(dim=-1)
 
 
 def one_hot(target: Tensor, classes: int) -> Tensor:
-    """Return [k, c] 1 at the class of each label; torch's own looks at the labels and waits."""
+    """Return one-hot labels [k, c]; ``torch.nn.functional.one_hot`` synchronises the device."""
     return (target[:, None] == torch.arange(classes, device=target.device)).long()
 
 
 class Term(Protocol):
-    """A numeric loss. It knows nothing of models, trainers or tasks."""
+    """A numeric loss, independent of models, trainers and tasks."""
 
     @property
     def per(self) -> Literal["row", "token", "number", "box", "time"]:
-        """What its mean is over.
+        """Unit of the losses, and the count that their sum is divided by.
 
-        ``row`` charges number tokens and takes the mean over all supervised rows, as cross-entropy
-        does.
+        ``row``: one loss per number token, divided by the number of all supervised rows, like
+        cross-entropy.
         """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the charges, differentiable in ``logits``.
+        """Return the losses, differentiable with respect to ``logits``.
 
-        They are [k] per token or row, [m] per number, [q] per box, [r] per time.
+        Their shape is [k] per token or row, [m] per number, [q] per box and [r] per time.
         """
 
 
 class LossSum(NamedTuple):
-    """A loss before it is averaged: divide ``total`` by ``items`` once per optimiser step."""
+    """A summed loss and its count: divide ``total`` by ``items`` once per optimiser step."""
 
     total: Tensor
     items: Tensor
 
     @property
     def mean(self) -> Tensor:
-        """The mean over these items alone; 0 when there are none."""
+        """Mean over the items; 0 if there are none."""
         return self.total / self.items.clamp(min=1)
 
 
@@ -160,11 +160,11 @@ def make_term(name: str, options: Mapping[str, Any], where: str = "objective") -
 
     Args:
         name: A key of ``TERMS``, or an import path.
-        options: Its settings.
-        where: The file and field that they come from, for errors.
+        options: Settings of the term.
+        where: File and field of the options, for errors.
 
     Raises:
-        ValueError: If there is no such term, or it refuses an option.
+        ValueError: If the term does not exist, or an option is invalid.
     """
     cls = choose(name, TERMS, "loss term", f"{where}.terms")
     if isinstance(cls, type) and is_dataclass(cls):

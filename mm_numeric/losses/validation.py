@@ -1,4 +1,4 @@
-"""What an objective is handed: which rows are supervised, and whether it all belongs together.
+"""Validation of the inputs of an objective: supervised rows, labels, spans and head.
 
 Axes    b samples, t positions, n supervised rows, r rows of the input, c classes
 """
@@ -19,18 +19,18 @@ def supervised_rows(
     what: str,
     find: Callable[[Tensor], NumberSpans],
 ) -> tuple[Tensor, Tensor, NumberSpans, Tensor | None]:
-    """Return inputs [r, :], labels [n], the numbers, and which of the r rows are supervised.
+    """Return inputs [r, :], labels [n], the numbers, and the indices [n] of the supervised rows.
 
     Args:
         inputs: [b, t, :], or [n, :] at the supervised rows.
         labels: [b, t] or [n].
-        spans: The numbers, if they are known.
-        shift: Whether labels [b, t] stand at the token itself, and not at the row before it.
-        what: What the inputs are, for errors.
+        spans: The numbers; found in the labels when None.
+        shift: Whether labels [b, t] are at their own positions and have to be shifted.
+        what: Name of the inputs, for errors.
         find: Finds the numbers in labels [b, t].
 
     Raises:
-        ValueError: If the shapes do not belong together.
+        ValueError: If the shapes do not match.
     """
     if inputs.dim() == 3 and labels.shape == inputs.shape[:2]:
         if shift:
@@ -56,18 +56,15 @@ def supervised_rows(
 
 
 def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -> None:
-    """Refuse labels that are no token of the head, and the spans of other labels.
+    """Check that labels are tokens of the head and that spans were made from these labels.
 
-    Labels are looked at at once on a CPU, and elsewhere without waiting for the device.
+    On a GPU the check is an asynchronous assertion, because a ValueError needs a synchronisation.
 
     Args:
         labels: [n]
-        tokens: How many the head has.
+        tokens: Number of tokens of the head.
         spans: The numbers in the labels.
-        ids: [c] of the number tokens.
-
-    Raises:
-        ValueError: If there is one.
+        ids: [c] ids of the number tokens.
     """
     known = (labels >= 0) & (labels < tokens)
     found = labels[spans.row.clamp(max=len(labels) - 1)]
@@ -77,9 +74,9 @@ def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -
     elif not fine:
         if not known.all():
             raise ValueError(
-                f"the label {labels[~known][0].item()} is none of the {tokens} tokens; rows "
-                f"without a label are {IGNORE_INDEX} in labels [b, t], and are left out of "
-                "labels [n]."
+                f"the label {labels[~known][0].item()} is not one of the {tokens} tokens; rows "
+                f"without a label are {IGNORE_INDEX} in labels [b, t], and labels [n] do not "
+                "have them."
             )
         raise ValueError(
             "the spans are not those of these labels: make them from the labels as the rows "
@@ -88,17 +85,14 @@ def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -
 
 
 def check_head(largest_id: int, tokens: int) -> None:
-    """Refuse a head that lacks a number token.
+    """Check that the head has every number token.
 
     Args:
-        largest_id: Of the number tokens.
-        tokens: How many the head has.
-
-    Raises:
-        ValueError: If it does.
+        largest_id: Largest id of the number tokens.
+        tokens: Number of tokens of the head.
     """
     if largest_id >= tokens:
         raise ValueError(
-            f"the number token with id {largest_id} is none of the {tokens} tokens of "
+            f"the number token with id {largest_id} is not one of the {tokens} tokens of "
             "the head: the number vocabulary was made from another model's tokenizer."
         )

@@ -1,10 +1,10 @@
-"""Numbers in text: find them, and say what each of their digits is worth.
+"""Find numbers in text, with the place value of each of their digits.
 
 A numeral is an optional minus, digits, and optionally a point with more digits: ``-3.25``, ``007``.
-A minus right behind a digit is a separator (``3-5`` holds 3 and 5), a second point ends the number
-(``1.2.3`` holds 1.2 and 3), and an exponent is a number of its own (``1e-3`` holds 1 and -3). A
-comma separates too (``1,234`` holds 1 and 234), unless it is asked for as a separator of thousands.
-Only the ASCII digits count.
+A minus directly after a digit is a separator (``3-5`` contains 3 and 5), a second point ends the
+number (``1.2.3`` contains 1.2 and 3), and an exponent is a separate number (``1e-3`` contains 1 and
+-3). A comma is a separator too (``1,234`` contains 1 and 234), unless ``thousands_separators`` is
+set. Only ASCII digits are digits.
 """
 
 import re
@@ -24,26 +24,26 @@ class Numeral(NamedTuple):
     """One number in a text."""
 
     start: int
-    """First character, the sign included."""
+    """Index of the first character, including the sign."""
 
     end: int
-    """One past the last character."""
+    """Index after the last character."""
 
     text: str
-    """As it stands, for example ``-3.25``."""
+    """The number as written, for example ``-3.25``."""
 
     @property
     def value(self) -> float:
-        """Its value, sign included."""
+        """Numeric value, including the sign."""
         return float(self.text.replace(",", ""))
 
     @property
     def sign(self) -> int:
-        """-1 behind a minus, else 1."""
+        """-1 if the text starts with a minus, else 1."""
         return -1 if self.text.startswith("-") else 1
 
     def places(self) -> dict[int, int]:
-        """Map the position of each digit in the text to its place: 0 units, 1 tens, -1 tenths."""
+        """Return the place of each digit (0 units, 1 tens, -1 tenths) by its index in the text."""
         whole, _, fraction = self.text.partition(".")
         place = sum(map(str.isdigit, whole))
         places = {}
@@ -57,17 +57,17 @@ class Numeral(NamedTuple):
 def find_numerals(
     text: str, *, digit_runs: bool = False, thousands_separators: bool = False
 ) -> list[Numeral]:
-    """Return the numbers of a text from left to right.
+    """Return the numbers in a text from left to right.
 
     Args:
         text: Any text.
-        digit_runs: Read every run of digits as a whole number of its own, so that ``3.015`` holds
-            3 and 15 and ``-5`` holds 5. This is how the published NTIL code reads.
+        digit_runs: Read every run of digits as a separate whole number, as the published NTIL code
+            does: ``3.015`` contains 3 and 15, and ``-5`` contains 5.
         thousands_separators: Read a comma before each group of three digits as part of the number,
             so that ``1,234`` is 1234. ``12,34``, ``1,2345`` and ``0,123`` are two numbers anyway.
 
     Raises:
-        ValueError: If both are asked for.
+        ValueError: If both options are set.
     """
     if digit_runs and thousands_separators:
         raise ValueError(

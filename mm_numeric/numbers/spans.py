@@ -1,9 +1,9 @@
-"""The numbers in a batch of labels, as flat tensors.
+"""The numbers of a batch of labels, as flat tensors.
 
 Axes    k number tokens, m numbers, n supervised rows (rows whose next token has a label)
 
-They are made once, on the CPU, where the batch is put together. Every numeric loss is then a
-gather, a softmax over [k, classes] and a sum by number: no loop, nothing to look for on the GPU.
+Spans are made once per batch, on the CPU, in the collator. Every numeric loss is then a gather, a
+softmax over [k, classes] and a segment sum, without loops and without searching on the GPU.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,11 +19,11 @@ from mm_numeric.numbers.numerals import Numeral, find_numerals
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 IGNORE_INDEX = -100
-"""The label of a token that is not trained on, as everywhere in transformers."""
+"""Label of a token without a loss, as in transformers."""
 
 
 def shifted(labels: Tensor) -> Tensor:
-    """Move labels [b, t] from their own positions to those that predict them (causal models)."""
+    """Shift labels [b, t] to the positions that predict them (causal models)."""
     return torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
 
 
@@ -33,13 +33,13 @@ class TokenNumber(NamedTuple):
     value: float
     sign: int
     positions: tuple[int, ...]
-    """Where its number tokens are in the sequence."""
+    """Positions of its number tokens in the sequence."""
 
     targets: tuple[int, ...]
-    """The class of each in the vocabulary."""
+    """Class of each number token in the vocabulary."""
 
     places: tuple[int, ...]
-    """The power of ten of the last digit of each: 0 units, 1 tens, -1 tenths."""
+    """Place of the last digit of each number token: 0 units, 1 tens, -1 tenths."""
 
     role: str = "free"
     group: int = -1
@@ -52,17 +52,16 @@ def numbers_in_labels(
     digit_runs: bool = False,
     thousands_separators: bool = False,
 ) -> list[TokenNumber]:
-    """Find the numbers of one sequence of labels from the ids alone (every role is ``free``).
+    """Find the numbers in the text of one sequence of labels; every role is ``free``.
 
-    They are those that stand in the text of the tokens. A number is left out, and trained with
-    cross-entropy alone, if a digit of it is in a token that is no number token (``mp3``) or that
-    holds digits of two numbers (``5-7``).
+    A number is skipped, and trained with cross-entropy alone, if one of its digits is in a token
+    that is not a number token (``mp3``) or that contains digits of two numbers (``5-7``).
 
     Args:
         labels: Token ids; ``IGNORE_INDEX`` ends a number like any other token.
-        vocabulary: What the ids are worth.
-        digit_runs: Read runs of digits, as ``find_numerals`` says.
-        thousands_separators: Read commas within a number, as ``find_numerals`` says.
+        vocabulary: The number tokens.
+        digit_runs: See ``find_numerals``.
+        thousands_separators: See ``find_numerals``.
     """
     pieces = [vocabulary.spelling.get(label, " ") for label in labels]
     at = [position for position, piece in enumerate(pieces) for _ in piece]
@@ -88,18 +87,18 @@ def numbers_in_answer(
     offsets: Sequence[tuple[int, int]],
     vocabulary: NumberVocabulary,
 ) -> list[TokenNumber]:
-    """Find the marked numbers of one answer in its tokens, with the roles that the task gave them.
+    """Find the marked numbers of one answer in its tokens, with the roles of their marks.
 
     Args:
         text: The answer.
-        marks: Where its numbers are, from the task that wrote it.
-        ids: Its tokens.
-        offsets: First and last-plus-one character of each token in ``text``.
-        vocabulary: What the ids are worth.
+        marks: Positions and roles of its numbers, from the task.
+        ids: Token ids of the answer.
+        offsets: Start and end character of each token in ``text``.
+        vocabulary: The number tokens.
 
     Raises:
-        ValueError: If a mark is not a number, or a digit in it is in no number token, or in one
-            that reaches into another number: a numeric loss would then pass over it in silence.
+        ValueError: If a mark is not a number, or if one of its digits is not in a number token or
+            shares a token with another number: no numeric loss could be computed for it.
     """
     classes = [vocabulary.classes.get(token) for token in ids]
     at: dict[int, int] = {}
@@ -129,7 +128,7 @@ def _marked_numeral(
     ids: Sequence[int],
     vocabulary: NumberVocabulary,
 ) -> TokenNumber:
-    """Read one marked number that is written with digits; ``at`` has the token of a character."""
+    """Read one marked number of digits; ``at`` maps a character to its token."""
     numeral = Numeral(mark.start, mark.end, text[mark.start : mark.end])
     if find_numerals(numeral.text, thousands_separators=True) != [
         Numeral(0, len(numeral.text), numeral.text)
@@ -139,13 +138,13 @@ def _marked_numeral(
         if character not in at:
             raise ValueError(
                 f"the answer {text!r}: the digit {text[character]!r} at character {character} is "
-                "in no number token, so that a numeric loss cannot see it."
+                "not in a number token, so that it has no numeric loss."
             )
     number = _from_pieces(numeral, at, ids, vocabulary)
     if number is None:
         raise ValueError(
-            f"the answer {text!r}: a token of {numeral.text!r} at character {numeral.start} holds "
-            "digits of another number too, so that a numeric loss cannot see it."
+            f"the answer {text!r}: a token of {numeral.text!r} at character {numeral.start} also "
+            "contains digits of another number, so that it has no numeric loss."
         )
     return number
 
@@ -156,13 +155,13 @@ def _from_pieces(
     ids: Sequence[int],
     vocabulary: NumberVocabulary,
 ) -> TokenNumber | None:
-    """Put a number together from its tokens; None where one is not a piece of it alone.
+    """Return a number with its tokens; None if a token has no digits or digits of two numbers.
 
     Args:
         numeral: The number in the text.
-        at: The position of the token that each character of the text comes from.
-        ids: The tokens.
-        vocabulary: What the ids are worth.
+        at: Position of the token of each character of the text.
+        ids: Token ids.
+        vocabulary: The number tokens.
     """
     places: dict[int, list[int]] = {}
     for character, place in numeral.places().items():
@@ -181,7 +180,7 @@ def _from_pieces(
 
 
 def _whole(target: int, position: int, vocabulary: NumberVocabulary) -> TokenNumber:
-    """Return the number that one token is on its own."""
+    """Return the number of a token that is a whole number."""
     value = vocabulary.tokens[target].value
     sign = -1 if value < 0 else 1
     return TokenNumber(value, sign, positions=(position,), targets=(target,), places=(0,))
@@ -192,21 +191,21 @@ class NumberSpans:
     """The numbers of a batch.
 
     Attributes:
-        row: [k] which supervised row predicts this number token.
-        target: [k] which class of the vocabulary it should be.
+        row: [k] index of the supervised row that predicts the number token.
+        target: [k] class of the number token in the vocabulary.
         place: [k] power of ten of the token's last digit: 0 units, 1 tens, -1 tenths.
-        number: [k] which number it belongs to, 0 to m - 1.
-        value: [m] the number, float64, sign included.
+        number: [k] index of its number, 0 to m - 1.
+        value: [m] numeric value, float64, including the sign.
         sign: [m] +1 or -1.
         role: [m] index into ``mm_numeric.answers.ROLES``.
-        group: [m] which box, polygon or time of its sample it belongs to; -1 when none.
-        sample: [m] which sample of the batch.
-        samples: [] how many samples the batch has, those without numbers included.
-        boxes: [q, 4] the numbers that are x1, y1, x2 and y2 of a box: the groups of a sample that
-            have two numbers of role ``x`` and two of role ``y`` (and no others), in their order.
-        times: [r, 2] the numbers that are hour and minute of a time.
-        supervised: [n] which of the b * t positions of the batch each supervised row is; None
-            where that is not known, the rows having been selected before.
+        group: [m] index of its box, polygon or time in the sample; -1 without one.
+        sample: [m] index of its sample in the batch.
+        samples: [] number of samples in the batch, including those without numbers.
+        boxes: [q, 4] indices of the numbers x1, y1, x2 and y2 of each box: a group of a sample with
+            two numbers of role ``x``, two of role ``y`` and no others.
+        times: [r, 2] indices of the hour and the minute of each time.
+        supervised: [n] position of each supervised row among the b * t positions of the batch; None
+            if the rows were selected before.
     """
 
     row: Tensor
@@ -230,12 +229,13 @@ class NumberSpans:
         rows: Sequence[Mapping[int, int]],
         supervised: Sequence[int] | None = None,
     ) -> "NumberSpans":
-        """Put the numbers of a batch together.
+        """Make the spans of a batch.
 
         Args:
             numbers: The numbers of each sample.
-            rows: For each sample, which supervised row of the batch predicts a position of it.
-            supervised: Which of the b * t positions each supervised row is.
+            rows: For each sample, a mapping from positions to the supervised rows that predict
+                them.
+            supervised: Position of each supervised row among the b * t positions.
         """
         found = [(s, number) for s, sample in enumerate(numbers) for number in sample]
         tokens = [
@@ -273,17 +273,17 @@ class NumberSpans:
         digit_runs: bool = False,
         thousands_separators: bool = False,
     ) -> "NumberSpans":
-        """Find the numbers of a batch from its label ids alone.
+        """Find the numbers of a batch in the text of its labels.
 
         The supervised rows are the positions of ``labels`` that are not ``IGNORE_INDEX``, counted
         from left to right and top to bottom.
 
         Args:
-            labels: [b, t] the token that each row predicts (shift before the call). They are read
-                on the CPU: from a GPU that is one synchronisation, so do it where batches are made.
-            vocabulary: What the ids are worth.
-            digit_runs: Read runs of digits, as ``find_numerals`` says.
-            thousands_separators: Read commas within a number, as ``find_numerals`` says.
+            labels: [b, t] token that each row predicts (shift before the call). They are read on
+                the CPU; labels on a GPU cost one synchronisation, so call this in the collator.
+            vocabulary: The number tokens.
+            digit_runs: See ``find_numerals``.
+            thousands_separators: See ``find_numerals``.
         """
         numbers, rows = [], []
         supervised: list[int] = []
@@ -302,15 +302,15 @@ class NumberSpans:
         return cls.build(numbers, rows, supervised).to(labels.device)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "NumberSpans":
-        """Return the same spans on a device."""
+        """Return the spans on a device."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> "NumberSpans":
-        """Return the same spans in page-locked memory, as DataLoader asks of a batch."""
+        """Return the spans in page-locked memory; DataLoader calls this for ``pin_memory=True``."""
         return self._each(Tensor.pin_memory)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "NumberSpans":
-        """Return the same spans with every tensor changed."""
+        """Return the spans with a function applied to every tensor."""
         there = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "supervised"}
         supervised = None if self.supervised is None else change(self.supervised)
         changed = {name: change(tensor) for name, tensor in there.items()}
@@ -318,7 +318,7 @@ class NumberSpans:
 
 
 def _grouped(found: Sequence[tuple[int, TokenNumber]], roles: tuple[str, ...]) -> Tensor:
-    """Return the numbers of each group that has just these roles, in this order, [q, roles]."""
+    """Return the numbers of each group with exactly these roles, in this order, [q, roles]."""
     groups: dict[tuple[int, int], list[int]] = {}
     for m, (sample, number) in enumerate(found):
         if number.group >= 0:

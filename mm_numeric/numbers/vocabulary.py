@@ -1,4 +1,4 @@
-"""Which tokens of a tokenizer are numbers, and what they are worth."""
+"""The number tokens of a tokenizer: ids, values and digits."""
 
 import math
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-_SPACE_MARKS = "▁Ġ"  # of SentencePiece and of byte-level BPE
+_SPACE_MARKS = "▁Ġ"  # of SentencePiece and byte-level BPE
 _NAME = re.compile(r"<.+>", re.DOTALL)  # <0x31>, <extra_id_7>, <|im_end|>: a name, not text
 _PIECE = re.compile(r" *[-.,]*[0-9]+(?:[.,][0-9]+)*[-.,]*")
 _MATTERS = re.compile(r"[-.,0-9]")
@@ -15,66 +15,65 @@ _DIGIT = re.compile(r"[0-9]")
 
 
 class NumberToken(NamedTuple):
-    """A token that is a number, or a piece of one."""
+    """A token that is a number or a part of one."""
 
     id: int
 
     value: float
-    """What its digits are worth in units of the last of them (15 for ``015``, 5 for ``0.5``), or
-    what a list or a mapping of your own says."""
+    """Value of its digits in units of the last digit (15 for ``015``, 5 for ``0.5``), or the value
+    passed to ``NumberVocabulary.from_tokens``."""
 
-    alphabet: str
-    """Which tokens could stand in its place: a softmax runs over one alphabet. Pieces of numbers
-    are in one alphabet when they differ in their digits alone: it is their text with every digit as
-    0 and a space mark as a space (``0``, `` 000``, ``0.0``). A list or a mapping of your own is an
-    alphabet by itself."""
+    digit_group: str
+    """Name of the tokens that compete in one softmax. Tokens of digits are in one group if they
+    differ only in their digits; the name is their text with every digit replaced by 0 and a space
+    mark by a space (``0``, `` 000``, ``0.0``). Each call of ``from_tokens`` makes one group."""
 
     digits: str = ""
-    """The digits of a piece of a number; empty for a token that is a number on its own."""
+    """Its digits; empty for a token that is a whole number (``NumberVocabulary.from_tokens``)."""
 
 
 @dataclass(frozen=True)
 class NumberVocabulary:
-    """The number tokens of a tokenizer; the tokenizer itself is read, never changed.
+    """The number tokens of a tokenizer; the tokenizer itself is not changed.
 
     The order of the tokens is the order of the classes of every numeric loss.
 
     Attributes:
-        tokens: In ascending order of value within each alphabet, one alphabet after the other.
-        spelling: What every token that matters to the reading of a number adds to the text: digits,
-            signs, points and commas, with a space mark as a space.
+        tokens: The number tokens, sorted by digit group, value and id.
+        spelling: Text of every token with digits, signs, points or commas, by token id, with a
+            space mark as a space.
     """
 
     tokens: tuple[NumberToken, ...]
     spelling: Mapping[int, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse tables that no softmax can run over."""
+        """Validate the tokens."""
         if len({token.id for token in self.tokens}) < len(self.tokens) or len(self.tokens) < 2:
             raise ValueError(
-                "NumberVocabulary: there must be at least two tokens, each with an id of its own; "
+                "NumberVocabulary: at least two tokens with different ids are required; "
                 f"got {[token.id for token in self.tokens[:5]]}."
             )
         if not all(math.isfinite(token.value) for token in self.tokens):
             raise ValueError("NumberVocabulary: the value of a token must be finite.")
         if list(self.tokens) != sorted(self.tokens, key=_order):
-            raise ValueError("NumberVocabulary: sort the tokens by alphabet, value and id.")
+            raise ValueError("NumberVocabulary: sort the tokens by digit_group, value and id.")
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any) -> "NumberVocabulary":
-        """Read every token of a tokenizer, and keep those that write numbers.
+        """Select the number tokens of a tokenizer by reading every token.
 
-        A number token is made of ASCII digits, with points, commas and a sign between or around
-        them, and maybe a mark for the space in front: ``7``, ``015``, ``Ġ42``, ``▁3.``, ``-24``.
+        A number token has ASCII digits, optionally with points, commas and signs between or around
+        them, and optionally a space mark at the start: ``7``, ``015``, ``Ġ42``, ``▁3.``, ``-24``.
         Byte tokens (``<0x30>``), special tokens, words (``nan``), digits of other scripts and
-        tokens that mix digits with letters (``mp3``) are none.
+        tokens with digits and letters (``mp3``) are not number tokens.
 
         Args:
-            tokenizer: Anything with ``get_vocab() -> dict[str, int]``; ``all_special_ids`` is read
-                where there is one.
+            tokenizer: Any object with ``get_vocab() -> dict[str, int]``, and optionally
+                ``all_special_ids``.
 
         Raises:
-            ValueError: If one of the ten digits has no token of its own.
+            ValueError: If one of the ten digits is not a token.
         """
         vocabulary: dict[str, int] = tokenizer.get_vocab()
         missing = [digit for digit in "0123456789" if digit not in vocabulary]
@@ -82,14 +81,14 @@ class NumberVocabulary:
             raise ValueError(
                 f"tokenizer {_name(tokenizer)}: no token for the digit"
                 f"{'s' if len(missing) > 1 else ''} {', '.join(missing)}. Numeric losses read "
-                "numbers from tokens of digits: use a tokenizer that has them, or say with "
-                "NumberVocabulary.from_tokens which tokens are numbers."
+                "numbers from tokens of digits: use a tokenizer that has them, or list "
+                "the number tokens with NumberVocabulary.from_tokens."
             )
         joined = [token for token in vocabulary if token.startswith("##") and token[2:].isdigit()]
         if joined:
             raise ValueError(
-                f"tokenizer {_name(tokenizer)}: tokens like {joined[0]!r} (WordPiece) go on with "
-                "the word before them, which is not read: use the tokenizer of a generative model."
+                f"tokenizer {_name(tokenizer)}: tokens like {joined[0]!r} (WordPiece) continue "
+                "the previous word, which is unsupported: use the tokenizer of a generative model."
             )
         special = set(getattr(tokenizer, "all_special_ids", ()))
         tokens, spelling = [], {}
@@ -107,23 +106,23 @@ class NumberVocabulary:
     def from_tokens(
         cls, tokenizer: Any, tokens: Iterable[str] | Mapping[str, float]
     ) -> "NumberVocabulary":
-        """Take tokens that are numbers on their own, each a whole one: location tokens, words.
+        """Use tokens that are whole numbers, such as location tokens or words.
 
         Args:
-            tokenizer: Anything with ``get_vocab() -> dict[str, int]``.
-            tokens: What each token is worth; a list is worth 0, 1, 2 ... in its order, such as
-                ``[f"<loc{i:04d}>" for i in range(1024)]``. They share one softmax. Add digits with
-                ``NumberVocabulary.from_tokenizer(tokenizer) | ...``.
+            tokenizer: Any object with ``get_vocab() -> dict[str, int]``.
+            tokens: Mapping from tokens to values, or a list of tokens with the values 0, 1, 2 ...,
+                for example ``[f"<loc{i:04d}>" for i in range(1024)]``. They form one digit group.
+                Add digits with ``NumberVocabulary.from_tokenizer(tokenizer) | ...``.
 
         Raises:
-            ValueError: If the tokenizer lacks one of them.
+            ValueError: If a token is not in the tokenizer.
         """
         vocabulary: dict[str, int] = tokenizer.get_vocab()
         if not isinstance(tokens, Mapping):
             tokens = list(tokens)
             twice = [token for token in dict.fromkeys(tokens) if tokens.count(token) > 1]
             if twice:
-                raise ValueError(f"from_tokens: the token {twice[0]!r} stands in the list twice.")
+                raise ValueError(f"from_tokens: the token {twice[0]!r} is in the list twice.")
             tokens = {token: float(i) for i, token in enumerate(tokens)}
         missing = [token for token in tokens if token not in vocabulary]
         if missing:
@@ -132,17 +131,16 @@ class NumberVocabulary:
                 f"tokenizer {_name(tokenizer)}: no token {missing[0]!r}{more}. Add the tokens to "
                 "the tokenizer and the model first, or leave them out."
             )
-        alphabet = f"{next(iter(tokens), '')} ..."  # no piece has a space behind a digit
+        group = f"{next(iter(tokens), '')} ..."  # no group of digit tokens has this form
         found = [
-            NumberToken(vocabulary[token], float(value), alphabet)
-            for token, value in tokens.items()
+            NumberToken(vocabulary[token], float(value), group) for token, value in tokens.items()
         ]
         return cls(tuple(sorted(found, key=_order)))
 
     def __or__(self, other: "NumberVocabulary") -> "NumberVocabulary":
         """Return the number tokens of both.
 
-        A token that is a number on its own in either is one here, and not read as text.
+        A token that is a whole number in either vocabulary is a whole number in the result.
         """
         both = sorted((*self.tokens, *other.tokens), key=lambda token: not token.digits)
         tokens = {token.id: token for token in both}
@@ -153,7 +151,7 @@ class NumberVocabulary:
 
     @cached_property
     def classes(self) -> dict[int, int]:
-        """The class of each number token's id."""
+        """Class of each number token, by token id."""
         return {token.id: j for j, token in enumerate(self.tokens)}
 
     def __len__(self) -> int:
@@ -162,10 +160,10 @@ class NumberVocabulary:
 
 
 def _order(token: NumberToken) -> tuple[str, float, int]:
-    """Return what tokens are sorted by."""
-    return token.alphabet, token.value, token.id
+    """Return the sort key of a token."""
+    return token.digit_group, token.value, token.id
 
 
 def _name(tokenizer: Any) -> str:
-    """Return what a tokenizer is called, for errors."""
+    """Return the name of a tokenizer, for errors."""
     return getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__

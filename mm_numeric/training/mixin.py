@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mm_numeric.losses.normalization import Counts
-from mm_numeric.losses.number_metrics import named_figures
+from mm_numeric.losses.number_metrics import named_metrics
 from mm_numeric.losses.objective import Objective
 from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.spans import IGNORE_INDEX
@@ -175,7 +175,7 @@ class NumericLossMixin(_Trainer):
             logs.update({f"parts/{n}": m for n, m in zip(self._seen, means, strict=True)})
             self._seen = {}
         if "loss" in logs and self._figures is not None:
-            figures = named_figures(self.accelerator.reduce(self._figures, reduction="sum").cpu())
+            figures = named_metrics(self.accelerator.reduce(self._figures, reduction="sum").cpu())
             logs.update({f"numbers/{n}": s.mean.item() for n, s in figures.items() if s.items})
             self._figures = None
         super().log(logs, start_time)

@@ -125,7 +125,7 @@ def test_digits_of_one_place_compete_with_each_other(tmp_path):
     family = family_of("causal_lm", "regression_transformer")
     vocabulary = family.vocabulary()
     assert len(vocabulary) == 160
-    alphabets = {t.alphabet for t in vocabulary.tokens}
+    alphabets = {t.digit_group for t in vocabulary.tokens}
     assert len(alphabets) == 16
     collate = TrainingCollator(family, Sums(), vocabulary)
     batch = collate(examples_of(sums_config(tmp_path, "causal_lm")))

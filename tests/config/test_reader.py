@@ -222,7 +222,7 @@ def read_with_rows(override):
             "objective.terms=[{name: emd}, {name: edm}]",
             r"objective\.terms\.1\.name: there is no loss term 'edm'\. Did you mean 'emd'\?",
         ),
-        ("objective.terms=[{name: emd}, {name: emd}]", r"each term may stand once"),
+        ("objective.terms=[{name: emd}, {name: emd}]", r"terms must be different, and ce is"),
         (
             "objective.terms=[{name: emd, weight: -1}]",
             r"terms\.0: weight must be >= 0 and finite, not -1\.0",
@@ -242,7 +242,7 @@ def read_with_rows(override):
         ("objective.terms=[{name: emd, roles: [x]}]", r"terms\.0\.roles: expected settings as"),
         (
             "objective={digit_runs: true, terms: [{name: emd, roles: {x: 2}}]}",
-            r"objective: digit_runs reads numbers from label ids, which know no roles\.",
+            r"objective: digit_runs reads numbers from label ids, which have no roles;",
         ),
         (
             "objective={digit_runs: true, thousands_separators: true}",

@@ -205,9 +205,9 @@ def test_multi_digit_tokens_are_numbers_too(tmp_path, kind):
         targets[digits] = len(batch["spans"].target)
         tokens = [family.vocabulary().tokens[j] for j in batch["spans"].target.tolist()]
         if digits == "single":
-            assert {token.alphabet for token in tokens} == {"0"}
+            assert {token.digit_group for token in tokens} == {"0"}
         else:
-            assert len({token.alphabet for token in tokens}) > 1
+            assert len({token.digit_group for token in tokens}) > 1
     assert targets[None] < targets["single"] == sum(c.isdigit() for a in SUMS.values() for c in a)
 
 

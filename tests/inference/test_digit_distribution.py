@@ -85,7 +85,7 @@ def test_each_digit_is_asked_for_those_of_its_alphabet():
         there = [
             i
             for i, token in enumerate(vocabulary.tokens)
-            if token.alphabet == right.alphabet and len(token.digits) == 1
+            if token.digit_group == right.digit_group and len(token.digits) == 1
         ]
         for i, chance in zip(there, row[there].softmax(0).tolist(), strict=True):
             at = int(vocabulary.tokens[i].digits) - int(right.digits) + 9

@@ -477,7 +477,7 @@ def test_every_term_is_here():
 def test_the_alphabets():
     found = {}
     for token in VOCABULARY.tokens:
-        found.setdefault(token.alphabet, set()).add(token.id)
+        found.setdefault(token.digit_group, set()).add(token.id)
     expected = [{IDS[token] for token in members} for members in [*PIECES.values(), *OWN]]
     assert sorted(map(sorted, found.values())) == sorted(map(sorted, expected))
     for members in CLASSES.values():
@@ -579,7 +579,7 @@ def test_each_alphabet_of_a_batch_is_charged_as_if_it_were_alone(name, options):
     scores = 3 * torch.randn(len(ids), len(ids), generator=generator).double()
     text = torch.randn(len(ids), generator=generator).double()
     together = _charges(name, options, VOCABULARY, scores, text, target)
-    names = [token.alphabet for token in VOCABULARY.tokens]
+    names = [token.digit_group for token in VOCABULARY.tokens]
     for alphabet in set(names):
         members = [j for j, other in enumerate(names) if other == alphabet]
         if len(members) < 2:

@@ -69,5 +69,5 @@ def test_shapes_that_do_not_belong_together_are_refused():
                       (losses, hidden, weight[:, 1:])):  # fmt: skip
         with pytest.raises(ValueError, match=r"from_losses takes losses \[n\] and hidden states"):
             objective.from_losses(*arguments, spans)
-    with pytest.raises(ValueError, match=f"none of the {SIZE - 5} tokens of the head"):
+    with pytest.raises(ValueError, match=f"not one of the {SIZE - 5} tokens of the head"):
         objective.from_losses(losses, hidden, weight[:-5], spans, bias=bias)

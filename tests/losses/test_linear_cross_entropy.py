@@ -232,9 +232,9 @@ def test_shapes_that_do_not_belong_together_are_refused(hidden, labels, message)
 
 def test_a_head_of_another_tokenizer_and_a_label_outside_are_refused():
     labels = labels_of("12", "ab")
-    with pytest.raises(ValueError, match="is none of the 5 tokens of the head"):
+    with pytest.raises(ValueError, match="is not one of the 5 tokens of the head"):
         made("ce").from_hidden(torch.zeros(2, 2, WIDTH), torch.zeros(5, WIDTH), labels)
-    with pytest.raises(ValueError, match=f"the label {SIZE} is none of the {SIZE} tokens"):
+    with pytest.raises(ValueError, match=f"the label {SIZE} is not one of the {SIZE} tokens"):
         made("ce").from_hidden(
             torch.zeros(2, 2, WIDTH), torch.zeros(SIZE, WIDTH), torch.full_like(labels, SIZE)
         )

@@ -6,7 +6,7 @@ from reference_losses import read
 from tokens import SIZE, SPELLED, TOKENIZER, VOCABULARY, batch, labels_of, sure_logits
 
 from mm_numeric.answers import ROLES
-from mm_numeric.losses.number_metrics import FIGURES, named_figures
+from mm_numeric.losses.number_metrics import METRICS, named_metrics
 from mm_numeric.losses.objective import objective
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, TokenNumber
 from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
@@ -33,7 +33,7 @@ def slow(logits, labels):
 
 def found(result):
     """Return the mean and the count of each figure that has one."""
-    named = named_figures(result.figures)
+    named = named_metrics(result.figures)
     return {name: (s.mean.item(), s.items.item()) for name, s in named.items() if s.items}
 
 
@@ -111,4 +111,4 @@ def test_each_role_and_each_bin_in_its_own_unit():
     assert errors == pytest.approx(
         {"error/x": 400.0, "error/y": 0.0, "error/hour": 2.0, "error/minute": 8.0}, abs=1e-6
     )
-    assert [name.partition("/")[2] for name in FIGURES[1:]] == list(ROLES)
+    assert [name.partition("/")[2] for name in METRICS[1:]] == list(ROLES)

@@ -373,7 +373,7 @@ def test_rows_without_a_label_are_refused():
     """-100 would be read as an index from the end."""
     labels = torch.tensor([3, IGNORE_INDEX, 4])
     spans = NumberSpans.from_labels(labels_of("ab"), VOCABULARY)
-    with pytest.raises(ValueError, match="the label -100 is none of the 200 tokens"):
+    with pytest.raises(ValueError, match="the label -100 is not one of the 200 tokens"):
         objective("ce", VOCABULARY)(torch.zeros(3, 200), labels, spans)
 
 
@@ -401,8 +401,11 @@ def test_unknown_names_say_the_nearest():
         ({"reduction": "mean"}, "reduction is one of items, samples, not 'mean'"),
         ({"weight": -0.1}, "weight and ce_weight must be >= 0"),
         ({"ce_weight": -1}, "weight and ce_weight must be >= 0"),
-        ({"terms": (TermSpec(name="emd"), TermSpec(name="emd"))}, "each term may stand once"),
-        ({"terms": (TermSpec(name="ce"),)}, "ce is always there"),
+        (
+            {"terms": (TermSpec(name="emd"), TermSpec(name="emd"))},
+            "terms must be different, and ce is",
+        ),
+        ({"terms": (TermSpec(name="ce"),)}, "ce is always included"),
     ],
 )
 def test_changes_that_mean_nothing_are_refused(changes, message):

@@ -104,7 +104,7 @@ objective:
 
 @pytest.mark.parametrize("name", ["box_l1", "box_giou", "time"])
 def test_shapes_have_no_single_role(name):
-    with pytest.raises(ValueError, match=f"objective.terms, {name}: .* take roles out") as caught:
+    with pytest.raises(ValueError, match=f"objective.terms, {name}: .* remove roles") as caught:
         objective(ObjectiveSpec(terms=(TermSpec(name=name, roles={"x": 2}),)), VOCABULARY)
     assert "\n" not in str(caught.value)
 
@@ -137,10 +137,10 @@ def test_weights_are_finite(weight):
 def test_digit_runs_know_neither_roles_nor_shapes():
     """They are read from label ids: roles would weigh nothing, and boxes would cost nothing."""
     with pytest.raises(
-        ValueError, match="digit_runs reads numbers from label ids, which know no r"
+        ValueError, match="digit_runs reads numbers from label ids, which have no r"
     ):
         ObjectiveSpec(terms=(TermSpec(name="emd", roles={"x": 2}),), digit_runs=True)
-    with pytest.raises(ValueError, match=r"terms, time: digit_runs .* know no boxes and times"):
+    with pytest.raises(ValueError, match=r"terms, time: digit_runs .* have no boxes and times"):
         objective("ntil_published", VOCABULARY, terms=(TermSpec(name="time"),))
 
 

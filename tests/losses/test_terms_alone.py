@@ -111,27 +111,27 @@ def test_spans_of_other_labels_are_refused():
 )
 def test_label_ids_know_no_roles(term):
     whole = objective(ObjectiveSpec(terms=(term,)), VOCABULARY)
-    with pytest.raises(ValueError, match=f"the term {term.name} asks what each number stands for"):
+    with pytest.raises(ValueError, match=f"the term {term.name} needs the roles and groups"):
         whole(*batch(0))
     logits, labels = batch(0)
     whole(logits, labels, NumberSpans.from_labels(labels, VOCABULARY))  # the caller's own choice
 
 
 def test_mistakes_are_one_sentence():
-    with pytest.raises(ValueError, match=r"takes a NumberVocabulary, not a ToyTokenizer: Number"):
+    with pytest.raises(ValueError, match=r"takes a NumberVocabulary, not a ToyTokenizer: make"):
         objective("ce", TOKENIZER)
     with pytest.raises(ValueError, match=r"terms must be TermSpecs, such as .* not \('emd',\)"):
         objective("ce", VOCABULARY, terms=("emd",))
-    with pytest.raises(ValueError, match=r"no setting 'squash'.*one of its options: terms=\(TermS"):
+    with pytest.raises(ValueError, match=r"no setting 'squash'.*in its options: terms=\(TermS"):
         objective("ntl_was", VOCABULARY, squash=3.0)
     with pytest.raises(ValueError, match=r"labels must be \[b, t\], not \[3\]"):
         made("ce").spans(torch.zeros(3, dtype=torch.long))
-    with pytest.raises(ValueError, match="without terms leaves the numbers untrained"):
+    with pytest.raises(ValueError, match="without terms does not train the numbers"):
         objective("ce", VOCABULARY, ce_on="text")
-    with pytest.raises(ValueError, match="the token 'a' stands in the list twice"):
+    with pytest.raises(ValueError, match="the token 'a' is in the list twice"):
         NumberVocabulary.from_tokens(TOKENIZER, ["a", "b", "a"])
     pieces = {str(digit): digit for digit in range(10)} | {"##34": 10}
-    with pytest.raises(ValueError, match=r"tokens like '##34' \(WordPiece\) go on with the word"):
+    with pytest.raises(ValueError, match=r"tokens like '##34' \(WordPiece\) continue the previous word"):
         NumberVocabulary.from_tokenizer(ToyTokenizer(pieces))
 
 

@@ -123,7 +123,7 @@ TEXT = {  # tokens that only look like numbers, or are a piece of a number witho
 @each_tokenizer
 def test_how_many_tokens_of_each_shape_are_numbers(name):
     vocabulary = vocabulary_of(name)
-    assert Counter(token.alphabet for token in vocabulary.tokens) == counts(name)
+    assert Counter(token.digit_group for token in vocabulary.tokens) == counts(name)
     assert len(vocabulary) == sum(counts(name).values())
 
 
@@ -332,14 +332,14 @@ def sure_of(name, wanted, written, height=60.0):
     """
     vocabulary = vocabulary_of(name)
     labels, _ = encode(name, wanted)
-    of_digits = {(token.alphabet, token.digits): token.id for token in vocabulary.tokens}
+    of_digits = {(token.digit_group, token.digits): token.id for token in vocabulary.tokens}
     digits = "".join(c for c in written if c.isdigit())
     predicted = list(labels)
     for number in numbers_in_labels(labels, vocabulary):
         for position, target in zip(number.positions, number.targets, strict=True):
             token = vocabulary.tokens[target]
             here, digits = digits[: len(token.digits)], digits[len(token.digits) :]
-            predicted[position] = of_digits[token.alphabet, here]
+            predicted[position] = of_digits[token.digit_group, here]
     assert not digits
     certain = functional.one_hot(torch.tensor([predicted]), size_of(name))
     return torch.tensor([labels]), height * certain.double()

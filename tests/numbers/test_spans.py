@@ -177,10 +177,10 @@ def test_a_mark_that_is_not_a_number_is_refused(mark):
     ],
 )
 def test_a_digit_in_no_number_token_is_refused(offsets):
-    with pytest.raises(ValueError, match=r"'12:3': the digit '[12]' at character [01] is in no"):
+    with pytest.raises(ValueError, match=r"'12:3': the digit '[12]' at character [01] is not in"):
         marked("12:3", [Mark(0, 2)], offsets, TOKENIZER.ids("12:"))
 
 
 def test_a_digit_with_an_id_that_is_no_number_token_is_refused():
-    with pytest.raises(ValueError, match="the digit '2' at character 1 is in no number token"):
+    with pytest.raises(ValueError, match="the digit '2' at character 1 is not in a number token"):
         marked("12", [Mark(0, 2)], ids=TOKENIZER.ids("1x"))

@@ -14,7 +14,7 @@ def test_classes_are_in_order_of_value_whatever_the_ids():
     assert [token.id for token in VOCABULARY.tokens] == [SPELLED.index(d) for d in "0123456789"]
     assert [token.value for token in VOCABULARY.tokens] == list(range(10))
     assert len(VOCABULARY) == 10
-    assert {token.alphabet for token in VOCABULARY.tokens} == {"0"}
+    assert {token.digit_group for token in VOCABULARY.tokens} == {"0"}
 
 
 def test_the_tokenizer_is_left_as_it_was():
@@ -81,11 +81,11 @@ def test_tokens_of_several_digits_and_of_signs(token, value, alphabet, digits):
 def test_tables_that_no_softmax_can_run_over_are_refused():
     one, two = NumberToken(1, 0.0, "0", "0"), NumberToken(1, 1.0, "0", "1")
     for tokens in ((), (one,), (one, two)):
-        with pytest.raises(ValueError, match="at least two tokens, each with an id of its own"):
+        with pytest.raises(ValueError, match="at least two tokens with different ids"):
             NumberVocabulary(tokens)
     with pytest.raises(ValueError, match="must be finite"):
         NumberVocabulary((one, NumberToken(2, float("nan"), "0", "1")))
-    with pytest.raises(ValueError, match="sort the tokens by alphabet, value and id"):
+    with pytest.raises(ValueError, match="sort the tokens by digit_group, value and id"):
         NumberVocabulary((NumberToken(2, 1.0, "0", "1"), one))
 
 
@@ -156,7 +156,7 @@ def test_digits_and_location_tokens_together():
     )
     found = numbers_in_labels([92, DIGITS["7"], 91, DIGITS["1"], DIGITS["2"]], both)
     assert [number.value for number in found] == [-7, 1, 12]
-    assert len({token.alphabet for token in both.tokens}) == 2
+    assert len({token.digit_group for token in both.tokens}) == 2
 
 
 def test_tokens_of_your_own_share_no_alphabet_with_pieces_of_numbers():
@@ -168,9 +168,9 @@ def test_tokens_of_your_own_share_no_alphabet_with_pieces_of_numbers():
         NumberVocabulary.from_tokenizer(tokenizer) | of_hours,
         of_hours | NumberVocabulary.from_tokenizer(tokenizer),
     ):
-        assert [t.id for t in both.tokens if t.alphabet == "00"] == [124, 160]
-        (alphabet,) = {t.alphabet for t in both.tokens if not t.digits}
-        assert [t.id for t in both.tokens if t.alphabet == alphabet] == list(hours.values())
+        assert [t.id for t in both.tokens if t.digit_group == "00"] == [124, 160]
+        (alphabet,) = {t.digit_group for t in both.tokens if not t.digits}
+        assert [t.id for t in both.tokens if t.digit_group == alphabet] == list(hours.values())
 
 
 def test_a_token_of_your_own_is_no_longer_read_as_text():

@@ -1,1 +1,1 @@
-"""The numeric loss terms, one file for each kind."""
+"""Numeric loss terms."""

@@ -1,10 +1,10 @@
-"""How far boxes and times are off that are made of several numbers.
+"""Losses of boxes and times, which consist of several numbers.
 
 Axes    q boxes, r times, m numbers
 
-Every number is taken as the model expects it, ``sum_k 10 ** k E_p[digit]``: it has a gradient where
-a digit is surely wrong, and sees no spread. Which numbers make a box or a time is known from their
-roles and groups, which the task gives them; other numbers are not charged.
+Every number is its expected value, ``sum_k 10 ** k E_p[digit]``, which has a gradient for a
+confident wrong digit and ignores the spread of the distribution. The roles and groups that the task
+assigns define the numbers of a box or a time; all other numbers have no loss.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from mm_numeric.numbers.spans import NumberSpans
 
 
 def _of_boxes(numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor]:
-    """Return boxes as predicted and as wanted, each [q, 4] as x1, y1, x2, y2, with x1 <= x2."""
-    sign = spans.sign  # digits do not say it; a corner at -5 is not one at 5
+    """Return predicted and target boxes, each [q, 4] as x1, y1, x2, y2 with x1 <= x2, y1 <= y2."""
+    sign = spans.sign  # digits have no sign, and a corner at -5 is not a corner at 5
     both = ((sign * v)[spans.boxes] for v in ExpectedDigits().values(numbers, spans))
     predicted, wanted = (
         torch.cat([torch.minimum(b[:, :2], b[:, 2:]), torch.maximum(b[:, :2], b[:, 2:])], dim=1)
@@ -32,39 +32,39 @@ def _of_boxes(numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class BoxDistance:
-    """The mean of ``|x - x'| / scale`` over the four coordinates of a box.
+    """L1 distance of two boxes: the mean of ``|x - x'| / scale`` over the four coordinates.
 
     Attributes:
-        scale: What a coordinate is divided by: the largest one that the frame writes.
+        scale: Largest coordinate of the format, above 0.
     """
 
     per: ClassVar[Literal["box"]] = "box"
     scale: float = 1000.0
 
     def __post_init__(self) -> None:
-        """Refuse a scale that divides by zero."""
+        """Validate the fields."""
         if self.scale <= 0:
             raise ValueError(f"box_l1: scale must be > 0, not {self.scale}.")
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the charge of each box, [q]."""
+        """Return the loss of each box, [q]."""
         predicted, wanted = _of_boxes(numbers, spans)
         return (predicted - wanted).abs().mean(dim=1) / self.scale
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoxOverlap:
-    """``1 - GIoU``: 0 where the boxes are the same, up to 2 where they are far apart.
+    """``1 - GIoU``: 0 for equal boxes, up to 2 for boxes that are far apart.
 
-    GIoU is IoU minus the share of the smallest box around both that neither covers (arXiv
-    1902.09630); unlike IoU it has a gradient where the boxes do not meet. A predicted box whose
-    corners are in the wrong order is read with them in order.
+    GIoU (arXiv 1902.09630) is IoU minus the share of the smallest enclosing box that neither box
+    covers; unlike IoU it has a gradient for boxes that do not overlap. The corners of a predicted
+    box are sorted first.
     """
 
     per: ClassVar[Literal["box"]] = "box"
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the charge of each box, [q]."""
+        """Return the loss of each box, [q]."""
         predicted, wanted = _of_boxes(numbers, spans)
         low, high = (pick(predicted, wanted) for pick in (torch.maximum, torch.minimum))
         shared = _area(low[:, :2], high[:, 2:])
@@ -74,10 +74,9 @@ class BoxOverlap:
 
 
 def _area(corner: Tensor, opposite: Tensor) -> Tensor:
-    """Return the area between corners [q, 2], 0 where they are in the wrong order.
+    """Return the area between corners [q, 2]; 0 if they are in the wrong order.
 
-    A hair is added to each side, so that boxes that are points or lines can be told apart: theirs
-    would be 0 / 0.
+    A small constant is added to each side: the IoU of two boxes without area would be 0 / 0.
     """
     sides = opposite - corner
     return (sides + torch.finfo(sides.dtype).eps ** 0.5).clamp(min=0).prod(dim=1)
@@ -85,15 +84,15 @@ def _area(corner: Tensor, opposite: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeDistance:
-    """The way round the dial between two times, over half a dial: 0 the same, 1 six hours off.
+    """Circular distance of two times on a 12-hour dial, divided by six hours: from 0 to 1.
 
-    12:59 for 1:00 is one minute off, though every digit is another.
+    12:59 and 1:00 are one minute apart, although all their digits differ.
     """
 
     per: ClassVar[Literal["time"]] = "time"
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the charge of each time, [r]."""
+        """Return the loss of each time, [r]."""
         predicted, wanted = (
             60 * values[spans.times[:, 0]] + values[spans.times[:, 1]]
             for values in ExpectedDigits().values(numbers, spans)

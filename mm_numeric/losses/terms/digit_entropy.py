@@ -1,4 +1,4 @@
-"""Cross-entropies of the number tokens, weighted by place.
+"""Entropy losses of the number tokens, weighted by digit place.
 
 Axes    k number tokens, c classes
 """
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from mm_numeric.losses.place_weights import (
+    check_place_weights,
     place_weights,
     places_from_right,
-    refuse_places,
     sum_by_number,
 )
 from mm_numeric.losses.term import NumberLogits, one_hot
@@ -21,15 +21,15 @@ from mm_numeric.numbers.spans import NumberSpans
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceWeightedCrossEntropy:
-    """``-w log P_y`` at the number tokens, with the mean of w over each number 1: ``digit_ce``.
+    """``digit_ce``: ``-w log P_y`` at the number tokens; the mean of w over each number is 1.
 
-    The trivial baseline of a numeric loss: cross-entropy that cares more for the first digits. It
-    stands in for cross-entropy at the number tokens, so use it with ``ce_on: text``. In nats.
+    A simple baseline: cross-entropy with larger weights for the first digits, in nats. It replaces
+    cross-entropy at the number tokens, so use it with ``ce_on: text``.
 
     Attributes:
-        places: How w grows with the number of digits to the right of the token's last one, as in
-            ``emd_exp``.
-        growth: How fast.
+        places: Growth of w with the number k of digits to the right of the token's last digit:
+            ``exponential``, ``linear``, ``powers`` or ``none``, as in ``PlaceWeightedDistance``.
+        growth: Growth per digit, above 0.
     """
 
     per: ClassVar[Literal["row"]] = "row"
@@ -37,11 +37,11 @@ class PlaceWeightedCrossEntropy:
     growth: float = 1.2
 
     def __post_init__(self) -> None:
-        """Refuse a growth that turns weights negative or off."""
-        refuse_places("digit_ce", self.places, self.growth)
+        """Validate the fields."""
+        check_place_weights("digit_ce", self.places, self.growth)
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the charge of each number token, [k]."""
+        """Return the loss of each number token, [k]."""
         weights = place_weights(places_from_right(spans), self.places, self.growth)
         share = weights / sum_by_number(weights, spans)[spans.number]
         tokens = sum_by_number(torch.ones_like(weights), spans)[spans.number]
@@ -51,30 +51,31 @@ class PlaceWeightedCrossEntropy:
 
 @dataclass(frozen=True, kw_only=True)
 class DigitEntropy:
-    """``w mean_j p_j BCE(sigmoid(z_j), [j = y])``: DEL, each class asked yes or no (2605.20369).
+    """DEL (arXiv 2605.20369): ``w mean_j p_j BCE(sigmoid(z_j), [j = y])``, in nats.
 
-    p is over the number tokens and takes part in the gradient, z are the raw logits. Beside
-    cross-entropy at a weight of 0.01. In nats.
+    A binary cross-entropy per class, weighted by the probability of the class; p is the softmax
+    over the number tokens and takes part in the gradient, z are the logits. The preset ``del`` adds
+    it to cross-entropy with the weight 0.01.
 
     Attributes:
-        place_weights: Multiply by w, as the published code has it: ``2 (k + 1)`` for the digit at
-            10 ** k in front of the point (units 2, tens 4), and ``1.02 ** -(m + 1)`` for the m-th
-            behind it. 1 otherwise.
+        place_weights: Use the weights w of the published code: ``2 (k + 1)`` for the digit at
+            10 ** k before the decimal point (units 2, tens 4), and ``1.02 ** -(m + 1)`` for the
+            m-th digit after it. Otherwise w is 1.
     """
 
     per: ClassVar[Literal["token"]] = "token"
     place_weights: bool = True
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the charge of each number token, [k]."""
+        """Return the loss of each number token, [k]."""
         logits, count = numbers.logits, len(numbers.values)
         wanted = one_hot(spans.target, count).to(logits)
-        asked = torch.nn.functional.binary_cross_entropy_with_logits(
+        binary = torch.nn.functional.binary_cross_entropy_with_logits(
             logits, wanted, reduction="none"
         )
         classes = count if numbers.present is None else numbers.present.sum(dim=-1)
-        charges = (numbers.chances * asked).sum(dim=-1) / classes
+        losses = (numbers.probs * binary).sum(dim=-1) / classes
         if not self.place_weights:
-            return charges
-        place = spans.place.to(charges)
-        return charges * torch.where(place < 0, 1.02 ** (place - 1), 2 * (place.clamp(min=0) + 1))
+            return losses
+        place = spans.place.to(losses)
+        return losses * torch.where(place < 0, 1.02 ** (place - 1), 2 * (place.clamp(min=0) + 1))

@@ -1,13 +1,13 @@
-"""Expected distance between the number token predicted and the one wanted.
+"""Expected distance between the predicted and the target number token.
 
 Axes    k number tokens, c classes, w digits of the longest token
 Units   distances are in token value: 0 to 9 when the number tokens are digits
 
 EMD (arXiv 2505.13077, digit index) and NTL-WAS (arXiv 2411.02083, equation 4, token value) are the
 same quantity on digits; their presets differ in how it is added to cross-entropy. On tokens of
-several digits NTL-WAS is by value (015 for 115 is off by 100), EMD by digit (off by 1 in the first
-of three digits): its sum over a number does not depend on how the digits are grouped into tokens.
-The mean is over tokens in both.
+several digits NTL-WAS uses the value of the token (015 and 115 differ by 100) and EMD each digit
+(they differ by 1 in the first of three digits), so that its sum over a number does not depend on
+how the digits are grouped into tokens. Both are means over tokens.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mm_numeric.losses.place_weights import place_weights, places_from_right, refuse_places
+from mm_numeric.losses.place_weights import check_place_weights, place_weights, places_from_right
 from mm_numeric.losses.term import NumberClasses, NumberLogits, one_hot
 from mm_numeric.losses.terms.soft_targets import spread_target
 from mm_numeric.numbers.spans import NumberSpans
@@ -29,22 +29,22 @@ COSTS = ("absolute", "modular", "log")
 class ExpectedDistance:
     """``sum_j p_j |v_j - v_y|``, the Wasserstein-1 distance to the label; p is over number tokens.
 
-    Cross-entropy charges 9-for-8 and 1-for-8 the same; this charges 1 and 7.
+    If the label is 8, cross-entropy is the same for a prediction of 9 or 1; this loss is 1 and 7.
 
     Attributes:
-        cost: What a wrong token costs in place of ``|v_j - v_y|``. ``modular``: the way round a
-            circle on which the largest value is as far from the smallest one as the nearest two
-            values are apart (23 is next to 0 when the tokens are hours, 270 next to 0 when they are
-            0, 90, 180, 270). ``log``: ``|s(v_j) - s(v_y)|``, ``s(v) = sign(v) log(1 + |v|)``.
-            Or a matrix [c, c] of your own: a row for each label, a column for each prediction, in
-            the order of the vocabulary; 0 on the diagonal.
-        reweigh: Charge ``m d + 1.01 d_max (1 - m)``, where m is the probability of the tokens of
-            the label's alphabet together: text in place of a digit then costs more than the worst
-            digit. Off in the paper, on by default in the ntloss package.
-        squash: How much more the farthest wrong token costs than the nearest one; at least 1. None
-            charges the distance itself, which on digits is 9. With s the cost of a wrong token is
-            ``1 + (d - d_min) (s - 1) / (d_max - d_min)``; 1 charges ``1 - p_y``. For vocabularies
-            with large values; ``squash_factor`` in the ntloss package.
+        cost: Cost of a wrong token. ``absolute``: ``|v_j - v_y|``. ``modular``: the distance on a
+            circle on which the largest and the smallest value are as far apart as the two nearest
+            values (23 is next to 0 if the tokens are hours; 270 is next to 0 if they are 0, 90,
+            180, 270). ``log``: ``|s(v_j) - s(v_y)|`` with ``s(v) = sign(v) log(1 + |v|)``. Or a
+            matrix [c, c] with a row per label and a column per prediction, in the order of the
+            vocabulary, and 0 on the diagonal.
+        reweigh: Use ``m d + 1.01 d_max (1 - m)``, where m is the total probability of the label's
+            digit group: text in place of a digit then costs more than the worst digit. False in the
+            paper, True by default in the ntloss package.
+        squash: Ratio s of the largest to the smallest cost of a wrong token, at least 1; for
+            vocabularies with large values (``squash_factor`` in the ntloss package). The cost is
+            ``1 + (d - d_min) (s - 1) / (d_max - d_min)``; with s = 1 the loss is ``1 - p_y``. None:
+            the distance itself, whose ratio is 9 on digits.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -54,7 +54,7 @@ class ExpectedDistance:
     squash: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what would reward mistakes."""
+        """Validate the fields."""
         if self.squash is not None and self.squash < 1:
             raise ValueError(f"ntl_was: squash must be >= 1, not {self.squash}.")
         if isinstance(self.cost, str):
@@ -71,28 +71,30 @@ class ExpectedDistance:
                     f"diagonal; its row {i} has {len(row)} of {len(self.cost)} numbers: "
                     f"{list(row)!r:.60}."
                 )
-        # Made once: a thousand rows of Python numbers take a tenth of a second.
+        # Converted once: a list of a thousand rows takes a tenth of a second.
         object.__setattr__(self, "_table", torch.tensor([list(row) for row in self.cost]))
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the charge of each number token, [k].
+        """Return the loss of each number token, [k].
 
         Raises:
-            ValueError: If the cost matrix is for another number of classes.
+            ValueError: If the cost matrix and the vocabulary have different sizes.
         """
         values = numbers.values
         if self.cost == "absolute" and self.squash is None:
-            cost = (values - values[spans.target][:, None]).abs()  # no [c, c], which may be large
+            cost = (
+                values - values[spans.target][:, None]
+            ).abs()  # without a matrix [c, c], which may be large
             worst = numbers.classes.reach[spans.target]
         else:
             matrix = self._matrix(numbers.classes)
             cost = matrix[spans.target]
             worst = _largest(matrix, numbers.classes)[spans.target]
-        expected = (numbers.chances * cost).sum(dim=-1)
+        expected = (numbers.probs * cost).sum(dim=-1)
         return reweighed(expected, worst, numbers) if self.reweigh else expected
 
     def _matrix(self, classes: NumberClasses) -> Tensor:
-        """Return what each class costs where another is wanted, [c, c]."""
+        """Return the cost of each class (column) for each label (row), [c, c]."""
         values = classes.values
         if self.cost == "log":
             values = values.sign() * values.abs().log1p()
@@ -112,7 +114,7 @@ class ExpectedDistance:
 
 
 def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return the largest cost within the alphabet of each class, [c]."""
+    """Return the largest cost within the digit group of each class, [c]."""
     if classes.same is None:
         return cost.max().expand(len(cost))
     of_row = cost.masked_fill(~classes.same, -torch.inf).amax(dim=1)
@@ -120,20 +122,20 @@ def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
 
 
 def _apart(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return which classes of one alphabet are of different values, [c, c]."""
+    """Return True where two classes of a digit group have different values, [c, c]."""
     return cost > 0 if classes.same is None else (cost > 0) & classes.same
 
 
 def _nearest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return the smallest cost of another value within the alphabet of each class, [c]."""
+    """Return the smallest nonzero cost within the digit group of each class, [c]."""
     return -_largest(-cost.masked_fill(~_apart(cost, classes), torch.inf), classes)
 
 
 def _squashed(cost: Tensor, classes: NumberClasses, squash: float) -> Tensor:
-    """Map the costs of different values, [c, c], linearly to 1 ... ``squash``."""
+    """Map nonzero costs, [c, c], linearly to the range from 1 to ``squash``."""
     nearest = _nearest(cost, classes)[:, None]
     span = _largest(cost, classes)[:, None] - nearest
-    # Where all wrong values are equally far (as 0 and 1 alone) there is nothing to map: 1.
+    # If all wrong values have the same distance (only 0 and 1, for example), the cost is 1.
     slope = (squash - 1) / span.where(span > 0, 1)
     return (1 + (cost - nearest) * slope).where(_apart(cost, classes), 0)
 
@@ -142,24 +144,24 @@ def _squashed(cost: Tensor, classes: NumberClasses, squash: float) -> Tensor:
 class CumulativeDistance:
     """``sum_i |CDF_p(v_i) - CDF_q(v_i)| (v_{i+1} - v_i)`` over the sorted values: Wasserstein-1.
 
-    Equal to ``ExpectedDistance`` where all of q is on the label; this form (arXiv 2411.02083) also
-    takes a target that is spread. In token value, 0 where p is q.
+    This form (arXiv 2411.02083) also accepts a target q that is not one-hot; for a one-hot target
+    it equals ``ExpectedDistance``. In units of the token value; 0 if p equals q.
 
     Attributes:
-        sigma: Standard deviation of the target around the label, in token value: the target of
-            Gaussian cross-entropy, ``q_j ~ exp(-((v_j - v_y) / sigma) ** 2 / 2)``. 0 is the label.
+        sigma: Standard deviation of the target around the label in units of the token value, at
+            least 0: ``q_j ~ exp(-((v_j - v_y) / sigma) ** 2 / 2)``. 0: a one-hot target.
     """
 
     per: ClassVar[Literal["token"]] = "token"
     sigma: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse a spread that there cannot be."""
+        """Validate the fields."""
         if self.sigma < 0:
             raise ValueError(f"ntl_was_cdf: sigma must be >= 0, not {self.sigma}.")
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the charge of each number token, [k]."""
+        """Return the loss of each number token, [k]."""
         if self.sigma:
             wanted = spread_target(numbers, spans.target, 2 * self.sigma**2)
         else:
@@ -169,42 +171,42 @@ class CumulativeDistance:
 
 
 def cumulative_difference(numbers: NumberLogits, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where the cumulative distributions of prediction and target differ.
+    """Return the difference of the cumulative distributions of prediction and target.
 
     Args:
-        numbers: The prediction, and what each class is worth.
-        wanted: [k, c] the target distribution.
+        numbers: The prediction.
+        wanted: [k, c] target distribution.
 
     Returns:
-        [k, c - 1] predicted minus wanted behind each class but the last, 0 outside the alphabet of
-        the label, and [c - 1] the gaps to the next value.
+        [k, c - 1] prediction minus target after each class but the last, 0 outside the digit
+        group of the label, and [c - 1] gaps between neighbouring values.
     """
-    difference = (numbers.chances - wanted).cumsum(dim=-1)[:, :-1]
+    difference = (numbers.probs - wanted).cumsum(dim=-1)[:, :-1]
     if numbers.present is not None:
-        # What is left of a rounded sum must not be multiplied by the gaps of other alphabets.
+        # Rounding errors must not be multiplied by the gaps between digit groups.
         inside = numbers.present[:, :-1] & numbers.present[:, 1:]
         difference = difference.where(inside, 0)
     return difference, numbers.values.diff()
 
 
-def reweighed(charges: Tensor, worst: Tensor, numbers: NumberLogits) -> Tensor:
-    """Mix charges [k] with 1.01 times the worst one, by how much probability is on text."""
+def reweighed(losses: Tensor, worst: Tensor, numbers: NumberLogits) -> Tensor:
+    """Return ``m * losses + 1.01 * worst * (1 - m)``, [k], with m the mass of the digit group."""
     mass = (numbers.logits.logsumexp(dim=-1) - numbers.log_normaliser).exp()
-    return mass * charges + 1.01 * worst * (1 - mass)
+    return mass * losses + 1.01 * worst * (1 - mass)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceWeightedDistance:
-    """The expected distance of each digit, times a weight that grows from the number's right end.
+    """Expected distance of each digit, times a weight that grows with the digit place.
 
-    A token of several digits is charged for each of them. A token that is a number on its own
-    counts as one digit, and its distance is that of the values.
+    A token of several digits has the sum over its digits. A token that is a whole number counts as
+    one digit, and its distance is the difference of the values.
 
     Attributes:
-        places: How the weight of a digit grows with the number k of digits to its right.
+        places: Growth of a digit's weight with the number k of digits to its right.
             ``exponential``: ``growth ** k``. ``linear``: ``1 + (growth - 1) k``. ``powers``:
             ``10 ** k``. ``none``: 1, which is EMD.
-        growth: 1 + sigma of the paper; 1.2 makes each digit weigh 20 % more than the next.
+        growth: 1 + sigma of the paper; with 1.2 each digit weighs 20 % more than the next one.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -212,27 +214,27 @@ class PlaceWeightedDistance:
     growth: float = 1.2
 
     def __post_init__(self) -> None:
-        """Refuse a growth that turns weights negative or off."""
-        refuse_places("emd_exp", self.places, self.growth)
+        """Validate the fields."""
+        check_place_weights("emd_exp", self.places, self.growth)
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the charge of each number token, [k]."""
-        digits, chances = numbers.classes.digits, numbers.chances
+        """Return the loss of each number token, [k]."""
+        digits, probs = numbers.classes.digits, numbers.probs
         from_right = places_from_right(spans)
-        charges = numbers.logits.new_zeros(len(numbers.logits))
+        losses = numbers.logits.new_zeros(len(numbers.logits))
         for i in range(digits.shape[1]):
             miss = (digits[:, i] - digits[spans.target, i][:, None]).abs()
             weights = place_weights(from_right + i, self.places, self.growth)
-            charges = charges + (chances * miss).sum(dim=-1) * weights.to(charges)
-        return charges
+            losses = losses + (probs * miss).sum(dim=-1) * weights.to(losses)
+        return losses
 
 
 @dataclass(frozen=True, kw_only=True)
 class DigitDistance:
-    """EMD: the expected distance of each digit, ``sum_j p_j |d_j - d_y|``; see the module."""
+    """EMD (arXiv 2505.13077): the expected distance of each digit, ``sum_j p_j |d_j - d_y|``."""
 
     per: ClassVar[Literal["token"]] = "token"
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the charge of each number token, [k]."""
+        """Return the loss of each number token, [k]."""
         return PlaceWeightedDistance(places="none")(numbers, spans)

@@ -1,11 +1,11 @@
-"""Distance of the expected value of the number token to the one wanted: the NTL-MSE family.
+"""Distance between the expected value of a number token and its label: the NTL-MSE family.
 
 Axes    k number tokens, c classes
-Units   token value for ``ntl_mae``, its square for ``ntl_mse`` and near 0 for ``ntl_huber``
+Units   token value for ``ntl_mae``, its square for ``ntl_mse``, both for ``ntl_huber``
 
-Source: NTL, arXiv 2411.02083; class NTLossDotProduct of the ntloss package, to 1e-6. The
-expected value hides a spread: half the chance on 0 and half on 8 is a perfect 4. ``ntl_was`` and
-the terms in ``proper`` see the difference.
+Source: NTL, arXiv 2411.02083. Agrees with the class NTLossDotProduct of the ntloss package to 1e-6.
+The expected value ignores the spread: probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the
+label 4. ``ntl_was`` and the terms in ``proper_scores`` do not have this problem.
 """
 
 from dataclasses import dataclass
@@ -21,27 +21,27 @@ from mm_numeric.numbers.spans import NumberSpans
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedValue:
-    """What the three terms share: ``sum_j p_j v_j - v_y``, with p over the number tokens.
+    """Base class: a cost of the error ``sum_j p_j v_j - v_y``, with p over the digit group.
 
     Attributes:
-        reweigh: Charge ``m d + 1.01 d_max (1 - m)``, where m is the probability of the tokens of
-            the label's alphabet together and d_max the largest charge between two of them. Off in
-            the paper, on by default in the ntloss package.
+        reweigh: Use ``m d + 1.01 d_max (1 - m)``, where m is the total probability of the label's
+            digit group and d_max the largest cost between two of its values. False in the paper,
+            True by default in the ntloss package.
     """
 
     per: ClassVar[Literal["token"]] = "token"
     reweigh: bool = False
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the charge of each number token, [k]."""
+        """Return the loss of each number token, [k]."""
         values = numbers.values
-        charges = self.charge(numbers.chances @ values - values[spans.target])
+        losses = self.cost(numbers.probs @ values - values[spans.target])
         if not self.reweigh:
-            return charges
-        return reweighed(charges, self.charge(numbers.classes.reach[spans.target]), numbers)
+            return losses
+        return reweighed(losses, self.cost(numbers.classes.reach[spans.target]), numbers)
 
-    def charge(self, miss: Tensor) -> Tensor:
-        """Return what an expected value that is off by so much costs."""
+    def cost(self, error: Tensor) -> Tensor:
+        """Return the cost of an error, elementwise."""
         raise NotImplementedError
 
 
@@ -49,18 +49,18 @@ class ExpectedValue:
 class SquaredError(ExpectedValue):
     """``(sum_j p_j v_j - v_y) ** 2``."""
 
-    def charge(self, miss: Tensor) -> Tensor:
+    def cost(self, error: Tensor) -> Tensor:
         """Return the square."""
-        return miss.square()
+        return error.square()
 
 
 @dataclass(frozen=True, kw_only=True)
 class AbsoluteError(ExpectedValue):
-    """``|sum_j p_j v_j - v_y|``; never more than ``ntl_was``."""
+    """``|sum_j p_j v_j - v_y|``, at most the loss of ``ntl_was``."""
 
-    def charge(self, miss: Tensor) -> Tensor:
+    def cost(self, error: Tensor) -> Tensor:
         """Return the absolute value."""
-        return miss.abs()
+        return error.abs()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,18 +68,18 @@ class HuberError(ExpectedValue):
     """``d ** 2 / 2`` up to ``|d| = delta``, and ``delta (|d| - delta / 2)`` beyond.
 
     Attributes:
-        delta: Where the square ends, in token value; 1 in torch's ``huber_loss``.
+        delta: Largest error with a quadratic cost, in units of the token value, above 0.
     """
 
     delta: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse a delta that leaves nothing to charge."""
+        """Validate the fields."""
         if self.delta <= 0:
             raise ValueError(f"ntl_huber: delta must be > 0, not {self.delta}.")
 
-    def charge(self, miss: Tensor) -> Tensor:
+    def cost(self, error: Tensor) -> Tensor:
         """Return the Huber loss."""
         return torch.nn.functional.huber_loss(
-            miss, torch.zeros_like(miss), reduction="none", delta=self.delta
+            error, torch.zeros_like(error), reduction="none", delta=self.delta
         )
