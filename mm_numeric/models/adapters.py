@@ -1,10 +1,9 @@
-"""LoRA and DoRA: adapters put on the linear layers of parts, saved, read back and merged.
+"""LoRA and DoRA adapters: added to the linear layers of modules, saved, loaded and merged.
 
-What is saved of a model with adapters is what was trained and no more:
+Only what was trained is saved of a model with adapters:
 
-adapter_config.json, adapter_model.safetensors    as PEFT writes them, with where the model is that
-                                                  they belong on
-trained.safetensors                               the parts that were trained as they are, if any
+adapter_config.json, adapter_model.safetensors    in PEFT's format, with the name of the base model
+trained.safetensors                               modules that were trained in full, if any
 config.json                                       of the model
 """
 
@@ -27,7 +26,7 @@ from mm_numeric.compat import ADAPTED_MODEL, is_adapter, is_partitioned, origina
 from mm_numeric.config.modules import ADAPTED, MODULE_NAMES, TRAINED, LoraSettings
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
-from mm_numeric.models.parameter_groups import ModelParts
+from mm_numeric.models.parameter_groups import ModelModules
 
 ADAPTER, SETTINGS, TRAINED_WEIGHTS = (
     "adapter_model.safetensors",
@@ -37,40 +36,41 @@ ADAPTER, SETTINGS, TRAINED_WEIGHTS = (
 
 
 def has_adapters(source: str) -> bool:
-    """Say whether a folder holds adapters, and not a whole model."""
+    """Return True if a folder holds adapters instead of a whole model."""
     return Path(source, SETTINGS).is_file()
 
 
 def add_adapters(
-    model: Any, parts: ModelParts, lora: LoraSettings | None, base: str, revision: str
+    model: Any, modules: ModelModules, lora: LoraSettings | None, base: str, revision: str
 ) -> Any:
-    """Put adapters on the parts that get some.
+    """Add adapters to the modules that are adapted.
 
     Args:
-        model: As it was loaded; adapters that it already has go on, if they are the same.
-        parts: What is done with each part.
-        lora: What adapters are like; None for none.
-        base: Where the model is without them, and in which revision: kept beside adapters.
-        revision: See ``base``.
+        model: The loaded model. Adapters that it already has are trained further.
+        modules: The settings of each module.
+        lora: The settings of the adapters; None for no adapters.
+        base: Hub name or folder of the model without adapters; saved with the adapters.
+        revision: Revision of ``base``.
 
     Raises:
-        ValueError: If a part has no linear layers, or the model has other adapters.
+        ValueError: If an adapted module has no linear layers, or the model has other adapters.
     """
     if isinstance(model, PeftModel):
-        _refuse_others(model, lora, parts, base)
+        _require_same_adapters(model, lora, modules, base)
         return model
     if lora is None:
         return model
-    wanted = _lora_config(model, parts, lora)
+    wanted = _lora_config(model, modules, lora)
     wanted.base_model_name_or_path, wanted.revision = base, revision
     return get_peft_model(model, wanted)
 
 
 def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftModel:
-    """Load the model that a folder's adapters belong on, and put them on it.
+    """Load the base model of a folder's adapters, and the adapters into it.
 
     Raises:
-        ValueError: If the model or an adapter cannot be loaded, or is not what was saved.
+        ValueError: If the base model or an adapter cannot be loaded, or has other weights than
+            those that were saved.
     """
     config = LoraConfig.from_pretrained(source)
     base, revision = str(config.base_model_name_or_path), config.revision or "main"
@@ -78,23 +78,23 @@ def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftMode
         model = family.load_model(base, replace(settings, revision=revision))
     except OSError as error:
         raise ValueError(
-            f"model.name: the adapters in {source} belong on the model in {base!r}, which cannot "
-            f"be loaded ({str(error).strip().partition(chr(10))[0]}); put it back, or correct "
+            f"model.name: the adapters in {source} belong to the model in {base!r}, which cannot "
+            f"be loaded ({str(error).strip().partition(chr(10))[0]}); restore it, or correct "
             f"base_model_name_or_path in {Path(source, SETTINGS)}."
         ) from error
-    config.inference_mode = False  # as it is saved, nothing could be trained on
+    config.inference_mode = False  # the saved value would freeze the adapters
     adapted = get_peft_model(model, config)
     read_adapted(adapted, Path(source))
     return adapted
 
 
 def save_adapted(model: PeftModel, folder: Path, state: dict[str, Tensor] | None = None) -> None:
-    """Save what was trained of a model with adapters.
+    """Save the trained weights of a model with adapters.
 
     Args:
-        model: The model; its ``requires_grad`` says what was trained.
-        folder: Where to.
-        state: Its weights, where they had to be gathered from several ranks.
+        model: The model; parameters with ``requires_grad`` were trained.
+        folder: The output folder.
+        state: The state dict, if it was gathered from several ranks.
     """
     state = model.state_dict() if state is None else state
     adapters = get_peft_model_state_dict(model, state_dict=state, save_embedding_layers=False)
@@ -103,7 +103,7 @@ def save_adapted(model: PeftModel, folder: Path, state: dict[str, Tensor] | None
     config.inference_mode = True
     config.save_pretrained(str(folder))
     config.inference_mode = False
-    own = _trained_whole(model)
+    own = _trained_parameters(model)
     if own:
         weights = {name.removeprefix(ADAPTED_MODEL): state[name] for name in own}
         _write(weights, folder / TRAINED_WEIGHTS)
@@ -111,47 +111,43 @@ def save_adapted(model: PeftModel, folder: Path, state: dict[str, Tensor] | None
 
 
 def read_adapted(model: PeftModel, folder: Path) -> None:
-    """Read what ``save_adapted`` wrote into a model that has such adapters, every weight.
+    """Load all weights that ``save_adapted`` wrote into a model with the same adapters.
 
     Raises:
-        ValueError: If a weight is missing, one too many, or of another shape.
+        ValueError: If a weight is missing, unknown, or of another shape.
     """
     adapters = _read(folder / ADAPTER)
     own = {name.removeprefix(ADAPTED_MODEL): p for name, p in model.named_parameters()}
-    trained = {name.removeprefix(ADAPTED_MODEL) for name in _trained_whole(model)}
+    trained = {name.removeprefix(ADAPTED_MODEL) for name in _trained_parameters(model)}
     whole = {}
     if trained or (folder / TRAINED_WEIGHTS).is_file():
         whole = _read(folder / TRAINED_WEIGHTS)
     changed = [p for n, p in own.items() if n in trained or n in whole or is_adapter(n)]
     with gathered_parameters(changed), torch.no_grad():
         wanted = get_peft_model_state_dict(model, save_embedding_layers=False)
-        _refuse_gaps(adapters, wanted, folder / ADAPTER)
+        _require_same_weights(adapters, wanted, folder / ADAPTER)
         known = trained | (whole.keys() & own.keys())
-        _refuse_gaps(whole, {name: own[name] for name in known}, folder / TRAINED_WEIGHTS)
+        _require_same_weights(whole, {name: own[name] for name in known}, folder / TRAINED_WEIGHTS)
         set_peft_model_state_dict(model, adapters)
         for name, value in whole.items():
             own[name].copy_(value)
-            own[name].requires_grad_()  # says what was trained; see _refuse_others
+            own[name].requires_grad_()  # marks it as trained; see _require_same_adapters
 
 
 def saved_parameters(model: PeftModel) -> list[Tensor]:
-    """Return what ``save_adapted`` saves: adapters, and what is trained beside them."""
-    whole = set(_trained_whole(model))
+    """Return the parameters that ``save_adapted`` saves: adapters and fully trained modules."""
+    whole = set(_trained_parameters(model))
     return [p for n, p in model.named_parameters() if n in whole or is_adapter(n)]
 
 
 def merged(model: Any) -> Any:
-    """Return a model whose adapters have become part of its weights, in the weights' own dtype."""
+    """Merge adapters into the weights, which keep their dtype."""
     return model.merge_and_unload() if isinstance(model, PeftModel) else model
 
 
-def _lora_config(model: Any, parts: ModelParts, lora: LoraSettings) -> LoraConfig:
-    """Return the adapters of a model in PEFT's words.
-
-    Raises:
-        ValueError: If a part has no linear layers.
-    """
-    targets = adapted_layers(model, parts)
+def _lora_config(model: Any, modules: ModelModules, lora: LoraSettings) -> LoraConfig:
+    """Return PEFT's settings for the adapters of a model."""
+    targets = adapted_layers(model, modules)
     return LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
@@ -162,46 +158,46 @@ def _lora_config(model: Any, parts: ModelParts, lora: LoraSettings) -> LoraConfi
     )
 
 
-def adapted_layers(model: nn.Module, parts: ModelParts) -> list[str]:
+def adapted_layers(model: nn.Module, modules: ModelModules) -> list[str]:
     """Return the full names of the layers that get adapters.
 
-    In the language model those that the family names; of the embeddings their tables; elsewhere
-    every linear layer.
+    In the language model these are the family's ``lora_targets``, in the embeddings the embedding
+    tables, and in other modules all linear layers.
 
     Raises:
-        ValueError: If a part has none, or one whose tensor stands in two places.
+        ValueError: If an adapted module has no such layer, or one with a tied weight.
     """
     found: dict[str, str] = {}
-    for name, module in model.named_modules():
-        own = name.removesuffix(".base_layer")  # where there are adapters already
-        if is_adapter(name) or not isinstance(module, nn.Linear | Conv1D | nn.Embedding):
+    for name, layer in model.named_modules():
+        own = name.removesuffix(".base_layer")  # the name of a layer that is already adapted
+        if is_adapter(name) or not isinstance(layer, nn.Linear | Conv1D | nn.Embedding):
             continue
-        part = parts.part(f"{own}.weight")
-        named = part != "language" or re.fullmatch(parts.family.lora_targets, own)
-        is_table = isinstance(module, nn.Embedding)
-        if parts.settings.of(part).how == ADAPTED and named and is_table == (part == "embeddings"):
-            found[own] = part
-    for part in MODULE_NAMES:
-        if parts.settings.of(part).how == ADAPTED and part not in found.values():
+        module = modules.module_of(f"{own}.weight")
+        if modules.settings.of(module).how != ADAPTED:
+            continue
+        is_target = module != "language" or re.fullmatch(modules.family.lora_targets, own)
+        if is_target and isinstance(layer, nn.Embedding) == (module == "embeddings"):
+            found[own] = module
+    for module in MODULE_NAMES:
+        if modules.settings.of(module).how == ADAPTED and module not in found.values():
             raise ValueError(
-                f"{parts.where}, modules.{part}: it is adapted, but this model has no layer that "
-                "LoRA supports in it; make it trained or frozen."
+                f"{modules.where}, modules.{module}: it is adapted, but this model has no layer "
+                "that LoRA supports in it; make it trained or frozen."
             )
-    places = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
-    for name, part in found.items():
-        layer = model.get_submodule(name)
-        if places[id(original_layer(layer).weight)] > 1:
+    uses = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    for name, module in found.items():
+        if uses[id(original_layer(model.get_submodule(name)).weight)] > 1:
             raise ValueError(
-                f"{parts.where}, modules.{part}: {name} is adapted, and its tensor is used "
-                "elsewhere in this model too; make the part trained or frozen."
+                f"{modules.where}, modules.{module}: {name} is adapted, and its tensor is used "
+                "elsewhere in this model too; make the module trained or frozen."
             )
     return list(found)
 
 
-def _refuse_others(
-    model: PeftModel, lora: LoraSettings | None, parts: ModelParts, source: str
+def _require_same_adapters(
+    model: PeftModel, lora: LoraSettings | None, modules: ModelModules, source: str
 ) -> None:
-    """Refuse to go on from adapters with other ones, or without the parts trained beside them."""
+    """Require that training continues with the saved adapters and fully trained modules."""
     saved = model.peft_config["default"]
     theirs = {
         "rank": saved.r,
@@ -212,47 +208,46 @@ def _refuse_others(
     }
     ours: dict[str, Any] = {"layers": []}
     if lora is not None:
-        ours = {**asdict(lora), "layers": sorted(adapted_layers(model.get_base_model(), parts))}
+        ours = {**asdict(lora), "layers": sorted(adapted_layers(model.get_base_model(), modules))}
     differs = [name for name in theirs if theirs[name] != ours.get(name)]
-    whole = {parts.part(name) for name in _trained_whole(model)}
-    frozen = [
-        part for part in MODULE_NAMES if part in whole and parts.settings.of(part).how != TRAINED
-    ]
+    whole = {modules.module_of(name) for name in _trained_parameters(model)}
+    kept = {name for name in MODULE_NAMES if modules.settings.of(name).how == TRAINED}
+    frozen = [name for name in MODULE_NAMES if name in whole - kept]
     if differs or frozen:
         what = f"adapters with other {differs[0]}" if differs else f"a trained {frozen[0]}"
         raise ValueError(
-            f"{parts.where}, model.name: {source} holds {what}; go on with the same parts and "
-            "lora, or make a whole model of its run with `mm-numeric export` and start from that."
+            f"{modules.where}, model.name: {source} holds {what}; continue with the same modules "
+            "and lora, or export its run to a whole model with `mm-numeric export` and start there."
         )
 
 
-def _trained_whole(model: PeftModel) -> list[str]:
-    """Return the names of the parameters that are trained themselves, beside adapters."""
+def _trained_parameters(model: PeftModel) -> list[str]:
+    """Return the names of trained parameters that are not adapters."""
     return [n for n, p in model.named_parameters() if p.requires_grad and not is_adapter(n)]
 
 
-def _refuse_gaps(found: dict[str, Tensor], wanted: dict[str, Any], where: Path) -> None:
+def _require_same_weights(found: dict[str, Tensor], wanted: dict[str, Any], where: Path) -> None:
     shapes = {name: tuple(value.shape) for name, value in wanted.items()}
     theirs = {name: tuple(value.shape) for name, value in found.items()}
     wrong = sorted(n for n in shapes.keys() | theirs.keys() if shapes.get(n) != theirs.get(n))
     if wrong:
         name = wrong[0]
         raise ValueError(
-            f"{where}: {len(wrong)} weights are not those of this model and its parts; {name} is "
+            f"{where}: {len(wrong)} weights are not those of this model and its modules; {name} is "
             f"{theirs.get(name, 'missing')} there and {shapes.get(name, 'missing')} here."
         )
 
 
 @contextmanager
 def gathered_parameters(parameters: list[Tensor]) -> Iterator[None]:
-    """Put parameters together that ZeRO-3 has cut up, and cut them up again behind."""
-    pieces = [parameter for parameter in parameters if is_partitioned(parameter)]
-    if not pieces:
+    """Gather parameters that ZeRO-3 has partitioned, and partition them again on exit."""
+    partitioned = [parameter for parameter in parameters if is_partitioned(parameter)]
+    if not partitioned:
         yield
         return
     from deepspeed.runtime.zero import GatheredParameters
 
-    with GatheredParameters(pieces, modifier_rank=0):
+    with GatheredParameters(partitioned, modifier_rank=0):
         yield
 
 

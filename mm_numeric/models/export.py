@@ -1,4 +1,4 @@
-"""A finished run in, a folder that stands alone out: weights, processor, frame and model card."""
+"""Export the model of a finished run: weights, tokenizer, image processor, frame and model card."""
 
 import json
 import shutil
@@ -21,24 +21,24 @@ CARD = "README.md"
 
 
 def export(run: Path, out: Path) -> None:
-    """Write the model of a run as one that is loaded without mm-numeric.
+    """Save the model of a run so that it can be loaded without mm-numeric.
 
-    Adapters become part of the weights, which keep their dtype; a model that was quantised for
-    training is merged into the weights that it was quantised from.
+    Adapters are merged into the weights, which keep their dtype. If the model was quantised for
+    training, they are merged into the weights before quantisation.
 
     Args:
         run: The folder of a finished run.
-        out: A folder that does not exist yet.
+        out: The output folder, which must not exist.
 
     Raises:
-        ValueError: If the run is not finished, or the folder exists; or if it is of a baseline.
+        ValueError: If the run is not finished, the model is of a baseline, or ``out`` exists.
     """
     quiet_unless_terminal()
     config = read_run(run)
     if config.model.baseline is not None:
         name = read_baseline(config.model.baseline, f"{run}, model.baseline").name
         raise ValueError(
-            f"{run}: a model of {name} cannot be exported, for transformers has no class that "
+            f"{run}: a model of {name} cannot be exported, because transformers has no class that "
             "reads its numbers; predict with the run itself."
         )
     if out.exists():
@@ -68,21 +68,21 @@ def model_card(
     results: dict[str, Any] | None,
     folder: str,
 ) -> str:
-    """Say in Markdown what a model was trained to do, how well it does it, and how it is loaded.
+    """Return the model card in Markdown: loading, task, prompt, frame, training and metrics.
 
     Args:
-        config: Of its run.
-        family: With the frame.
-        model: The model, whole.
-        facts: What run.json holds.
-        results: What results.json holds; None where the run was not scored.
-        folder: What the model's folder is called.
+        config: The config of the run.
+        family: The model's family.
+        model: The model, with merged adapters.
+        facts: The content of run.json.
+        results: The content of results.json; None if the run was not scored.
+        folder: Name of the model's folder.
     """
     whole = config.to_dict()
     frame = "None: the model reads text alone."
     if family.takes_images:
         fields = {"resize": _set(family.resize), "coordinates": _set(family.coordinates)}
-        frame = f"How images are seen, and places in them written:\n\n{_yaml(fields)}"
+        frame = f"Image resizing and coordinate format:\n\n{_yaml(fields)}"
     head = {"library_name": "transformers", "tags": ["mm-numeric", config.task_name]}
     if "/" in config.model.name and not Path(config.model.name).exists():
         head["base_model"] = config.model.name
@@ -109,7 +109,7 @@ def model_card(
 
 
 def _loading(family: Family, model: Any, folder: str) -> str:
-    """Return the code that loads a model."""
+    """Return the section with the code that loads the model."""
     kind = type(model)
     autos = ["AutoImageProcessor"] * family.takes_images + ["AutoTokenizer"]
     text = f"Weights are {str(model.dtype).removeprefix('torch.')}."
@@ -120,7 +120,7 @@ def _loading(family: Family, model: Any, folder: str) -> str:
         imports += f"\nfrom {kind.__module__} import {kind.__name__}\n"
         text += (
             f" Loading needs mm-numeric (`pip install mm-numeric`): transformers has no class for "
-            f"{family.name}, and the one that its config.json leads to would leave weights out."
+            f"{family.name}, and the class that its config.json names would leave weights out."
         )
     lines = [f'model = {kind.__name__}.from_pretrained("{folder}")']
     lines += [f'tokenizer = AutoTokenizer.from_pretrained("{folder}")']
@@ -131,15 +131,15 @@ def _loading(family: Family, model: Any, folder: str) -> str:
 
 
 def _prompt(config: Config, family: Family) -> str:
-    """Return what the model is asked, as it reads it."""
+    """Return the section with the model's prompt."""
     question = str(config.task.options().get("prompt", "{question}"))
     ids = family.question(question, int(family.takes_images))
-    said = "One image token stands for those of the image.\n\n" if family.takes_images else ""
-    return f"{said}```\n{family.tokenizer.decode(ids)}\n```"
+    note = "One image token stands for all tokens of the image.\n\n" if family.takes_images else ""
+    return f"{note}```\n{family.tokenizer.decode(ids)}\n```"
 
 
 def _metrics(results: dict[str, Any] | None) -> str:
-    """Return what a run scored as a table."""
+    """Return the section with the metrics of the run as a table."""
     if results is None:
         return "Not scored: `mm-numeric predict` and `mm-numeric score` before `export` do."
     lines = ["| metric | value | 95 % interval |", "|---|---|---|"]
@@ -150,15 +150,15 @@ def _metrics(results: dict[str, Any] | None) -> str:
         )
         lines.append(f"| {name} | {value} | {low} to {high} |")
     failed = sum(results["failures"].values())
-    return "\n".join([*lines, "", f"{results['rows']} rows, {failed} answers could not be read."])
+    return "\n".join([*lines, "", f"{results['rows']} rows, {failed} answers could not be parsed."])
 
 
 def _yaml(value: dict[str, Any]) -> str:
-    """Return settings as a block of YAML."""
+    """Format settings as a YAML code block."""
     plain = json.loads(json.dumps(value))
     return f"```yaml\n{yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)}```"
 
 
 def _set(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that are set."""
+    """Return the fields of a dataclass that are not None."""
     return {name: own for name, own in asdict(value).items() if own is not None}

@@ -1,4 +1,4 @@
-"""The model of a config: where its weights are, and how it is loaded with all that it needs."""
+"""Load the family and the model of a config."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +20,9 @@ TINY = "tiny"
 
 
 def device_type() -> str:
-    """Return where models run: the accelerator, or ``cpu``.
+    """Return the device type that models run on: the accelerator's, or ``cpu``.
 
-    Apple's MPS has no float64, which whole numbers are summed in; the CPU takes its place.
+    Apple's MPS is not used, because it has no float64, which sums over whole numbers need.
     """
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or accelerator.type == "mps" or not torch.accelerator.is_available():
@@ -31,7 +31,7 @@ def device_type() -> str:
 
 
 def model_source(config: Config, folder: Path) -> str:
-    """Return where the weights are: ``model.name``, or the tiny model, made in the run folder."""
+    """Return ``model.name``, or the folder of the tiny model, which is created in ``folder``."""
     if config.model.name != TINY:
         return config.model.name
     source = folder / "init"
@@ -44,18 +44,18 @@ def model_source(config: Config, folder: Path) -> str:
 
 
 def load_family(config: Config, source: str) -> Family:
-    """Load the tokenizer and the image processor of a checkpoint."""
+    """Load the tokenizer and the image processor of a checkpoint as a family."""
     cls = choose(config.model.family, FAMILIES, "family", f"{config.title}, model.family")
     if config.model.baseline is not None:
         cls = with_baseline(cls, config.model.baseline, f"{config.title}, model.baseline")
-    with _one_sentence(config, source):
+    with _short_errors(config, source):
         family: Family = cls.load(source, config.model)
         return family
 
 
 def load_model(config: Config, family: Family, source: str) -> Any:
-    """Load the weights of a config's model; where a folder holds adapters, on what they are for."""
-    with _one_sentence(config, source):
+    """Load the weights of a config's model, with the base model if ``source`` holds adapters."""
+    with _short_errors(config, source):
         if has_adapters(source):
             model = load_adapted(family, source, config.model)
         else:
@@ -71,8 +71,8 @@ def quiet_unless_terminal() -> None:
 
 
 @contextmanager
-def _one_sentence(config: Config, source: str) -> Iterator[None]:
-    """Turn what from_pretrained raises for a wrong name into one sentence."""
+def _short_errors(config: Config, source: str) -> Iterator[None]:
+    """Replace the errors of ``from_pretrained`` for a wrong name with one sentence."""
     try:
         yield
     except (OSError, ImportError, KeyError) as error:
@@ -81,11 +81,11 @@ def _one_sentence(config: Config, source: str) -> Iterator[None]:
             f"{config.title}, model.name: {source!r} cannot be loaded ({first}). Give a hub name, "
             f"a folder with a checkpoint, or {TINY!r}."
         ) from error
-    except RuntimeError as error:  # under ZeRO-3 alone; elsewhere the family refuses it
+    except RuntimeError as error:  # only under ZeRO-3; otherwise load_weights reports it
         lines = [line.strip() for line in str(error).splitlines() if "size mismatch" in line]
         if not lines:
             raise
         raise ValueError(
             f"{config.title}, model.name: {source!r} has weights of another shape ({lines[0]}); "
-            "give the folder of a complete checkpoint."
+            "set the folder of a complete checkpoint."
         ) from error

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from mm_numeric.config.modules import FROZEN, MODULE_NAMES
-from mm_numeric.models.parameter_groups import _SEEING, ModelParts
+from mm_numeric.models.parameter_groups import VISION_MODULES, ModelModules
 
 
 class GradientCheck(TrainerCallback):
@@ -20,7 +20,7 @@ class GradientCheck(TrainerCallback):
     whose rows are all left out says nothing.
     """
 
-    def __init__(self, parts: ModelParts) -> None:
+    def __init__(self, parts: ModelModules) -> None:
         """Check the parts of a model."""
         self.parts = parts
         self._hooks = ExitStack()
@@ -32,7 +32,7 @@ class GradientCheck(TrainerCallback):
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
         """Look out for images, and under DeepSpeed for gradients: it keeps them to itself."""
-        present = {self.parts.part(name) for name, _ in model.named_parameters()}
+        present = {self.parts.module_of(name) for name, _ in model.named_parameters()}
         frozen = {part for part in present if self.parts.settings.of(part).how == FROZEN}
         self._waiting = [part for part in MODULE_NAMES if part in present - frozen]
         hook = model.register_forward_pre_hook(self._look_at_batch, with_kwargs=True)
@@ -63,7 +63,7 @@ class GradientCheck(TrainerCallback):
             torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)
         *found, image, answer = flags.tolist()
         missing = [part for part, seen in zip(self._waiting, found, strict=True) if not seen]
-        without = [part for part in missing if image or part not in _SEEING]
+        without = [part for part in missing if image or part not in VISION_MODULES]
         if without and answer:
             how = self.parts.settings.of(without[0]).how
             raise ValueError(
@@ -97,4 +97,4 @@ class GradientCheck(TrainerCallback):
     def _trained(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
-                yield self.parts.part(name), parameter
+                yield self.parts.module_of(name), parameter

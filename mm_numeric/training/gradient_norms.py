@@ -15,7 +15,7 @@ from transformers import TrainerState, TrainingArguments
 
 from mm_numeric.compat import before_deepspeed_step, deepspeed_loss_scale, zero2_gradient
 from mm_numeric.config.modules import MODULE_NAMES
-from mm_numeric.models.parameter_groups import ModelParts
+from mm_numeric.models.parameter_groups import ModelModules
 
 
 def is_logged(step: int, args: TrainingArguments, state: TrainerState) -> bool:
@@ -31,7 +31,7 @@ def is_logged(step: int, args: TrainingArguments, state: TrainerState) -> bool:
 class GradientNorms:
     """Measures the gradient of a step between its backward pass and its clipping."""
 
-    def __init__(self, parts: ModelParts, accelerator: Any) -> None:
+    def __init__(self, parts: ModelModules, accelerator: Any) -> None:
         """Measure by these parts."""
         self.parts, self.accelerator = parts, accelerator
         self._found: dict[str, float] = {}
@@ -86,7 +86,7 @@ class GradientNorms:
     ) -> None:
         """Add up squares by part, over ranks where each holds a piece."""
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-        names = [self.parts.part(name) for name, _ in trained]
+        names = [self.parts.module_of(name) for name, _ in trained]
         present = [part for part in MODULE_NAMES if part in names]
         sums = torch.zeros(len(present), dtype=torch.float64, device=self.accelerator.device)
         for part, (_, parameter) in zip(names, trained, strict=True):

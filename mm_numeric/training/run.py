@@ -30,7 +30,7 @@ from mm_numeric.models.loading import (
     model_source,
     quiet_unless_terminal,
 )
-from mm_numeric.models.parameter_groups import ModelParts, table_text
+from mm_numeric.models.parameter_groups import ModelModules, table_text
 from mm_numeric.run_folder import (
     FINISHED,
     LOG,
@@ -157,7 +157,7 @@ def make_trainer(
     collator = replace(make_collator(config, family), add_dummy_image_row=mixed)
     objective = family.objective(config.objective.spec, collator.vocabulary)
     family.fit(config.task, known)
-    parts = ModelParts(family, config.modules, args.learning_rate, config.title)
+    parts = ModelModules(family, config.modules, args.learning_rate, config.title)
     transformers.set_seed(args.seed)
     model = load_model(config, family, source)
     parts.check(model)

@@ -20,7 +20,7 @@ from mm_numeric.models.adapters import (
     save_adapted,
     saved_parameters,
 )
-from mm_numeric.models.parameter_groups import ModelParts
+from mm_numeric.models.parameter_groups import ModelModules
 from mm_numeric.training.deepspeed import whole_models
 from mm_numeric.training.errors import damaged_as_ours, full_disk_as_ours, own_sentence
 from mm_numeric.training.gradient_norms import GradientNorms, is_logged
@@ -50,7 +50,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
     lengths: Sequence[int] = ()
     """How many tokens each row has, where they are grouped by it."""
 
-    def __init__(self, *args: Any, parts: ModelParts | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, parts: ModelModules | None = None, **kwargs: Any) -> None:
         """Take what the trainer takes, and which part each parameter is in.
 
         Raises:
@@ -68,7 +68,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         self.norms = None if parts is None else GradientNorms(parts, self.accelerator)
         plugin = self.args.deepspeed_plugin
         if parts is not None and plugin is not None and "optimizer" in plugin.deepspeed_config:
-            parts.refuse_rates("the `optimizer` of trainer.deepspeed")
+            parts.reject_learning_rates("the `optimizer` of trainer.deepspeed")
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train, and time it."""
@@ -92,7 +92,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
             except ImportError as error:
                 raise ValueError(f"{optim}: {error}") from error
             if not isinstance(kind, type) or _OWN_GROUPS & options.keys():
-                self.parts.refuse_rates(optim)
+                self.parts.reject_learning_rates(optim)
             else:
                 decayed = set(self.get_decay_parameter_names(trained))
                 groups = self.parts.groups(trained, decayed, self.args.weight_decay)

@@ -10,13 +10,13 @@ from tiny_models import TINY, small_config, tiny_checkpoint, tiny_family, tiny_m
 
 from mm_numeric.config.modules import ModulesConfig, ModuleSettings, read_modules
 from mm_numeric.families.t5 import T5
-from mm_numeric.models.parameter_groups import ModelParts, table_text
+from mm_numeric.models.parameter_groups import ModelModules, table_text
 from mm_numeric.training.gradient_check import GradientCheck
 from mm_numeric.training.run import make_trainer, train, training_arguments
 
 
 def parts_of(**settings):
-    return ModelParts(tiny_family(), read_modules(settings, "test, modules"), 1e-3, "test")
+    return ModelModules(tiny_family(), read_modules(settings, "test, modules"), 1e-3, "test")
 
 
 def changed(config) -> set[str]:
@@ -30,7 +30,7 @@ def changed(config) -> set[str]:
     for name in before:
         start = name.partition(".")[0] + "."
         if not torch.equal(before[name], after[name]):
-            found.add(parts_of().part(prefix.get(start, start) + name.removeprefix(start)))
+            found.add(parts_of().module_of(prefix.get(start, start) + name.removeprefix(start)))
     return found
 
 
@@ -77,10 +77,10 @@ def test_each_part_has_its_rate_and_weight_decay_is_as_the_trainer_s(tmp_path):
         for parameter in group["params"]:
             name = names[id(parameter)]
             seen.add(name)
-            part = trainer.parts.part(name)
+            part = trainer.parts.module_of(name)
             assert group["lr"] == (1e-5 if part == "vision" else 1e-3)
             assert group["weight_decay"] == (0.1 if name in decayed else 0)
-    assert seen == {n for n in names.values() if trainer.parts.part(n) != "projector"}
+    assert seen == {n for n in names.values() if trainer.parts.module_of(n) != "projector"}
 
 
 def test_one_tensor_is_not_treated_in_two_ways():
@@ -120,12 +120,12 @@ def test_settings_that_cannot_be_are_one_sentence(tmp_path):
     every = (
         "{vision: frozen, projector: frozen, language: frozen, embeddings: frozen, head: frozen}"
     )
-    with pytest.raises(ValueError, match="modules: every part is frozen"):
+    with pytest.raises(ValueError, match="modules: every module is frozen"):
         train(small_config(tmp_path, f"modules={every}", "trainer.max_steps=1"))
     with pytest.raises(
-        ValueError, match=r"modules\.vision: T5 has no such part, only language, emb"
+        ValueError, match=r"modules\.vision: T5 has no such module, only language, emb"
     ):
-        ModelParts(object.__new__(T5), ModulesConfig(vision=ModuleSettings()), 1e-3, "test")
+        ModelModules(object.__new__(T5), ModulesConfig(vision=ModuleSettings()), 1e-3, "test")
     config = small_config(
         tmp_path, "modules.vision.learning_rate=1.0e-5", "trainer.optim=galore_adamw"
     )

@@ -93,7 +93,9 @@ def test_what_is_trained_on_adapters_goes_on_with_them(tmp_path):
         )
     ):
         other = a_config(tmp_path / f"c{number}", *steps, source, change)
-        with pytest.raises(ValueError, match=rf"model\.name: .* holds {said}; go on with the same"):
+        with pytest.raises(
+            ValueError, match=rf"model\.name: .* holds {said}; continue with the same"
+        ):
             train(other)
     whole = small_config(tmp_path / "d", *steps, source)
     with pytest.raises(ValueError, match=r"holds adapters with other rank; .*mm-numeric export"):
@@ -106,7 +108,7 @@ def test_adapters_without_the_model_they_belong_on_are_one_sentence(tmp_path):
     train(config)
     shutil.rmtree(tmp_path / "base")
     folder = str(config.output_dir / "model")
-    with pytest.raises(ValueError, match=r"belong on the model in '.*base', which cannot be loade"):
+    with pytest.raises(ValueError, match=r"belong to the model in '.*base', which cannot be loade"):
         load_model(config, load_family(config, folder), folder)
 
 
