@@ -1,0 +1,253 @@
+"""The contract of tasks/base.py, kept by every shipped task and by one in a user's module."""
+
+import json
+import sys
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+
+import pytest
+import thermometer
+import yaml
+from clock_reports import compare_folder, written
+from rows_of_tasks import ROWS, written_rows
+
+from mm_numeric import cli
+from mm_numeric.answers import Unreadable
+from mm_numeric.config.data import DataSource
+from mm_numeric.config.reader import config_from_dict
+from mm_numeric.data.examples import load_examples
+from mm_numeric.evaluation.check_data.check import check_data
+from mm_numeric.evaluation.check_data.text import report_text
+from mm_numeric.evaluation.metrics.base import Scorer
+from mm_numeric.evaluation.score import score, scorer_of
+from mm_numeric.geometry.coordinates import Coordinates
+from mm_numeric.geometry.frames import Frame, Resize
+from mm_numeric.registry import REPORT_SECTIONS, TASKS, choose
+from mm_numeric.tasks.base import BaseTask, Task, task_class
+
+EVERY = [*TASKS, thermometer.NAME]
+CHAPTERS = {
+    "clock": ("clock",), "grounding": ("shapes",), "text_detection": ("shapes",),
+    "mathvista": (), "multirc": (), thermometer.NAME: ("numbers", f"{thermometer.MODULE}:sections"),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def module_of_a_user(tmp_path, monkeypatch):
+    thermometer.install(tmp_path, monkeypatch)
+    yield
+    sys.modules.pop(thermometer.MODULE, None)
+
+
+def task_of(name):
+    return task_class(name, "test")()
+
+
+def source_of(name, folder, count=4):
+    if task_of(name).render_settings is not None:
+        return {"render": count, "seed": 3}
+    return {"path": str(written_rows(name if name in ROWS else "mathematics", folder, count))}
+
+
+def raw_config(name, folder, **changes):
+    source = source_of(name, folder)
+    return {
+        "task": name,
+        "data": {"train": source, "test": source, "cache": str(folder / "cache")},
+        "model": {"name": "tiny", "dtype": "float32"},
+        "trainer": {"output_dir": str(folder / "run")},
+        "predict": {"max_new_tokens": 400},
+        **changes,
+    }
+
+
+def examples_of(name, folder):
+    source = DataSource(**source_of(name, folder))
+    return load_examples(task_of(name), source, folder / "cache", training=True)
+
+
+def frame_of(example):
+    size = example.size_px or (64, 60)
+    return Frame(*size, Resize(kind="none").view(*size), Coordinates(decimals=3))
+
+
+def predictions_of(name, folder):
+    task, lines = task_of(name), []
+    for example in examples_of(name, folder):
+        frame = frame_of(example)
+        reads_by = {option: task.options()[option] for option in task.reads_by}
+        lines.append(
+            {
+                "id": example.id,
+                "task": name,
+                "task_options": reads_by,
+                "text": task.format(example.answer, frame).text,
+                "target": task.record(example.answer),
+                "frame": frame.to_dict(),
+                **({"buckets": dict(example.buckets)} if example.buckets else {}),
+            }
+        )
+    file = folder / "predictions.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return file
+
+
+def test_the_base_class_has_every_member_and_no_option():
+    members = {name for name in {**vars(Task), **Task.__annotations__} if name[0] != "_"}
+    assert members == {name for name in vars(BaseTask) if name[0] != "_"}
+    assert fields(BaseTask) == ()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_members_are_of_their_types(name):
+    task = task_of(name)
+    assert isinstance(task, BaseTask)
+    assert type(task.version) is int
+    assert task.version >= 1
+    assert isinstance(task.describe(), str)
+    assert task.options() == asdict(task)
+    assert set(task.reads_by) <= set(task.options())
+    assert "{" not in task.describe()
+    assert all(isinstance(category, str) for category in task.categories)
+    json.dumps(task.render_settings)
+    yaml.safe_dump(json.loads(json.dumps(task.options())))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_report_sections_are_functions(name):
+    names = task_class(name, "test").report_sections
+    assert names == CHAPTERS.get(name, ("numbers",))
+    assert all(callable(choose(n, REPORT_SECTIONS, "report section", "test")) for n in names)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_answer_survives_its_text_and_its_record(name, tmp_path):
+    task, examples = task_of(name), examples_of(name, tmp_path)
+    assert len(examples) >= 4
+    for example in examples:
+        frame = frame_of(example)
+        written_answer = task.format(example.answer, frame)
+        for mark in written_answer.marks:
+            assert any(c.isdigit() for c in written_answer.text[mark.start : mark.end])
+        parsed = task.parse(written_answer.text, frame)
+        assert not isinstance(parsed, Unreadable)
+        recorded = task.recorded(json.loads(json.dumps(task.record(example.answer))))
+        assert recorded == example.answer
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_right_answers_score_as_right(name, tmp_path):
+    example = examples_of(name, tmp_path)[0]
+    scorer = scorer_of(task_of(name), name, example.answer, "test")
+    assert isinstance(scorer, Scorer)
+    scores = score(predictions_of(name, tmp_path))
+    headline = scores.scorer.metrics[0]
+    assert scores.metrics()[headline.name]["value"] == (1 if headline.unit == "%" else 0)
+    results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert (results["task"], results["task_version"]) == (name, task_of(name).version)
+    assert scores.failures == {}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_rows_are_rendered_by_category_or_not_at_all(name, tmp_path):
+    task = task_of(name)
+    if task.render_settings is None:
+        with pytest.raises(ValueError, match=r"^data\.render: the task \w+ cannot render; give a"):
+            load_examples(task, DataSource(render=2), tmp_path, training=False)
+        return
+    source = DataSource(render=4, categories=task.categories)
+    examples = load_examples(task, source, tmp_path, training=False)
+    found = [example.buckets.get("category") for example in examples]
+    assert found == ([*task.categories] * 2 if task.categories else [None] * 4)
+    if not task.categories:
+        with pytest.raises(ValueError, match=r"^data\.categories: the rows of \w+ have none; "):
+            load_examples(task, replace(source, categories=("a",)), tmp_path, training=False)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_config_is_checked_and_read_back(name, tmp_path, capsys):
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump(raw_config(name, tmp_path)), encoding="utf-8")
+    assert cli.main(["check", str(file)]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    config = config_from_dict(printed, where="mine.yaml", title="mine")
+    assert printed["task"]["name"] == config.task_name == name
+    assert config.task == task_of(name)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_check_data_finds_nothing_to_fix(name, tmp_path):
+    report = check_data(config_from_dict(raw_config(name, tmp_path), where="test", title="test"))
+    assert report_text(report).splitlines()[-1] == "ready", report_text(report)
+    headline = report.checkups[1].scorer.metrics[0]
+    assert report.checkups[1].ceiling[headline.name] == pytest.approx(
+        1 if headline.unit == "%" else 0, abs=0.05
+    )
+
+
+def test_a_baseline_measures_the_answers_of_a_task_of_a_user(tmp_path):
+    rows = [{"id": str(i), "degrees": str(i), "category": "cold"} for i in range(4)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    model = {"name": "tiny", "family": "causal_lm", "dtype": "float32", "baseline": "xval"}
+    changes = {"model": model, "data": {"train": {"path": str(file)}, "test": {"path": str(file)}}}
+    config = config_from_dict(
+        raw_config(thermometer.NAME, tmp_path, **changes), where="test", title="test"
+    )
+    report = check_data(config)
+    assert report.ready, report_text(report)
+    assert report.family.fitted
+
+
+def test_a_report_has_the_chapters_of_a_task_of_a_user(tmp_path):
+    folder = tmp_path / "compared"
+    summary = compare_folder(folder) | {"task": thermometer.NAME}
+    score(predictions_of(thermometer.NAME, tmp_path))
+    rows = (tmp_path / "scores.jsonl").read_text(encoding="utf-8")
+    for file in folder.glob("*/run*/scores.jsonl"):
+        file.write_text(rows, encoding="utf-8")
+    page, twin = written(folder, summary)
+    for text in ("16 readings of 2 objectives.", "Degrees", "How far off"):
+        assert text in page
+        assert text in twin
+
+
+def test_a_report_is_written_without_the_module_of_its_task(tmp_path):
+    summary = compare_folder(tmp_path / "compared") | {"task": "module_of_nobody:Thermometer"}
+    with pytest.warns(UserWarning, match=r"module_of_nobody.* chapters of the task are left out"):
+        page, _ = written(tmp_path / "compared", summary)
+    assert "Every metric" in page
+
+
+BASE = "from dataclasses import dataclass\nfrom mm_numeric.tasks.base import BaseTask\n"
+REST = (
+    "categories, describe, examples, format, options, parse, reads_by, record, recorded, render, "
+    "render_settings, report_sections, scorer, version"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("@dataclass\nclass Mine:\n    a: int = 1\n", f"the task 'mine:Mine' lacks {REST}; derive"),
+        (
+            "@dataclass(frozen=True)\nclass Mine(BaseTask):\n    def examples(self): ...\n",
+            "lacks format, parse, record, recorded; derive it from mm_numeric.tasks.base:BaseTask",
+        ),
+        ("class Mine:\n    pass\n", "'mine:Mine' is not a dataclass"),
+        ("def Mine():\n    pass\n", "'mine:Mine' is not a dataclass"),
+        ("@dataclass\nclass Mine(BaseTask):\n    a: int = 1\n", "cannot be imported .*non-frozen"),
+        (
+            "from mm_numeric.tasks.clock import Clock\n@dataclass(frozen=True)\n"
+            "class Mine(Clock):\n    options: int = 1\n",
+            "has a field named 'options', which hides a method of every task; rename the field",
+        ),
+    ],
+)
+def test_what_is_missing_is_named_when_the_config_is_read(source, message, tmp_path, monkeypatch):
+    Path(tmp_path / "mine.py").write_text(BASE + source, encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    raw = raw_config("clock", tmp_path) | {"task": "mine:Mine"}
+    with pytest.raises(ValueError, match=rf"^test, task\.name: .*{message}"):
+        config_from_dict(raw, where="test", title="test")
+    sys.modules.pop("mine", None)
