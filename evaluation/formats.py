@@ -1,20 +1,21 @@
-"""Detections and ground truth in the files of other tools.
+"""Read detections and ground truth from the files of other tools.
 
-Text files, one an image, in a folder or a zip (``res_img_1.txt`` and ``gt_img_1.txt`` belong
-together, as do two files of one name), UTF-8 with or without a byte order mark, a shape in a line:
+Text files: a folder or a zip with one file per image (``res_img_1.txt`` belongs to
+``gt_img_1.txt``, and files of the same name belong together), UTF-8 with or without a byte order
+mark, one shape per line:
 
-    x1,y1,x2,y2,x3,y3,x4,y4[,confidence][,text]     quad        found
+    x1,y1,x2,y2,x3,y3,x4,y4[,confidence][,text]     quad        detections
     x1,y1,x2,y2[,confidence][,text]                 box
     x1,y1,x2,y2,...[,confidence][,text]             polygon     y first: polygon_yx
-    x1,y1,...[,text]                                            the same in the ground truth
+    x1,y1,...[,text]                                            ground truth
 
-The confidence is a number from 0 to 1. The text may hold commas and may stand in quotes; ``###`` is
-a region to be ignored (behind a script, too, as in MLT: ``Arabic,###``), and ``####`` may stand
-before the text of a polygon. Numbers may have decimals, and points may turn either way. What a line
-holds is declared, or shown by the first line: 4 or 5 numbers are a box, 8 or 9 a quad; with any
-other count it has to be declared.
+The confidence is a number from 0 to 1; ground truth has none. The text may contain commas and may
+be quoted. ``###`` marks an ignored region (also after a script, as in MLT: ``Arabic,###``), and
+``####`` may precede the text of a polygon. Numbers may have decimals, and points may be clockwise
+or not. The content of a line is declared, or derived from the first line: 4 or 5 numbers are a box,
+8 or 9 a quad; any other count has to be declared.
 
-JSON as COCO has it: a list of results, and an instances file. Crowds are regions to be ignored.
+COCO JSON: a list of results, and an instances file. Crowd annotations are ignored regions.
 """
 
 import re
@@ -28,7 +29,7 @@ from mm_numeric.answers import Box, Instance, Instances, Polygon, Shape
 from mm_numeric.files import read_json
 
 LINES = ("box", "quad", "polygon", "polygon_yx")
-"""What a line of a text file holds."""
+"""Possible contents of a line of a text file."""
 
 IGNORED = "###"
 _NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\s*")
@@ -38,14 +39,14 @@ _SIZES = {"box": 4, "quad": 8}
 
 @dataclass(frozen=True)
 class Detections:
-    """Shapes by the name of their image, and the score of each where there is one."""
+    """The shapes of each image, and their scores (None for a shape without one), by image name."""
 
     instances: Mapping[str, Instances]
     scores: Mapping[str, Sequence[float | None]]
 
 
 def is_text(path: Path) -> bool:
-    """Whether a path holds text files: a folder, or a zip."""
+    """Return True for a folder or a zip, which hold text files."""
     return path.is_dir() or path.suffix.lower() == ".zip"
 
 
@@ -53,12 +54,12 @@ def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Det
     """Read a folder or a zip of text files.
 
     Args:
-        path: Where they are; files of another ending are not looked at.
-        truth: Whether it is ground truth, which has texts and no confidences.
-        lines: One of ``LINES``; by the first line when None.
+        path: The folder or zip; only files that end with ``.txt`` are read.
+        truth: Whether the files are ground truth, which has no confidences.
+        lines: One of ``LINES``; derived from the first line when None.
 
     Raises:
-        ValueError: If there is no text file, two are of one image, or a line cannot be read.
+        ValueError: If there is no text file, two files belong to one image, or a line is invalid.
     """
     if lines is not None and lines not in LINES:
         raise ValueError(f"lines is one of {', '.join(LINES)}, not {lines!r}.")
@@ -73,18 +74,18 @@ def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Det
         for number, line in enumerate(content.split("\n"), start=1):
             if line.strip():
                 at = f"{where}, line {number}"
-                lines = lines or _shown_by(line, at)
+                lines = lines or _content_of(line, at)
                 item, score = _read_line(line.strip("\r"), lines, declared, truth, at)
                 items.append(item)
                 own.append(score)
         instances[image], scores[image] = Instances(tuple(items)), own
     if not instances:
-        raise ValueError(f"{path}: there is no .txt file in it; give one for each image.")
+        raise ValueError(f"{path}: there is no .txt file in it; add one for each image.")
     return Detections(instances, scores)
 
 
 def _text_files(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield where each text file is, its name and what it holds, in the order of their names."""
+    """Yield position (for errors), name and content of each text file, sorted by name."""
     if path.is_dir():
         for file in sorted(path.glob("*.txt")):
             yield str(file), file.name, _decoded(file.read_bytes(), str(file))
@@ -109,20 +110,20 @@ def _decoded(content: bytes, where: str) -> str:
         raise ValueError(f"{where}: not UTF-8 ({error}).") from error
 
 
-def _shown_by(line: str, where: str) -> str:
-    """Return what lines hold that begin with as many numbers as this one."""
+def _content_of(line: str, where: str) -> str:
+    """Derive the content of all lines from the count of numbers that begin the first."""
     count = _numbers_before(line.split(","))
     for name, size in _SIZES.items():
         if count in (size, size + 1):
             return name
     raise ValueError(
-        f"{where}: it begins with {count} numbers, and 4 are a box, 8 a quad; say what the lines "
-        f"hold: {', '.join(LINES)}."
+        f"{where}: it begins with {count} numbers, but a box has 4 and a quad 8; declare the "
+        f"content of the lines: {', '.join(LINES)}."
     )
 
 
 def _numbers_before(fields: Sequence[str]) -> int:
-    """Return how many fields are numbers before the first one that is none."""
+    """Return the count of numbers before the first field that is not a number."""
     numbers = (i for i, field in enumerate(fields) if not _NUMBER.fullmatch(field))
     return next(numbers, len(fields))
 
@@ -130,7 +131,15 @@ def _numbers_before(fields: Sequence[str]) -> int:
 def _read_line(
     line: str, lines: str, declared: bool, truth: bool, where: str
 ) -> tuple[Instance, float | None]:
-    """Return the shape of a line, and its score."""
+    """Return the shape in a line, and its score.
+
+    Args:
+        line: The line.
+        lines: One of ``LINES``.
+        declared: Whether ``lines`` was declared; a derived content is checked against the line.
+        truth: Whether the line is ground truth.
+        where: File and line number.
+    """
     body, marked, text = line.partition(",####") if lines not in _SIZES else (line, "", "")
     fields = body.split(",")
     count = _numbers_before(fields)
@@ -143,8 +152,8 @@ def _read_line(
     rest = fields[size:]
     if not declared and _numbers_before(rest) > 1:
         raise ValueError(
-            f"{where}: {count} numbers, where lines of this set seem to hold a {lines} of {size}; "
-            f"say what they hold: {', '.join(LINES)}."
+            f"{where}: {count} numbers, but the first line holds a {lines} of {size}; declare the "
+            f"content of the lines: {', '.join(LINES)}."
         )
     score = None
     if rest and not truth and _NUMBER.fullmatch(rest[0]):
@@ -152,7 +161,7 @@ def _read_line(
             score = float(rest.pop(0))
         elif lines not in _SIZES:
             raise ValueError(
-                f"{where}: {count} numbers are no pairs, and the last is no confidence (0 to 1)."
+                f"{where}: {count} numbers are not pairs, and the last is no confidence (0 to 1)."
             )
     text = text if marked else ",".join(rest)
     quoted = _QUOTED.fullmatch(text)
@@ -174,18 +183,14 @@ def _shape(numbers: Sequence[float], lines: str) -> Shape:
 
 
 def read_coco_truth(path: Path) -> dict[str, Any]:
-    """Read an instances file of COCO.
-
-    Raises:
-        ValueError: If it is none.
-    """
+    """Read and validate a COCO instances file."""
     found = read_json(path)
     if not isinstance(found, dict):
-        raise ValueError(f"{path}: a list where an instances file has images and annotations.")
+        raise ValueError(f"{path}: expected an object with images and annotations, found a list.")
     for name in ("images", "annotations", "categories"):
         rows = found.get(name)
         if not isinstance(rows, list):
-            raise ValueError(f'{path}: no "{name}" (a list), which an instances file has.')
+            raise ValueError(f'{path}: no "{name}" (a list); an instances file needs it.')
         for number, row in enumerate(rows, start=1):
             has_id = isinstance(row, dict) and type(row.get("id")) in (int, str)
             if name != "annotations" and not has_id:
@@ -200,11 +205,7 @@ def read_coco_truth(path: Path) -> dict[str, Any]:
 
 
 def read_coco_results(path: Path) -> list[dict[str, Any]]:
-    """Read a list of COCO results.
-
-    Raises:
-        ValueError: If it is none.
-    """
+    """Read and validate a list of COCO results."""
     found = read_json(path)
     if not isinstance(found, list):
         raise ValueError(f"{path}: expected a list of results, [{{...}}, ...].")
@@ -218,7 +219,7 @@ def read_coco_results(path: Path) -> list[dict[str, Any]]:
 
 
 def coco_detections(dataset: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Detections:
-    """Return annotations or results by image, labelled with the names of their categories."""
+    """Group COCO annotations or results by image, with category names as labels."""
     names = {c["id"]: str(c.get("name", c["id"])) for c in dataset["categories"]}
     instances: dict[str, list[Instance]] = {str(image["id"]): [] for image in dataset["images"]}
     scores: dict[str, list[float | None]] = {image_id: [] for image_id in instances}
@@ -234,6 +235,7 @@ def coco_detections(dataset: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
 
 
 def _check_coco_row(row: Any, where: str) -> None:
+    """Validate the fields that annotations and results share."""
     if not isinstance(row, dict):
         raise ValueError(f'{where}: expected an object {{"image_id": ...}}, found {row!r:.40}.')
     for name in ("image_id", "category_id", "bbox"):

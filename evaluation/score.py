@@ -1,24 +1,21 @@
-"""predictions.jsonl, from any engine, in; results.json and scores.jsonl out.
+"""Score predictions.jsonl, written by any engine: write results.json and scores.jsonl.
 
-The text is always read anew here, so that a score depends on the text, the parser's version and the
-scorer alone.
+The answer is always parsed from the text of a prediction, so that a score depends only on the text,
+the version of the parser, and the scorer.
 """
 
 import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mm_numeric.answers import (
-    Instances,
-    Unreadable,
-)
+from mm_numeric.answers import Instances, Unreadable
 from mm_numeric.evaluation.metrics.base import Measured, Scorer, figures_of, taken
 from mm_numeric.evaluation.metrics.bootstrap import interval
 from mm_numeric.evaluation.table import Cell, Column, Table
@@ -32,70 +29,74 @@ from mm_numeric.tasks.base import Task, task_class
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What a scorer says of a file of predictions."""
+    """The scored rows of a file of predictions, and the metrics over them."""
 
     task: str
-    """Or the protocol, where there is no task."""
+    """Name of the task, or of the protocol where there is no task."""
 
     scorer: Scorer
     rows: list[dict[str, Any]]
-    """Each row: id, image, target, text, parsed, reason, and one value for each column; the prompt
-    and the buckets where the prediction has them, and of an answer of several shapes, ``cut`` and
-    ``malformed``."""
+    """One dictionary per prediction: id, image, target, text, parsed, reason, and the value of each
+    column; the prompt and the buckets if the prediction has them; ``cut`` and ``malformed`` of an
+    answer that holds several shapes."""
 
     columns: dict[str, NDArray[np.float64]]
 
     bucket_labels: dict[str, list[tuple[str, ...]]]
-    """For each way to sort the rows into buckets, the buckets of each row."""
+    """For each way of grouping the rows, the buckets that each row belongs to."""
 
     @property
     def failures(self) -> dict[str, int]:
-        """How many answers could not be read, by reason."""
+        """Number of unparseable answers for each reason, most frequent first."""
         return dict(Counter(row["reason"] for row in self.rows if row["reason"]).most_common())
 
     @property
     def figures(self) -> list[Measured]:
-        """The metrics of each category of rows, where there are several, and then of all rows."""
+        """The metrics of each category, if there are several categories, then those of all rows."""
         return figures_of(self.scorer, [row.get("buckets", {}) for row in self.rows])
 
     def metrics(self) -> dict[str, dict[str, float | None]]:
-        """Return each figure with its interval over the rows."""
+        """Return the value of each metric and its bootstrap interval over the rows."""
         found = {}
         for metric, rows in self.figures:
             columns = taken(self.columns, rows)
             low, high = interval(columns, metric.value)
             value = float(metric.value(columns))
             found[metric.name] = {
-                "value": _number(value),
-                "low": _number(low),
-                "high": _number(high),
+                "value": _finite(value),
+                "low": _finite(low),
+                "high": _finite(high),
             }
         return found
 
     def buckets(self) -> dict[str, dict[str, dict[str, float | None]]]:
-        """Return the metrics of the rows of each bucket, such as each hour of the dial."""
+        """Return the metrics of each bucket, such as each hour of the dial."""
         found: dict[str, dict[str, dict[str, float | None]]] = {}
         for name, labels in self.bucket_labels.items():
             found[name] = {}
             for label in sorted({label for own in labels for label in own}, key=_natural):
                 rows = np.array([i for i, own in enumerate(labels) if label in own])
                 part = taken(self.columns, rows)
-                figures = {m.name: _number(float(m.value(part))) for m in self.scorer.metrics}
+                figures = {m.name: _finite(float(m.value(part))) for m in self.scorer.metrics}
                 found[name][label] = {"rows": len(rows), **figures}
         return found
 
 
-class Answers(NamedTuple):
-    """A file of predictions, as it was read."""
+@dataclass(frozen=True)
+class ParsedPredictions:
+    """The rows of a file of predictions after their texts were parsed; all lists are parallel."""
 
     name: str
-    """Of the task."""
+    """Name of the task."""
 
     task: Task
-    rows: list[dict[str, Any]]
-    answers: list[Any]
-    targets: list[Any]
-    sizes_px: list[tuple[int, int] | None]
+    options: Mapping[str, Any]
+    """``task_options`` of the rows."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    answers: list[Any] = field(default_factory=list)
+    targets: list[Any] = field(default_factory=list)
+    sizes_px: list[tuple[int, int] | None] = field(default_factory=list)
 
 
 def score(
@@ -109,14 +110,14 @@ def score(
 
     Args:
         predictions: A .jsonl file; each row has ``id``, ``text`` and ``target``, and may have
-            ``task``, ``task_options`` (fields of the task, such as ``{"answer": "list"}``),
+            ``task``, ``task_options`` (options of the task, such as ``{"answer": "list"}``),
             ``image`` and ``buckets`` (such as ``{"category": "interpolation"}``).
-        task_name: The task, where the rows do not name it.
-        out: The folder to write to; beside the predictions when None.
-        protocol: One of ``PROTOCOLS``, for answers that are shapes of an image.
+        task_name: The task of rows that do not name theirs.
+        out: The folder to write to; the folder of the predictions when None.
+        protocol: One of ``PROTOCOLS``, for answers that are shapes in an image.
 
     Raises:
-        ValueError: If a row lacks something, an id stands twice, or there is nothing to score.
+        ValueError: If a row is incomplete, an id is not unique, or the file has no rows.
     """
     scores = read_scores(predictions, task_name=task_name, protocol=protocol)
     version = task_class(scores.task, str(predictions)).version
@@ -126,7 +127,7 @@ def score(
 
 
 def write_scores(scores: Scores, folder: Path, head: Mapping[str, Any]) -> None:
-    """Write results.json, which begins with ``head``, and scores.jsonl."""
+    """Write scores.jsonl, then results.json with the entries of ``head`` first."""
     folder.mkdir(parents=True, exist_ok=True)
     results = {
         **head,
@@ -138,13 +139,14 @@ def write_scores(scores: Scores, folder: Path, head: Mapping[str, Any]) -> None:
     }
     lines = [json.dumps(row) + "\n" for row in scores.rows]
     write_text(folder / SCORES, "".join(lines))
-    write_text(folder / RESULTS, json.dumps(results, indent=1) + "\n")  # last: it says "done"
+    # Last, because its existence marks the scoring as complete.
+    write_text(folder / RESULTS, json.dumps(results, indent=1) + "\n")
 
 
 def read_scores(
     predictions: Path, *, task_name: str | None = None, protocol: str | None = None
 ) -> Scores:
-    """Score a file of predictions without writing anything; see ``score``."""
+    """Score a file of predictions as ``score`` does, without writing files."""
     read = read_answers(predictions, task_name=task_name)
     if protocol is None:
         scorer = scorer_of(read.task, read.name, read.targets[0], str(predictions))
@@ -154,92 +156,97 @@ def read_scores(
     return scores_of(read.name, scorer, read.rows, read.answers, read.targets, read.sizes_px)
 
 
-def check_shapes(read: Answers, protocol: str, predictions: Path) -> None:
-    """Refuse a protocol that judges shapes for answers that are none.
-
-    Raises:
-        ValueError: If they are none.
-    """
+def check_shapes(read: ParsedPredictions, protocol: str, predictions: Path) -> None:
+    """Check that the answers are shapes, which every protocol requires."""
     if not isinstance(read.targets[0], Instances):
         raise ValueError(
-            f"{predictions}: the protocol {protocol!r} judges the shapes of an image, and the "
-            f"task {read.name!r} answers with something else; leave it out."
+            f"{predictions}: the protocol {protocol!r} scores shapes in an image, but answers of "
+            f"the task {read.name!r} are not shapes; remove the protocol."
         )
 
 
-def read_answers(predictions: Path, *, task_name: str | None = None) -> Answers:
-    """Read the text of every prediction; see ``score``."""
-    rows: list[dict[str, Any]] = []
-    answers: list[Any] = []
-    targets: list[Any] = []
-    sizes_px: list[Any] = []
+def read_answers(predictions: Path, *, task_name: str | None = None) -> ParsedPredictions:
+    """Parse the text of every prediction; the arguments are those of ``score``."""
+    read: ParsedPredictions | None = None
     seen: set[str] = set()
-    task: Task | None = None
-    name = task_name
     for where, row in read_rows(predictions):
-        for key in ("id", "text"):
-            if not isinstance(row.get(key), str):
-                raise ValueError(
-                    f'{where}: no "{key}" (a text); a prediction needs id, text, target.'
-                )
-        if row.get("target") is None:
-            raise ValueError(f'{where}: no "target"; a prediction needs id, text, target.')
-        if row["id"] in seen:
-            raise ValueError(f"{where}: the id {row['id']!r} stands twice; score each row once.")
-        seen.add(row["id"])
-        if task is None:
-            name = task_name or row.get("task")
-            if not isinstance(name, str):
-                raise ValueError(f"{where}: the rows name no task; give one with --task.")
-            options = row.get("task_options") or {}
-            task = read_dataclass(task_class(name, where), options, f"{where}, task")
-        if task_name is None and row.get("task", name) != name:
+        _check_prediction(row, where, seen)
+        if read is None:
+            read = _with_task(row, where, task_name)
+        if task_name is None and row.get("task", read.name) != read.name:
             raise ValueError(
-                f"{where}: the task {row['task']!r} among rows of {name!r}; score each by itself."
+                f"{where}: the task {row['task']!r} among rows of {read.name!r}; score each task "
+                "in a file of its own."
             )
-        if (row.get("task_options") or {}) != options:
+        if (row.get("task_options") or {}) != read.options:
             raise ValueError(
-                f"{where}: task_options {row.get('task_options')} among rows of {options or None}; "
-                "score each by itself."
+                f"{where}: task_options {row.get('task_options')} among rows of "
+                f"{read.options or None}; score each setting in a file of its own."
             )
-        try:
-            frame = None if row.get("frame") is None else Frame.from_dict(row["frame"])
-            answer, target = task.parse(row["text"], frame), task.recorded(row["target"])
-        except ValueError as error:
-            raise ValueError(f"{where}: {str(error).rstrip('.')}.") from error
-        unreadable = isinstance(answer, Unreadable)
-        answers.append(answer)
-        targets.append(target)
-        sizes_px.append(frame and (frame.width_px, frame.height_px))
-        rows.append(
-            {
-                "id": row["id"],
-                "image": row.get("image"),
-                "target": task.record(target),
-                "text": row["text"],
-                "parsed": None if unreadable else task.record(answer),
-                "reason": answer.reason if unreadable else None,
-            }
-        )
-        if isinstance(row.get("prompt"), str):
-            rows[-1]["prompt"] = row["prompt"]
-        if row.get("buckets"):
-            rows[-1]["buckets"] = _checked_buckets(row["buckets"], where)
-        if isinstance(answer, Instances):
-            rows[-1].update(cut=answer.cut, malformed=answer.malformed)
-            if row.get("scores") is not None:
-                rows[-1]["scores"] = _checked_scores(row["scores"], len(answer.items), where)
-    if task is None or name is None:
+        _parse_into(read, row, where)
+    if read is None:
         raise ValueError(f"{predictions}: no predictions to score.")
-    return Answers(name, task, rows, answers, targets, sizes_px)
+    return read
+
+
+def _check_prediction(row: Mapping[str, Any], where: str, seen: set[str]) -> None:
+    """Check the required fields of a prediction, and that its id is new."""
+    for key in ("id", "text"):
+        if not isinstance(row.get(key), str):
+            raise ValueError(f'{where}: no "{key}" (a text); a prediction needs id, text, target.')
+    if row.get("target") is None:
+        raise ValueError(f'{where}: no "target"; a prediction needs id, text, target.')
+    if row["id"] in seen:
+        raise ValueError(f"{where}: the id {row['id']!r} appears twice; score each row once.")
+    seen.add(row["id"])
+
+
+def _with_task(row: Mapping[str, Any], where: str, task_name: str | None) -> ParsedPredictions:
+    """Return empty predictions of the task that the first row names."""
+    name = task_name or row.get("task")
+    if not isinstance(name, str):
+        raise ValueError(f"{where}: the rows name no task; name it with --task.")
+    options = row.get("task_options") or {}
+    task = read_dataclass(task_class(name, where), options, f"{where}, task")
+    return ParsedPredictions(name, task, options)
+
+
+def _parse_into(read: ParsedPredictions, row: Mapping[str, Any], where: str) -> None:
+    """Parse one prediction, and append it."""
+    try:
+        frame = None if row.get("frame") is None else Frame.from_dict(row["frame"])
+        answer, target = read.task.parse(row["text"], frame), read.task.recorded(row["target"])
+    except ValueError as error:
+        raise ValueError(f"{where}: {str(error).rstrip('.')}.") from error
+    failed = isinstance(answer, Unreadable)
+    scored = {
+        "id": row["id"],
+        "image": row.get("image"),
+        "target": read.task.record(target),
+        "text": row["text"],
+        "parsed": None if failed else read.task.record(answer),
+        "reason": answer.reason if failed else None,
+    }
+    if isinstance(row.get("prompt"), str):
+        scored["prompt"] = row["prompt"]
+    if row.get("buckets"):
+        scored["buckets"] = _checked_buckets(row["buckets"], where)
+    if isinstance(answer, Instances):
+        scored.update(cut=answer.cut, malformed=answer.malformed)
+        if row.get("scores") is not None:
+            scored["scores"] = _checked_scores(row["scores"], len(answer.items), where)
+    read.rows.append(scored)
+    read.answers.append(answer)
+    read.targets.append(target)
+    read.sizes_px.append(frame and (frame.width_px, frame.height_px))
 
 
 def _checked_buckets(buckets: Any, where: str) -> dict[str, str]:
-    """Return what a row says of itself for tables by bucket."""
+    """Validate the buckets of a row."""
     named = isinstance(buckets, dict) and all(isinstance(v, str) for v in buckets.values())
     if not named:
         raise ValueError(
-            f'{where}: "buckets" is {buckets!r:.60}; give names and texts, such as '
+            f'{where}: "buckets" is {buckets!r:.60}; write names and texts, such as '
             '{"category": "interpolation"}.'
         )
     found: dict[str, str] = buckets
@@ -247,12 +254,12 @@ def _checked_buckets(buckets: Any, where: str) -> dict[str, str]:
 
 
 def _checked_scores(scores: Any, count: int, where: str) -> list[float]:
-    """Return the scores of the shapes of an answer, one each."""
+    """Validate the confidence scores of an answer, one for each shape."""
     numbers = isinstance(scores, list) and all(type(s) in (int, float) for s in scores)
     if not numbers or len(scores) != count:
         raise ValueError(
-            f'{where}: "scores" is {scores!r:.60}, and the text holds {count} shapes; give one '
-            "number each, or leave it out."
+            f'{where}: "scores" is {scores!r:.60}, and the text holds {count} shapes; write one '
+            "number for each shape, or remove the field."
         )
     return scores
 
@@ -265,14 +272,14 @@ def scores_of(
     targets: list[Any],
     sizes_px: list[Any] | None = None,
 ) -> Scores:
-    """Judge answers, and put what was found into the rows.
+    """Score answers, and add the values of each row to ``rows``.
 
     Args:
-        name: Of the task.
-        scorer: How they are judged.
-        rows: One for each answer.
-        answers: As they were parsed.
-        targets: As many.
+        name: Name of the task or the protocol.
+        scorer: The scorer.
+        rows: One row per answer; changed in place.
+        answers: Parsed answers, ``Unreadable`` where parsing failed.
+        targets: The right answers.
         sizes_px: Width and height of each image, or None.
     """
     columns = scorer.judge(answers, targets, sizes_px)
@@ -282,7 +289,7 @@ def scores_of(
             row["parsed"] = row["parsed"] if row["reason"] is None else None
         row.update({column: float(values[i]) for column, values in columns.items()})
     labels = {
-        kind: [_buckets(label(target)) for target in targets]
+        kind: [_as_tuple(label(target)) for target in targets]
         for kind, label in scorer.buckets.items()
     }
     for kind in dict.fromkeys(kind for row in rows for kind in row.get("buckets", ())):
@@ -290,19 +297,25 @@ def scores_of(
     return Scores(task=name, scorer=scorer, rows=rows, columns=columns, bucket_labels=labels)
 
 
-def _buckets(found: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (found,) if isinstance(found, str) else found
+def _as_tuple(labels: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (labels,) if isinstance(labels, str) else labels
 
 
 def scorer_of(task: Task, name: str, answer: Any, where: str) -> Scorer:
-    """Return how answers are judged: as the task says, else as their kind is.
+    """Return the scorer that the task names, or else the scorer of the answer's type.
+
+    Args:
+        task: The task.
+        name: Its name, for the error message.
+        answer: Any right answer.
+        where: The file or the config, for the error message.
 
     Raises:
-        ValueError: If neither is known.
+        ValueError: If the task names no scorer and the type of the answer has none.
     """
     path = task.scorer or SCORERS.get(type(answer))
     if path is None:
-        raise ValueError(f"{where}: the task {name!r} has no `scorer`; give it one to score it.")
+        raise ValueError(f"{where}: the task {name!r} has no `scorer`; add one to score it.")
     found: Scorer = load(path, where)
     return found
 
@@ -325,7 +338,7 @@ def results_table(scores: Scores) -> str:
 
 
 def _indented_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table without header, its columns at the same places as in other results."""
+    """Return a table without a header; minimum widths align it with the other tables."""
     columns = [
         Column(header=Cell(), align="left", min_width=28),
         Column(header=Cell(), min_width=8),
@@ -335,7 +348,7 @@ def _indented_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def in_unit(value: float | None, unit: str) -> str:
-    """Write a figure with its unit: ``81.2 %``, ``3.5 min``, ``0.973``."""
+    """Format a value with its unit: ``81.2 %``, ``3.5 min``, ``0.973``; ``-`` for None."""
     if value is None:
         return "-"
     if not unit:
@@ -344,15 +357,15 @@ def in_unit(value: float | None, unit: str) -> str:
 
 
 def plain_figure(value: float, sign: str = "") -> str:
-    """Write a figure that has no unit: ``0.973``, ``12.300``, ``1.7e+09``; ``+`` for its sign."""
+    """Format a value without a unit: ``0.973``, ``1.7e+09``; ``sign="+"`` always shows the sign."""
     return f"{value:{sign}.3f}" if abs(value) < 1e6 else f"{value:{sign}.2g}"
 
 
 def _natural(label: str) -> tuple[bool, int, str]:
-    """Sort 2 before 10, and numbers before words."""
+    """Return a sort key that puts 2 before 10, and numbers before words."""
     return not label.isdecimal(), int(label) if label.isdecimal() else 0, label
 
 
-def _number(value: float) -> float | None:
-    """Return a figure as JSON can hold it: null for nan."""
+def _finite(value: float) -> float | None:
+    """Return a value for JSON: None instead of nan."""
     return None if math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""Detections and ground truth of other tools in; the figures of ``mm-numeric score`` out."""
+"""Score detections in the files of other tools with the scorers of ``mm-numeric score``."""
 
 import json
 import math
@@ -29,7 +29,7 @@ from mm_numeric.registry import PROTOCOLS, choose, unknown
 from mm_numeric.run_folder import RESULTS
 
 COCO_AP = "coco_ap"
-"""The protocol that ranks: it has no value for each image, and no interval."""
+"""The protocol that ranks detections over all images; without values per image, no interval."""
 
 
 def score_files(
@@ -43,14 +43,15 @@ def score_files(
     """Score detections that another tool wrote.
 
     Args:
-        predictions: A folder or zip of text files, or a list of COCO results; see ``foreign``.
+        predictions: A folder or zip of text files, or a list of COCO results; see ``formats``.
         truth: Ground truth in the same format.
         protocol: One of ``PROTOCOLS``; icdar2015 for text files and labelled for JSON when None.
-        lines: What a line of the text files holds; see ``foreign.LINES``.
+        lines: Content of a line of the text files: one of ``formats.LINES``; when None it is
+            derived from the first line.
         out: The folder for results.json and scores.jsonl; nothing is written when None.
 
     Raises:
-        ValueError: If a file or a line cannot be read, or an image is not in the ground truth.
+        ValueError: If a file is invalid, or an image is missing from the ground truth.
     """
     found, wanted = _read(predictions, truth, lines)
     text = is_text(truth)
@@ -91,14 +92,14 @@ def rank_files(
     """Return COCO's average precision and recall of detections that another tool wrote.
 
     Args:
-        predictions: As in ``score_files``; each detection with a score, or all without.
+        predictions: As in ``score_files``; all detections have a score, or none has.
         truth: Ground truth in the same format.
-        ties: See ``coco_ap``.
+        ties: Order of detections with equal scores; see ``metrics.coco_ap``.
         lines: As in ``score_files``.
         out: The folder for results.json; nothing is written when None.
 
     Raises:
-        ValueError: If a file or a line cannot be read, or there is nothing to rank.
+        ValueError: If a file is invalid, or there is nothing to rank.
     """
     from mm_numeric.evaluation.metrics.coco_ap import (
         average_precision,
@@ -109,7 +110,7 @@ def rank_files(
     if is_text(truth):
         found, wanted = _read(predictions, truth, lines)
         names = list(wanted.instances)
-        # what a text says is no category: words are of one kind
+        # The texts of words are not categories: all words belong to one category.
         answers, targets = (
             [_unlabelled(side.instances.get(name, Instances(()))) for name in names]
             for side in (found, wanted)
@@ -117,7 +118,7 @@ def rank_files(
         scores = [found.scores.get(name, ()) for name in names]
         figures = average_precision(answers, targets, scores, ties=ties)
     else:
-        _refuse_mixture(predictions, truth)
+        _check_same_format(predictions, truth)
         dataset, results = read_coco_truth(truth), read_coco_results(predictions)
         figures = coco_average_precision(dataset, results, ties=ties)
     if out is not None:
@@ -139,14 +140,14 @@ def rank_predictions(
     """Return COCO's average precision and recall of a file of predictions.
 
     Args:
-        predictions: As in ``score``; ``scores`` of a row ranks its shapes. ``mm-numeric predict``
-            writes the mean probability of the tokens of each.
+        predictions: As in ``score``. The ``scores`` of a row rank its shapes; ``mm-numeric
+            predict`` writes the mean probability of the tokens of each shape.
         task_name: As in ``score``.
-        ties: See ``coco_ap``.
-        out: The folder for results.json; beside the predictions when None.
+        ties: Order of detections with equal scores; see ``metrics.coco_ap``.
+        out: The folder for results.json; the folder of the predictions when None.
 
     Raises:
-        ValueError: If a row cannot be read, its answers are no shapes, or nothing ranks them.
+        ValueError: If a row is invalid, an answer is not shapes, or shapes have no scores.
     """
     from mm_numeric.evaluation.metrics.coco_ap import average_precision, protocol
 
@@ -170,13 +171,14 @@ def rank_predictions(
 
 
 def _write_ranked(folder: Path, head: Mapping[str, Any], figures: Mapping[str, float]) -> None:
+    """Write results.json with the entries of ``head`` first."""
     shown = {name: None if math.isnan(value) else value for name, value in figures.items()}
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / RESULTS, json.dumps({**head, "metrics": shown}, indent=1) + "\n")
 
 
 def ranked_table(figures: Mapping[str, float]) -> str:
-    """Return COCO's figures as text for a terminal."""
+    """Return COCO's metrics as text for a terminal."""
     lines = ["COCO average precision and recall of boxes (pycocotools)"]
     for name, value in figures.items():
         label = name[:2].upper() + name[2:].replace("_", " ")
@@ -185,8 +187,8 @@ def ranked_table(figures: Mapping[str, float]) -> str:
 
 
 def _read(predictions: Path, truth: Path, lines: str | None) -> tuple[Detections, Detections]:
-    """Read both sides; every image of the predictions is in the ground truth."""
-    _refuse_mixture(predictions, truth)
+    """Read both files, and check that every predicted image is in the ground truth."""
+    _check_same_format(predictions, truth)
     if is_text(truth):
         wanted = read_text_files(truth, truth=True, lines=lines)
         found = read_text_files(predictions, truth=False, lines=lines)
@@ -197,31 +199,33 @@ def _read(predictions: Path, truth: Path, lines: str | None) -> tuple[Detections
     for image in found.instances:
         if image not in wanted.instances:
             raise ValueError(
-                f"{predictions}: the image {image!r} is not in the ground truth {truth}; take "
-                "it out, or give the truth of it."
+                f"{predictions}: the image {image!r} is not in the ground truth {truth}; "
+                "remove it, or add its ground truth."
             )
     return found, wanted
 
 
-def _refuse_mixture(predictions: Path, truth: Path) -> None:
+def _check_same_format(predictions: Path, truth: Path) -> None:
     if is_text(predictions) != is_text(truth):
         raise ValueError(
-            f"{predictions} and {truth} are of two formats; give both as text files (a folder or a "
-            "zip), or both as COCO's JSON."
+            f"{predictions} and {truth} have different formats; use text files (a folder or a zip) "
+            "for both, or COCO JSON for both."
         )
 
 
 def _head(predictions: Path, truth: Path, protocol: str) -> dict[str, str]:
+    """Return the first entries of results.json."""
     return {"predictions": str(predictions), "truth": str(truth), "protocol": protocol}
 
 
 def _checked(out: Path, predictions: Path, truth: Path) -> Path:
-    """Return a folder that results may be written to without losing what was scored."""
+    """Check that the results would not overwrite a file that was scored, and return ``out``."""
     for path in (predictions, truth):
         if path.resolve() == (out / RESULTS).resolve():
-            raise ValueError(f"{path} would be overwritten by the results; give another folder.")
+            raise ValueError(f"{path} would be overwritten by the results; choose another folder.")
     return out
 
 
 def _unlabelled(instances: Instances) -> Instances:
+    """Return the same shapes without labels."""
     return Instances(tuple(Instance(i.shape, "", i.ignore) for i in instances.items))

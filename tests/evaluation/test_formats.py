@@ -104,7 +104,7 @@ def test_a_marked_text_of_a_polygon_may_be_a_number_or_ignored(tmp_path):
             {"a.txt": "1,2,x,4"},
             1,
             None,
-            r"a\.txt, line 1: it begins with 2 numbers, and 4 are",
+            r"a\.txt, line 1: it begins with 2 numbers, but a box has 4",
         ),
         (
             {"a.txt": "1,2,3,4,5,6"},
@@ -124,15 +124,15 @@ def test_a_marked_text_of_a_polygon_may_be_a_number_or_ignored(tmp_path):
             {"a.txt": "1,2,3,4,5,6,7"},
             0,
             "polygon",
-            "7 numbers are no pairs, and the last is no",
+            "7 numbers are not pairs, and the last is no",
         ),
         (
             {"a.txt": f"{SQUARE}\n{SQUARE},5,6"},
             0,
             None,
-            "line 2: 10 numbers, where lines of this",
+            "line 2: 10 numbers, but the first line",
         ),
-        ({"a.txt": f"{SQUARE},x\n{SQUARE},5,6,x"}, 1, None, "line 2: 10 numbers, where lines of t"),
+        ({"a.txt": f"{SQUARE},x\n{SQUARE},5,6,x"}, 1, None, "line 2: 10 numbers, but the first l"),
         (
             {"a.txt": "5,2,3,4,x"},
             1,
@@ -151,7 +151,7 @@ def test_a_marked_text_of_a_polygon_may_be_a_number_or_ignored(tmp_path):
             None,
             "a second file of the image 'a'; keep",
         ),
-        ({"a.json": SQUARE}, 0, None, r"there is no \.txt file in it; give one for each image"),
+        ({"a.json": SQUARE}, 0, None, r"there is no \.txt file in it; add one for each image"),
     ],
 )
 @pytest.mark.parametrize("make", [folder, zipped])
@@ -237,7 +237,7 @@ def test_files_that_do_not_belong_together_are_one_sentence(tmp_path):
     results.write_text("[]", encoding="utf-8")
     with pytest.raises(ValueError, match="the image 'img_2' is not in the ground truth"):
         score_files(other, truth)
-    with pytest.raises(ValueError, match="are of two formats; give both as text files"):
+    with pytest.raises(ValueError, match="have different formats; use text files"):
         score_files(results, truth)
     with pytest.raises(ValueError, match=r"no protocol 'icdar'\. Did you mean 'icdar2015'"):
         score_files(truth, truth, protocol="icdar")
@@ -296,8 +296,8 @@ def test_a_bad_result_is_one_sentence(tmp_path, change, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], "a list where an instances file has images and annotations"),
-        ({**DATASET, "images": None}, 'no "images" \\(a list\\), which an instances file has'),
+        ([], "expected an object with images and annotations, found a list"),
+        ({**DATASET, "images": None}, 'no "images" \\(a list\\); an instances file needs it'),
         ({**DATASET, "images": [{}]}, 'images, 1: no "id" in'),
         ({**DATASET, "images": [{"id": 7}]}, "annotation 2: the image 8 is not among the images"),
         ({**DATASET, "annotations": [5]}, "annotation 1: expected an object"),

@@ -91,7 +91,7 @@ def test_the_text_is_read_anew(tmp_path):
     ("rows", "message"),
     [
         ([], r"predictions\.jsonl: no predictions to score\."),
-        ([ROWS[0], ROWS[0]], r"line 2: the id 'a' stands twice; score each row once\."),
+        ([ROWS[0], ROWS[0]], r"line 2: the id 'a' appears twice; score each row once\."),
         ([{"text": "", "target": "7:05"}], r'line 1: no "id" \(a text\); a prediction needs id, t'),
         ([{"id": "a", "target": "7:05"}], r'line 1: no "text" \(a text\)'),
         ([{"id": "a", "text": "7:05"}], r'line 1: no "target"; a prediction needs'),
@@ -113,7 +113,7 @@ def test_a_bad_prediction_is_one_sentence(tmp_path, rows, message):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({}, r"line 1: the rows name no task; give one with --task\."),
+        ({}, r"line 1: the rows name no task; name it with --task\."),
         ({"task": ["clock"]}, r"the rows name no task"),
         ({"task": "clok"}, r"line 1: there is no task 'clok'\. Did you mean 'clock'\?"),
     ],
@@ -139,7 +139,7 @@ def test_the_answers_say_how_they_are_scored_or_their_task_does(tmp_path, monkey
     path = predictions(tmp_path, ROWS, task="clock")
     by_answers = read_scores(path)
     monkeypatch.setattr(score_module, "SCORERS", {})
-    with pytest.raises(ValueError, match=r"the task 'clock' has no `scorer`; give it one"):
+    with pytest.raises(ValueError, match=r"the task 'clock' has no `scorer`; add one"):
         read_scores(path)
     monkeypatch.setattr(Clock, "scorer", "mm_numeric.evaluation.metrics.clock:TIMES", raising=False)
     assert read_scores(path).rows == by_answers.rows
@@ -210,7 +210,9 @@ def test_shapes_may_be_judged_by_another_protocol(tmp_path):
     with pytest.raises(ValueError, match="there is no protocol 'deteval'"):
         score(path, protocol="deteval")
     path = predictions(tmp_path, ROWS, task="clock")
-    with pytest.raises(ValueError, match="'labelled' judges the shapes of an image, and the task"):
+    with pytest.raises(
+        ValueError, match="'labelled' scores shapes in an image, but answers of the task"
+    ):
         score(path, protocol="labelled")
 
 
