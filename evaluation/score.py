@@ -238,7 +238,7 @@ def _parse_into(read: ParsedPredictions, row: Mapping[str, Any], where: str) -> 
     read.rows.append(scored)
     read.answers.append(answer)
     read.targets.append(target)
-    read.sizes_px.append(frame and (frame.width_px, frame.height_px))
+    read.sizes_px.append(None if frame is None else (frame.width_px, frame.height_px))
 
 
 def _checked_buckets(buckets: Any, where: str) -> dict[str, str]:

@@ -1,19 +1,19 @@
-"""Look at a config's data as it will be trained on, before a GPU hour is spent.
+"""Check the data of a config before training.
 
-Every row is read, framed, written and tokenised just as the collator does; nothing is trained and
-no weights are loaded. What would stop a training, or quietly spoil it, is a fault; what is worth
-knowing is a note. The ceiling is the score of the right answers themselves, written in the frame
-and read back: no model can do better in it.
+Every row is read, formatted and tokenised as the collator does it; nothing is trained and no
+weights are loaded. A fault would stop the training or silently degrade it; a note is for
+information. The ceiling is the score of the right answers after they are written as text and parsed
+again: with this coordinate format and image size no model can score higher.
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.answers import Box, Example, Instances, Polygon, Unreadable
+from mm_numeric.answers import Box, Example, Instance, Instances, Polygon, Unreadable
 from mm_numeric.config.data import Sources, named
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import TrainingCollator, make_collator
@@ -37,14 +37,13 @@ def check_data(
     images: int = 200,
     size_px: tuple[int, int] | None = None,
 ) -> DataReport:
-    """Look at the rows of a config.
+    """Check the training rows and the test rows of a config.
 
     Args:
-        config: The whole job.
-        limit: Only the first so many questions of each source.
-        images: How many images of each source are decoded; of JPEGs behind them the header is
-            read.
-        size_px: What images that are not there are taken to be, where their rows do not say it.
+        config: The config.
+        limit: Number of examples to check in each source; None for all.
+        images: Number of images to decode in each source; after that, only headers are read.
+        size_px: Width and height of missing images whose rows do not have them.
 
     Raises:
         ValueError: If the checkpoint's tokenizer or image processor cannot be loaded.
@@ -60,28 +59,29 @@ def check_data(
         settings = family.load_config(source, config.model)
     positions = getattr(settings.get_text_config(), "max_position_embeddings", None)
     collator = make_collator(config, family)
-    _fit(config, family, limit)
+    _fit_baseline(config, family, limit)
     report = DataReport(config, collator, positions, [], [])
     sources: dict[str, Sources] = {"train": config.data.train, "test": config.data.test}
     for name, data in sources.items():
         cache = Path(config.data.cache)
         found = examples_and_errors(config.task, data, cache, training=name == "train")
         checkup = Checkup(name, named(data))
-        looked = collator if name == "train" else replace(collator, fit=None)
+        # The length limit applies to training rows only.
+        checked_with = collator if name == "train" else replace(collator, fit=None)
         report.checkups.append(checkup)
         for count, (example, error) in enumerate(islice(found, limit)):
             if example is not None and example.size_px is None and error is not None:
                 example = replace(example, size_px=size_px)
-            _look_at(checkup, looked, example, error, decode=count < images)
-        _look_at_batches(checkup, looked, settings)
-        _look_at_lengths(report, checkup)
-        _take_the_ceiling(config, checkup)
-    _take_notes(report)
+            _check_example(checkup, checked_with, example, error, decode=count < images)
+        _check_batches(checkup, checked_with, settings)
+        _check_lengths(report, checkup)
+        _compute_ceiling(config, checkup)
+    report.notes += _notes(report)
     return report
 
 
-def _fit(config: Config, family: Family, limit: int | None) -> None:
-    """Let a baseline measure the numbers of the rows trained on; those that cannot be used wait."""
+def _fit_baseline(config: Config, family: Family, limit: int | None) -> None:
+    """Fit the statistics of a baseline to the usable training rows."""
     if config.model.baseline is None:
         return
     found = examples_and_errors(
@@ -90,7 +90,7 @@ def _fit(config: Config, family: Family, limit: int | None) -> None:
     family.fit(config.task, [e for e, error in islice(found, limit) if e and error is None])
 
 
-def _look_at(
+def _check_example(
     checkup: Checkup,
     collator: TrainingCollator,
     example: Example | None,
@@ -98,14 +98,23 @@ def _look_at(
     *,
     decode: bool,
 ) -> None:
-    """Write one answer as it will be trained on, or say why it cannot be."""
+    """Encode one example as for training, and record its faults.
+
+    Args:
+        checkup: Receives the encoded example or the fault.
+        collator: The collator of the training.
+        example: None if its row is invalid.
+        error: Why the row or the image cannot be used.
+        decode: Whether to decode the image, or to read only its header.
+    """
     checkup.questions += 1
     if error is not None and example is not None:
         checkup.fault(
             "the image is missing",
             str(error),
-            "Say with images in the data source where images are. Without them places are "
-            "checked where rows give width and height, or all with --size WIDTHxHEIGHT.",
+            "Set `images` of the data source to the folder of the images. Without images, "
+            "coordinates are checked in rows that have width and height, or with --size "
+            "WIDTHxHEIGHT in all rows.",
         )
         if example.size_px is None:
             return
@@ -115,7 +124,7 @@ def _look_at(
     try:
         has_image = error is None and example.image is not None
         size = _size(example, decode=decode) if has_image else example.size_px
-        trained, answer, numbers = _trained(collator, example, size, has_image)
+        trained, answer, numbers = _encoded(collator, example, size, has_image)
     except ValueError as wrong:
         if isinstance(wrong, TooLongError) and collator.fit and collator.fit.too_long == "drop":
             checkup.too_long += 1
@@ -124,28 +133,35 @@ def _look_at(
         return
     checkup.trained.append(trained)
     text = trained.written.text
-    _look_at_answer(checkup, trained, text, answer)
+    _check_answer(checkup, trained, text, answer)
     _count_numbers(checkup, collator, text, answer, numbers)
 
 
 def _size(example: Example, *, decode: bool) -> tuple[int, int]:
-    """Return width and height of an upright image, and say if its row says otherwise."""
+    """Return width and height of the upright image, and compare them with those in the row."""
     assert example.image is not None
     try:
         size = open_image(example).size if decode else image_size(example.image)
     except ValueError:
-        size = open_image(example).size  # says what is wrong, and with which row
+        size = open_image(example).size  # its error message names the row
     refuse_other_size(example, size)
     return size
 
 
-def _trained(
+def _encoded(
     collator: TrainingCollator,
     example: Example,
     size: tuple[int, int] | None,
     has_image: bool,
 ) -> tuple[Trained, Tokens, list[TokenNumber]]:
-    """Write one example as the collator does, and return its answer's tokens and numbers too."""
+    """Encode one example as the collator does; return it with the tokens and numbers of its answer.
+
+    Args:
+        collator: The collator of the training.
+        example: The example.
+        size: Width and height of its image, if it has one.
+        has_image: Whether the image file is available.
+    """
     family = collator.family
     frame = None if size is None else frame_of(family, example, size)
     if collator.fit is not None:
@@ -171,13 +187,13 @@ def _trained(
     return trained, answer, numbers
 
 
-def _look_at_batches(
+def _check_batches(
     checkup: Checkup, collator: TrainingCollator, settings: Any, count: int = 16
 ) -> None:
-    """Hold some real batches against what is said here: features, and what is in the loss."""
+    """Collate some examples, and compare image features and labels with the checkup."""
     family = collator.family
-    there = [t for t in checkup.trained if t.has_image or t.example.image is None]
-    for trained in there[:: max(len(there) // count, 1)][:count]:
+    complete = [t for t in checkup.trained if t.has_image or t.example.image is None]
+    for trained in complete[:: max(len(complete) // count, 1)][:count]:
         example, where = trained.example, trained.example.where
         try:
             batch = collator([example])
@@ -192,21 +208,21 @@ def _look_at_batches(
                 checkup.fault(
                     "image tokens and features differ",
                     f"{where}: {trained.image_tokens} placeholders for {features} features.",
-                    "The checkpoint's image processor and model.family do not go together.",
+                    "The image processor of the checkpoint does not match model.family.",
                 )
         start = 0 if family.encoder_decoder else trained.question_tokens - 1
         supervised = batch["supervised"][0].nonzero().squeeze(1).tolist()
         answer = trained.answer.ids
-        rows = list(range(start, start + len(answer)))
-        if supervised != rows or batch["labels"].tolist() != answer:
+        expected = list(range(start, start + len(answer)))
+        if supervised != expected or batch["labels"].tolist() != answer:
             checkup.fault(
                 "more in the loss than the answer",
                 f"{where}: the labels are {family.tokenizer.decode(batch['labels'])!r:.80}.",
             )
 
 
-def _look_at_lengths(report: DataReport, checkup: Checkup) -> None:
-    """Find what is longer than the model takes, or than prediction will write."""
+def _check_lengths(report: DataReport, checkup: Checkup) -> None:
+    """Find sequences longer than the model, and answers longer than ``predict.max_new_tokens``."""
     length = report.config.predict.max_new_tokens
     longest = max((t.answer_tokens for t in checkup.trained), default=0)
     for trained in checkup.trained:
@@ -217,7 +233,7 @@ def _look_at_lengths(report: DataReport, checkup: Checkup) -> None:
                 "longer than the model",
                 f"{where}: {total} tokens ({trained.image_tokens} of the image), and the model "
                 f"has {report.positions} positions.",
-                "Show smaller images (model.image_size), or take the rows out; nothing is cut.",
+                "Use smaller images (model.image_size), or remove the rows; nothing is truncated.",
             )
         if checkup.name == "test" and written > length:
             checkup.fault(
@@ -228,8 +244,8 @@ def _look_at_lengths(report: DataReport, checkup: Checkup) -> None:
             )
 
 
-def _look_at_answer(checkup: Checkup, trained: Trained, text: str, answer: Tokens) -> None:
-    """Find whether an answer would end early, or not come back as it was written."""
+def _check_answer(checkup: Checkup, trained: Trained, text: str, answer: Tokens) -> None:
+    """Check that the tokens of an answer decode to its text, and that the text parses back."""
     family, task, where = trained.collator.family, trained.collator.task, trained.example.where
     *ids, end = answer.ids
     early = [token for token in ids if token in (*family.stop_ids, family.pad_id)]
@@ -244,17 +260,17 @@ def _look_at_answer(checkup: Checkup, trained: Trained, text: str, answer: Token
         checkup.fault(
             "answers that decode to another text",
             f"{where}: {text!r:.60} is decoded as {decoded!r:.60}.",
-            "Its spaces or characters are not the tokenizer's own; change how it is written.",
+            "The tokenizer changes its spaces or characters; change the text of the answer.",
         )
     elif isinstance(trained.read_back, Unreadable):
         checkup.fault(
-            "answers that cannot be read back",
-            f"{where}: {text!r:.60} cannot be read back: {trained.read_back.reason}.",
+            "answers that cannot be parsed",
+            f"{where}: {text!r:.60} cannot be parsed: {trained.read_back.reason}.",
         )
-    elif (again := task.format(_inside(trained), trained.frame).text) != text:
+    elif (again := task.format(_clipped_answer(trained), trained.frame).text) != text:
         checkup.fault(
-            "answers that are read back as others",
-            f"{where}: {text!r:.60} is read back as {again!r:.60}.",
+            "answers that are parsed as other answers",
+            f"{where}: {text!r:.60} is parsed as {again!r:.60}.",
         )
     if end not in family.stop_ids and family.ends_answers:
         checkup.fault("answers without an end", f"{where}: the answer has no end token.")
@@ -267,25 +283,25 @@ def _count_numbers(
     answer: Tokens,
     numbers: Sequence[TokenNumber],
 ) -> None:
-    """Count what is worth a note in an answer's tokens."""
+    """Count the tokens and digits of an answer that notes are about."""
     checkup.tokens.update(answer.ids[:-1])
-    # By character: T5's token of a space is said to stand where the digit behind it does.
-    seen = {
+    # By character, because T5 gives the token of a space the offset of the digit after it.
+    marked = {
         character
         for number in numbers
         for position in number.positions
         for character in range(*answer.offsets[position])
     }
-    checkup.digits_left += sum(c.isdigit() for i, c in enumerate(text) if i not in seen)
+    checkup.digits_left += sum(c.isdigit() for i, c in enumerate(text) if i not in marked)
     tokens = collator.vocabulary.tokens
     checkup.wide_tokens += sum(len(tokens[j].digits) > 1 for n in numbers for j in n.targets)
 
 
-def _inside(trained: Trained) -> Any:
-    """Return what was read back, with its shapes inside the image.
+def _clipped_answer(trained: Trained) -> Any:
+    """Return the parsed answer with its shapes clipped to the image.
 
-    In a padded square rounding moves the edge of the image into the padding, by up to half a
-    step: that is no fault, and could not be written again.
+    In an image padded to a square, rounding can move a coordinate by half a step from the edge of
+    the image into the padding. This is not a fault, but such a shape cannot be formatted again.
     """
     answer, frame = trained.read_back, trained.frame
     if frame is None:
@@ -297,8 +313,8 @@ def _inside(trained: Trained) -> Any:
     return clipped(answer, *size) if isinstance(answer, Box | Polygon) else answer
 
 
-def _take_the_ceiling(config: Config, checkup: Checkup) -> None:
-    """Score the answers as they are read back from the frame."""
+def _compute_ceiling(config: Config, checkup: Checkup) -> None:
+    """Score the parsed answers against the right ones."""
     pairs = [(t.read_back, t.example.answer) for t in checkup.trained]
     answers: list[Any] = [answer for answer, _ in pairs]
     targets = [target for _, target in pairs]
@@ -309,58 +325,60 @@ def _take_the_ceiling(config: Config, checkup: Checkup) -> None:
     checkup.ceiling = {m.name: float(m.value(columns)) for m in checkup.scorer.metrics}
 
 
-def _take_notes(report: DataReport) -> None:
-    """Say what is no fault and worth knowing."""
+def _notes(report: DataReport) -> Iterator[str]:
+    """Yield the notes about all sources."""
     checkups, tokenizer = report.checkups, report.family.tokenizer
-    written = {token for checkup in checkups for token in checkup.tokens}
-    special = sorted(written.intersection(tokenizer.all_special_ids))
+    tokens = {token for checkup in checkups for token in checkup.tokens}
+    special = sorted(tokens.intersection(tokenizer.all_special_ids))
     if special:
         names = ", ".join(tokenizer.convert_ids_to_tokens(special)[:6])
-        report.notes.append(
-            f"Answers hold special tokens ({names}): they survive here, and another engine must "
-            "decode with skip_special_tokens=False."
+        yield (
+            f"Answers contain special tokens ({names}): this library keeps them, and other engines "
+            "must decode with skip_special_tokens=False."
         )
-    long = sum(checkup.too_long for checkup in checkups)
-    if long:
+    if dropped := sum(checkup.too_long for checkup in checkups):
         most = report.config.data.max_tokens
-        report.notes.append(f"{long} rows have more than {most} tokens, and are dropped.")
-    left = sum(checkup.digits_left for checkup in checkups)
-    if left:
-        report.notes.append(
-            f"{left} digits of answers are in no marked number: cross-entropy alone trains them. "
-            "objective.numbers_from: text includes every number in the tokens."
+        yield f"{dropped} rows have more than {most} tokens, and are dropped."
+    if unmarked := sum(checkup.digits_left for checkup in checkups):
+        yield (
+            f"{unmarked} digits of answers are in no marked number: cross-entropy alone trains "
+            "them. objective.numbers_from: text includes every number in the tokens."
         )
-    wide = sum(checkup.wide_tokens for checkup in checkups)
-    if wide:
-        report.notes.append(
-            f"{wide} number tokens hold more than one digit each: digit losses charge each "
-            "digit of them, and a wrong width is left to cross-entropy."
+    if wide := sum(checkup.wide_tokens for checkup in checkups):
+        yield (
+            f"{wide} number tokens hold more than one digit: digit losses include each of the "
+            "digits, but only cross-entropy trains how many digits a token has."
         )
-    twice, same = _shared(checkups)
-    if twice:
-        report.notes.append(f"{twice} test questions ask of an image that is trained on, too.")
-    if same:
-        report.notes.append(f"{same} test questions are trained on, too.")
-    tiny = sum(_collapsed(t) for checkup in checkups for t in checkup.trained)
-    if tiny:
-        report.notes.append(
-            f"{tiny} shapes are narrower than a step of the frame, and come back without area."
+    same_images, same_questions = _shared(checkups)
+    if same_images:
+        yield f"{same_images} test questions are about an image of the training data."
+    if same_questions:
+        yield f"{same_questions} test questions are in the training data too."
+    if collapsed := sum(_collapsed(t) for checkup in checkups for t in checkup.trained):
+        yield (
+            f"{collapsed} shapes are narrower than one step of the coordinates, and have no area "
+            "after parsing."
         )
 
 
 def _collapsed(trained: Trained) -> int:
-    """Return how many shapes of an answer have no width or height once they are read back."""
+    """Return the number of parsed shapes without width or height."""
     answer = trained.read_back
     items = answer.items if isinstance(answer, Instances) else [answer]
-    shapes = [getattr(item, "shape", item) for item in items]
-    points = [shape.points for shape in shapes if hasattr(shape, "points")]
+    shapes = [item.shape if isinstance(item, Instance) else item for item in items]
+    points = [shape.points for shape in shapes if isinstance(shape, Box | Polygon)]
     return sum(min(len({p[0] for p in ps}), len({p[1] for p in ps})) < 2 for ps in points)
 
 
 def _shared(checkups: Sequence[Checkup]) -> tuple[int, int]:
-    """Return how many test questions are about an image that is trained on, or are trained on."""
+    """Count the test questions whose image, or whose text, is in the training data.
+
+    Questions about images are compared by image, questions without an image by text.
+    """
     train, test = ([t.example for t in c.trained if t.has_image] for c in checkups)
-    shown = {example.image for example in train}
-    asked, again = ([t.example for t in c.trained if t.example.image is None] for c in checkups)
-    prompts = {example.prompt for example in asked}
-    return sum(e.image in shown for e in test), sum(e.prompt in prompts for e in again)
+    images = {example.image for example in train}
+    train_texts, test_texts = (
+        [t.example.prompt for t in c.trained if t.example.image is None] for c in checkups
+    )
+    prompts = set(train_texts)
+    return sum(e.image in images for e in test), sum(p in prompts for p in test_texts)

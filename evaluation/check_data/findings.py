@@ -1,4 +1,4 @@
-"""What ``check-data`` found, as values."""
+"""Data classes for the results of ``check-data``."""
 
 import re
 from dataclasses import dataclass, field
@@ -15,39 +15,40 @@ from mm_numeric.numbers.spans import TokenNumber
 
 @dataclass(frozen=True)
 class Trained:
-    """One example as it will be trained on.
+    """One example, encoded as for training.
 
-    Its text and tokens are made anew whenever they are asked for: of a page full of words they
-    would take a megabyte, and all rows are held at once.
+    Text and tokens are computed at each access instead of stored: all examples are in memory at
+    once, and the tokens of one page full of words take a megabyte.
     """
 
     collator: TrainingCollator = field(repr=False)
     example: Example
     size_px: tuple[int, int] | None
-    """Of its upright image."""
+    """Width and height of the upright image."""
 
     has_image: bool
-    """Whether the image is there; without, its size is the row's word."""
+    """Whether the image file exists. If not, the size comes from the row or ``--size``."""
 
     frame: Frame | None
     question_tokens: int
-    """How many there are before the answer, one placeholder for each image feature included."""
+    """Number of tokens before the answer, including one placeholder per image feature."""
 
     image_tokens: int
+    """Number of placeholders for image features."""
+
     answer_tokens: int
-    """The end included."""
+    """Number of tokens of the answer, including the end token."""
 
     number_tokens: int
-    """Of the answer, those that numeric losses see."""
+    """Number of answer tokens in numeric losses."""
 
     read_back: Any
-    """What the task reads from the tokens of the answer, generation's end included."""
+    """The answer that the task parses from the decoded tokens."""
 
     @property
     def written(self) -> Written:
-        """The answer as the task writes it."""
-        written: Written = self.collator.task.format(self.example.answer, self.frame)
-        return written
+        """The text of the answer and the positions of its numbers."""
+        return self.collator.task.format(self.example.answer, self.frame)
 
     @property
     def answer(self) -> Tokens:
@@ -56,83 +57,90 @@ class Trained:
 
     @property
     def numbers(self) -> list[TokenNumber]:
-        """The numbers in those tokens."""
+        """The numbers in the tokens of the answer."""
         return self.collator.answer(self.example, self.frame)[1]
 
 
 @dataclass
 class Fault:
-    """Something to mend, and every place where it was found."""
+    """A problem that has to be fixed, with every row that has it."""
 
     advice: str
-    """What to do; empty where the sentences say it."""
+    """How to fix it; empty if the messages say so."""
 
     sentences: list[str] = field(default_factory=list)
+    """One error message per row, with file and line."""
 
 
 @dataclass
 class Checkup:
-    """What was found in one data source."""
+    """The results for the training rows or the test rows."""
 
     name: str
     """train or test."""
 
     source: str
+    """Files, data set or renderer of the rows."""
+
     questions: int = 0
+    """Number of examples that were read, valid or not."""
+
     trained: list[Trained] = field(default_factory=list)
+    """The usable examples."""
+
     faults: dict[str, Fault] = field(default_factory=dict)
-    """By what they are, such as ``line 3, box: the box [...] is reversed``, without its numbers."""
+    """The faults by kind: an error message without its position, names and numbers."""
 
     too_long: int = 0
-    """How many rows training drops, for they have more tokens than ``data.max_tokens``."""
+    """Number of rows that training drops because of ``data.max_tokens``."""
 
     tokens: set[int] = field(default_factory=set)
-    """Every token that stands within an answer."""
+    """All token ids in answers, without the end tokens."""
 
     digits_left: int = 0
-    """Digits of answers that no numeric loss sees."""
+    """Number of digits of answers that are in no numeric loss."""
 
     wide_tokens: int = 0
-    """Number tokens of more than one digit."""
+    """Number of number tokens with more than one digit."""
 
     ceiling: dict[str, float] = field(default_factory=dict)
-    """Each metric of the task's scorer, on the answers read back."""
+    """Value of each metric of the task's scorer for the parsed right answers."""
 
     scorer: Scorer | None = None
 
     def fault(self, kind: str, sentence: str, advice: str = "") -> None:
-        """Note one more place of a fault."""
+        """Add one row to the fault of a kind."""
         self.faults.setdefault(kind, Fault(advice)).sentences.append(sentence)
 
 
 @dataclass
 class DataReport:
-    """What ``check-data`` found."""
+    """The results of ``check-data``."""
 
     config: Config
     collator: TrainingCollator
     positions: int | None
-    """How many tokens the model has positions for."""
+    """Maximum sequence length of the model; None if its config has none."""
 
     checkups: list[Checkup]
     notes: list[str]
 
     @property
     def family(self) -> Family:
-        """Of the model that would be trained."""
+        """The family of the model."""
         return self.collator.family
 
     @property
     def ready(self) -> bool:
-        """Whether there is nothing to mend."""
+        """Whether no fault was found."""
         return not any(checkup.faults for checkup in self.checkups)
 
 
 def kind_of(sentence: str) -> str:
-    """Return what a sentence is about, without its place, names and numbers.
+    """Return an error message without its position, names and numbers, to group equal faults.
 
-    What it quotes may be cut off: then it ends with the sentence.
+    A quoted value may be truncated, so that its closing quote is missing.
     """
-    told = re.sub(r"^.*?, (?:line|row) \d+(?:, ?|: )", "", sentence.removesuffix("."))
-    told = re.sub(r"(?<!\w)'[^']*(?:'|$)|\"[^\"]*(?:\"|$)|\[[^]]*(?:\]|$)", "...", told)
-    return re.sub(r"-?\d+(?:\.\d+)?", "#", re.sub(r"\S*[/\\]\S*", "...", told))
+    message = re.sub(r"^.*?, (?:line|row) \d+(?:, ?|: )", "", sentence.removesuffix("."))
+    message = re.sub(r"(?<!\w)'[^']*(?:'|$)|\"[^\"]*(?:\"|$)|\[[^]]*(?:\]|$)", "...", message)
+    return re.sub(r"-?\d+(?:\.\d+)?", "#", re.sub(r"\S*[/\\]\S*", "...", message))

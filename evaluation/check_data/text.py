@@ -1,4 +1,4 @@
-"""What ``check-data`` found, as text for a terminal."""
+"""Format the results of ``check-data`` as text for a terminal."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -6,17 +6,17 @@ from statistics import median
 from mm_numeric.evaluation.check_data.findings import Checkup, DataReport, Fault
 from mm_numeric.evaluation.score import in_unit
 
-_SHOWN = 3  # places of each fault
-_METRICS = 9  # of a ceiling
+_SHOWN = 3  # rows shown for each fault
+_METRICS = 9  # metrics shown in a ceiling
 
 
 def report_text(report: DataReport) -> str:
-    """Return all that was found; the last line is the verdict."""
+    """Return all results; the last line is the verdict."""
     lines = []
     for checkup in report.checkups:
         lines += [f"{checkup.name}: {checkup.source}"]
         lines += [f"  {name:<18}{value}" for name, value in facts(report, checkup)]
-    lines += ["the frame", *(f"  {name:<18}{value}" for name, value in frame_facts(report))]
+    lines += ["the model", *(f"  {name:<18}{value}" for name, value in frame_facts(report))]
     lines += [f"note: {note}" for note in report.notes]
     faults = [(c.name, kind, fault) for c in report.checkups for kind, fault in c.faults.items()]
     for number, (name, kind, fault) in enumerate(faults, start=1):
@@ -30,7 +30,7 @@ def report_text(report: DataReport) -> str:
 
 
 def verdict(report: DataReport) -> str:
-    """Return ``ready``, or how much there is to mend."""
+    """Return ``ready``, or the number of things to fix."""
     if report.ready:
         return "ready"
     count = sum(len(checkup.faults) for checkup in report.checkups)
@@ -38,13 +38,13 @@ def verdict(report: DataReport) -> str:
 
 
 def fault_title(kind: str, fault: Fault) -> str:
-    """Return how often a fault was found, and what it is."""
+    """Return the kind of a fault, with the number of rows that have it."""
     count = len(fault.sentences)
     return f"{count:,} x {kind}" if count > 1 else kind
 
 
 def facts(report: DataReport, checkup: Checkup) -> Iterator[tuple[str, str]]:
-    """Yield what there is to know of one data source, name and value."""
+    """Yield name and value of each statistic of one data source."""
     trained = checkup.trained
     yield "questions", f"{checkup.questions:,} read, {len(trained):,} usable"
     if not trained:
@@ -55,19 +55,22 @@ def facts(report: DataReport, checkup: Checkup) -> Iterator[tuple[str, str]]:
         widths, heights = zip(*sizes, strict=True)
         yield (
             "images",
-            f"{there:,} of {len(sizes):,} there, {_spread(widths)} wide and {_spread(heights)} "
+            f"{there:,} of {len(sizes):,} found, {_spread(widths)} wide and {_spread(heights)} "
             "high, in pixels",
         )
         yield "image tokens", _spread([t.image_tokens for t in trained])
-    included = ", the image's included" if sizes else ""
+    included = ", including the image" if sizes else ""
     yield "question tokens", _spread([t.question_tokens for t in trained]) + included
     limit = report.config.predict.max_new_tokens
     lengths = _spread([t.answer_tokens for t in trained])
     stop = f"; predict.max_new_tokens is {limit}" if checkup.name == "test" else ""
-    yield "answer tokens", f"{lengths}, the end included{stop}"
+    yield "answer tokens", f"{lengths}, including the end token{stop}"
     if report.positions:
         total = max(t.question_tokens + t.answer_tokens for t in trained)
-        yield "longest", f"{total:,} tokens of the model's {report.positions:,}; nothing is cut"
+        yield (
+            "longest",
+            f"{total:,} tokens of the model's {report.positions:,}; nothing is truncated",
+        )
     supervised = sum(t.answer_tokens for t in trained)
     numbers = sum(t.number_tokens for t in trained)
     yield (
@@ -79,16 +82,16 @@ def facts(report: DataReport, checkup: Checkup) -> Iterator[tuple[str, str]]:
 
 
 def ceiling_text(checkup: Checkup) -> str:
-    """Return the best score that can be reached in the frame."""
+    """Return the best reachable value of the first metrics."""
     if checkup.scorer is None or not checkup.ceiling:
-        return "none: no answer has anything to score"
+        return "none: no answer can be scored"
     strict = [m for m in checkup.scorer.metrics if not m.name.startswith("lenient_")]
     shown = [m for m in strict if m.name != "unreadable"][:_METRICS]
     return ", ".join(f"{m.label} {in_unit(checkup.ceiling[m.name], m.unit)}" for m in shown)
 
 
 def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
-    """Yield how the family ends an answer, sees images and writes places, name and value."""
+    """Yield end tokens, image resizing and coordinate format of the family, each with a name."""
     family = report.family
     names = family.tokenizer.convert_ids_to_tokens(family.stop_ids)
     yield "answers end with", f"{names[0]}; generation stops at {', '.join(names)}"
@@ -100,14 +103,14 @@ def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
         "letterbox": f"padded to a square, then {resize.side} x {resize.side} pixels",
         "smart": f"resized to multiples of {resize.factor}, between {resize.min_pixels:,} and "
         f"{resize.max_pixels:,} pixels",
-        "none": "as they are",
+        "none": "not resized",
     }
     yield "images are", settings[resize.kind]
     top = "the pixels of the image" if coordinates.max_value is None else str(coordinates.max_value)
     decimals = f", {coordinates.decimals} decimals" if coordinates.decimals else ""
-    last = "" if coordinates.clamp == "inclusive" else ", the last step left out"
+    last = "" if coordinates.clamp == "inclusive" else ", without the last step"
     yield (
-        "places are",
+        "coordinates are",
         f"0 to {top}{last}{decimals}, of the image as "
         f"{'resized' if coordinates.space == 'resized' else 'in its file'}, "
         f"{'x' if coordinates.order == 'xy' else 'y'} first, format {coordinates.format}",
@@ -118,7 +121,7 @@ def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
 
 
 def _spread(values: Sequence[float], decimals: int = 0) -> str:
-    """Write the median of numbers, and from where to where they go."""
+    """Format the median of numbers, with their minimum and maximum if they differ."""
     low, middle, high = min(values), median(values), max(values)
     text = f"{middle:,.{decimals}f}"
     return text if low == high else f"{text} ({low:,.{decimals}f} to {high:,.{decimals}f})"

@@ -30,10 +30,10 @@ def test_good_data_is_ready(tmp_path):
     text = report_text(report)
     assert text.endswith("\nready")
     assert "questions         8 read, 8 usable" in text
-    assert "8 of 8 there, 80 wide and 60 high" in text
+    assert "8 of 8 found, 80 wide and 60 high" in text
     assert "image tokens      6" in text
     assert "one step is       0.08 pixels" in text
-    assert "8 test questions ask of an image that is trained on, too" in text
+    assert "8 test questions are about an image of the training data" in text
     (numbers,) = {sum(len(n.positions) for n in t.numbers) for t in report.checkups[0].trained[:1]}
     assert numbers == len(re.findall("[0-9]", report.checkups[0].trained[0].written.text))
 
@@ -173,7 +173,7 @@ def test_rows_without_images_are_looked_at_too(tmp_path):
     )
     report = check_data(config)
     assert report.ready, report.checkups
-    assert report.notes == ["10 test questions are trained on, too."]
+    assert report.notes == ["10 test questions are in the training data too."]
     assert dict(facts(report, report.checkups[1]))["question tokens"].endswith(")")
     assert report.checkups[1].ceiling["accuracy"] == 1
     write_check_page(report, tmp_path / "page.html")
