@@ -207,7 +207,7 @@ def test_a_report_has_the_chapters_of_a_task_of_a_user(tmp_path):
     for file in folder.glob("*/run*/scores.jsonl"):
         file.write_text(rows, encoding="utf-8")
     page, twin = written(folder, summary)
-    for text in ("16 readings of 2 objectives.", "Degrees", "How far off"):
+    for text in ("16 readings of 2 objectives.", "Degrees", "Error sizes"):
         assert text in page
         assert text in twin
 
@@ -216,7 +216,7 @@ def test_a_report_is_written_without_the_module_of_its_task(tmp_path):
     summary = compare_folder(tmp_path / "compared") | {"task": "module_of_nobody:Thermometer"}
     with pytest.warns(UserWarning, match=r"module_of_nobody.* chapters of the task are left out"):
         page, _ = written(tmp_path / "compared", summary)
-    assert "Every metric" in page
+    assert "All metrics" in page
 
 
 BASE = "from dataclasses import dataclass\nfrom mm_numeric.tasks.base import BaseTask\n"
