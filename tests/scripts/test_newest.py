@@ -1,0 +1,55 @@
+"""The upper bounds of pyproject.toml, and the script that tests what lies above them."""
+
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "test_newest"
+PRIVATE = ("accelerate", "datasets", "deepspeed", "peft", "torch", "transformers", "trl")
+"""Libraries whose private names or internals this library or its tests use."""
+
+
+def declared():
+    """Return the requirements of pyproject.toml, by name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *(line for name in extras for line in extras[name])]
+    return [(r.name, r.specifier) for r in map(Requirement, lines)]
+
+
+def tested_versions():
+    """Return the tested version of each library."""
+    lines = (ROOT / "scripts" / "constraints.txt").read_text("utf-8").splitlines()
+    return {r.name: Version(str(r.specifier)[2:]) for r in map(Requirement, lines[1:])}
+
+
+@pytest.mark.parametrize("library", PRIVATE)
+def test_the_upper_bound_is_the_release_after_the_tested_one(library):
+    version = tested_versions()[library]
+    bounds = [specifier for name, specifier in declared() if name == library]
+    assert bounds
+    for specifier in bounds:
+        assert version in specifier
+        assert f"{version.major}.{version.minor}.999" in specifier
+        assert f"{version.major}.{version.minor + 1}" not in specifier
+
+
+def test_every_tested_version_is_allowed():
+    versions = tested_versions()
+    for name, specifier in declared():
+        if name in versions:
+            assert versions[name] in specifier, name
+
+
+def test_the_script_lists_the_newest_versions_except_for_torch():
+    subprocess.run(["bash", "-n", SCRIPT], check=True)
+    done = subprocess.run([SCRIPT, "--list"], check=True, capture_output=True, text=True)
+    found = {r.name: r.specifier for r in map(Requirement, done.stdout.splitlines())}
+    assert found.keys() >= {*PRIVATE, "pytest", "numpy", "jinja2"}
+    assert str(found.pop("torch")) == f"=={tested_versions()['torch']}"
+    assert all(s.operator == ">=" for specifier in found.values() for s in specifier)
