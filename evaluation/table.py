@@ -65,14 +65,6 @@ def percent(share: float | None, decimals: int = 1) -> Quantity | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bar:
-    """A bar next to a number in HTML."""
-
-    width_px: float
-    colour: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Cell:
     """A cell of a table."""
 
@@ -97,7 +89,9 @@ class Cell:
     symbol: Markup | None = None
     """An image that HTML shows in front of the text, such as a key of a chart."""
 
-    bar: Bar | None = None
+    bar: tuple[float, str] | None = None
+    """The width in pixels and the colour of a bar that HTML shows after the text."""
+
     css: str = ""
     """The class of the text in HTML."""
 
@@ -137,7 +131,7 @@ class Cell:
         kind = self.css or ("best" if self.best else None)
         parts = [element("span", self.text, class_=kind) if kind else joined(self.text)]
         if self.bar:
-            style = f"width:{self.bar.width_px:.1f}px;background:{self.bar.colour}"
+            style = f"width:{self.bar[0]:.1f}px;background:{self.bar[1]}"
             parts.append(element("span", class_="bar", style=style))
         if self.interval:
             parts.append(element("small", self.interval))
@@ -149,7 +143,9 @@ class Cell:
     def to_markdown(self) -> str:
         """Return the cell as Markdown."""
         text = markdown_code(self.text) if self.is_name else markdown_text(self.text, self.limit)
-        return (f"**{text}**" if self.best else text) + markdown_details("".join(self._details()))
+        details = "".join(self._details())
+        space = " " * details.startswith(" ")
+        return (f"**{text}**" if self.best else text) + space + markdown_text(details, 400)
 
     def to_latex(self) -> str:
         """Return the cell as LaTeX; an interval and a change are on lines of their own."""
@@ -165,16 +161,21 @@ class Cell:
         stacked = r" \\ ".join(lines)
         return f"\\begin{{tabular}}[t]{{@{{}}r@{{}}}}{stacked}\\end{{tabular}}" if small else text
 
+    def csv_values(self) -> dict[str, str]:
+        """Return the values by the suffix of the header of their column."""
+        if isinstance(self.content, str):
+            return {"": csv_text(self.content, self.limit)}
+        found = {}
+        for suffix, quantity in (("", self.content), (" difference", self.change)):
+            if quantity:
+                found[suffix] = f"{quantity.value:.10g}"
+            if quantity and quantity.low is not None and quantity.high is not None:
+                found[f"{suffix} low"] = f"{quantity.low:.10g}"
+                found[f"{suffix} high"] = f"{quantity.high:.10g}"
+        return found
 
-def markdown_details(text: str) -> str:
-    """Escape the details of a cell, which may begin with a space."""
-    return " " * text.startswith(" ") + markdown_text(text, 400)
 
-
-Content = str | Quantity | Cell | None
-
-
-def cell_of(content: Content) -> Cell:
+def cell_of(content: Cell | Quantity | str | None) -> Cell:
     """Return a cell with the given content."""
     return content if isinstance(content, Cell) else Cell(content=content)
 
@@ -305,44 +306,16 @@ class Table:
 
     def to_csv(self) -> str:
         """Return CSV with unrounded numbers; intervals and changes have columns of their own."""
-        found = [
-            _csv_column(column, [row.cells[i] for row in self.rows])
-            for i, column in enumerate(self.columns)
-        ]
-        columns = [column for group in found for column in group]
+        columns: list[list[str]] = []
+        for index, column in enumerate(self.columns):
+            cells = [row.cells[index].csv_values() for row in self.rows]
+            contents = [row.cells[index].content for row in self.rows]
+            units = {c.unit for c in contents if isinstance(c, Quantity) and c.unit}
+            label = csv_text(column.header.text)
+            for suffix in dict.fromkeys(["", *(suffix for cell in cells for suffix in cell)]):
+                unit = f" ({', '.join(sorted(units))})" if units and not suffix else ""
+                values = [cell.get(suffix, "") for cell in cells]
+                columns.append([label + suffix + unit, *values])
         file = io.StringIO()
         csv.writer(file, lineterminator="\n").writerows(zip(*columns, strict=True))
         return file.getvalue()
-
-
-def _csv_column(column: Column, cells: Sequence[Cell]) -> list[list[str]]:
-    """Return the CSV columns of a column, each with its header."""
-    label = csv_text(column.header.text)
-    values = [cell.content for cell in cells]
-    units = {value.unit for value in values if isinstance(value, Quantity)}
-    unit = f" ({', '.join(sorted(units - {''}))})" if units - {""} else ""
-    texts = [_csv_value(v) if isinstance(v, Quantity | None) else csv_text(v) for v in values]
-    found = [[label + unit, *texts]]
-    estimates = [value if isinstance(value, Quantity) else None for value in values]
-    found += _csv_interval(label, estimates)
-    changes = [cell.change for cell in cells]
-    if any(changes):
-        found.append([f"{label} difference", *map(_csv_value, changes)])
-        found += _csv_interval(f"{label} difference", changes)
-    return found
-
-
-def _csv_value(quantity: Quantity | None) -> str:
-    return "" if quantity is None else f"{quantity.value:.10g}"
-
-
-def _csv_interval(label: str, quantities: Sequence[Quantity | None]) -> list[list[str]]:
-    """Return the columns of both ends; none if no quantity has an interval."""
-    lows = [None if quantity is None else quantity.low for quantity in quantities]
-    highs = [None if quantity is None else quantity.high for quantity in quantities]
-    if all(low is None for low in lows):
-        return []
-    return [
-        [f"{label} {end}", *("" if value is None else f"{value:.10g}" for value in values)]
-        for end, values in (("low", lows), ("high", highs))
-    ]

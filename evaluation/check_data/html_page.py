@@ -22,7 +22,7 @@ from mm_numeric.evaluation.check_data.text import facts, fault_title, frame_fact
 from mm_numeric.evaluation.markup import element, plain
 from mm_numeric.evaluation.report.html import render
 from mm_numeric.evaluation.report.images import outline
-from mm_numeric.evaluation.report.sections import Block, Drawing, FactList, Heading, Section
+from mm_numeric.evaluation.report.sections import Block, Section, fact_list, heading
 from mm_numeric.files import write_text
 
 _SHOWN_PX = 640  # the longer edge of an image on the page
@@ -61,7 +61,7 @@ def _faults(report: DataReport) -> Section:
         for checkup in report.checkups
         for kind, fault in checkup.faults.items()
     ]
-    drawn = Drawing(render("check_data_faults.html", faults=faults))
+    drawn = Block(render("check_data_faults.html", faults=faults))
     return Section(anchor="fix", title="What to fix", blocks=[drawn])
 
 
@@ -70,10 +70,10 @@ def _statistics(report: DataReport) -> Section:
     named = [(f"{c.name}: {c.source}", facts(report, c)) for c in report.checkups]
     blocks: list[Block] = []
     for title, pairs in [*named, ("The frame", frame_facts(report))]:
-        blocks += [Heading(title), FactList(list(pairs))]
+        blocks += [heading(title), fact_list(list(pairs))]
     if report.notes:
         lines = (element("li", plain(note, 400)) for note in report.notes)
-        blocks.append(Drawing(element("ul", *lines, class_="caveats")))
+        blocks.append(Block(element("ul", *lines, class_="caveats")))
     return Section(anchor="figures", title="Statistics", blocks=blocks)
 
 
@@ -104,7 +104,7 @@ def _samples(report: DataReport, count: int) -> Section:
         has_images=any(t.size_px for t in chosen),
         samples=[_sample(report, t) for t in chosen],
     )
-    return Section(anchor="samples", title="Training samples", blocks=[Drawing(drawn)])
+    return Section(anchor="samples", title="Training samples", blocks=[Block(drawn)])
 
 
 def _sample(report: DataReport, trained: Trained) -> _Sample:

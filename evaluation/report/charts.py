@@ -13,8 +13,8 @@ import numpy as np
 from markupsafe import Markup
 
 from mm_numeric.evaluation.markup import element
-from mm_numeric.evaluation.report.sections import Drawing, figure
-from mm_numeric.evaluation.table import Bar, Cell, Table, percent
+from mm_numeric.evaluation.report.sections import Block, figure
+from mm_numeric.evaluation.table import Cell, Table, percent
 
 Points = Sequence[tuple[float, float]]
 
@@ -48,8 +48,8 @@ class SeriesStyle:
 
     def cell(self, note: str = "") -> Cell:
         """Return a table cell with the key and the name of the objective."""
-        key = element("svg", self.drawn(), width=16, height=16, viewBox="-8 -8 16 16",
-                      aria_hidden="true")  # fmt: skip
+        size = {"width": 16, "height": 16, "viewBox": "-8 -8 16 16"}
+        key = element("svg", self.drawn(), aria_hidden="true", **size)
         return Cell(content=self.name, is_name=True, symbol=key, note=note, limit=60)
 
     def label(self) -> Markup:
@@ -82,15 +82,32 @@ def choose_styles(
     return styles
 
 
-def legend(styles: Iterable[SeriesStyle]) -> Drawing:
+def legend(styles: Iterable[SeriesStyle]) -> Block:
     """Return a list of keys and names."""
-    return Drawing(element("ul", *(element("li", s.label()) for s in styles), class_="legend"))
+    return Block(element("ul", *(element("li", s.label()) for s in styles), class_="legend"))
 
 
 def svg_image(description: str, *children: object, **attributes: object) -> Markup:
     """Return an SVG image with a description for screen readers."""
     title = element("title", description)
     return element("svg", title, *children, role="img", aria_label=description, **attributes)
+
+
+def svg_line(x1: object, y1: object, x2: object, y2: object, **style: object) -> Markup:
+    """Return a line."""
+    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, **style)
+
+
+def svg_rect(x: float, y: float, width: float, height: float, **style: object) -> Markup:
+    """Return a rectangle without children."""
+    return element("rect", x=x, y=y, width=width, height=height, **style)
+
+
+def svg_text(
+    x: object, y: object, *text: object, anchor: str = "middle", **style: object
+) -> Markup:
+    """Return a text; ``anchor`` is the point of the text that is placed at ``x``."""
+    return element("text", *text, x=x, y=y, text_anchor=anchor, **style)
 
 
 def nice_ticks(low: float, high: float, wanted: int = 5) -> list[float]:
@@ -152,18 +169,13 @@ def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit
     def at(value: float) -> str:
         return f"{100 * (scale * value - low) / (high - low):.2f}%"
 
-    def rule(value: float, **style: object) -> Markup:
-        return element("line", x1=at(value), x2=at(value), y1=0, y2="100%", **style)
-
     ticks = nice_ticks(low, high, 6)
-    grid = [rule(tick / scale, stroke="var(--grid)") for tick in ticks]
+    places = [at(tick / scale) for tick in ticks]
+    grid = [svg_line(x, 0, x, "100%", stroke="var(--grid)") for x in places]
     if baseline is not None:
-        dashes = {"stroke_width": 1.25, "stroke_dasharray": "3 3"}
-        grid.append(rule(baseline, stroke="var(--base)", **dashes))
-    labels = [
-        element("text", tick_text(tick), unit, x=at(tick / scale), y=15, text_anchor="middle")
-        for tick in ticks
-    ]
+        x, dashes = at(baseline), {"stroke_width": 1.25, "stroke_dasharray": "3 3"}
+        grid.append(svg_line(x, 0, x, "100%", stroke="var(--base)", **dashes))
+    labels = [svg_text(x, 15, tick_text(t), unit) for x, t in zip(places, ticks, strict=True)]
     axis = element("svg", *labels, class_="plot", height=22, aria_hidden="true")
     parts = [_dot_row(row, at, grid) for row in rows]
     parts.append(element("div", element("span"), axis, element("span"), class_="axis"))
@@ -173,12 +185,10 @@ def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit
 def _dot_row(row: DotRow, at: Callable[[float], str], grid: Sequence[Markup]) -> Markup:
     """Draw one row; ``at`` returns the position of a value."""
     colour = row.style.colour
-    rings = [
-        element("circle", cx=at(v), cy=41, r=3.4, fill="none", stroke=colour, stroke_width=1.4)
-        for v in row.seeds
-    ]
-    line = element("line", x1=at(row.low), x2=at(row.high), y1=23, y2=23, stroke=colour,
-                   stroke_width=3, stroke_linecap="round")  # fmt: skip
+    ring = {"fill": "none", "stroke": colour, "stroke_width": 1.4}
+    rings = [element("circle", cx=at(value), cy=41, r=3.4, **ring) for value in row.seeds]
+    thick = {"stroke": colour, "stroke_width": 3, "stroke_linecap": "round"}
+    line = svg_line(at(row.low), 23, at(row.high), 23, **thick)
     shape = element("svg", row.style.drawn(), x=at(row.mean), y=23, width=1, height=1)
     plot = svg_image(row.description, *grid, line, shape, *rings, class_="plot", height=54)
     value = [element("b", row.value)]
@@ -252,22 +262,20 @@ def line_chart(
     def down(value: float) -> float:
         return tall * (1 - (value - y.low) / (y.high - y.low))
 
+    foot = top + tall
     parts = []
     if shaded_to is not None:
-        area = {"x": left, "y": top, "width": across(shaded_to), "height": tall}
-        parts.append(element("rect", fill="var(--wash)", **area))
+        parts.append(svg_rect(left, top, across(shaded_to), tall, fill="var(--wash)"))
     for value, text in y.ticks:
         at = top + down(value)
-        parts.append(element("line", x1=left, x2=width - right, y1=at, y2=at, stroke="var(--grid)"))
-        parts.append(element("text", text, x=left - 7, y=at + 4, text_anchor="end"))
-    foot = top + tall
+        parts.append(svg_line(left, at, width - right, at, stroke="var(--grid)"))
+        parts.append(svg_text(left - 7, at + 4, text, anchor="end"))
     for value, text in x.ticks:
         at = left + across(value)
-        parts.append(element("line", x1=at, x2=at, y1=foot, y2=foot + 4, stroke="var(--soft)"))
-        parts.append(element("text", text, x=at, y=foot + 17, text_anchor="middle"))
-    parts.append(element("line", x1=left, x2=width - right, y1=foot, y2=foot, stroke="var(--soft)"))
-    place = {"x": left + wide / 2, "y": height - 5, "text_anchor": "middle"}
-    parts.append(element("text", x.label, **place))
+        parts.append(svg_line(at, foot, at, foot + 4, stroke="var(--soft)"))
+        parts.append(svg_text(at, foot + 17, text))
+    parts.append(svg_line(left, foot, width - right, foot, stroke="var(--soft)"))
+    parts.append(svg_text(left + wide / 2, height - 5, x.label))
     curves = [_curve(line, [(across(px), down(py)) for px, py in line.points]) for line in lines]
     inside = {"x": left, "y": top, "width": wide, "height": tall, "style": "overflow:hidden"}
     parts.append(element("svg", *curves, **inside))
@@ -277,12 +285,13 @@ def line_chart(
 def _curve(line: Line, points: Points) -> Markup:
     """Draw a curve through points in pixels."""
     path = "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return element("path", d=f"M{path}", fill="none", stroke=line.colour, stroke_width=line.width,
-                   stroke_opacity=line.opacity, stroke_linejoin="round",
-                   stroke_dasharray=line.dash or None)  # fmt: skip
+    stroke = {"stroke": line.colour, "stroke_width": line.width, "stroke_opacity": line.opacity}
+    dash = line.dash or None
+    joins = {"stroke_linejoin": "round", "stroke_dasharray": dash}
+    return element("path", d=f"M{path}", fill="none", **stroke, **joins)
 
 
-def share_chart(curves: Mapping[SeriesStyle, Points], x: Axis, description: str) -> Drawing:
+def share_chart(curves: Mapping[SeriesStyle, Points], x: Axis, description: str) -> Block:
     """Draw shares from 0 to 100 %, a curve per objective, the first one on top."""
     lines = [styled_line(style, points) for style, points in curves.items()]
     y = Axis(low=0, high=1, ticks=[(s / 4, f"{25 * s}%") for s in range(5)])
@@ -302,7 +311,7 @@ def bar_table(
                 Cell(
                     content=percent(column[index]),
                     css="share",
-                    bar=Bar(width_px=72 * column[index] / largest, colour=style.colour),
+                    bar=(72 * column[index] / largest, style.colour),
                 )
                 for style, column in shares.items()
             ),

@@ -8,7 +8,6 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
@@ -20,8 +19,11 @@ from mm_numeric.evaluation.report.charts import (
     bar_table,
     share_chart,
     svg_image,
+    svg_line,
+    svg_rect,
+    svg_text,
 )
-from mm_numeric.evaluation.report.html import render
+from mm_numeric.evaluation.report.html import Tile, render
 from mm_numeric.evaluation.report.images import data_url, open_upright
 from mm_numeric.evaluation.report.results import (
     ScoredRow,
@@ -31,13 +33,13 @@ from mm_numeric.evaluation.report.results import (
     pooled_rows,
 )
 from mm_numeric.evaluation.report.sections import (
-    Drawing,
-    Fold,
-    Group,
-    Heading,
-    Paragraph,
+    Block,
     Section,
     figure,
+    fold,
+    group,
+    heading,
+    paragraph,
 )
 from mm_numeric.evaluation.table import Cell, Table, percent
 
@@ -49,6 +51,9 @@ WORST, FOLDED, TYPICAL, LISTED = 24, 8, 6, 10
 SIDE_PX = 224
 _TRUE, _ANSWER = "#1550c8", "#f06a0a"
 _TIME = re.compile(r"(1[0-2]|0?[1-9]):([0-5]\d)")
+
+_ById = Mapping[tuple[str, int], Mapping[str, ScoredRow]]
+"""The row of each id, by objective and seed."""
 
 _Pooled = Mapping[SeriesStyle, Sequence[ScoredRow]]
 """The rows of all seeds by objective."""
@@ -148,58 +153,51 @@ def _deviations(pooled: _Pooled) -> Section:
         anchor="deviations",
         title="Deviations",
         blocks=[
-            Paragraph(f"{_hour_errors(pooled)} All seeds together."),
-            Heading("Signed deviations on the dial"),
-            Paragraph(note, is_note=True),
-            Group("roses", [_rose(style, rows, longest) for style, rows in pooled.items()]),
-            Heading("Share of answers within a number of minutes"),
-            Group(
+            paragraph(f"{_hour_errors(pooled)} All seeds together."),
+            heading("Signed deviations on the dial"),
+            paragraph(note, note=True),
+            group("roses", [_rose(style, rows, longest) for style, rows in pooled.items()]),
+            heading("Share of answers within a number of minutes"),
+            group(
                 "halves",
                 [
                     _cumulative(pooled),
                     Table.of(["at most", *(f"{m} min" for m in WITHIN)], within),
                 ],
             ),
-            Heading("Distribution of deviations"),
+            heading("Distribution of deviations"),
             bar_table("deviation in minutes", BIN_NAMES, shares),
         ],
     )
 
 
-def _rose(style: SeriesStyle, rows: Sequence[ScoredRow], longest: float) -> Drawing:
+def _rose(style: SeriesStyle, rows: Sequence[ScoredRow], longest: float) -> Block:
     """Draw signed deviations on a dial: correct answers at 12 o'clock, one hour late at 1."""
     inner, outer = 27, 84
     parts = [element("circle", r=inner, fill="none", stroke="var(--faint)")]
     for hour in range(12):
-        reach = outer if hour % 3 == 0 else outer - 8
-        turn = {"transform": f"rotate({30 * hour})", "y1": -inner, "y2": -reach}
-        parts.append(element("line", stroke="var(--faint)", **turn))
+        end = -outer if hour % 3 == 0 else 8 - outer
+        turn = f"rotate({30 * hour})"
+        parts.append(svg_line(0, -inner, 0, end, transform=turn, stroke="var(--faint)"))
     shares = sector_shares(rows)
     for sector, share in shares.items():
         length = max((outer - inner) * min(share / longest, 1), 0.8)
-        box = {"x": -1.9, "y": -inner - length, "width": 3.8, "height": length}
-        parts.append(
-            element(
-                "rect",
-                transform=f"rotate({5 * sector})",
-                fill=style.colour,
-                fill_opacity=1 if sector % 6 == 0 else 0.5,
-                **box,
-            )
-        )
-    labels = (f"{percent(shares.get(0, 0))} right", "+3 h", "6 h", "−3 h")
-    places = ((0, -89, "middle"), (88, 4, "start"), (0, 97, "middle"), (-88, 4, "end"))
-    for (x, y, anchor), text in zip(places, labels, strict=True):
-        parts.append(element("text", text, x=x, y=y, text_anchor=anchor))
+        look = {"fill": style.colour, "fill_opacity": 1 if sector % 6 == 0 else 0.5}
+        turn = f"rotate({5 * sector})"
+        parts.append(svg_rect(-1.9, -inner - length, 3.8, length, transform=turn, **look))
     failed = percent(sum(row["parsed"] is None for row in rows) / len(rows))
-    parts.append(element("text", failed, y=1, text_anchor="middle"))
-    parts.append(element("text", "unreadable", y=12, text_anchor="middle", class_="tiny"))
+    parts.append(svg_text(0, -89, f"{percent(shares.get(0, 0))} right"))
+    parts.append(svg_text(88, 4, "+3 h", anchor="start"))
+    parts.append(svg_text(0, 97, "6 h"))
+    parts.append(svg_text(-88, 4, "−3 h", anchor="end"))
+    parts.append(svg_text(0, 1, failed))
+    parts.append(svg_text(0, 12, "unreadable", class_="tiny"))
     description = f"{style.name}: signed deviations of {len(rows):,} answers on a dial."
     chart = svg_image(description, *parts, class_="rose", viewBox="-114 -101 228 202")
     return figure(chart, style.cell())
 
 
-def _cumulative(pooled: _Pooled) -> Drawing:
+def _cumulative(pooled: _Pooled) -> Block:
     """Draw the share of answers within a number of minutes, minutes on a logarithmic axis."""
     steps = sorted({*range(31), *range(30, 361, 5)})
     curves = {
@@ -252,92 +250,24 @@ def _hands(minutes: int, stroke: Mapping[str, object], wider: float = 0) -> Mark
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ClockTile:
-    """An answer drawn on its image."""
-
-    style: SeriesStyle
-    row: ScoredRow
-    image: str
-    """The id of the image in the page."""
-
-    seed_index: int
-
-    @property
-    def label(self) -> Markup:
-        """The name of the objective."""
-        return self.style.label()
-
-    @property
-    def is_near(self) -> bool:
-        """Whether the answer counts as correct."""
-        return _is_within(self.row, 5)
-
-    @property
-    def words(self) -> str:
-        """The answer as text."""
-        return answer_text(self.row).replace(" min", "\N{NO-BREAK SPACE}min")
-
-    @property
-    def drawing(self) -> Markup:
-        """The image with the true and the answered hands."""
-        target, answer = minutes_of(self.row["target"]), minutes_of(self.row["parsed"])
-        drawn: list[tuple[int, dict[str, object]]] = []
-        if target is not None:
-            drawn.append((target, {"stroke": _TRUE}))
-        if answer is not None and answer != target:
-            drawn.append((answer, {"stroke": _ANSWER, "stroke_dasharray": "5 2.5"}))
-        halo = {"stroke": "#fff", "stroke_opacity": 0.8}
-        hands = [_hands(minutes, halo, 2.2) for minutes, _ in drawn]
-        hands += [_hands(minutes, stroke) for minutes, stroke in drawn]
-        text = answer_text(self.row)
-        used = element("use", href=f"#{self.image}", opacity=0.62)
-        return element(
-            "svg", element("title", text), used, *hands, viewBox="0 0 100 100", role="img",
-            aria_label=f"{self.style.name}: {text}",
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ClockCase:
-    """One test image, and the answers of all objectives and seeds."""
-
-    id: str
-    target: str
-    mean: str
-    image: str
-    definition: Markup
-    is_image: bool
-    tiles: Sequence[_ClockTile]
-
-
-def _case(
-    folder: Path, index: int, ranked: tuple[float, str], styles: Styles, by_id: "_RowsById"
-) -> _ClockCase:
-    """Open an image, and collect its answers."""
-    mean, id_ = ranked
-    image = f"image{index}"
-    seeds = sorted({seed for _, seed in by_id})
-    tiles = [
-        _ClockTile(style=style, row=by_id[name, seed][id_], image=image, seed_index=place)
-        for place, seed in enumerate(seeds)
-        for name, style in styles.items()
-        if id_ in by_id.get((name, seed), {})
-    ]
-    row = tiles[0].row
-    definition, is_image = _definition(folder, str(row["image"]), image)
-    return _ClockCase(
-        id=plain(id_, 60),
-        target=plain(row["target"], 20),
-        mean=f"{mean:.0f}",
-        image=image,
-        definition=definition,
-        is_image=is_image,
-        tiles=tiles,
+def _tile(style: SeriesStyle, row: ScoredRow, image: str, seed_index: int) -> Tile:
+    """Draw the true and the answered hands on an image."""
+    target, answer = minutes_of(row["target"]), minutes_of(row["parsed"])
+    drawn = [] if target is None else [(target, {"stroke": _TRUE})]
+    if answer is not None and answer != target:
+        drawn.append((answer, {"stroke": _ANSWER, "stroke_dasharray": "5 2.5"}))
+    halo = {"stroke": "#fff", "stroke_opacity": 0.8}
+    hands = [_hands(minutes, halo, 2.2) for minutes, _ in drawn]
+    hands += [_hands(minutes, stroke) for minutes, stroke in drawn]
+    words = answer_text(row)
+    parts = [element("title", words), element("use", href=f"#{image}", opacity=0.62), *hands]
+    name = f"{plain(style.name, 60)}: {words}"
+    return Tile(
+        label=style.label(),
+        drawing=element("svg", *parts, viewBox="0 0 100 100", role="img", aria_label=name),
+        words=words.replace(" min", "\N{NO-BREAK SPACE}min"),
+        css=f"s{seed_index} {'near' if _is_within(row, 5) else 'off'}",
     )
-
-
-_RowsById = Mapping[tuple[str, int], Mapping[str, ScoredRow]]
 
 
 def _definition(folder: Path, name: str, anchor: str) -> tuple[Markup, bool]:
@@ -346,10 +276,10 @@ def _definition(folder: Path, name: str, anchor: str) -> tuple[Markup, bool]:
     if image is not None:
         url = data_url(image, SIDE_PX)
         return element("image", id=anchor, width=100, height=100, href=url), True
-    style = {"x": 50, "text_anchor": "middle", "style": "font:8px sans-serif;fill:#39424f"}
-    ground = element("rect", width=100, height=100, fill="#c9ced6")
-    lines = [element("text", "no image", y=86, **style)]
-    lines.append(element("text", plain(Path(name).name, 20), y=95, **style))
+    style = "font:8px sans-serif;fill:#39424f"
+    ground = svg_rect(0, 0, 100, 100, fill="#c9ced6")
+    lines = [svg_text(50, 86, "no image", style=style)]
+    lines.append(svg_text(50, 95, plain(Path(name).name, 20), style=style))
     return element("g", ground, *lines, id=anchor), False
 
 
@@ -358,17 +288,29 @@ def _gallery(folder: Path, styles: Styles, scores: Scores) -> Section:
     ranked = _ranked_images(scores)
     worst = ranked[:WORST]
     middle = max(len(worst), (len(ranked) - TYPICAL) // 2)
-    chosen = worst + ranked[middle : middle + TYPICAL]
     by_id = {key: {str(row["id"]): row for row in rows} for key, rows in scores.items()}
     seeds = sorted({seed for _, seed in scores})
-    cases = [_case(folder, i, found, styles, by_id) for i, found in enumerate(chosen)]
+    cases, definitions, missing = [], [], 0
+    for index, (mean, id_) in enumerate(worst + ranked[middle : middle + TYPICAL]):
+        image = f"image{index}"
+        found = [
+            (style, by_id[name, seed][id_], image, place)
+            for place, seed in enumerate(seeds)
+            for name, style in styles.items()
+            if id_ in by_id.get((name, seed), {})
+        ]
+        row = found[0][1]
+        definition, is_image = _definition(folder, str(row["image"]), image)
+        definitions.append(definition)
+        missing += not is_image
+        case = {"id": plain(id_, 60), "target": plain(row["target"], 20), "mean": f"{mean:.0f}"}
+        cases.append({**case, "image": image, "tiles": [_tile(*answer) for answer in found]})
     intro = "Worst first, by the mean deviation over all objectives"
     intro += " and seeds." if len(seeds) > 1 else "."
-    missing = sum(not case.is_image for case in cases)
     intro += f" {missing} of the {len(cases)} images could not be opened." if missing else ""
     drawn = render(
         "clock_gallery.html",
-        definitions=joined(*(case.definition for case in cases)),
+        definitions=joined(*definitions),
         true_colour=_TRUE,
         answer_colour=_ANSWER,
         seeds=seeds,
@@ -377,31 +319,29 @@ def _gallery(folder: Path, styles: Styles, scores: Scores) -> Section:
         typical=cases[len(worst) :],
     )
     table = _worst_table(worst[:LISTED], styles, by_id, seeds[0])
+    hidden = ".gallery-seeds:has(#seed{0}:checked)~* .tile:not(.s{0}){{display:none}}"
     return Section(
         anchor="gallery",
         title="Answers on the dial",
-        blocks=[Paragraph(intro), Drawing(drawn), table],
-        css="".join(
-            f".gallery-seeds:has(#seed{i}:checked)~* .tile:not(.s{i}){{display:none}}"
-            for i in range(len(seeds))
-        ),
+        blocks=[paragraph(intro), Block(drawn), table],
+        css="".join(hidden.format(i) for i in range(len(seeds))),
     )
 
 
 def _worst_table(
-    worst: Sequence[tuple[float, str]], styles: Styles, by_id: _RowsById, seed: int
-) -> Fold:
+    worst: Sequence[tuple[float, str]], styles: Styles, runs: _ById, seed: int
+) -> Block:
     """Return a table of the worst images: the true time and the answers of one seed."""
-    names = [name for name in styles if (name, seed) in by_id]
+    names = [name for name in styles if (name, seed) in runs]
     rows = []
     for mean, id_ in worst:
-        answers = [by_id[name, seed].get(id_) for name in names]
+        answers = [runs[name, seed].get(id_) for name in names]
         target = next((str(row["target"]) for row in answers if row), MISSING)
         cells = [Cell(content=_short(row), limit=44) for row in answers]
         rows.append([Cell(content=id_, limit=60), plain(target, 20), *cells, f"{mean:.0f}"])
     header = ["image", "true", *(styles[name].cell() for name in names), "mean deviation (min)"]
     note = f"The worst {len(rows)}, as answered with seed {seed}; parse failures are in quotes."
-    return Fold("The worst as a table", [Paragraph(note), Table.of(header, rows)])
+    return fold("The worst as a table", [paragraph(note), Table.of(header, rows)])
 
 
 def _short(row: ScoredRow | None) -> str:

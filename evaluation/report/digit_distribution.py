@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from mm_numeric.evaluation.report.charts import Axis, legend, line_chart, styled_line
 from mm_numeric.evaluation.report.learning_curves import seed_lines
 from mm_numeric.evaluation.report.results import COMPARE_AGAIN, Comparison, Styles
-from mm_numeric.evaluation.report.sections import Drawing, Fold, Group, Paragraph, Section, figure
+from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, group, paragraph
 from mm_numeric.evaluation.table import Quantity, Table, percent
 from mm_numeric.run_folder import DIGITS
 
@@ -56,10 +56,10 @@ def digits_section(comparison: Comparison, styles: Styles) -> Section | None:
         anchor="digits",
         title="Digit probabilities",
         blocks=[
-            Paragraph(note, is_note=True),
+            paragraph(note, note=True),
             legend(styles[name] for name in seeds),
-            Group("panels", [_chart(styles, seeds, means)]),
-            Fold("The same in numbers", [Table.of(header, rows)]),
+            group("panels", [_chart(styles, seeds, means)]),
+            fold("The same in numbers", [Table.of(header, rows)]),
         ],
     )
 
@@ -80,7 +80,7 @@ def _percent(value: float | None) -> Quantity | None:
 
 def _chart(
     styles: Styles, seeds: Mapping[str, Sequence[Means]], means: Mapping[str, Means]
-) -> Drawing:
+) -> Block:
     thin, bold = [], []
     for name in reversed(list(seeds)):
         if len(seeds[name]) > 1:

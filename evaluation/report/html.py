@@ -2,6 +2,7 @@
 
 import functools
 from pathlib import Path
+from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -25,3 +26,12 @@ def _environment() -> Environment:
 def render(template: str, **context: object) -> Markup:
     """Render a template."""
     return Markup(_environment().get_template(template).render(**context))
+
+
+class Tile(NamedTuple):
+    """An answer drawn on its image, for the template ``tiles.html``."""
+
+    label: Markup
+    drawing: Markup
+    words: str
+    css: str

@@ -17,17 +17,20 @@ from mm_numeric.evaluation.report.charts import (
     nice_ticks,
     share_chart,
     svg_image,
+    svg_line,
+    svg_rect,
+    svg_text,
 )
 from mm_numeric.evaluation.report.iou_statistics import BINS, MEAN_BOX, IouStatistics
 from mm_numeric.evaluation.report.results import ScoredRow
 from mm_numeric.evaluation.report.sections import (
-    Drawing,
-    Fold,
-    Group,
-    Heading,
-    Paragraph,
+    Block,
     Section,
     figure,
+    fold,
+    group,
+    heading,
+    paragraph,
 )
 from mm_numeric.evaluation.table import Quantity, Table, TableRow, cell_of, percent
 
@@ -71,15 +74,15 @@ def iou_section(found: _Statistics, answer: Instance | None, *, single: bool) ->
         anchor="overlap",
         title="Overlap (IoU)",
         blocks=[
-            Group(
+            group(
                 "halves",
-                [_curves(found), Group("", [Paragraph(text), Paragraph(_READING, is_note=True)])],
+                [_curves(found), group("", [paragraph(text), paragraph(_READING, note=True)])],
             ),
             _table(labels, found, [_iou_cells(own, single=single) for own in found]),
-            Heading("Distribution of IoU"),
-            Paragraph(_BARS, is_note=True),
-            Group("fits", [_histogram(own, top) for own in found]),
-            Fold(
+            heading("Distribution of IoU"),
+            paragraph(_BARS, note=True),
+            group("fits", [_histogram(own, top) for own in found]),
+            fold(
                 "The same in numbers",
                 [Table.of(["IoU", *(own.style.cell() for own in found)], list(shares))],
             ),
@@ -152,7 +155,7 @@ def size_section(found: _Statistics, rows: _Pooled, *, single: bool) -> Section 
     return Section(
         anchor="sizes",
         title="By object size",
-        blocks=[Paragraph(note, is_note=True), _table(labels, found, cells)],
+        blocks=[paragraph(note, note=True), _table(labels, found, cells)],
     )
 
 
@@ -196,13 +199,13 @@ def invalid_answers_section(rows: _Pooled) -> Section | None:
         anchor="broken",
         title="Partly invalid answers",
         blocks=[
-            Paragraph(note, is_note=True),
+            paragraph(note, note=True),
             Table.of(["", *(style.cell() for style in rows)], lines),
         ],
     )
 
 
-def _curves(found: _Statistics) -> Drawing:
+def _curves(found: _Statistics) -> Block:
     """Draw the share of shapes by the minimum IoU."""
     steps = [step / 100 for step in range(1, 101)]
     curves = {own.style: [(step, own.share_from(step) or 0.0) for step in steps] for own in found}
@@ -220,36 +223,30 @@ def _iou_ticks() -> list[tuple[float, str]]:
 _LEFT, _RIGHT, _TOP, _BOTTOM = 108, 296, 48, 168  # of the bars of a histogram, in pixels
 
 
-def _histogram(own: IouStatistics, longest: float) -> Drawing:
+def _histogram(own: IouStatistics, longest: float) -> Block:
     """Draw the distribution of IoU, with the shares from 0.5, 0.75 and 0.9."""
     wide, tall = _RIGHT - _LEFT, _BOTTOM - _TOP
     unparsed, nothing, *shares = own.bins()
+    look = {"fill": own.style.colour}
     parts = []
     for tick in nice_ticks(0, longest, 4):
         y = _BOTTOM - tall * tick / longest
-        parts.append(element("line", x1=34, x2=_RIGHT, y1=y, y2=y, stroke="var(--grid)"))
-        parts.append(element("text", f"{100 * tick:g}%", x=29, y=y + 4, text_anchor="end"))
+        parts.append(svg_line(34, y, _RIGHT, y, stroke="var(--grid)"))
+        parts.append(svg_text(29, y + 4, f"{100 * tick:g}%", anchor="end"))
     for x, value, label in ((53, unparsed, "unread"), (86, nothing, "none")):
         height = tall * min(value / longest, 1)
-        box = {"x": x - 8, "y": _BOTTOM - height, "width": 16, "height": height}
-        tiny = {"x": x, "text_anchor": "middle", "class_": "tiny"}
-        parts.append(element("rect", **box, fill=own.style.colour, fill_opacity=0.45))
-        parts.append(element("text", f"{100 * value:.0f}%", y=_BOTTOM - height - 4, **tiny))
-        parts.append(element("text", label, y=_BOTTOM + 13, **tiny))
+        parts.append(svg_rect(x - 8, _BOTTOM - height, 16, height, **look, fill_opacity=0.45))
+        parts.append(svg_text(x, _BOTTOM - height - 4, f"{100 * value:.0f}%", class_="tiny"))
+        parts.append(svg_text(x, _BOTTOM + 13, label, class_="tiny"))
     step = wide / BINS
     for index, value in enumerate(shares):
-        height = tall * value / longest
-        box = {"x": _LEFT + index * step + 0.6, "y": _BOTTOM - height}
-        size = {"width": step - 1.2, "height": height}
+        box = {"x": _LEFT + index * step + 0.6, "y": _BOTTOM - tall * value / longest}
+        box |= {"width": step - 1.2, "height": tall * value / longest}
         words = f"IoU {index / BINS:.2f} to {(index + 1) / BINS:.2f}: {percent(value)}"
-        parts.append(element("rect", element("title", words), **box, **size, fill=own.style.colour))
+        parts.append(element("rect", element("title", words), **box, **look))
     parts += _threshold_lines(own)
-    base = {"y1": _BOTTOM, "y2": _BOTTOM, "stroke": "var(--soft)"}
-    parts.append(element("line", x1=34, x2=_RIGHT, **base))
-    parts += [
-        element("text", text, x=_LEFT + wide * t, y=_BOTTOM + 14, text_anchor="middle")
-        for t, text in _iou_ticks()
-    ]
+    parts.append(svg_line(34, _BOTTOM, _RIGHT, _BOTTOM, stroke="var(--soft)"))
+    parts += [svg_text(_LEFT + wide * t, _BOTTOM + 14, text) for t, text in _iou_ticks()]
     description = f"{own.style.name}: IoU of {len(own.ious):,} true shapes."
     return figure(svg_image(description, *parts, viewBox="0 0 300 188"), own.style.cell())
 
@@ -259,11 +256,11 @@ def _threshold_lines(own: IouStatistics) -> list[Markup]:
     lines, labels = [], []
     for place, threshold in enumerate(THRESHOLDS):
         x, y = _LEFT + (_RIGHT - _LEFT) * threshold, 11 + 13 * place
-        style = {"stroke": "var(--ink)", "stroke_dasharray": "2 3"}
-        lines.append(element("line", x1=x, x2=x, y1=y + 4, y2=_BOTTOM, **style))
+        dashes = {"stroke": "var(--ink)", "stroke_dasharray": "2 3"}
+        lines.append(svg_line(x, y + 4, x, _BOTTOM, **dashes))
         value = element("tspan", _text(percent(own.share_from(threshold))))
-        place_of = {"x": _RIGHT, "y": y, "text_anchor": "end", "class_": "share"}
-        labels.append(element("text", value, f" ≥ {threshold:g}", **place_of))
+        label = svg_text(_RIGHT, y, value, f" ≥ {threshold:g}", anchor="end", class_="share")
+        labels.append(label)
     return lines + labels
 
 

@@ -17,7 +17,7 @@ from mm_numeric.evaluation.report.charts import (
     thinned,
 )
 from mm_numeric.evaluation.report.results import Styles
-from mm_numeric.evaluation.report.sections import Drawing, Fold, Group, Paragraph, Section, figure
+from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, group, paragraph
 from mm_numeric.evaluation.table import Cell, Table, number
 
 Log = Sequence[Mapping[str, Any]]
@@ -61,10 +61,10 @@ def curves_section(
         anchor="curves",
         title="Learning curves",
         blocks=[
-            Paragraph(_note(warm, baseline), is_note=True),
+            paragraph(_note(warm, baseline), note=True),
             legend(styles.values()),
-            Group("panels", charts),
-            Fold("The same in numbers, mean over seeds", [Table.of(header, lines)]),
+            group("panels", charts),
+            fold("The same in numbers, mean over seeds", [Table.of(header, lines)]),
         ],
     )
 
@@ -119,7 +119,7 @@ def _chart(
     component: str,
     found: Mapping[str, list[list[tuple[float, float]]]],
     starts: Mapping[str, Sequence[Log]],
-) -> Drawing:
+) -> Block:
     """Draw the end of the warm starts, the first one in grey, and a line per objective."""
     every = [curve for curves in found.values() for curve in curves if curve]
     last = max(x for curve in every for x, _ in curve)

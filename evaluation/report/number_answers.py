@@ -22,7 +22,7 @@ from mm_numeric.evaluation.report.results import (
     pooled_rows,
     spread_evenly,
 )
-from mm_numeric.evaluation.report.sections import Drawing, Paragraph, Section
+from mm_numeric.evaluation.report.sections import Block, Section, paragraph
 from mm_numeric.evaluation.table import Cell, Table
 
 COLUMNS = ("exact", "absolute_error", "relative_error", "nonzero", "log_error")
@@ -57,7 +57,7 @@ def _errors_section(pooled: _Pooled) -> Section:
     return Section(
         anchor="errors",
         title="Error sizes",
-        blocks=[Paragraph(note, is_note=True), _curves(pooled), table],
+        blocks=[paragraph(note, note=True), _curves(pooled), table],
     )
 
 
@@ -76,7 +76,7 @@ def _shares(rows: Sequence[ScoredRow]) -> list[float]:
     return [count / len(rows) for count in counts]
 
 
-def _curves(pooled: _Pooled) -> Drawing:
+def _curves(pooled: _Pooled) -> Block:
     """Draw the share of answers up to an absolute error, errors on a logarithmic axis."""
     errors = {
         style: sorted(math.log10(1 + row["absolute_error"]) for row in rows if row["parsed"])
@@ -114,7 +114,7 @@ def _buckets_section(pooled: _Pooled) -> Section:
     return Section(
         anchor="buckets",
         title="Accuracy by category",
-        blocks=[Paragraph(note, is_note=True), *tables],
+        blocks=[paragraph(note, note=True), *tables],
     )
 
 
@@ -166,7 +166,7 @@ def questions_section(styles: Styles, scores: Scores) -> Section:
     return Section(
         anchor="questions",
         title="Questions and answers",
-        blocks=[Paragraph(intro), Table.of(header, table, css="asked")],
+        blocks=[paragraph(intro), Table.of(header, table, css="asked")],
     )
 
 

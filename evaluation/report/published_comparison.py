@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from mm_numeric.config.published_results import PUBLISHED, PublishedTable
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
-from mm_numeric.evaluation.report.sections import Block, Paragraph, Section
+from mm_numeric.evaluation.report.sections import Block, Section, paragraph
 from mm_numeric.evaluation.table import Cell, Table
 
 
@@ -29,7 +29,7 @@ def published_section(comparison: Comparison) -> Section | None:
     table = PUBLISHED[name]
     metrics = {metric.name: metric for metric in comparison.metrics}
     shown = [metrics[m] for m in table.metrics if m in metrics]
-    blocks: list[Block] = [Paragraph(line, is_note=True) for line in _notes(comparison, table)]
+    blocks: list[Block | Table] = [paragraph(line, note=True) for line in _notes(comparison, table)]
     if shown:
         blocks.append(_table(comparison, table, shown))
     return Section(anchor="published", title="Published results", blocks=blocks)

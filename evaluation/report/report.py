@@ -31,13 +31,11 @@ from mm_numeric.evaluation.report.results import (
 )
 from mm_numeric.evaluation.report.sections import (
     Block,
-    CodeBlock,
-    Drawing,
-    FactList,
-    Heading,
-    ListOfLines,
-    Paragraph,
     Section,
+    code_block,
+    fact_list,
+    heading,
+    paragraph,
 )
 from mm_numeric.evaluation.report.steps_to_target import steps_section
 from mm_numeric.evaluation.report.verdict import verdict
@@ -137,7 +135,7 @@ def _markdown(comparison: Comparison, sections: Sequence[Section]) -> str:
         f"**{markdown_text(first, 600)}**",
         "\n".join(f"- {markdown_text(line, 600)}" for line in caveats),
         markdown_text(comparison.summary["description"], 600),
-        *(section.to_markdown() for section in sections),
+        *(f"## {section.title}\n\n{section.content.markdown}" for section in sections),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -146,7 +144,7 @@ def _latex(comparison: Comparison, sections: Sequence[Section]) -> str:
     """Return all tables of the report, each with its chapter in a comment."""
     lines = [f"% {plain(comparison.summary['title'])}. Needs \\usepackage{{booktabs}}."]
     for section in sections:
-        for table in section.tables():
+        for table in section.content.tables:
             lines += ["", f"% {plain(section.title)}", table.to_latex()]
     return "\n".join(lines) + "\n"
 
@@ -165,10 +163,11 @@ def _headline(comparison: Comparison) -> Section:
         "does not start at 0."
     )
     base = comparison.cell(baseline, metric)
-    blocks: list[Block] = [Paragraph(note, is_note=True)]
+    blocks: list[Block | Table] = [paragraph(note, note=True)]
     if rows:
         chart = dot_chart(rows, base["mean"] if base else None, metric.scale, metric.unit)
-        blocks += [Drawing(chart), ListOfLines([row.description for row in rows])]
+        lines = "\n".join(f"- {markdown_text(row.description)}" for row in rows)
+        blocks.append(Block(chart, lines))
     title = metric.label[:1].upper() + metric.label[1:]
     return Section(anchor="result", title=plain(title), blocks=blocks)
 
@@ -214,7 +213,7 @@ def _metrics_section(comparison: Comparison) -> Section:
     groups = [metrics[i : i + _COLUMNS] for i in range(0, len(metrics), _COLUMNS)]
     tables = [_metrics_table(comparison, group) for group in groups]
     return Section(
-        anchor="table", title="All metrics", blocks=[Paragraph(note, is_note=True), *tables]
+        anchor="table", title="All metrics", blocks=[paragraph(note, note=True), *tables]
     )
 
 
@@ -256,7 +255,7 @@ def _failures(comparison: Comparison, failures: Mapping[str, Counter[str]]) -> S
         text = "Every answer could be parsed."
     else:
         text = "Answers that could not be parsed, over all seeds. They score as the worst answer."
-    blocks: list[Block] = [Paragraph(text)]
+    blocks: list[Block | Table] = [paragraph(text)]
     if reasons:
         names = [name for name in comparison.styles if name in failures]
         rows = [
@@ -275,9 +274,9 @@ def _facts(comparison: Comparison) -> Section:
         anchor="facts",
         title="How this was measured",
         blocks=[
-            FactList(list(facts.items())),
-            Heading("Repeat the comparison"),
-            Paragraph("Finished runs are not repeated:"),
-            CodeBlock(command),
+            fact_list(list(facts.items())),
+            heading("Repeat the comparison"),
+            paragraph("Finished runs are not repeated:"),
+            code_block(command),
         ],
     )

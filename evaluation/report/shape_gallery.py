@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mm_numeric.evaluation.markup import joined, plain
 from mm_numeric.evaluation.metrics.matching import Paired, pair
@@ -25,15 +26,15 @@ from mm_numeric.evaluation.report.results import (
     Styles,
     spread_evenly,
 )
-from mm_numeric.evaluation.report.sections import Drawing, Fold, Paragraph, Section
+from mm_numeric.evaluation.report.sections import Block, Section, fold, paragraph
 from mm_numeric.evaluation.report.shape_tiles import (
     COUNTS,
     Canvas,
-    ShapeTile,
     answer_text,
     canvas,
     line_keys,
     quality,
+    shape_tile,
 )
 from mm_numeric.evaluation.table import Cell, Table, number, percent
 
@@ -120,16 +121,6 @@ class _ShapeCase:
         return number(self.mean, 2) if self.single else str(percent(self.mean))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Article:
-    """The answers of all objectives to one image, next to each other."""
-
-    title: str
-    about: str
-    single: bool
-    tiles: Sequence[ShapeTile]
-
-
 def _cases(styles: Styles, scores: Scores, paired: PairedRuns, seed: int) -> list[_ShapeCase]:
     """Return every image once, with the worst of its rows, worst first."""
     answers: dict[str, dict[str, tuple[ScoredRow, Paired]]] = defaultdict(dict)
@@ -188,9 +179,9 @@ def _gallery(folder: Path, styles: Styles, scores: Scores, paired: PairedRuns) -
         anchor="gallery",
         title="Answers on the image",
         blocks=[
-            Paragraph(_intro(cases[0], total, seeds, shown)),
-            Drawing(drawn),
-            Fold("The same as a table", [table]),
+            paragraph(_intro(cases[0], total, seeds, shown)),
+            Block(drawn),
+            fold("The same as a table", [table]),
         ],
     )
 
@@ -204,27 +195,18 @@ def _open(folder: Path, case: _ShapeCase, anchor: str, *, whole: bool) -> Canvas
 
 def _article(
     case: _ShapeCase, styles: Styles, on: Canvas, total: int, *, has_prompts: bool
-) -> _Article:
-    """Return the tiles of one image."""
+) -> dict[str, Any]:
+    """Return the answers of all objectives to one image, next to each other."""
     about = [plain(case.id, 60)] if has_prompts else []
     about += [f"mean IoU {case.mean_text}" if case.single else f"mean F1 {case.mean_text}"]
     about += [f"{case.rank:,} of {total:,} from the worst"]
-    return _Article(
-        title=f"“{plain(case.prompt, 120)}”" if has_prompts else plain(case.id, 60),
-        about=" · ".join(about),
-        single=case.single,
-        tiles=[
-            ShapeTile(
-                style=style,
-                row=case.answers[name][0],
-                pairs=case.answers[name][1],
-                canvas=on,
-                anchor=f"{on.anchor}a{place}",
-            )
-            for place, (name, style) in enumerate(styles.items())
-            if name in case.answers
-        ],
-    )
+    tiles = [
+        shape_tile(style, *case.answers[name], on, f"{on.anchor}a{place}")
+        for place, (name, style) in enumerate(styles.items())
+        if name in case.answers
+    ]
+    title = f"“{plain(case.prompt, 120)}”" if has_prompts else plain(case.id, 60)
+    return {"title": title, "about": " · ".join(about), "single": case.single, "tiles": tiles}
 
 
 def _intro(worst: _ShapeCase, total: int, seeds: Sequence[int], shown: Sequence[Canvas]) -> str:

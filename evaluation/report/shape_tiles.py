@@ -15,7 +15,8 @@ from markupsafe import Markup
 from mm_numeric.answers import Box, Instance
 from mm_numeric.evaluation.markup import element, joined, plain
 from mm_numeric.evaluation.metrics.matching import FIND, Paired, is_drawable
-from mm_numeric.evaluation.report.charts import SeriesStyle
+from mm_numeric.evaluation.report.charts import SeriesStyle, svg_rect, svg_text
+from mm_numeric.evaluation.report.html import Tile
 from mm_numeric.evaluation.report.images import data_url, open_upright, outline
 from mm_numeric.evaluation.report.results import ScoredRow
 from mm_numeric.evaluation.table import number
@@ -122,15 +123,10 @@ def _empty_canvas(path: Path | None, boxes: Sequence[Box], anchor: str) -> Canva
     """Return a grey area with room for the boxes."""
     wide = max([1.1 * box.x2 for box in boxes if box.x2 > 0], default=100.0)
     high = max([1.1 * box.y2 for box in boxes if box.y2 > 0], default=100.0)
-    label = element(
-        "text",
-        plain("no image" if path is None else f"no image: {path.name}", 30),
-        x=wide / 2,
-        y=high / 2,
-        text_anchor="middle",
-        style=f"font:{wide / 14:.1f}px sans-serif;fill:#39424f",
-    )
-    shown = joined(element("rect", width=wide, height=high, fill="#c9ced6"), label)
+    text = plain("no image" if path is None else f"no image: {path.name}", 30)
+    style = f"font:{wide / 14:.1f}px sans-serif;fill:#39424f"
+    ground = svg_rect(0, 0, wide, high, fill="#c9ced6")
+    shown = joined(ground, svg_text(wide / 2, high / 2, text, style=style))
     region = ImageRegion(0, 0, wide, high)
     return Canvas(anchor=anchor, region=region, shown=shown, is_image=False)
 
@@ -154,66 +150,44 @@ def _region(size_px: tuple[int, int], boxes: Sequence[Box]) -> ImageRegion:
     return ImageRegion(round(left), round(top), wide, high)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShapeTile:
-    """One answer and the true shapes on an image."""
-
-    style: SeriesStyle
-    row: ScoredRow
-    pairs: Paired
-    canvas: Canvas
-    anchor: str
-    """The prefix of its ids in the page."""
-
-    @property
-    def label(self) -> Markup:
-        """The name of the objective."""
-        return self.style.label()
-
-    @property
-    def is_near(self) -> bool:
-        """Whether the answer counts as correct."""
-        return quality(self.row) >= (FIND if "iou" in self.row else 1)
-
-    @property
-    def words(self) -> str:
-        """The result of the answer as text."""
-        drawn = len(_drawn(self.pairs.answers))
-        more = f", the first {drawn} drawn" if drawn < len(self.pairs.answers) else ""
-        return plain(answer_text(self.row) + more)
-
-    @property
-    def drawing(self) -> Markup:
-        """The image with the shapes."""
-        on, pairs, single = self.canvas, self.pairs, "iou" in self.row
-        # Unmatched shapes are filled only among several: the IoU of a single one says enough.
-        missed = [t for t, ok in zip(pairs.truths, pairs.found, strict=True) if not (ok or single)]
-        wrong = [c and not (ok or single) for c, ok in zip(pairs.counts, pairs.right, strict=True)]
-        drawn = _drawn(pairs.answers)
-        left, top, width, height = on.region
-        edge = 0.015 * max(width, height)  # so that lines at the edge of the image are not clipped
-        box = left - edge, top - edge, width + 2 * edge, height + 2 * edge
-        answers = {"r": list(compress(drawn, (not w for w in wrong))),
-                   "w": list(compress(drawn, wrong))}  # fmt: skip
-        paths = [
-            element("path", id=f"{self.anchor}{key}", **_FIXED, d=on.path(found))
-            for key, found in answers.items()
-        ]
-        return element(
-            "svg",
-            element("title", self.words),
-            element("use", href=f"#{on.anchor}"),
-            element("path", class_="missed", d=on.path(missed)),
-            element("use", class_="halo", href=f"#{on.anchor}t"),
-            element("use", class_="true", href=f"#{on.anchor}t"),
-            element("g", *paths, class_="halo"),
-            element("use", class_="read", href=f"#{self.anchor}r"),
-            element("use", class_="read wrong", href=f"#{self.anchor}w"),
-            class_="over",
-            viewBox=" ".join(f"{at:.1f}" for at in box),
-            role="img",
-            aria_label=f"{plain(self.style.name, 60)}: {self.words}",
-        )
+def shape_tile(style: SeriesStyle, row: ScoredRow, pairs: Paired, on: Canvas, anchor: str) -> Tile:
+    """Draw one answer and the true shapes on an image; its ids begin with ``anchor``."""
+    single = "iou" in row
+    # Unmatched shapes are filled only among several: the IoU of a single one says enough.
+    missed = [t for t, ok in zip(pairs.truths, pairs.found, strict=True) if not (ok or single)]
+    wrong = [c and not (ok or single) for c, ok in zip(pairs.counts, pairs.right, strict=True)]
+    drawn = _drawn(pairs.answers)
+    words = answer_text(row)
+    if len(drawn) < len(pairs.answers):
+        words += f", the first {len(drawn)} drawn"
+    left, top, width, height = on.region
+    edge = 0.015 * max(width, height)  # so that lines at the edge of the image are not clipped
+    box = left - edge, top - edge, width + 2 * edge, height + 2 * edge
+    matched = on.path(list(compress(drawn, (not w for w in wrong))))
+    others = on.path(list(compress(drawn, wrong)))
+    parts = [
+        element("use", href=f"#{on.anchor}"),
+        element("path", class_="missed", d=on.path(missed)),
+        element("use", class_="halo", href=f"#{on.anchor}t"),
+        element("use", class_="true", href=f"#{on.anchor}t"),
+        element(
+            "g",
+            element("path", id=f"{anchor}r", **_FIXED, d=matched),
+            element("path", id=f"{anchor}w", **_FIXED, d=others),
+            class_="halo",
+        ),
+        element("use", class_="read", href=f"#{anchor}r"),
+        element("use", class_="read wrong", href=f"#{anchor}w"),
+    ]
+    name = f"{plain(style.name, 60)}: {plain(words)}"
+    view = {"viewBox": " ".join(f"{at:.1f}" for at in box), "role": "img", "aria_label": name}
+    is_near = quality(row) >= (FIND if single else 1)
+    return Tile(
+        label=style.label(),
+        drawing=element("svg", element("title", plain(words)), *parts, class_="over", **view),
+        words=plain(words),
+        css="near" if is_near else "off",
+    )
 
 
 def _drawn(answers: Sequence[Instance]) -> list[Instance]:
@@ -227,21 +201,13 @@ def _drawn(answers: Sequence[Instance]) -> list[Instance]:
     return drawn
 
 
-class LineKey(NamedTuple):
-    """An entry of the legend of tiles."""
-
-    css: str
-    path: str
-    text: str
-
-
-def line_keys(*, single: bool, ignored: bool) -> list[LineKey]:
+def line_keys(*, single: bool, ignored: bool) -> list[dict[str, str]]:
     """Return the legend of lines, and of fills where there may be several shapes."""
     line, area = "M1 9H29", "M3 3H27V15H3Z"
-    keys = [LineKey("true", line, "true"), LineKey("read", line, "answered")]
+    keys = [("true", line, "true"), ("read", line, "answered")]
     if not single:
-        keys.append(LineKey("missed", area, f"true, but not found (no IoU of {FIND:g})"))
-        keys.append(LineKey("wrong", area, "answered, but no match"))
+        keys.append(("missed", area, f"true, but not found (no IoU of {FIND:g})"))
+        keys.append(("wrong", area, "answered, but no match"))
     if ignored:
-        keys.append(LineKey("ignored", line, "ignored by the metric"))
-    return keys
+        keys.append(("ignored", line, "ignored by the metric"))
+    return [dict(zip(("css", "path", "text"), key, strict=True)) for key in keys]

@@ -21,14 +21,7 @@ from mm_numeric.evaluation.report.charts import (
     plain_axis,
 )
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, Runs, Styles
-from mm_numeric.evaluation.report.sections import (
-    Block,
-    Drawing,
-    Group,
-    Paragraph,
-    Section,
-    figure,
-)
+from mm_numeric.evaluation.report.sections import Block, Section, figure, group, paragraph
 from mm_numeric.evaluation.table import Cell, Table, number
 
 _LEVELS = 6
@@ -105,8 +98,8 @@ def steps_section(
         f"over seeds with its bootstrap interval. {_pace(logs)} A level that a seed does not reach "
         "has no mean: the line ends before it."
     )
-    blocks: list[Block] = [Paragraph(note, is_note=True), legend(styles.values())]
-    blocks.append(Group("panels", [_chart(group, styles) for group in groups]))
+    blocks: list[Block | Table] = [paragraph(note, note=True), legend(styles.values())]
+    blocks.append(group("panels", [_chart(group, styles) for group in groups]))
     return Section(
         anchor="reached",
         title="Steps to reach a metric value",
@@ -182,7 +175,7 @@ def _pace(logs: Runs) -> str:
     return text
 
 
-def _chart(group: _MetricLevels, styles: Styles) -> Drawing:
+def _chart(group: _MetricLevels, styles: Styles) -> Block:
     """Draw mean steps by level, harder levels on the right, with intervals."""
     metric = group.metric
     levels = [metric.scale * level for level in group.levels]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.evaluation.markup import element, plain
-from mm_numeric.evaluation.table import Bar, Cell, Column, Quantity, Table, TableRow, percent
+from mm_numeric.evaluation.table import Cell, Column, Quantity, Table, TableRow, percent
 
 HOSTILE = "<script>'a' | `b` & [x](http://a.b) *c* _d_ \\e{f} $g^2$ #h ~i 50%\n\x00\u202e\ud800"
 FORMATS = ("to_terminal", "to_html", "to_markdown", "to_latex", "to_csv")
@@ -71,7 +71,7 @@ def test_html():
     named = Cell(content="ce", is_name=True, symbol=symbol).to_html()
     expected = '<span class="who"><svg width="16"></svg><span class="name">ce</span></span>'
     assert named == expected
-    bar = Cell(content=percent(0.5), bar=Bar(width_px=36, colour="red"), css="share").to_html()
+    bar = Cell(content=percent(0.5), bar=(36, "red"), css="share").to_html()
     assert bar.startswith('<span class="share">50.0%</span><span class="bar" style="width:36.0px')
 
 

@@ -95,7 +95,7 @@ def test_many_rows_are_shown_in_part(tmp_path):
     score(write_lines(tmp_path / "predictions.jsonl", rows))
     styles = choose_styles(["ce"], "ce", None)
     section = questions.questions_section(styles, {("ce", 0): lines(tmp_path / "scores.jsonl")})
-    shown = re.findall(r"^\| (\d\d) \|", section.to_markdown(), re.MULTILINE)
+    shown = re.findall(r"^\| (\d\d) \|", section.content.markdown, re.MULTILINE)
     assert shown[: questions.WORST] == [str(n) for n in range(59, 51, -1)]
     assert len(shown) == questions.WORST + questions.SPREAD
     assert shown[-1] == "00"
