@@ -69,7 +69,7 @@ def test_a_warning_of_this_library_is_one_line(tmp_path):
     command = [sys.executable, "-m", "mm_numeric", "check", "old.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stderr == (
-        "mm-numeric: old.yaml: data.on_bad_picture is now called data.on_bad_image; "
+        "mm-numeric: old.yaml: data.on_bad_picture is now data.on_bad_image; "
         "the old name stops working in 0.3.\n"
     )
     assert subprocess.run([*command, "--quiet"], cwd=tmp_path, capture_output=True, text=True,

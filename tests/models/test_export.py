@@ -120,7 +120,7 @@ def test_the_card_says_what_the_model_is(tmp_path, capsys):
         "name: grounding\n",
         "<|im_start|>user",
         "kind: smart",
-        "layout: ",
+        "format: ",
         "3 steps of 4 rows; 8 rows of",
         "language ",
         "adapted, learning rate 0.01",
