@@ -131,7 +131,9 @@ def test_mistakes_are_one_sentence():
     with pytest.raises(ValueError, match="the token 'a' is in the list twice"):
         NumberVocabulary.from_tokens(TOKENIZER, ["a", "b", "a"])
     pieces = {str(digit): digit for digit in range(10)} | {"##34": 10}
-    with pytest.raises(ValueError, match=r"tokens like '##34' \(WordPiece\) continue the previous word"):
+    with pytest.raises(
+        ValueError, match=r"tokens like '##34' \(WordPiece\) continue the previous word"
+    ):
         NumberVocabulary.from_tokenizer(ToyTokenizer(pieces))
 
 
