@@ -1,4 +1,4 @@
-"""What a task asks for, as values with units. Tasks write and read them, scorers compare them."""
+"""Answer types with units. Tasks format and parse answers, scorers compare them."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ class ClockTime:
     """0 to 59."""
 
     def __post_init__(self) -> None:
-        """Refuse what no dial shows."""
+        """Validate the fields."""
         if not 1 <= self.hour <= 12:
             raise ValueError(f"the hour of a dial is 1 to 12, not {self.hour}")
         if not 0 <= self.minute <= 59:
@@ -34,7 +34,7 @@ class ClockTime:
 
     @classmethod
     def from_minutes(cls, minutes: int) -> "ClockTime":
-        """Make the time that is so many minutes after twelve, going round as often as needed."""
+        """Return the time a number of minutes after twelve, modulo 12 hours."""
         hour, minute = divmod(minutes % HALF_DAY_MINUTES, 60)
         return cls(hour or 12, minute)
 
@@ -44,23 +44,23 @@ class ClockTime:
         return self.hour % 12 * 60 + self.minute
 
     def __str__(self) -> str:
-        """Write ``7:05``."""
+        """Return the time as ``7:05``."""
         return f"{self.hour}:{self.minute:02d}"
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number as it was written: ``-12``, ``3.50``, ``2/7`` or ``1.5e3``, of any size.
+    """A number in written form: ``-12``, ``3.50``, ``2/7`` or ``1.5e3``, of any size.
 
-    Two numbers are equal when their values are, however they are written.
+    Numbers are compared by value: ``3.5`` equals ``3.50``.
     """
 
     text: str = field(compare=False)
     exact: Fraction = field(init=False, repr=False)
-    """Its value, without rounding."""
+    """Exact value."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no number, and one of more digits than anybody means."""
+        """Validate the text and limit its number of digits."""
         if not _NUMBER.fullmatch(self.text):
             raise ValueError(
                 f"{self.text!r:.60} is not a number; write -12, 3.5, 2/7 or 1.5e3, with ASCII "
@@ -73,24 +73,24 @@ class Number:
 
     @cached_property
     def value(self) -> float:
-        """The nearest float64; infinite beyond what one holds."""
+        """The nearest float64; infinite if the number is too large."""
         try:
             return float(self.exact)
         except OverflowError:
             return float("inf") if self.exact > 0 else float("-inf")
 
     def __str__(self) -> str:
-        """Write it as it was written."""
+        """Return the text."""
         return self.text
 
 
 Point = tuple[float, float]
-"""x and y in pixels of the original image: (0, 0) is the outer corner of its first pixel."""
+"""x and y in pixels of the original image; (0, 0) is the outer corner of its first pixel."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """An upright box, in pixels of the original image."""
+    """An axis-aligned box, in pixels of the original image."""
 
     x1: float
     y1: float
@@ -99,15 +99,15 @@ class Box:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """The corner nearest to the origin and the one farthest from it."""
+        """The corners (x1, y1) and (x2, y2)."""
         return (self.x1, self.y1), (self.x2, self.y2)
 
 
 @dataclass(frozen=True)
 class Polygon:
-    """The corners of a shape in their order, in pixels of the original image.
+    """A polygon, in pixels of the original image; with one corner it is a point.
 
-    With one corner it is a point.
+    ``points`` are its corners in order.
     """
 
     points: tuple[Point, ...]
@@ -118,44 +118,44 @@ Shape = Box | Polygon
 
 @dataclass(frozen=True)
 class Instance:
-    """One thing in an image."""
+    """One object in an image."""
 
     shape: Shape
     label: str = ""
     ignore: bool = False
-    """It need not be found, and finding it is no mistake: ``###`` in text detection."""
+    """Whether scores ignore it, found or not: ``###`` in text detection."""
 
 
 @dataclass(frozen=True)
 class Instances:
-    """What there is in an image, in an order that the task has declared."""
+    """The objects in an image, in the order defined by the task."""
 
     items: tuple[Instance, ...]
 
     cut: bool = False
-    """Of a text: whether it ends within a shape, as one does that reached the token limit."""
+    """Whether the parsed text is truncated inside a shape, as at the token limit."""
 
     malformed: int = 0
-    """Of a text: how many shapes were closed and are none, such as three numbers in brackets."""
+    """Number of complete but invalid shapes in the parsed text, such as three numbers."""
 
     spans: tuple[tuple[int, int], ...] = field(default=(), compare=False)
-    """Of a text: where each item stands in it, from its first character to one past its last."""
+    """Start and end character of each item in the parsed text."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """Something in words, as it was written."""
+    """An answer in words."""
 
     text: str
 
     def __str__(self) -> str:
-        """Write it as it was written."""
+        """Return the text."""
         return self.text
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of the few things that a question can be answered with, such as yes and no."""
+    """One of a fixed set of answers, such as yes and no."""
 
     chosen: str
     """One of ``options``."""
@@ -163,91 +163,91 @@ class Choice:
     options: tuple[str, ...] = ("no", "yes")
 
     question: str = field(default="", compare=False)
-    """Which question it belongs to, where one has several such answers."""
+    """Id of its question, if several answers belong to one question."""
 
     def __post_init__(self) -> None:
-        """Refuse what is not among the options."""
+        """Validate ``chosen``."""
         if self.chosen not in self.options:
-            raise ValueError(f"{self.chosen!r:.40} is none of {', '.join(self.options)}")
+            raise ValueError(f"{self.chosen!r:.40} is not one of {', '.join(self.options)}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShortAnswer:
-    """A right answer in a few characters, and what its question says of its form (MathVista)."""
+    """A short correct answer and its required form (MathVista)."""
 
     text: str
-    """One of the choices, or a number or list as the data writes it: ``1.2``, ``[2, 8]``."""
+    """One of the choices, or a number or list as written in the data: ``1.2``, ``[2, 8]``."""
 
     question_type: str
-    """multi_choice or free_form."""
+    """``multi_choice`` or ``free_form``."""
 
     answer_type: str
-    """text for a choice, else integer, float or list."""
+    """``text`` for a choice, else ``integer``, ``float`` or ``list``."""
 
     choices: tuple[str, ...] = ()
 
     precision: int | None = None
-    """Decimals of a float."""
+    """Number of decimals of a float."""
 
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What the question is about, for tables by bucket; it may have several skills."""
+    """Categories of the question, such as its skills, for tables by category."""
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """An answer that a parser could not read: it is counted under its reason, never dropped."""
+    """An unparseable answer; scores count it under its reason."""
 
     reason: str
     lenient: Any = field(default=None, compare=False)
-    """What a kinder reader takes it for, scored apart and by name; None for nothing."""
+    """Result of a lenient parser, scored separately; None without one."""
 
 
 class Mark(NamedTuple):
-    """Where one number stands in an answer's text, and what it means."""
+    """Position and meaning of one number in the text of an answer."""
 
     start: int
-    """First character."""
+    """Index of the first character."""
 
     end: int
-    """One past the last character."""
+    """Index after the last character."""
 
     role: str = "free"
-    """A key of ``ROLES``."""
+    """One of ``ROLES``."""
 
     group: int = -1
-    """Which box, polygon or time of the answer it belongs to; -1 when none."""
+    """Index of its box, polygon or time in the answer; -1 without one."""
 
 
 class Written(NamedTuple):
-    """An answer as the model is to write it, with its numbers marked."""
+    """Target text of an answer, with marks on its numbers."""
 
     text: str
     marks: tuple[Mark, ...]
 
 
 ROLES = ("free", "x", "y", "hour", "minute")
-"""What a number can stand for. ``NumberSpans.role`` holds the position in this tuple."""
+"""Meanings of a number. ``NumberSpans.role`` has indices into this tuple."""
 
 
 @dataclass(frozen=True)
 class EmbeddedImage:
-    """An image that is no file of its own, but part of a table."""
+    """An image that is stored in a table, not in its own file."""
 
     name: str
-    """As its row calls it, or the number of the row."""
+    """Name in its row, or the index of the row."""
 
     place: str
-    """Where it stands, for sentences."""
+    """Location, for messages."""
 
     read: Callable[[], bytes] = field(repr=False, compare=False)
-    """What returns the bytes of its file."""
+    """Returns the bytes of the encoded image."""
 
     def resolve(self) -> Self:
-        """Return itself: it has no other name."""
+        """Return the image itself, like ``Path.resolve``."""
         return self
 
     def __str__(self) -> str:
-        """Write where it stands."""
+        """Return the location."""
         return self.place
 
 
@@ -256,20 +256,20 @@ ImageSource = Path | EmbeddedImage
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One question, about one image or none, and its answer where it is known."""
+    """One question, optionally with an image, and its answer if known."""
 
     id: str
     image: ImageSource | None
     prompt: str
     answer: Any
-    """One of the values above; None where the row has no answer."""
+    """A value of an answer type of this module; None if the row has no answer."""
 
     where: str
     """File and line of the row, for errors."""
 
     size_px: tuple[int, int] | None = None
-    """Width and height of the upright image, where the row says them."""
+    """Width and height of the upright image, if the row has them."""
 
     buckets: Mapping[str, str] = field(default_factory=dict)
-    """What the row says of itself for tables by bucket. Under ``category``, such as
-    ``interpolation``, it has columns of its own in the table of a comparison."""
+    """Properties of the row for tables by bucket. Each value of ``category``, for example
+    ``interpolation``, also gets columns in the table of a comparison."""

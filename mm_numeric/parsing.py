@@ -1,4 +1,4 @@
-"""Strict reading: YAML and JSON without surprises, dataclasses filled with every type checked."""
+"""Strict YAML parsing, overrides, and type-checked construction of dataclasses."""
 
 import math
 import types
@@ -14,17 +14,17 @@ from mm_numeric.registry import unknown
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """A loader that refuses a key that stands twice: plain YAML keeps the last in silence."""
+    """A YAML loader that rejects duplicate keys; the safe loader silently keeps the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
-                continue  # refused below
+                continue  # the base class raises an error
             if key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                    None, None, f"the key {key!r} appears twice", key_node.start_mark
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
@@ -34,7 +34,7 @@ def parse_yaml(text: str, where: str) -> Any:
     """Parse YAML.
 
     Raises:
-        ValueError: One sentence with the line, if it is not YAML or a key stands twice.
+        ValueError: If the text is not YAML or a key is duplicated; the message names the line.
     """
     try:
         return yaml.load(text, Loader=_StrictLoader)
@@ -46,11 +46,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds settings.
-
-    Raises:
-        ValueError: If it cannot be read, or holds no settings.
-    """
+    """Read a YAML file that contains a mapping."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -96,7 +92,7 @@ def with_setting(raw: Mapping[str, Any], path: str, value: Any, where: str) -> d
 
 
 def _set(at: Any, path: list[str], value: Any, override: str, done: tuple[str, ...]) -> Any:
-    """Set the value behind a path, on copies."""
+    """Set the value at a path, in a copy of the settings."""
     if not path:
         return value
     key, rest = path[0], path[1:]
@@ -114,15 +110,15 @@ def _set(at: Any, path: list[str], value: Any, override: str, done: tuple[str, .
 
 
 def read_dataclass(cls: type, raw: Any, where: str) -> Any:
-    """Fill a dataclass from settings.
+    """Make a dataclass from settings.
 
     Args:
-        cls: A dataclass; its annotations say what is allowed.
-        raw: What YAML gave.
+        cls: A dataclass; its annotations define the allowed types.
+        raw: Settings as read from YAML.
         where: File and field, for errors.
 
     Raises:
-        ValueError: If a setting is unknown, missing, of the wrong type, or refused by the class.
+        ValueError: If a setting is unknown, missing, of the wrong type, or invalid.
     """
     if not isinstance(raw, Mapping):
         names = ", ".join(f.name for f in fields(cls))
@@ -143,11 +139,7 @@ def read_dataclass(cls: type, raw: Any, where: str) -> Any:
 
 
 def read_value(hint: Any, value: Any, where: str) -> Any:
-    """Check one value against a type, and return it in that type.
-
-    Raises:
-        ValueError: If it is not of that type.
-    """
+    """Convert a value to a type, or raise a ValueError if it has another type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
@@ -157,7 +149,7 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
         if value is None and type(None) in arguments:
             return None
         chosen = [a for a in arguments if a is not type(None)]
-        if isinstance(value, list | tuple):  # it is told what is wrong with it as a list
+        if isinstance(value, list | tuple):  # so that the error is about its items
             chosen = [a for a in chosen if typing.get_origin(a) in (tuple, Sequence)] or chosen
         for option in chosen[:-1]:
             try:
@@ -177,11 +169,7 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
 
 
 def read_scalar(kind: type, value: Any, where: str) -> Any:
-    """Check a number, a text or a yes-or-no against its type; an int may stand for a float.
-
-    Raises:
-        ValueError: If it is of another type.
-    """
+    """Convert a number, a string or a boolean to its type; an int is a valid float."""
     if kind is float and type(value) in (int, float) and value == value:  # not nan
         return float(value)
     if type(value) is kind and kind is not float:
@@ -204,7 +192,7 @@ def read_scalar(kind: type, value: Any, where: str) -> Any:
 
 
 def _as_yaml(number: float) -> str:
-    """Write a number so that YAML 1.1 reads a number: with a point, and a sign in the exponent."""
+    """Format a number for YAML 1.1: with a decimal point, and with a sign in the exponent."""
     digits, e, exponent = repr(number).partition("e")
     digits = digits if "." in digits else f"{digits}.0"
     return f"{digits}e{int(exponent):+d}" if e else digits

@@ -1,4 +1,4 @@
-"""Every name that a config or an option may use, and where its object is defined.
+"""All names that a config or an option can use, and the import paths of their objects.
 
 Adding a task, a family, a baseline, a loss term, an importer or a scorer is one new file and one
 line in a table here. The tables hold import paths, so this module loads none of them.
@@ -38,7 +38,7 @@ FAMILIES: Mapping[str, str] = {
     "causal_lm": "mm_numeric.families.causal_lm:CausalLM",
     "t5": "mm_numeric.families.t5:T5",
 }
-"""Name of each family to where its class is."""
+"""Name of each family to the import path of its class."""
 
 
 HABITS: Mapping[str, Mapping[str, str]] = {
@@ -50,7 +50,7 @@ HABITS: Mapping[str, Mapping[str, str]] = {
     "qwen2_5_vl": {"grounding": "Locate {phrase}, output its bbox coordinates using JSON format."},
     "qwen3_vl": {"grounding": "Locate {phrase}, output its bbox coordinates in JSON format."},
 }
-"""How a family was trained to be asked, by task: the prompt of a config that has none."""
+"""Prompts that a family was trained with, by task: the default of configs without a prompt."""
 
 
 BASELINES: Mapping[str, str] = {
@@ -58,7 +58,7 @@ BASELINES: Mapping[str, str] = {
     "regression_transformer": "mm_numeric.baselines.regression_transformer:RegressionTransformer",
     "xval": "mm_numeric.baselines.xval:Xval",
 }
-"""Name of each baseline to where its class is."""
+"""Name of each baseline to the import path of its class."""
 
 
 TERMS: Mapping[str, str] = {
@@ -84,7 +84,7 @@ TERMS: Mapping[str, str] = {
     "box_giou": "mm_numeric.losses.terms.boxes_and_times:BoxOverlap",
     "time": "mm_numeric.losses.terms.boxes_and_times:TimeDistance",
 }
-"""Name of each term to where its class is."""
+"""Name of each loss term to the import path of its class."""
 
 
 IMPORTERS: Mapping[str, str] = {
@@ -115,7 +115,7 @@ SCORERS: Mapping[type, str] = {
     Text: "mm_numeric.evaluation.metrics.text:TEXTS",
     Choice: "mm_numeric.evaluation.metrics.text:CHOICES",
 }
-"""How each kind of answer is judged, unless the task names its ``scorer``."""
+"""Default scorer of each answer type, unless the task has a ``scorer``."""
 
 
 REPORT_SECTIONS: Mapping[str, str] = {
@@ -132,20 +132,20 @@ PROTOCOLS: Mapping[str, str] = {
     "deteval_total_text": "mm_numeric.evaluation.metrics.deteval:DETEVAL_TOTAL_TEXT",
     "deteval_icdar2013": "mm_numeric.evaluation.metrics.deteval:DETEVAL_ICDAR2013",
 }
-"""Ways to judge the shapes of an image; the first is the default."""
+"""Evaluation protocols for shapes; the first is the default."""
 
 
 def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:
-    """Return what a table holds under a name, or what ``my_package.module:Name`` points to.
+    """Return the entry of a table, or the object at ``my_package.module:Name``.
 
     Args:
         name: A key of ``table``, or an import path with a colon.
         table: Values, or import paths with a colon that are loaded on first use.
-        what: What the names stand for ("task", "loss term"), for the error.
-        where: The file and field that the name came from, for the error.
+        what: Kind of the names ("task", "loss term"), for errors.
+        where: File and field of the name, for errors.
 
     Raises:
-        ValueError: If the name is not in the table, or its import path leads nowhere.
+        ValueError: If the name is not in the table, or its import path does not exist.
     """
     if name not in table and ":" not in name:
         raise unknown(name, table, what, where)
@@ -171,7 +171,7 @@ def load(path: str, where: str) -> Any:
 
 
 def unknown(name: object, known: Iterable[str], what: str, where: str) -> ValueError:
-    """Return the error for a name that is not in a table: place, value, nearest, choices."""
+    """Return the error for an unknown name, with the most similar name and all known names."""
     names = sorted(known)
     near = get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""

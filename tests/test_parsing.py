@@ -127,8 +127,8 @@ def test_what_the_sentence_says_to_write_is_that_number(number, way):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3", r"^mine\.yaml, line 3: the key 'a' stands twice\.$"),
-        ("a:\n  b: {c: 1, c: 1}", r"^mine\.yaml, line 2: the key 'c' stands twice\.$"),
+        ("a: 1\nb: 2\na: 3", r"^mine\.yaml, line 3: the key 'a' appears twice\.$"),
+        ("a:\n  b: {c: 1, c: 1}", r"^mine\.yaml, line 2: the key 'c' appears twice\.$"),
         ("a: [1", r"^mine\.yaml, line 1: expected ',' or '\]'"),
         ("\n\n\ta: 1", r"^mine\.yaml, line 3: found character '\\t'"),
         ("? [a, b]\n: 1", r"^mine\.yaml, line 1: found unhashable key\.$"),
@@ -194,7 +194,7 @@ def test_an_override_changes_one_setting_of_a_copy(override, expected):
         ("data.seeds.0.a=7", r"data\.seeds\.0 has no setting 'a'; it is 0\."),
         ("objective.preset.x=7", r"objective\.preset has no setting 'x'; it is 'ntil'\."),
         ("data.rows=[", r"^data\.rows=\[, line 1: "),
-        ("data={a: 1, a: 2}", r"the key 'a' stands twice"),
+        ("data={a: 1, a: 2}", r"the key 'a' appears twice"),
     ],
 )
 def test_an_override_that_leads_nowhere(override, message):

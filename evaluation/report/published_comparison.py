@@ -67,7 +67,7 @@ def _pair(
 ) -> Iterator[Cell]:
     """Yield the published cell and ours."""
     baseline = comparison.summary["baseline"]
-    value, base = (table.figures.get((name, metric.name)) for name in (row, baseline))
+    value, base = (table.values.get((name, metric.name)) for name in (row, baseline))
     if value is None:
         yield Cell()
     else:

@@ -1,4 +1,4 @@
-"""The rows of a comparison: its objectives, and the combinations of a grid. Loads no torch.
+"""The rows of a comparison: its objectives and the combinations of its grid. Loads no torch.
 
     objectives: [ce, {name: large, preset: ntl_was, with: {model.name: my/large}}]
     grid:
@@ -6,9 +6,9 @@
       objective.weight: [0.15, 0.3]
       trainer.learning_rate: {slow: 1.0e-4, fast: 1.0e-3}
 
-The grid has 2 x 2 x 2 rows, the first of them ``ntl_was_weight_0.15_slow``. An axis is a setting as
-on the command line and a list of its values, or names of your own for them. Rows that differ in
-more than their objective do not share a warm start: each distinct setting has its own.
+This grid has 2 x 2 x 2 rows; the first is ``ntl_was_weight_0.15_slow``. An axis is a dotted setting
+and a list of its values, or a mapping from names to values. Rows whose settings outside the
+objective differ have different warm starts.
 """
 
 import itertools
@@ -33,40 +33,40 @@ class ComparisonRow:
     """One row of a comparison."""
 
     config: Config
-    """With the objective and the settings of the row, without a part ``compare``."""
+    """Config of the row, without ``compare``."""
 
     settings: Mapping[str, Any]
-    """Those outside the objective in which it was asked to differ from the comparison's config."""
+    """Settings outside the objective that the row sets."""
 
     warm_start: str
-    """The folder, beside its own, of the run that it goes on from: CE with the same settings."""
+    """Name of the folder of its warm start, a run with CE and the same settings."""
 
     @property
     def name(self) -> str:
-        """What the row is called in tables, and its folder."""
+        """Name of the row in tables and of its folder."""
         return self.config.objective.name
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Draft:
-    """A row before it is read."""
+    """A row before its settings are validated."""
 
     objective: Any
     where: str
     settings: Mapping[str, Any]
     called: str | None = None
-    """What its settings are called; None for the name of the row."""
+    """Name of its settings, for its warm start; None: the name of the row."""
 
 
 def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
-    """Return what a config compares, the control behind the first row and with its settings.
+    """Return the rows of a comparison; the control is second and has the first row's settings.
 
     Args:
-        config: With a part ``compare``.
+        config: A config with ``compare``.
         where: Its file, for errors.
 
     Raises:
-        ValueError: If an objective, a setting or a name is refused.
+        ValueError: If an objective, a setting or a name is invalid.
     """
     assert config.compare is not None
     where = f"{where}, compare"
@@ -86,7 +86,7 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
         called = f"{WARM_START}_{draft.called or objective.name}"
         start = starts.setdefault(_start(own), called)
         rows.append(ComparisonRow(config=own, settings=draft.settings, warm_start=start))
-    _refuse_names(rows, list(starts.values()), where)
+    _check_names(rows, list(starts.values()), where)
     return rows
 
 
@@ -115,19 +115,19 @@ def _listed(value: Any, where: str) -> _Draft:
     for path in settings:
         if str(path).partition(".")[0] == "objective":
             raise ValueError(
-                f"{where}.with: {path!r} belongs to the objective; write it beside `with`."
+                f"{where}.with: {path!r} belongs to the objective; write it next to `with`."
             )
     baseline = objective.pop("baseline", None)
     if baseline is not None:
         if "model.baseline" in settings:
-            raise ValueError(f"{where}: baseline, and model.baseline in `with`; take one out.")
+            raise ValueError(f"{where}: baseline and with.model.baseline are both set; remove one.")
         settings = {**settings, "model.baseline": baseline}
         objective["name"] = row_name(value)
     return _Draft(objective=objective, where=where, settings=settings)
 
 
 def _combined(config: Config, grid: Mapping[str, Any], where: str) -> list[_Draft]:
-    """Return every combination of the values of a grid, the last axis going round fastest."""
+    """Return every combination of the values of a grid; the last axis varies fastest."""
     if not grid:
         return []
     axes = {axis: _values(axis, values, list(grid), where) for axis, values in grid.items()}
@@ -138,7 +138,7 @@ def _combined(config: Config, grid: Mapping[str, Any], where: str) -> list[_Draf
         base = config.objective if value is None else read_objective(value, f"{where}.objective")
         inside = {a: v for a, (_, v) in chosen.items() if a.startswith("objective.")}
         outside = {a: v for a, (_, v) in chosen.items() if a not in inside}
-        # Every field is written out, so that `objective.terms.0.weight` finds what it changes.
+        # All fields are written out, so that a path like `objective.terms.0.weight` exists.
         changed = {"objective": plain(asdict(base.spec))}
         for axis, setting in inside.items():
             changed = with_setting(changed, axis, setting, f"{where}, {axis}")
@@ -155,17 +155,15 @@ def _combined(config: Config, grid: Mapping[str, Any], where: str) -> list[_Draf
 
 
 def _values(axis: str, values: Any, axes: list[str], where: str) -> list[tuple[str, Any]]:
-    """Return what each value of an axis is called in the names of rows, and the value.
+    """Return name and value of each value of an axis.
 
     Raises:
-        ValueError: If the axis cannot be one, or has no values or one without a name.
+        ValueError: If the axis or one of its values is invalid.
     """
     if not isinstance(axis, str):
-        raise ValueError(f"{where}: {axis!r} is no setting; an axis is one, such as model.digits.")
+        raise ValueError(f"{where}: {axis!r} is not a setting; write one, such as model.digits.")
     if axis in ("objective.name", "objective.preset"):
-        raise ValueError(
-            f"{where}: {axis!r} cannot be an axis; objectives have the axis objective."
-        )
+        raise ValueError(f"{where}: {axis!r} cannot be an axis; use the axis objective.")
     if not isinstance(values, list | tuple | Mapping) or not values:
         raise ValueError(
             f"{where}.{axis}: expected a list of values, or a mapping from names to values, found "
@@ -179,7 +177,7 @@ def _values(axis: str, values: Any, axes: list[str], where: str) -> list[tuple[s
     for value in values:
         if isinstance(value, list | tuple | Mapping):
             raise ValueError(
-                f"{where}.{axis}: {value!r:.60} makes no name for a row; write the axis as a "
+                f"{where}.{axis}: {value!r:.60} cannot be part of a name; write the axis as a "
                 "mapping from names to values."
             )
         named.append((value_name(axis, value, axes), value))
@@ -190,33 +188,29 @@ def _with_settings(config: Config, objective: NamedObjective, draft: _Draft) -> 
     """Return the config of a row.
 
     Raises:
-        ValueError: If a setting is refused, or is the comparison's own.
+        ValueError: If a setting is invalid, or must be the same in all rows.
     """
     if not draft.settings:
         if config.model.baseline is not None:
-            remedy = "give rows a baseline each, or train without a comparison (compare=null)"
+            remedy = "set a baseline for each row, or train without a comparison (compare=null)"
             check_baseline(config.model, objective.spec, config.modules, draft.where, remedy)
         return replace(config, objective=objective, compare=None)
     raw = replace(config, objective=objective, compare=None).to_dict()
     for path, value in draft.settings.items():
         if any(f"{path}.".startswith(f"{own}.") for own in _COMPARISON_SETS):
-            raise ValueError(f"{draft.where}: {path!r} is the same for all rows; take it out.")
+            raise ValueError(f"{draft.where}: {path!r} is the same for all rows; remove it.")
         raw = with_setting(raw, str(path), value, f"{draft.where}, {path}")
     return config_from_dict(raw, where=draft.where, title=config.title)
 
 
 def _start(config: Config) -> str:
-    """Return what two rows must have in common to go on from the same warm start."""
-    parts = config.to_dict() | {"objective": None, "compare": None}
-    return json.dumps(parts, sort_keys=True)
+    """Return a key that is equal for rows that share a warm start."""
+    settings = config.to_dict() | {"objective": None, "compare": None}
+    return json.dumps(settings, sort_keys=True)
 
 
-def _refuse_names(rows: list[ComparisonRow], starts: list[str], where: str) -> None:
-    """Refuse names that cannot be those of folders, all different.
-
-    Raises:
-        ValueError: If there is one.
-    """
+def _check_names(rows: list[ComparisonRow], starts: list[str], where: str) -> None:
+    """Check that names are different and valid names of folders."""
     for row in rows:
         taken = row.name.startswith(WARM_START)
         if taken or row.name in ("", ".", "..") or "/" in row.name or "\\" in row.name:

@@ -1,1 +1,1 @@
-"""Configs: the schema of the YAML files, their validation, and what ships. Loads no torch."""
+"""Configs: the schema of the YAML files, their reader, and the shipped ones. Loads no torch."""

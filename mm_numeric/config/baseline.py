@@ -7,61 +7,55 @@ from mm_numeric.parsing import read_dataclass
 from mm_numeric.registry import BASELINES, choose
 
 
-class Chosen(NamedTuple):
-    """What a config says of a baseline."""
+class BaselineChoice(NamedTuple):
+    """A baseline and its settings."""
 
     name: str
     kind: Any
     """A subclass of ``mm_numeric.baselines.baseline:Baseline``."""
 
     settings: Any
-    """Of the dataclass that it names."""
+    """An instance of ``kind.settings_class``."""
 
 
-def read_baseline(value: Any, where: str) -> Chosen:
-    """Read ``model.baseline``: a name, or a mapping with ``name`` and settings.
-
-    Raises:
-        ValueError: If there is no such baseline or setting, or a value is refused.
-    """
+def read_baseline(value: Any, where: str) -> BaselineChoice:
+    """Read ``model.baseline``: a name, or a mapping with ``name`` and settings."""
     options = {"name": value} if isinstance(value, str) else value
     if not isinstance(options, Mapping) or not isinstance(options.get("name"), str):
         raise ValueError(
-            f"{where}: name one of {', '.join(BASELINES)}, or give a mapping with that as `name`, "
+            f"{where}: name one of {', '.join(BASELINES)}, or use a mapping with that as `name`, "
             f"not {value!r:.60}."
         )
     name = options["name"]
     kind = choose(name, BASELINES, "baseline", where)
     rest = {key: own for key, own in options.items() if key != "name"}
-    return Chosen(name, kind, read_dataclass(kind.settings_class, rest, where))
+    return BaselineChoice(name, kind, read_dataclass(kind.settings_class, rest, where))
 
 
 def check_baseline(
     model: Any, objective: Any, modules: Any, where: str, remedy: str = "set objective to ce"
 ) -> None:
-    """Refuse what a baseline cannot be trained with.
+    """Check that a baseline can be trained with the other settings of a config.
 
     Args:
         model: The ``ModelConfig`` with the baseline.
-        objective: The ``ObjectiveSpec`` that it is trained on.
+        objective: The ``ObjectiveSpec`` of the run.
         modules: The ``ModulesConfig`` of the run.
         where: The config, for errors.
-        remedy: What to do about an objective that it cannot have.
+        remedy: What the user can do about an objective that does not fit.
 
     Raises:
-        ValueError: If there is no such baseline, its loss leaves no room for the objective, or a
-            part that gets new weights is not trained.
+        ValueError: If the baseline does not exist, has a loss of its own and the objective another,
+            or adds weights to a module that is not trained.
     """
     name, kind, _ = read_baseline(model.baseline, f"{where}, model.baseline")
     if kind.own_loss and (objective.terms or objective.ce_weight != 1):
         raise ValueError(
-            f"{where}, objective: {name} is trained with a loss of its own, beside which no other "
-            f"can stand; {remedy}."
+            f"{where}, objective: {name} has its own loss, which cannot be combined with "
+            f"another one; {remedy}."
         )
     if kind.single_digits and model.digits == "merged":
-        raise ValueError(
-            f"{where}, model.digits: {name} reads every digit by itself; leave merged out."
-        )
+        raise ValueError(f"{where}, model.digits: {name} needs one token per digit; remove merged.")
     for module in kind.new_modules:
         if modules.of(module).how != "trained":
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What ships, by name: the text of ``mm-numeric ls``."""
+"""The text of ``mm-numeric ls``: names of everything that ships."""
 
 from mm_numeric.config.reader import CONFIGS
 from mm_numeric.config.training_arguments import deepspeed_settings
@@ -8,7 +8,7 @@ from mm_numeric.registry import BASELINES, FAMILIES, IMPORTERS, TASKS, TERMS
 
 
 def shipped() -> str:
-    """Return the names of tasks, families, losses, formats and configs."""
+    """Return the names of tasks, families, losses, import formats and configs, as text."""
     lines = [
         f"{title}: {', '.join(names)}"
         for title, names in (

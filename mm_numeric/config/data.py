@@ -1,4 +1,4 @@
-"""Which rows are trained on, tested on, and answered on the way: the settings. Loads no torch."""
+"""Settings of the training, test and evaluation data. Loads no torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,64 +7,65 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """Rows of a task: files of yours, a data set of Hugging Face, or rows rendered here."""
+    """Rows of a task: files, a Hugging Face dataset, or rows rendered by the task."""
 
     path: str | tuple[str, ...] | None = None
-    """A .jsonl, .jsonl.gz, .json or .csv file, a pattern of names (``shards/*.jsonl.gz``), or a
-    list of those; images are looked up from the folder of their file."""
+    """A .jsonl, .jsonl.gz, .json or .csv file, a glob pattern (``shards/*.jsonl.gz``), or a list of
+    these. Relative image paths start at the folder of the file."""
 
     dataset: str | None = None
-    """Of Hugging Face's ``datasets``: a name on the hub, a folder that save_to_disk wrote, or one
-    of parquet, arrow, JSON or CSV files. A column of images may be called anything."""
+    """A Hugging Face dataset: a name on the hub, a folder written by ``save_to_disk``, or a folder
+    of parquet, arrow, JSON or CSV files. The image column may have any name."""
 
     subset: str | None = None
-    """Of a ``dataset``, where it has several."""
+    """Subset (configuration) of ``dataset``; needed if it has several."""
 
     split: str = "train"
-    """Of a ``dataset``."""
+    """Split of ``dataset``."""
 
     revision: str | None = None
-    """Of a ``dataset`` on the hub; pin a commit before a result is published."""
+    """Branch, tag or commit of ``dataset`` on the hub; None: the default branch."""
 
     render: int | None = None
-    """How many rows to render, once; they are kept in ``data.cache``."""
+    """Number of rows to render, at least 1. They are rendered once and stored in ``data.cache``."""
 
     seed: int = 0
-    """Of the renderer."""
+    """Random seed of the renderer."""
 
     categories: tuple[str, ...] = ()
-    """Which kinds of rows are rendered, as many of each, where the task has such:
-    ``[interpolation, extrapolation]``; by default the first alone, which is what is trained on."""
+    """Categories of the rendered rows, an equal number of each, for example
+    ``[interpolation, extrapolation]``. Empty (the default): the task's first category, which is its
+    training distribution."""
 
     images: str | None = None
-    """The folder that image names start from; by default the folder of the file, then ``images``
-    inside it."""
+    """Folder of the images. None: the folder of the file, then its subfolder ``images``."""
 
     weight: float | None = None
-    """Among several sources: its share of what is trained on is this over the sum of all."""
+    """Sampling weight among several sources, above 0: the share of training rows from this source
+    is its weight divided by the sum of all weights."""
 
     def __post_init__(self) -> None:
-        """Refuse a source that is none, or two."""
+        """Require exactly one of ``path``, ``dataset`` and ``render``, and validate the rest."""
         given = [value is not None for value in (self.path, self.dataset, self.render)]
         if sum(given) != 1 or self.path == ():
             raise ValueError(
-                "give either path (a .jsonl or .csv file), dataset (of Hugging Face) or render (a "
-                "number of rows)"
+                "set exactly one of path (a .jsonl or .csv file), dataset (of Hugging Face) and "
+                "render (a number of rows)"
             )
         if self.render is not None and self.render < 1:
             raise ValueError(f"render must be at least 1, not {self.render}")
         if self.categories and self.render is None:
-            raise ValueError("categories are of rows that are rendered; a file's rows name theirs")
+            raise ValueError("categories require render; rows of a file have their own category")
         if self.weight is not None and not 0 < self.weight < float("inf"):
             raise ValueError(f"weight must be above 0, not {self.weight:g}")
         if self.dataset is None and (self.subset, self.split, self.revision) != (
             None, "train", None
         ):  # fmt: skip
-            raise ValueError("subset, split and revision are those of a dataset; name it, too")
+            raise ValueError("subset, split and revision require dataset; set it, too")
 
     @property
     def name(self) -> str:
-        """What it is called in a sentence."""
+        """Description of the source, for messages."""
         if self.render is not None:
             return f"{self.render} rendered rows"
         if self.dataset is not None:
@@ -74,53 +75,58 @@ class DataSource:
 
 
 Sources = DataSource | tuple[DataSource, ...]
-"""One, or several that are mixed."""
+"""One source, or several sources that are mixed."""
 
 
 def listed(sources: Sources) -> tuple[DataSource, ...]:
-    """Return sources as a list, also where there is one."""
+    """Return the sources as a tuple."""
     return (sources,) if isinstance(sources, DataSource) else sources
 
 
 def named(sources: Sources) -> str:
-    """Return what sources are called in a sentence."""
+    """Return a description of the sources, for messages."""
     return " and ".join(source.name for source in listed(sources))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """What is trained on, and what is tested on."""
+    """Training and test data."""
 
     train: tuple[DataSource, ...] | DataSource
-    """A source, or a list of them. Without weights each row is in an epoch once; with weights an
-    epoch ends when every row was in it at least once."""
+    """One source or a list of sources. Without weights an epoch contains each row once; with
+    weights it ends when it contains each row at least once."""
 
     test: DataSource
+    """Rows that ``predict`` and ``compare`` answer."""
+
     cache: str = "runs/cache"
-    """Where rendered images, and tables of Hugging Face's ``datasets``, are kept."""
+    """Folder for rendered images and for tables of Hugging Face ``datasets``."""
 
     on_bad_image: str = "stop"
-    """What training does at an image that cannot be read: stop, or skip its row, counted."""
+    """``stop`` training at an image that cannot be read, or ``skip`` and count its row."""
 
     stream: bool = False
-    """Read training rows while they are trained on, and never hold them all; it needs
+    """Read training rows during training instead of loading all of them; requires
     ``trainer.max_steps``."""
 
     shuffle_rows: int = 1000
-    """How many rows of a stream are held to be shuffled; the order of files is shuffled whole."""
+    """Size of the shuffle buffer of a stream in rows, at least 1; the order of files is shuffled
+    completely."""
 
     max_tokens: int | None = None
-    """The longest row that is trained on: question, image and answer together."""
+    """Maximum length of a training row in tokens (question, image and answer), at least 1; None: no
+    limit."""
 
     too_long: str = "stop"
-    """What is done with a longer one: stop, drop it, counted, or resize: its image is seen
-    smaller until it fits, where the family lets images be of any size. No answer is cut."""
+    """What happens to a row above ``max_tokens``. ``stop``: training stops. ``drop``: the row is
+    dropped and counted. ``resize``: its image is downscaled until it fits, for families with
+    variable image sizes. Answers are never truncated."""
 
     image_cache: str | None = None
-    """A folder that keeps images decoded, and as large as the family sees them."""
+    """Folder for decoded, resized images; None: no cache."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be done."""
+        """Validate the fields."""
         for name, allowed in (
             ("on_bad_image", ("stop", "skip")),
             ("too_long", ("stop", "drop", "resize")),
@@ -131,68 +137,68 @@ class DataConfig:
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
         if self.too_long != "stop" and self.max_tokens is None:
-            raise ValueError(f"too_long is {self.too_long}, and max_tokens says nothing; set it")
+            raise ValueError(f"too_long: {self.too_long} requires max_tokens; set it")
         if self.test.weight is not None:
-            raise ValueError("test has a weight, and weights mix what is trained on; take it out")
+            raise ValueError(
+                "test has a weight, but weights are for training sources only; remove it"
+            )
         sources = listed(self.train)
         if not sources:
-            raise ValueError("train has no source; give at least one")
+            raise ValueError("train has no source; add at least one")
         if len({source.weight is None for source in sources}) > 1:
-            raise ValueError("train: give each source a weight, or none of them")
+            raise ValueError("train: set a weight for every source or for none")
 
     def check_trainer(self, trainer: Mapping[str, Any], where: str) -> None:
-        """Refuse settings of the trainer that a stream cannot be trained with.
-
-        Raises:
-            ValueError: If it has no last step, or rows would have to be known beforehand.
-        """
+        """Check that the trainer's settings work with ``stream``."""
         if not self.stream:
             return
         if trainer.get("max_steps", -1) < 1:
             raise ValueError(
-                f"{where}, data.stream: nobody knows how many rows a stream has; set "
+                f"{where}, data.stream: the number of rows of a stream is unknown; set "
                 "trainer.max_steps."
             )
         if trainer.get("train_sampling_strategy", "random") not in ("random", "sequential"):
             raise ValueError(
-                f"{where}, data.stream: rows that are not known yet cannot be grouped; set "
+                f"{where}, data.stream: rows of a stream cannot be grouped by length; set "
                 "trainer.train_sampling_strategy to random or sequential."
             )
 
 
 def join_or(words: Sequence[str]) -> str:
-    """Write ``stop, drop or resize``."""
+    """Join words as in ``stop, drop or resize``."""
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
-    """Evaluation on the way: the model answers the same rows every so many steps, and at the end.
+    """Periodic evaluation during training, always on the same rows.
 
-    Whoever chooses weights by a metric reports on other rows than these: give ``data``.
+    With ``best``, set ``data`` to rows that are not test rows: results on the rows that selected
+    the weights are biased.
     """
 
     every_steps: int
-    """Of the optimiser; the last step is evaluated too."""
+    """Evaluate every N optimiser steps, at least 1, and after the last step."""
 
     rows: int | None = 64
-    """How many, from the first on; null for all."""
+    """Number of rows from the start of the data, at least 1; null: all rows."""
 
     data: DataSource | None = None
-    """Where they are from; ``data.test`` by default."""
+    """Source of the rows; null: ``data.test``."""
 
     best: str | None = None
-    """The metric, as results.json calls it, whose best weights are kept in ``best/``; null keeps
-    the last weights alone."""
+    """Metric of results.json; the weights with its best value are saved in ``best/``. null: only
+    the last weights are saved."""
 
     patience: int | None = None
-    """Training stops after so many evaluations in a row that were no better than the best."""
+    """Early stopping after this many consecutive evaluations without a new best value, at least 1;
+    requires ``best``. null: no early stopping."""
 
     def __post_init__(self) -> None:
-        """Refuse what evaluates nothing, and patience without a metric."""
+        """Validate the fields."""
         for name in ("every_steps", "rows", "patience"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
         if self.patience is not None and self.best is None:
-            raise ValueError("patience waits for a better metric; name it as best, or take it out")
+            raise ValueError("patience requires a metric; set best, or remove patience")

@@ -1,16 +1,16 @@
-"""What papers report, to stand beside figures of your own (``compare.published``). Loads no torch.
+"""Published results, shown next to the results of a comparison (``compare.published``).
 
-The figures are as public notes on the papers quote them, to the digits given there, not as taken
-from the papers: tables, rows and columns are missing, and nothing here is complete. None of NTL's
-tables on integer arithmetic, multiplication, rJokes, MultiRC and lambda is here, nor its figures;
-of NTIL's tables on mathematics only what the ablation repeats. What a paper does not say (the
-variant of a metric) is said in ``of``.
+Loads no torch. The values are quoted from public notes on the papers, with the digits given there,
+and not from the papers themselves. They are incomplete: NTL's tables on integer arithmetic,
+multiplication, rJokes, MultiRC and lambda and its figures are missing, and of NTIL's tables on
+mathematics only the rows repeated in the ablation are included. ``of`` names what a paper leaves
+open, such as the variant of a metric.
 
 NTL     Regress, Don't Guess, arXiv 2411.02083
 NTIL    Advancing Sequential Numerical Prediction in Autoregressive Models, arXiv 2505.13077
 
-Rows have the names that the shipped configs give them, metrics those of results.json; shares are of
-1, deviations in minutes.
+Rows are named as in the shipped configs and metrics as in results.json. Accuracies are fractions of
+1, time deviations are in minutes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,42 +23,42 @@ _MATHVISTA = "MathVista: accuracy, by which of its script's rules is not said"
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """A table of a paper, or what is known of it."""
+    """A table of a paper, possibly incomplete."""
 
     source: str
-    """The paper."""
+    """Name and arXiv number of the paper."""
 
     of: str
-    """Model, data and metric, as far as they are known."""
+    """Model, data and metric, as far as known."""
 
-    figures: Mapping[tuple[str, str], float]
-    """By row and metric."""
+    values: Mapping[tuple[str, str], float]
+    """Values by row and metric."""
 
     @property
     def rows(self) -> list[str]:
-        """Its rows, the baseline first."""
-        return list(dict.fromkeys(row for row, _ in self.figures))
+        """Names of the rows, the baseline first."""
+        return list(dict.fromkeys(row for row, _ in self.values))
 
     @property
     def metrics(self) -> list[str]:
-        """Its columns."""
-        return list(dict.fromkeys(metric for _, metric in self.figures))
+        """Names of the metrics."""
+        return list(dict.fromkeys(metric for _, metric in self.values))
 
 
 def _table(
     source: str, of: str, metrics: Sequence[str], rows: Mapping[str, Sequence[float]]
 ) -> PublishedTable:
-    """Write a table row by row."""
-    figures = {
+    """Make a table from its rows."""
+    values = {
         (row, metric): value
-        for row, values in rows.items()
-        for metric, value in zip(metrics, values, strict=True)
+        for row, cells in rows.items()
+        for metric, value in zip(metrics, cells, strict=True)
     }
-    return PublishedTable(source=source, of=of, figures=figures)
+    return PublishedTable(source=source, of=of, values=values)
 
 
 def _one_metric(source: str, of: str, metric: str, *values: float) -> PublishedTable:
-    """Write a table of one metric for ce, emd and ntil."""
+    """Make a table with one metric for ce, emd and ntil."""
     rows = {name: [value] for name, value in zip(("ce", "emd", "ntil"), values, strict=True)}
     return _table(source, of, [metric], rows)
 

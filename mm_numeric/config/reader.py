@@ -52,10 +52,10 @@ def read_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def find_config(name: str | Path) -> Path:
-    """Return the file of a config: a path, or the name of one that ships.
+    """Return the path of a config file, given the path or the name of a shipped config.
 
     Raises:
-        ValueError: If there is neither.
+        ValueError: If the file or the config does not exist.
     """
     path = Path(name)
     if path.is_file():
@@ -71,7 +71,7 @@ def find_config(name: str | Path) -> Path:
 def config_from_dict(
     raw: Mapping[str, Any], *, where: str, title: str, stored: bool = False
 ) -> Config:
-    """Make a config from the content of a YAML file, as ``read_config`` does.
+    """Make a config from the content of a YAML file.
 
     Args:
         raw: The content; old key names are accepted.
@@ -160,15 +160,15 @@ def _check_model(config: Config, where: str) -> None:
 def read_objective(value: Any, where: str) -> NamedObjective:
     """Read an objective: the name of a preset, or a mapping.
 
-    The mapping may have ``preset`` (what it starts from, ``ce`` by default), ``name`` (for tables;
-    else the preset and what was changed) and every field of ``ObjectiveSpec``.
+    The mapping may have ``preset`` (``ce`` by default), ``name`` (by default derived from the
+    preset and the changed fields), and every field of ``ObjectiveSpec``.
 
     Raises:
-        ValueError: If a preset, a term or a field does not exist, or a value is refused.
+        ValueError: If a preset, a term or a field does not exist, or a value is invalid.
     """
     options = {"preset": value} if isinstance(value, str) else value
     if not isinstance(options, Mapping):
-        raise ValueError(f"{where}: name a preset ({', '.join(PRESETS)}) or give a mapping.")
+        raise ValueError(f"{where}: name a preset ({', '.join(PRESETS)}) or use a mapping.")
     name = objective_name(options)
     options = {key: option for key, option in options.items() if key != "name"}
     preset = str(options.pop("preset", "ce"))
@@ -185,11 +185,7 @@ def read_objective(value: Any, where: str) -> NamedObjective:
 
 
 def read_coordinates(value: Any, where: str) -> Coordinates:
-    """Read how places are written: a name, or a mapping with ``preset`` and what changes.
-
-    Raises:
-        ValueError: If there is no such name or field, or a value is refused.
-    """
+    """Read coordinates: the name of a preset, or a mapping with ``preset`` and changed fields."""
     if isinstance(value, Coordinates):
         return value
     options = {"preset": value} if isinstance(value, str) else value
@@ -200,12 +196,12 @@ def read_coordinates(value: Any, where: str) -> Coordinates:
     if "preset" in options:
         preset = str(options.pop("preset"))
         if preset not in COORDINATES:
-            raise unknown(preset, COORDINATES, "way to write coordinates", where)
+            raise unknown(preset, COORDINATES, "coordinate preset", where)
         base = asdict(COORDINATES[preset])
     found: Coordinates = read_dataclass(Coordinates, {**base, **options}, where)
     return found
 
 
 def with_trainer(config: Config, **settings: Any) -> Config:
-    """Return a config with some settings of ``trainer`` changed."""
+    """Return a config with changed settings of ``trainer``."""
     return replace(config, trainer={**config.trainer, **settings})

@@ -1,6 +1,6 @@
-"""Configs: complete YAML files, read strictly into dataclasses. Loads no torch.
+"""The dataclasses of a config file, with type, default and allowed values. Loads no torch.
 
-Every error is one sentence: file, field, what was found, what is allowed.
+An error is one sentence with the file, the field, the value found and the allowed values.
 """
 
 from collections.abc import Mapping
@@ -21,49 +21,48 @@ from mm_numeric.tasks.base import Task
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Which model is fine-tuned."""
+    """The model and how it is loaded."""
 
     name: str
-    """A hub name, a folder, or ``tiny``: a small model made from code, for trials offline."""
+    """A hub name, a folder, or ``tiny``: a small random model for offline tests."""
 
     family: str = "qwen2_vl"
-    """A key of ``mm_numeric.registry.FAMILIES``."""
+    """A key of ``mm_numeric.registry.FAMILIES``, or an import path of a family class."""
 
     revision: str = "main"
-    """Of a hub name; pin a commit before a result is published."""
+    """Branch, tag or commit on the hub; pin a commit before publishing a result."""
 
     dtype: str = "auto"
-    """auto (as the checkpoint says), float32, bfloat16 or float16."""
+    """dtype of weights: ``auto`` (as saved), ``float32``, ``bfloat16``, ``float16``."""
 
     attention: str = "sdpa"
-    """sdpa (torch's own, with its flash kernel where that fits), eager, or flash_attention_2, _3 or
-    _4, each of a package."""
+    """Attention implementation: ``sdpa`` (torch's), ``eager``, or ``flash_attention_2``,
+    ``flash_attention_3``, ``flash_attention_4``, which need their packages."""
 
     coordinates: Any = None
-    """Coordinate format: a key of ``mm_numeric.geometry.coordinates.COORDINATES``, or a mapping
-    with
-    ``preset`` and what changes; by default as the family was trained to."""
+    """How coordinates are written: a key of ``mm_numeric.geometry.coordinates.COORDINATES``, or a
+    mapping with ``preset`` and fields of ``Coordinates``; null: the family's default."""
 
     digits: str | None = None
-    """single: every digit is a token of its own, where the tokenizer would join some (GPT-2,
-    Llama-3, T5). merged: it does join them. null: as the checkpoint has them."""
+    """Digit tokenization. ``single``: one token per digit, also for tokenizers that merge digits
+    (GPT-2, Llama-3, T5). ``merged``: require merged digits. null: as in the checkpoint."""
 
     baseline: Any = None
-    """Another way to output numbers: a key of ``mm_numeric.registry.BASELINES``, or a mapping with
-    that as ``name`` and its settings."""
+    """Baseline that outputs numbers in another way: a key of ``mm_numeric.registry.BASELINES``, or
+    a mapping with ``name`` and its settings; null: none."""
 
     image_size: Mapping[str, int] = field(default_factory=dict)
-    """How large images are seen: ``min_pixels`` and ``max_pixels`` of Qwen, ``side`` where the
-    family lets it be chosen. What is not set is as the checkpoint says."""
+    """Size of resized images in pixels: ``min_pixels`` and ``max_pixels`` (Qwen families), or
+    ``side`` (families with a configurable square). Defaults come from the checkpoint."""
 
     quantize: str | None = None
-    """nf4 or int8, through bitsandbytes; null for the weights as they are."""
+    """Quantise frozen weights with bitsandbytes: ``nf4`` or ``int8``; null: no quantisation."""
 
     trust_remote_code: bool = False
-    """Whether code that a checkpoint brings along may run."""
+    """Whether code from the checkpoint may be executed."""
 
     def __post_init__(self) -> None:
-        """Refuse what no checkpoint can be loaded with."""
+        """Validate the fields."""
         dtypes = ("auto", "float32", "bfloat16", "float16")
         if self.dtype not in dtypes:
             raise ValueError(f"dtype is one of {', '.join(dtypes)}, not {self.dtype!r}")
@@ -83,13 +82,16 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictConfig:
-    """How answers are generated: greedily, in batches."""
+    """Settings of greedy generation."""
 
     batch_size: int = 64
+    """Rows per batch, at least 1."""
+
     max_new_tokens: int = 16
+    """Maximum length of an answer in tokens, at least 1; longer answers are truncated."""
 
     def __post_init__(self) -> None:
-        """Refuse what answers nothing."""
+        """Validate the fields."""
         for name, value in (
             ("batch_size", self.batch_size),
             ("max_new_tokens", self.max_new_tokens),
@@ -100,40 +102,48 @@ class PredictConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig:
-    """A fair comparison: every row goes on from one warm start, over the same batches.
+    """A comparison whose rows continue from the same warm start on the same batches.
 
-    A row is an objective, and can have settings of its own; its warm start then has them too.
+    A row is an objective, optionally with other settings; its warm start then has the same
+    settings.
     """
 
     output_dir: str
+    """Folder of the comparison, with a run folder per seed and row."""
+
     seeds: tuple[int, ...] = (0, 1, 2)
+    """Random seeds, all different, at least one; every row is trained once per seed."""
+
     objectives: tuple[Any, ...] = ("ce", "emd", "ntl_was", "ntil")
-    """Presets, or mappings with a ``name`` and what changes; the first is compared with. ``with``
-    has settings outside the objective (``with: {model.name: my/large}``); ``baseline: xval`` is
-    short for ``with: {model.baseline: xval}``."""
+    """Objectives: names of presets, or mappings with ``name``, ``preset`` and changed fields. The
+    others are compared with the first one. ``with`` has settings outside the objective
+    (``with: {model.name: my/large}``); ``baseline: xval`` is short for
+    ``with: {model.baseline: xval}``."""
 
     grid: Mapping[str, Any] = field(default_factory=dict)
-    """Settings and the values that each takes; every combination is a row behind the objectives,
-    which may be an empty list. ``objective`` and ``objective.weight`` are settings like others."""
+    """Dotted settings, each with a list of values or a mapping from names to values. Every
+    combination is a row after ``objectives``, which may be empty. ``objective`` and
+    ``objective.weight`` are valid settings, too."""
 
     control: str | None = "ce_times_1.3"
-    """A preset that must not win: the published ratio also just scales the loss by 1.3."""
+    """Control objective: CE times 1.3, because the published ratio also scales the loss by 1.3.
+    null: no control."""
 
     warm_start: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of ``trainer`` that differ in the warm start, which is trained with CE alone."""
+    """Settings of ``trainer`` for the warm start, which is trained with CE alone."""
 
     jobs: int = 1
-    """How many seeds run at the same time, each in its own process."""
+    """Number of seeds that run in parallel, each in its own process; at least 1."""
 
     published: str | None = None
-    """A published table to show in the report: a key of ``mm_numeric.config.published_results``."""
+    """Published table shown in the report: a key of ``published_results.PUBLISHED``; null: none."""
 
     def __post_init__(self) -> None:
-        """Refuse a comparison of nothing."""
+        """Validate the fields."""
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must be different whole numbers, at least one: {self.seeds}")
         if not self.objectives and not self.grid:
-            raise ValueError("objectives must name at least one preset where there is no grid")
+            raise ValueError("objectives must name at least one preset if there is no grid")
         if self.jobs < 1:
             raise ValueError(f"jobs must be at least 1, not {self.jobs}")
         if self.published is not None and self.published not in PUBLISHED:
@@ -142,7 +152,7 @@ class CompareConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedObjective:
-    """An objective and what to call it in tables."""
+    """An objective and its name in tables."""
 
     name: str
     spec: ObjectiveSpec
@@ -150,14 +160,14 @@ class NamedObjective:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """One complete job."""
+    """A complete config."""
 
     title: str
-    """The file's name without its ending."""
+    """Name of the file without its suffix."""
 
     task_name: str
     task: Task
-    """The task itself, made from the fields of its class."""
+    """The task, an instance of its dataclass."""
 
     data: DataConfig
     model: ModelConfig
@@ -167,21 +177,21 @@ class Config:
 
     objective: NamedObjective
     trainer: Mapping[str, Any]
-    """Handed unchanged to transformers.TrainingArguments."""
+    """Arguments of ``transformers.TrainingArguments``."""
 
     predict: PredictConfig
     evaluate: EvaluateConfig | None
-    """None where nothing is answered while training."""
+    """None: no evaluation during training."""
 
     compare: CompareConfig | None
 
     @property
     def output_dir(self) -> Path:
-        """Where ``train`` writes."""
+        """Folder of the run."""
         return Path(self.trainer["output_dir"])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the config as it would be written, every default filled in."""
+        """Return the config as plain data, including every default."""
         sections = {
             "task": {"name": self.task_name, **self.task.options()},
             "data": asdict(self.data),
@@ -202,7 +212,7 @@ class Config:
 
 
 def plain(value: Any) -> Any:
-    """Turn tuples into lists, so that YAML has a word for everything."""
+    """Convert tuples to lists and keys to strings, which YAML can represent."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

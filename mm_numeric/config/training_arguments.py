@@ -1,8 +1,8 @@
-"""The settings of transformers.TrainingArguments, type-checked without loading transformers.
+"""Check settings of transformers.TrainingArguments without loading transformers.
 
-TrainingArguments itself accepts ``learning_rate="1e-5"`` and keeps the text. Its names, types and
-defaults are read here from its source, so that a config is checked in milliseconds and always
-against the version that is installed.
+TrainingArguments accepts ``learning_rate="1e-5"`` and keeps the string. Here its names, types and
+defaults are parsed from its source, so that a config is checked in milliseconds and against the
+installed version.
 """
 
 import ast
@@ -24,12 +24,11 @@ OURS: Mapping[str, Any] = {
     "report_to": "none",
     "logging_nan_inf_filter": False,
 }
-"""Defaults that differ from transformers' own: the collator reads examples, not columns, and a loss
-that is not finite ends the run; the filter would look at each, for which a GPU has to wait."""
+"""Defaults that differ from those of transformers. The collator reads examples, not columns; a
+non-finite loss stops the run anyway, and the filter would synchronise the GPU at every step."""
 
 BY_MACHINE = ("disable_tqdm", "use_cpu", "dataloader_pin_memory")
-"""Settings that are chosen when a run starts, unless the config has them: is there a terminal, is
-there an accelerator."""
+"""Settings that depend on the terminal and the accelerator, unless the config has them."""
 
 _ONLY: Mapping[str, tuple[Any, str]] = {
     "remove_unused_columns": (False, "the collator reads examples, not columns"),
@@ -46,8 +45,8 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "log_level": _LEVELS,
     "log_level_replica": _LEVELS,
 }
-"""What transformers takes any text for and does not look at: it orders rows ``random`` unless it
-knows the word; its ``batch_rebalance`` would read the lengths of columns."""
+"""Allowed values of settings that transformers does not validate: unknown values would silently
+mean ``random``, and its ``batch_rebalance`` needs a column with lengths."""
 
 _FROM_1 = (
     "gradient_accumulation_steps",
@@ -56,13 +55,13 @@ _FROM_1 = (
 )
 
 _MORE_TYPES: Mapping[str, tuple[str, ...]] = {"fsdp": ("bool",)}
-"""What transformers says in a setting's description that it takes, and not in its annotation."""
+"""Types that transformers documents for a setting but does not annotate."""
 
 DEEPSPEED = Path(__file__).parents[1] / "configs" / "deepspeed"
-"""Where DeepSpeed's settings that ship are; ``trainer.deepspeed`` names one of them."""
+"""Folder of the shipped DeepSpeed configs; ``trainer.deepspeed`` names one of them."""
 
 NO_DEFAULT = object()
-"""Stands for a default that is not a plain value."""
+"""Marks a default that is not a literal."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +76,7 @@ class TrainerSetting:
 
 @functools.cache
 def trainer_settings() -> dict[str, TrainerSetting]:
-    """Return every field of the TrainingArguments that is installed.
-
-    Raises:
-        ValueError: If transformers is not installed.
-    """
+    """Return every field of the installed TrainingArguments."""
     spec = find_spec("transformers")
     if spec is None or spec.origin is None:
         raise ValueError("trainer: transformers is not installed; run `pip install mm-numeric`.")
@@ -98,10 +93,10 @@ def trainer_settings() -> dict[str, TrainerSetting]:
 
 
 def check_trainer_settings(raw: Any, where: str) -> dict[str, Any]:
-    """Check names and types of settings for TrainingArguments.
+    """Check names and types of settings of TrainingArguments.
 
     Raises:
-        ValueError: If a name is unknown, or a value is of the wrong type or cannot be used here.
+        ValueError: If a name is unknown, or a value has the wrong type or is not supported.
     """
     if not isinstance(raw, Mapping):
         raise ValueError(f"{where}: expected settings as `key: value`, found {raw!r:.60}.")
@@ -125,16 +120,12 @@ def check_trainer_settings(raw: Any, where: str) -> dict[str, Any]:
 
 
 def deepspeed_settings() -> dict[str, Path]:
-    """Return DeepSpeed's settings that ship, by name."""
+    """Return the files of the shipped DeepSpeed configs, by name."""
     return {path.stem: path for path in sorted(DEEPSPEED.glob("*.json"))}
 
 
 def find_deepspeed(name: str, where: str) -> Path:
-    """Return the file of DeepSpeed's settings: a path, or the name of one that ships.
-
-    Raises:
-        ValueError: If there is neither.
-    """
+    """Return the file of a DeepSpeed config, given its path or the name of a shipped one."""
     if Path(name).is_file():
         return Path(name)
     shipped = deepspeed_settings()
@@ -146,7 +137,7 @@ def find_deepspeed(name: str, where: str) -> Path:
 
 
 def trainer_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults of every setting that is not given, as far as they are plain values."""
+    """Return the defaults of all other settings whose default is a literal."""
     return {
         name: setting.default
         for name, setting in trainer_settings().items()
@@ -173,14 +164,14 @@ def _check(types: tuple[str, ...], value: Any, where: str) -> Any:
 
 
 def _types(annotation: ast.expr) -> tuple[str, ...]:
-    """Return the members of ``float | str | None`` as texts."""
+    """Return the members of ``float | str | None`` as strings."""
     if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
         return (*_types(annotation.left), *_types(annotation.right))
     return (ast.unparse(annotation),)
 
 
 def _default(value: ast.expr | None) -> Any:
-    """Return a default that is written as a plain value, also inside ``field(default=...)``."""
+    """Return a default if it is a literal, also inside ``field(default=...)``."""
     if isinstance(value, ast.Call):
         value = next((k.value for k in value.keywords if k.arg == "default"), None)
     if value is None:

@@ -1,8 +1,8 @@
-"""The text around coordinates: brackets, JSON, special tokens, location tokens.
+"""Coordinate formats: the text around coordinates (brackets, JSON, special or location tokens).
 
-A layout is data. It writes shapes from numerals, and reads any text back: shapes that are whole,
-each with what stands beside it as its label, and how the text ended. Reading takes time linear in
-the text and never fails; what was not found is said by ``Reading``.
+A format writes shapes from numerals, and parses any text: complete shapes, each with the text next
+to it as its label, and whether the text is truncated. Parsing takes linear time and never fails;
+text without shapes gives an empty ``Reading``.
 """
 
 import json
@@ -16,10 +16,10 @@ _FIELD = re.compile(
     r'"(?:label|text_content)"\s*:\s*("(?:[^"\\]|\\.)*+")|"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|\{',
     re.DOTALL,
 )
-"""A label in JSON, any other string, or the beginning of an object.
+"""A label in JSON, any other string, or the start of an object.
 
-A string that is never closed is one, to the end of the text: else each quote in it would be looked
-for to the end again.
+An unclosed string extends to the end of the text; otherwise every quote in it would start another
+search to the end, which takes quadratic time.
 """
 
 
@@ -28,23 +28,23 @@ class Piece(NamedTuple):
 
     text: str
     number: int | None = None
-    """Which of the shape's numerals it is; None for the text around them."""
+    """Index of the numeral in its shape; None for other text."""
 
 
 class ShapeText(NamedTuple):
-    """One shape as it was read."""
+    """One shape in a text."""
 
     numerals: tuple[str, ...]
     label: str
     span: tuple[int, int]
-    """Its first character, and one past its last; the label is not in it."""
+    """Start and end character, without the label."""
 
 
 class Reading(NamedTuple):
-    """What a text holds."""
+    """The shapes in a text."""
 
     shapes: tuple[ShapeText, ...]
-    """Every shape that is whole: opened, closed, with numerals between."""
+    """Every complete shape: an opening text, numerals and a closing text."""
 
     cut: bool
     """Whether the text ends within a shape."""
@@ -52,15 +52,15 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateFormat:
-    """How shapes are written: box, polygon or point, alone or in a list."""
+    """Text around the coordinates of boxes, polygons and points, alone or in a list."""
 
     open: str = ""
     close: str = ""
-    """Around the numerals of a box."""
+    """Text before and after the numerals of a box."""
 
     polygon_open: str | None = None
     polygon_close: str | None = None
-    """Around those of a polygon or a point; as for a box when None."""
+    """Text before and after the numerals of a polygon or a point; as for a box when None."""
 
     point_open: str = ""
     point_close: str = ""
@@ -69,39 +69,39 @@ class CoordinateFormat:
     label_open: str = ""
     label_close: str = ""
     label_first: bool = True
-    """Whether a label stands before its shape."""
+    """Whether a label is before its shape."""
 
     before: str = ""
     after: str = ""
-    """Around a shape together with its label."""
+    """Text before and after a shape with its label."""
 
     between: str = "; "
-    """Between two shapes of a list."""
+    """Text between two shapes of a list."""
 
     list_open: str = ""
     list_close: str = ""
-    """Around a list, that of one shape included."""
+    """Text before and after a list, also a list of one shape."""
 
     quoted: bool = False
     """Whether labels are JSON strings."""
 
     bins: int | None = None
-    """How many location tokens there are; None where numerals are digits."""
+    """Number of location tokens; None if numerals are digits."""
 
     nothing: str = "none"
-    """What is written where there is no shape."""
+    """Text for no shapes."""
 
     # -- writing ------------------------------------------------------------------------------
 
     def write(self, shapes: Sequence[tuple[Sequence[str], str, bool]]) -> Iterator[Piece]:
-        """Write shapes, piece by piece.
+        """Yield the text of shapes, piece by piece.
 
         Args:
-            shapes: The numerals of each in the order they are written, its label (empty for none),
-                and whether it is a box (two points) or another shape.
+            shapes: For each shape its numerals in written order, its label (may be empty), and
+                whether it is a box (two points).
 
         Raises:
-            ValueError: If a label could not be told from the text around it.
+            ValueError: If a label contains text of the format.
         """
         if not shapes:
             yield Piece(self.nothing)
@@ -139,15 +139,15 @@ class CoordinateFormat:
         written = self.label_open + label + self.label_close
         if label != self._cleaned(label) or self._shape.search(label):
             raise ValueError(
-                f"the label {label!r} holds text that stands around coordinates; change it or take "
-                "another layout"
+                f"the label {label!r} contains text of the coordinate format; change the label or "
+                "choose another format"
             )
         return written
 
     # -- reading ------------------------------------------------------------------------------
 
     def read(self, text: str) -> Reading:
-        """Find the shapes of a text."""
+        """Parse the shapes in a text."""
         found = list(self._shape.finditer(text))
         starts = [*(match.start() for match in found), len(text)]
         ends = [0, *(match.end() for match in found)]
@@ -159,8 +159,8 @@ class CoordinateFormat:
         begun = self._begun.search(text, ends[-1])
         rest = text[ends[-1] : begun.start() if begun else None].strip()
         if not self.close and shapes and rest in ("", self.between_points.strip()):
-            # Nothing closes these shapes. The last one is cut if a number is begun behind it, or if
-            # it is shorter than all the others.
+            # These shapes have no closing text. The last one is truncated if a number starts after
+            # it, or if it is shorter than all others.
             shortest = min((len(shape.numerals) for shape in shapes[:-1]), default=0)
             if begun or len(shapes[-1].numerals) < shortest:
                 shapes.pop()
@@ -170,29 +170,29 @@ class CoordinateFormat:
 
     @cached_property
     def _numeral(self) -> re.Pattern[str]:
-        digits = r"-?(?:[0-9]+(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)"  # .5 is 0.5, and not 5
+        digits = r"-?(?:[0-9]+(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)"  # .5 is 0.5, not 5
         return re.compile(r"<loc[0-9]{4}>" if self.bins else digits)
 
     @cached_property
     def _body(self) -> str:
-        """What may stand within a shape; none of it can begin one, so that reading is linear."""
+        """Pattern of the inside of a shape; it cannot start a shape, so that parsing is linear."""
         return r"(?:<loc[0-9]{4}>\s*)+" if self.bins else r"[-0-9.,()\s]*?"
 
     @cached_property
     def _shape(self) -> re.Pattern[str]:
-        """A whole shape."""
+        """Pattern of a complete shape."""
         opens = self._either(self.open, self.polygon_open)
         closes = self._either(self.close, self.polygon_close)
         if self.bins:
             return re.compile(f"(?P<open>){self._body}")
-        if not self.open:  # (x,y),(x,y): points that a comma joins, and nothing around them
+        if not self.open:  # (x,y),(x,y): points joined by commas, without other text
             point = r"\(\s*-?[0-9.]+\s*,\s*-?[0-9.]+\s*\)"
             return re.compile(rf"(?P<open>){point}(?:\s*,\s*{point})*")
         return re.compile(f"(?P<open>{opens}){self._body}(?:{closes})")
 
     @cached_property
     def _begun(self) -> re.Pattern[str]:
-        """A shape that the text ends in; here too nothing within one can begin one."""
+        """Pattern of a truncated shape at the end of the text."""
         if self.bins:
             return re.compile(r"<loc[0-9]{0,4}$|<lo?$")
         if not self.open:
@@ -202,18 +202,18 @@ class CoordinateFormat:
 
     @staticmethod
     def _either(*literals: str | None) -> str:
-        """Return a pattern of any of these texts, spaces in them optional."""
+        """Return a pattern that matches any of these texts, with optional spaces."""
         patterns = {
             r"\s*".join(map(re.escape, re.findall(r"\S", text))) for text in literals if text
         }
         return "|".join(sorted(patterns, key=len, reverse=True))
 
     def _read_label(self, before: str, after: str) -> str:
-        """Return the label in what stands around a shape."""
+        """Return the label in the text before and after a shape."""
         if not self.quoted:
             return self._cleaned(before if self.label_first else after)
         label = ""
-        for field in _FIELD.finditer(before):  # "label" may stand first in the shape's own object
+        for field in _FIELD.finditer(before):  # "label" may be before the shape in its object
             label = "" if field.group() == "{" else field.group(1) or label
         for field in _FIELD.finditer(after):
             if field.group() == "{":
@@ -225,7 +225,7 @@ class CoordinateFormat:
             return ""
 
     def _cleaned(self, text: str) -> str:
-        """Take the text around a label away."""
+        """Remove the format's text from a label."""
         for literal in (self.label_open, self.label_close, self.list_open, self.list_close):
             if literal.strip():
                 text = text.replace(literal.strip(), "")
@@ -296,4 +296,4 @@ COORDINATE_FORMATS: Mapping[str, CoordinateFormat] = {
         bins=1024,
     ),
 }
-"""The text that each way to write coordinates puts around them."""
+"""Coordinate formats by name."""

@@ -1,10 +1,10 @@
-"""How a coordinate becomes a number in text, and back.
+"""Coordinates: how a position in an image becomes a number in text, and back.
 
-    position (pixels) -> level (a whole number: which step of the grid) -> numeral in the text
+    position (pixels) -> level (whole number of grid steps) -> numeral in the text
 
-Everything that tools do differently is a field: what a coordinate is relative to, how fine the
-steps are, whether the last one may be written, how it is rounded, what comes first. A family has
-one of ``COORDINATES`` as its habit and can be told any other.
+Models differ in the reference image, the grid, clamping, rounding and order of coordinates, and in
+the text around them; each is a field of ``Coordinates``. A family has one of the presets
+``COORDINATES`` as its default and works with any other.
 """
 
 from collections.abc import Mapping
@@ -34,22 +34,23 @@ class Coordinates:
     edge's position in pixels."""
 
     decimals: int = 0
-    """Digits behind the point."""
+    """Number of digits after the decimal point, 0 to 6."""
 
     clamp: str = "inclusive"
-    """inclusive: the far edge itself can be written; exclusive: one step less is the largest."""
+    """``inclusive``: the largest level is the right or bottom edge itself. ``exclusive``: it is one
+    step less."""
 
     rounding: str = "round"
-    """round: to the nearest step; floor: down, and read back as the middle between two steps."""
+    """``round``: to the nearest step. ``floor``: down, and read as the centre of the step."""
 
     order: str = "xy"
-    """xy or yx: which coordinate of a point is written first."""
+    """``xy`` or ``yx``: order of the coordinates of a point."""
 
     format: str = "brackets"
     """Text around the numbers: a key of ``coordinate_formats.COORDINATE_FORMATS``."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be read back."""
+        """Validate the fields."""
         choices = {
             "space": ("resized", "original"),
             "clamp": ("inclusive", "exclusive"),
@@ -68,7 +69,7 @@ class Coordinates:
             raise ValueError(f"decimals is 0 to 6, not {self.decimals}")
         if self.max_value is not None and self.max_value * 10**self.decimals < 2:
             raise ValueError(
-                f"max_value {self.max_value} needs decimals: 0 and 1 alone locate nothing"
+                f"max_value {self.max_value} needs decimals: the grid has only two values"
             )
         if self.bins is not None and (self.max_value != self.bins - 1 or self.decimals):
             raise ValueError(
@@ -79,32 +80,32 @@ class Coordinates:
 
     @property
     def text(self) -> CoordinateFormat:
-        """The text around the numbers."""
+        """The text format."""
         return COORDINATE_FORMATS[self.format]
 
     @property
     def bins(self) -> int | None:
-        """How many location tokens there are, where a coordinate is one token."""
+        """Number of location tokens; None if coordinates are written with digits."""
         return self.text.bins
 
     def step(self, edge: float) -> float:
-        """Return the pixels between two neighbouring levels of an edge that is so long."""
+        """Return the size of a grid step in pixels, for an edge length in pixels."""
         return (1.0 if self.max_value is None else edge / self.max_value) / 10**self.decimals
 
     def largest(self, edge: float) -> int:
-        """Return the largest level that is written for an edge of so many pixels."""
+        """Return the largest level for an edge length in pixels."""
         return max(self._levels(edge) - (self.clamp == "exclusive"), 0)
 
     def level(self, position: float, edge: float) -> int:
         """Return the level of a position, clamped to the image.
 
         Args:
-            position: In pixels of ``space``, from the near edge of the image.
-            edge: How many pixels of ``space`` the image has in this direction.
+            position: Distance from the left or top edge, in pixels of ``space``.
+            edge: Width or height of the image, in pixels of ``space``.
         """
         steps = position / self.step(edge)
         if self.rounding == "floor":
-            # A grid's own points are read back as themselves, whatever the last bit of a float.
+            # Points of the grid must stay what they are, in spite of rounding errors.
             nearest = round(steps)
             level = nearest if abs(steps - nearest) < 1e-9 * max(1.0, steps) else int(steps // 1)
         else:
@@ -112,32 +113,32 @@ class Coordinates:
         return min(max(level, 0), self.largest(edge))
 
     def position(self, level: float, edge: float) -> float:
-        """Return where a level is, in pixels of ``space``: undoes ``level``.
+        """Return the position of a level in pixels of ``space``, the inverse of ``level``.
 
-        A level beyond the largest, as a model may write, is a position beyond the image.
+        A level above the largest one is a position outside the image.
         """
         middle = 0.5 if self.rounding == "floor" and level < self._levels(edge) else 0.0
         return (level + middle) * self.step(edge)
 
     def _levels(self, edge: float) -> int:
-        """Return the level of the far edge itself."""
+        """Return the level of the right or bottom edge."""
         return round((edge if self.max_value is None else self.max_value) * 10**self.decimals)
 
     def numeral(self, level: int) -> str:
-        """Write a level: ``499``, ``0.499`` or ``<loc0499>``."""
+        """Return the text of a level: ``499``, ``0.499`` or ``<loc0499>``."""
         if self.bins is not None:
             return self.text.bin(level)
         return f"{level / 10**self.decimals:.{self.decimals}f}"
 
     def read_numeral(self, text: str) -> float:
-        """Return the level of a numeral, in parts of a step where it has more decimals."""
+        """Return the level of a numeral; a fraction if it has more decimals than the grid."""
         if self.bins is not None:
             return float(self.text.bin_level(text))
         return float(text) * 10**self.decimals
 
 
 COORDINATES: Mapping[str, Coordinates] = {
-    # What each family was trained to write.
+    # The coordinates that each family was trained with.
     "paligemma": Coordinates(max_value=1023, order="yx", format="loc"),
     "qwen2_vl": Coordinates(max_value=1000, format="qwen_vl"),
     "qwen2_5_vl": Coordinates(clamp="exclusive", format="json"),
@@ -146,7 +147,7 @@ COORDINATES: Mapping[str, Coordinates] = {
     "yi_vl": Coordinates(max_value=999, format="parentheses"),
     "internvl": Coordinates(max_value=1000, rounding="floor"),
     "gemma3": Coordinates(max_value=1000, order="yx", format="json_box_2d"),
-    # Neutral ones, of any family.
+    # For any family.
     "relative_1000": Coordinates(max_value=1000),
     "relative_999": Coordinates(max_value=999),
     "unit_2": Coordinates(max_value=1, decimals=2),
@@ -154,4 +155,4 @@ COORDINATES: Mapping[str, Coordinates] = {
     "pixels_resized": Coordinates(),
     "pixels_original": Coordinates(space="original"),
 }
-"""Named ways to write coordinates: the habit of each family, and neutral ones."""
+"""Coordinate presets by name."""

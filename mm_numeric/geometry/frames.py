@@ -1,10 +1,11 @@
-"""Where the model sees an image and how it writes a place in it: original pixels to text and back.
+"""Frames: from pixels of the original image to the text of a coordinate, and back.
 
-    original pixels --View--> pixels as seen --Coordinates--> levels --CoordinateFormat--> text
+    original pixels --View--> pixels of the resized image --Coordinates--> levels
+    --CoordinateFormat--> text
 
-A frame belongs to one image and one family. It is declared, never guessed from coordinates, and
-it is plain data: what a prediction was read with is written beside it. Pixels are continuous:
-(0, 0) is the outer corner of the first pixel, (width, height) that of the last.
+A frame belongs to one image and one family. It is declared, never inferred from coordinates, and it
+is plain data that is saved with every prediction. Pixel positions are continuous: (0, 0) is the
+outer corner of the first pixel, (width, height) the outer corner of the last.
 """
 
 import math
@@ -26,63 +27,63 @@ from mm_numeric.answers import (
 from mm_numeric.geometry.coordinates import RENAMED, Coordinates
 from mm_numeric.parsing import read_dataclass
 
-_SLACK_PX = 1.0  # a rounded annotation may reach so far beyond the image; it is clamped
-_LARGEST_LEVEL = 2.0**53  # beyond it a float holds no single steps, and digits enough are infinite
+_SLACK_PX = 1.0  # rounded annotations may be outside the image by this much; they are clamped
+_LARGEST_LEVEL = 2.0**53  # above it float64 cannot represent every whole number
 
 
 @dataclass(frozen=True)
 class View:
-    """How one image was resized: ``seen = original * scale + offset``, in each direction."""
+    """How one image was resized: ``resized = original * scale + offset``, per axis."""
 
     width_px: int
-    """Of the image as the model sees it, padding included."""
+    """Width of the resized image, including padding."""
 
     height_px: int
     scale_x: float
     scale_y: float
     offset_x_px: float = 0.0
-    """What was padded on the left, in pixels as seen."""
+    """Padding on the left, in pixels of the resized image."""
 
     offset_y_px: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what no image can be resized to: it may come from a file."""
+        """Validate the fields, which may come from a file."""
         numbers = (self.scale_x, self.scale_y, self.offset_x_px, self.offset_y_px)
         if min(self.width_px, self.height_px) < 1 or min(numbers[:2]) <= 0:
             raise ValueError("sizes in pixels are at least 1, and scales above 0")
         if not all(map(math.isfinite, numbers)):
             raise ValueError(f"scales and offsets are finite numbers, not {numbers}")
 
-    def to_seen(self, x: float, y: float) -> Point:
-        """Return where a point of the original image is seen."""
+    def to_resized(self, x: float, y: float) -> Point:
+        """Return the position of an original point in the resized image."""
         return x * self.scale_x + self.offset_x_px, y * self.scale_y + self.offset_y_px
 
     def to_original(self, x: float, y: float) -> Point:
-        """Return which point of the original image is seen here: undoes ``to_seen``."""
+        """Return the original point of a position in the resized image."""
         return (x - self.offset_x_px) / self.scale_x, (y - self.offset_y_px) / self.scale_y
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
-    """What a family does to every image, as data."""
+    """How a family resizes every image, as data."""
 
     kind: str
-    """squash: to a square, whatever becomes of the aspect ratio; letterbox: padded to a square with
-    the image in its middle, then resized; smart: to multiples of ``factor`` between two numbers
-    of pixels; none: as it is."""
+    """``squash``: to a square, without keeping the aspect ratio. ``letterbox``: padded to a square
+    with the image in the centre, then resized. ``smart``: to multiples of ``factor``, between
+    ``min_pixels`` and ``max_pixels``. ``none``: not resized."""
 
     side: int = 0
-    """Of the square, in pixels."""
+    """Side of the square in pixels."""
 
     factor: int = 0
     min_pixels: int = 0
     max_pixels: int = 0
 
     def view(self, width: int, height: int) -> View:
-        """Return how an image of so many pixels is seen.
+        """Return the view of an image of this width and height in pixels.
 
         Raises:
-            ValueError: If it is more than 200 times as long as it is wide, and the kind is smart.
+            ValueError: If the kind is ``smart`` and one side is more than 200 times the other.
         """
         if self.kind == "squash":
             return _squashed(width, height, self.side, self.side)
@@ -95,9 +96,9 @@ class Resize:
         return _squashed(width, height, width, height)
 
     def _smart_size(self, width: int, height: int) -> tuple[int, int]:
-        """Return the size as ``smart_resize`` of transformers' Qwen2-VL image processor does."""
+        """Return the size that ``smart_resize`` of transformers' Qwen2-VL processor computes."""
         if max(width, height) > 200 * min(width, height):
-            raise ValueError(f"an image of {width} x {height} pixels is too long to be resized")
+            raise ValueError(f"an image of {width} x {height} pixels has an aspect ratio above 200")
         factor = self.factor
         seen = [round(edge / factor) * factor for edge in (width, height)]
         if seen[0] * seen[1] > self.max_pixels:
@@ -116,7 +117,7 @@ def _squashed(width: int, height: int, seen_width: int, seen_height: int) -> Vie
 
 
 def _snapped(position: float, edge: float, reach: float) -> float:
-    """Return the near or far edge for a position that is so little beyond it."""
+    """Move a position that is at most ``reach`` outside the image to the edge."""
     if -reach <= position < 0:
         return 0.0
     return float(edge) if edge < position <= edge + reach else position
@@ -124,32 +125,32 @@ def _snapped(position: float, edge: float, reach: float) -> float:
 
 @dataclass(frozen=True)
 class Frame:
-    """One image, as a model sees it and writes places in it."""
+    """The view and the coordinates of one image."""
 
     width_px: int
-    """Of the original image, upright."""
+    """Width of the original, upright image."""
 
     height_px: int
     view: View
     coordinates: Coordinates
 
     def __post_init__(self) -> None:
-        """Refuse an image without pixels."""
+        """Validate the size."""
         if min(self.width_px, self.height_px) < 1:
-            raise ValueError(f"an image of {self.width_px} x {self.height_px} pixels is none")
+            raise ValueError(f"an image of {self.width_px} x {self.height_px} pixels has no pixels")
 
     # -- points -------------------------------------------------------------------------------
 
     @property
     def edges(self) -> tuple[float, float]:
-        """Width and height that coordinates are relative to, in pixels of their space."""
+        """Width and height of the image that coordinates are relative to, in pixels."""
         if self.coordinates.space == "original":
             return self.width_px, self.height_px
         return self.view.width_px, self.view.height_px
 
     @property
     def step_px(self) -> tuple[float, float]:
-        """How far two neighbouring levels are apart, in original pixels, across and down."""
+        """Size of a grid step in original pixels, horizontally and vertically."""
         steps = tuple(self.coordinates.step(edge) for edge in self.edges)
         if self.coordinates.space == "original":
             return steps[0], steps[1]
@@ -159,7 +160,7 @@ class Frame:
         """Return the levels of a point of the original image, x first.
 
         Raises:
-            ValueError: If it is more than a pixel outside the image.
+            ValueError: If the point is more than one pixel outside the image.
         """
         x, y = point
         inside_x = -_SLACK_PX <= x <= self.width_px + _SLACK_PX
@@ -170,15 +171,15 @@ class Frame:
             )
         x, y = min(max(x, 0.0), self.width_px), min(max(y, 0.0), self.height_px)
         if self.coordinates.space == "resized":
-            x, y = self.view.to_seen(x, y)
+            x, y = self.view.to_resized(x, y)
         width, height = self.edges
         return self.coordinates.level(x, width), self.coordinates.level(y, height)
 
     def decode(self, level_x: float, level_y: float) -> Point:
-        """Return which point of the original image has these levels: undoes ``encode``.
+        """Return the original point of two levels, the inverse of ``encode``.
 
-        A level may lie beyond the image, in its padding or further; a point within half a step of
-        an edge is on it, for the points of the image that are written so are on its other side.
+        A level may be outside the image. A point outside by at most half a step is moved to the
+        edge, because the points of the image with this level are inside.
         """
         width, height = self.edges
         x = self.coordinates.position(level_x, width)
@@ -189,14 +190,16 @@ class Frame:
         return _snapped(x, self.width_px, step_x / 2), _snapped(y, self.height_px, step_y / 2)
 
     def quantised(self, shape: Shape) -> Shape:
-        """Return a shape as it comes back from the grid: the best that an answer can say."""
+        """Return a shape rounded to the grid: the best possible answer."""
         points = tuple(self.decode(*self.encode(point)) for point in shape.points)
         return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)
 
     # -- text ---------------------------------------------------------------------------------
 
     def write(self, instances: Iterable[Instance]) -> Written:
-        """Write shapes and labels, every coordinate marked; the group is the place in the list.
+        """Return the text of shapes and labels, with a mark on every coordinate.
+
+        The group of a mark is the index of its shape.
 
         Raises:
             ValueError: If a point is outside the image, or a label cannot be written.
@@ -220,11 +223,11 @@ class Frame:
         return Written(text, tuple(marks))
 
     def read(self, text: str) -> Instances | Unreadable:
-        """Read the shapes of a text; two points are a box, one or more than two a polygon.
+        """Parse the shapes of a text; two points are a box, one or more than two a polygon.
 
         Returns:
-            The shapes in their order, in original pixels, as they stand: a box may be reversed and
-            a point outside the image. Or why there is none.
+            The shapes in written order, in original pixels: a box may be reversed and a point may
+            be outside the image. Without shapes, the reason.
         """
         if not text.strip():
             return Unreadable("empty answer")
@@ -246,7 +249,7 @@ class Frame:
         return Unreadable(problem)
 
     def _shape(self, levels: Sequence[float]) -> Shape:
-        """Return the shape that levels, in the order they are written, stand for."""
+        """Return the shape with these levels, in written order."""
         pairs = zip(levels[::2], levels[1::2], strict=True)
         straight = self.coordinates.order == "xy"
         points = tuple(self.decode(a, b) if straight else self.decode(b, a) for a, b in pairs)
@@ -255,15 +258,15 @@ class Frame:
     # -- as data ------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the frame as JSON can hold it."""
+        """Return the frame as JSON data."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """Make the frame that ``to_dict`` wrote.
+        """Make a frame from the output of ``to_dict``, also of version 0.1.
 
         Raises:
-            ValueError: If it is none.
+            ValueError: If the data is not a valid frame.
         """
         if isinstance(raw, Mapping) and isinstance(raw.get("coordinates"), Mapping):
             raw = {**raw, "coordinates": RENAMED.update(raw["coordinates"])}

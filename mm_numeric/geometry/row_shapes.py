@@ -1,4 +1,4 @@
-"""Rows of grounding and text detection: shapes in pixels of the original, upright image."""
+"""Read the shapes of dataset rows, in pixels of the original, upright image."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -7,20 +7,20 @@ from typing import Any
 
 from mm_numeric.answers import Box, Instance, Instances, Point, Polygon, Shape
 
-_LONGEST_PX = 1_000_000_000  # of an edge; more is a mistake, and much more no float
+_LONGEST_PX = 1_000_000_000  # largest width or height; far above it a float is infinite
 
 
 def read_id(row: Mapping[str, Any], names: Sequence[str], image: Path) -> str:
-    """Return the id of a row, under the first of these names that it has; else its image."""
+    """Return the first of these fields that a row has as its id; else the path of its image."""
     found = (row[name] for name in names if row.get(name) not in (None, ""))
     return str(next(found, image))
 
 
 def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int] | None]:
-    """Read which image a row is about, and its size where the row says it.
+    """Read the image path of a row, and the image size if the row has it.
 
     Raises:
-        ValueError: If there is no image, or the size is none.
+        ValueError: If there is no image, or the size is invalid.
     """
     image = next((row[name] for name in ("image", "file", "img_path") if row.get(name)), None)
     if not isinstance(image, str):
@@ -41,7 +41,7 @@ def read_box(value: Any, where: str, *, xywh: bool = False) -> Box:
     """Read ``[x1, y1, x2, y2]``, or ``[x, y, width, height]``.
 
     Raises:
-        ValueError: If it is not four numbers, or the corners are not in this order.
+        ValueError: If it is not four numbers, or the box is reversed or empty.
     """
     numbers = _numbers(value, where)
     if len(numbers) != 4:
@@ -64,7 +64,7 @@ def read_polygon(value: Any, where: str) -> Polygon:
     """Read ``[x1, y1, x2, y2, x3, y3, ...]`` or ``[[x1, y1], [x2, y2], ...]``.
 
     Raises:
-        ValueError: If it is not at least three points.
+        ValueError: If it has fewer than three points.
     """
     if isinstance(value, list) and all(isinstance(p, list) and len(p) == 2 for p in value):
         value = [number for point in value for number in point]
@@ -78,23 +78,15 @@ def read_polygon(value: Any, where: str) -> Polygon:
 
 
 def read_instances(row: Mapping[str, Any], where: str) -> Instances:
-    """Read the list ``instances`` of a row.
-
-    Raises:
-        ValueError: If there is none, or one of them has no shape.
-    """
+    """Read the list ``instances`` of a row."""
     raw = row.get("instances")
     if not isinstance(raw, list):
-        raise ValueError(f'{where}: no "instances" (a list); it is empty where nothing is.')
+        raise ValueError(f'{where}: no "instances" (a list); use an empty list for no objects.')
     return Instances(tuple(_instance(r, f"{where}, instances.{i}") for i, r in enumerate(raw)))
 
 
 def _instance(row: Any, where: str) -> Instance:
-    """Read one of several things in an image.
-
-    Raises:
-        ValueError: If it has no shape.
-    """
+    """Read one item of ``instances``."""
     if not isinstance(row, Mapping):
         raise ValueError(f'{where}: expected an object {{"polygon": [...]}}, found {row!r:.40}.')
     shape: Shape
@@ -114,7 +106,7 @@ def _instance(row: Any, where: str) -> Instance:
 
 
 def instance_row(instance: Instance) -> dict[str, Any]:
-    """Return an instance as ``read_instances`` reads it."""
+    """Return an instance as JSON data that ``read_instances`` accepts."""
     row: dict[str, Any] = shape_row(instance.shape)
     if instance.label:
         row["label"] = instance.label
@@ -124,13 +116,13 @@ def instance_row(instance: Instance) -> dict[str, Any]:
 
 
 def shape_row(shape: Shape) -> dict[str, list[float]]:
-    """Return a shape as JSON: ``{"box": [...]}`` or ``{"polygon": [...]}``."""
+    """Return a shape as JSON data: ``{"box": [...]}`` or ``{"polygon": [...]}``."""
     name = "box" if isinstance(shape, Box) else "polygon"
     return {name: [coordinate for point in shape.points for coordinate in point]}
 
 
 def around(shape: Shape) -> Box:
-    """Return the upright box around a shape; a reversed box is turned."""
+    """Return the axis-aligned bounding box of a shape, with ordered corners."""
     xs, ys = zip(*shape.points, strict=True)
     return Box(min(xs), min(ys), max(xs), max(ys))
 
@@ -139,7 +131,7 @@ def clipped(shape: Shape, width: float, height: float) -> Shape:
     """Return a shape with every point moved into the image.
 
     Raises:
-        ValueError: If it lies outside, so that no area of it is left.
+        ValueError: If the shape is outside, so that it would have no area.
     """
     points: tuple[Point, ...] = tuple(
         (min(max(x, 0.0), width), min(max(y, 0.0), height)) for x, y in shape.points
@@ -149,7 +141,7 @@ def clipped(shape: Shape, width: float, height: float) -> Shape:
         x, y = shape.points[0]
         raise ValueError(
             f"the shape that begins at ({x:g}, {y:g}) is outside the image of {width} x {height} "
-            "pixels, and nothing is left of it at the edge"
+            "pixels, so that clipping leaves no area"
         )
     return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)
 
@@ -164,7 +156,7 @@ def _numbers(value: Any, where: str) -> list[float]:
 
 
 def corners(shape: Shape) -> tuple[Point, ...]:
-    """Return the corners of a shape in their order, all four of a box."""
+    """Return the corners of a shape in order, four for a box."""
     if isinstance(shape, Box):
         x1, y1, x2, y2 = shape.x1, shape.y1, shape.x2, shape.y2
         return (x1, y1), (x2, y1), (x2, y2), (x1, y2)

@@ -122,7 +122,7 @@ class NumberVocabulary:
             tokens = list(tokens)
             twice = [token for token in dict.fromkeys(tokens) if tokens.count(token) > 1]
             if twice:
-                raise ValueError(f"from_tokens: the token {twice[0]!r} is in the list twice.")
+                raise ValueError(f"from_tokens: the token {twice[0]!r} appears twice in the list.")
             tokens = {token: float(i) for i, token in enumerate(tokens)}
         missing = [token for token in tokens if token not in vocabulary]
         if missing:

@@ -200,8 +200,8 @@ def read_with_rows(override):
         ("task.face.size_px=8", r"task\.face: size_px must be at least 16"),
         ("data.train.seed=a", r"small\.yaml, data\.train\.seed: 'a' is not a whole number\."),
         ("data.trian.seed=1", r"data: there is no setting 'trian'\. Did you mean 'train'\?"),
-        ("data.train={}", r"data\.train: give either path .* or render"),
-        ("data.train.path=a.csv", r"data\.train: give either path"),
+        ("data.train={}", r"data\.train: set exactly one of path .* and render"),
+        ("data.train.path=a.csv", r"data\.train: set exactly one of path"),
         ("data.train.render=0", r"data\.train: render must be at least 1, not 0\."),
         ("predict.batch_size=0", r"predict: batch_size must be at least 1, not 0\."),
         ("predict.max_new_tokens=-1", r"predict: max_new_tokens must be at least 1, not -1\."),
@@ -210,7 +210,7 @@ def read_with_rows(override):
         ("model.dtype=half", r"model: dtype is one of auto, float32, .*, not 'half'\."),
         ("model={}", r"small\.yaml, model: the setting 'name' is missing\."),
         ("objective=ntill", r"objective: there is no objective 'ntill'\. Did you mean 'ntil'\?"),
-        ("objective=null", r"objective: name a preset \(ce, .*\) or give a mapping\."),
+        ("objective=null", r"objective: name a preset \(ce, .*\) or use a mapping\."),
         ("objective=os:path", r"objective: 'os:path' is not an ObjectiveSpec\."),
         ("objective.weigth=1", r"objective: there is no setting 'weigth'\. Did you mean 'weight'"),
         ("objective.weight=-1", r"objective: weight and ce_weight must be >= 0 and finite\."),
@@ -321,7 +321,7 @@ def test_a_file_is_read_and_named_in_errors(tmp_path):
     path.write_text(SMALL, encoding="utf-8")
     assert read_config(path).title == "mine"
     path.write_text(SMALL + "task: clock\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"^mine\.yaml, line 5: the key 'task' stands twice\."):
+    with pytest.raises(ValueError, match=r"^mine\.yaml, line 5: the key 'task' appears twice\."):
         read_config(path)
 
 

@@ -76,7 +76,7 @@ def test_digit_runs_read_the_same_numbers_in_a_time(collator, clock_examples):
 def test_an_image_that_no_frame_takes_is_named_with_its_row(collator, clock_examples, tmp_path):
     Image.new("RGB", (3, 900)).save(tmp_path / "a.png")
     example = dataclasses.replace(clock_examples[1][0], image=tmp_path / "a.png", where="x, line 3")
-    with pytest.raises(ValueError, match="x, line 3: an image of 3 x 900 pixels is too long"):
+    with pytest.raises(ValueError, match="x, line 3: an image of 3 x 900 pixels has an aspect"):
         collator([example])
 
 

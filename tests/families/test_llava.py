@@ -86,7 +86,7 @@ def test_a_dot_is_seen_where_its_coordinates_say(full_size, size):
         centre = np.arange(336) + 0.5
         found = light.sum(axis=0) @ centre / light.sum(), light.sum(axis=1) @ centre / light.sum()
         middle = left + dot / 2, top + dot / 2
-        assert found == pytest.approx(frame.view.to_seen(*middle), abs=0.05)
+        assert found == pytest.approx(frame.view.to_resized(*middle), abs=0.05)
         levels = frame.encode(middle)
         assert found == pytest.approx([level / 1000 * 336 for level in levels], abs=0.05 + 0.168)
 
@@ -97,8 +97,8 @@ def test_the_far_edge_of_a_long_image_survives(tiny, tmp_path, full_size):
     ImageDraw.Draw(image).rectangle([608, 50, 639, 149], (255, 255, 255))
     white = seen(full_size.image_processor, image).min(axis=2) > 190
     frame = full_size.frame(640, 200)
-    left, top = frame.view.to_seen(box.x1, box.y1)
-    right, bottom = frame.view.to_seen(box.x2, box.y2)
+    left, top = frame.view.to_resized(box.x1, box.y1)
+    right, bottom = frame.view.to_resized(box.x2, box.y2)
     rows, columns = np.flatnonzero(white.any(axis=1)), np.flatnonzero(white.any(axis=0))
     assert [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1] == pytest.approx(
         [left, top, right, bottom], abs=1

@@ -110,7 +110,7 @@ def test_quantised_weights_need_bitsandbytes(checkpoint, monkeypatch):
         ({"image_size": {"max_pixels": "a"}}, r"image_size\.max_pixels"),
         (
             {"coordinates": "qwen"},
-            r"model\.coordinates: there is no way to write coordinates 'qwen'",
+            r"model\.coordinates: there is no coordinate preset 'qwen'",
         ),
         ({"coordinates": {"preset": "llava", "digits": 3}}, r"no setting 'digits'"),
         ({"coordinates": {"max_value": 1000, "order": "yxyx"}}, r"order is one of xy, yx"),

@@ -128,7 +128,7 @@ def test_an_image_is_squashed_and_a_place_is_seen_where_the_frame_says():
     (pixels,) = family.prompts(["it"], [image]).images["pixel_values"]
     assert pixels.shape == (3, 56, 56)
     view = family.frame(140, 70).view
-    (x1, y1), (x2, y2) = view.to_seen(20, 30), view.to_seen(60, 50)
+    (x1, y1), (x2, y2) = view.to_resized(20, 30), view.to_resized(60, 50)
     assert (x1, y1, x2, y2) == (8, 24, 24, 40)
     bright = (pixels > 0).all(0).nonzero()
     assert bright.amin(0).tolist() == [y1, x1]

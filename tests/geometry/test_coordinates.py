@@ -244,7 +244,7 @@ def test_labels_go_with_their_own_object():
 @pytest.mark.parametrize("label", ["a [1, 2]", "; a", " a"])
 def test_a_label_that_could_not_be_read_back_is_refused(label):
     frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["llava"])
-    with pytest.raises(ValueError, match="holds text that stands around coordinates"):
+    with pytest.raises(ValueError, match="contains text of the coordinate format"):
         frame.write([Instance(BOX, label)])
 
 
@@ -257,7 +257,7 @@ def test_a_frame_is_plain_data():
     ("change", "message"),
     [
         ({"width_px": None}, r"frame\.width_px: None is not a whole number"),
-        ({"height_px": 0}, "frame: an image of 640 x 0 pixels is none"),
+        ({"height_px": 0}, "frame: an image of 640 x 0 pixels has no pixels"),
         ({"view": 5}, r"frame\.view: expected settings"),
         ({"view": {"width_px": 3}}, r"frame\.view: the setting 'height_px' is missing"),
         ({"scale_x": 0.0}, r"frame\.view: sizes in pixels are at least 1, and scales above 0"),

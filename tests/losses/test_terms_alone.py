@@ -128,7 +128,7 @@ def test_mistakes_are_one_sentence():
         made("ce").spans(torch.zeros(3, dtype=torch.long))
     with pytest.raises(ValueError, match="without terms does not train the numbers"):
         objective("ce", VOCABULARY, ce_on="text")
-    with pytest.raises(ValueError, match="the token 'a' is in the list twice"):
+    with pytest.raises(ValueError, match="the token 'a' appears twice in the list"):
         NumberVocabulary.from_tokens(TOKENIZER, ["a", "b", "a"])
     pieces = {str(digit): digit for digit in range(10)} | {"##34": 10}
     with pytest.raises(

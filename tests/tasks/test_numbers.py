@@ -164,7 +164,7 @@ def test_a_source_renders_the_categories_that_it_names(tmp_path):
         rendered(Arithmetic(), DataSource(render=6, categories=("inter",)), tmp_path)
     with pytest.raises(ValueError, match=r"data\.categories: the rows of Clock have none"):
         rendered(Clock(), source, tmp_path)
-    with pytest.raises(ValueError, match=r"categories are of rows that are rendered"):
+    with pytest.raises(ValueError, match=r"categories require render"):
         DataSource(path="a.jsonl", categories=BOTH)
 
 

@@ -159,7 +159,7 @@ def test_a_kill_while_the_best_is_replaced_loses_neither(tmp_path):
         ("every_steps: 1, patience: 2", r"evaluate: patience waits for a better metric; name it"),
         ("evry_steps: 1", r"evaluate: there is no setting 'evry_steps'\. Did you mean 'every_st"),
         ("rows: 5", r"evaluate: the setting 'every_steps' is missing\."),
-        ("every_steps: 1, data: {}", r"evaluate\.data: give either path .* or render"),
+        ("every_steps: 1, data: {}", r"evaluate\.data: set exactly one of path .* and render"),
     ],
 )
 def test_a_wrong_setting_is_one_sentence(tmp_path, evaluate, message):

@@ -91,7 +91,7 @@ def test_a_question_without_a_name_is_one_answer():
 
 
 def test_a_choice_is_among_its_options():
-    with pytest.raises(ValueError, match="'maybe' is none of no, yes"):
+    with pytest.raises(ValueError, match="'maybe' is not one of no, yes"):
         Choice("maybe")
 
 

@@ -146,7 +146,7 @@ def test_what_is_published_stands_beside_and_changes_nothing(tmp_path, monkeypat
     table = PublishedTable(
         source="A paper",
         of="another model",
-        figures={("ce", "within"): 0.6, ("emd", "within"): 0.72, ("ours_not", "within"): 0.5,
+        values={("ce", "within"): 0.6, ("emd", "within"): 0.72, ("ours_not", "within"): 0.5,
                  ("ce", "score"): 3.0},
     )  # fmt: skip
     monkeypatch.setitem(PUBLISHED, "a_table", table)
@@ -176,7 +176,7 @@ def test_published_tables_are_whole_and_in_their_units():
         assert "arXiv" in table.source
         assert table.rows
         assert any({m.name for m in scorer.metrics} >= set(table.metrics) for scorer in ALL)
-        for (_, metric), value in table.figures.items():
+        for (_, metric), value in table.values.items():
             assert math.isfinite(value)
             assert 0 < value < (720 if metric.endswith("minutes") else 1)
 
