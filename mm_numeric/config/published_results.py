@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 _NTL, _NTIL = "NTL, arXiv 2411.02083", "NTIL, arXiv 2505.13077"
 
-_MATHVISTA = "MathVista: accuracy, by which of its script's rules is not said"
+_MATHVISTA = "MathVista: accuracy; the paper does not state which rules of the script"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +68,14 @@ def _grounding(model: str, *values: float) -> PublishedTable:
 
 
 def _text_detection(model: str, *values: float) -> PublishedTable:
-    of = f"{model}, text detection: Acc@0.5, the average over its data sets; not defined there"
+    of = f"{model}, text detection: Acc@0.5, the average over its data sets; not defined in the paper"
     return _one_metric(_NTIL, of, "ntil_accuracy_at_0.5", *values)
 
 
 def _clock(model: str, **rows: tuple[float, float]) -> PublishedTable:
     of = (
-        f"{model}, reading clocks: accuracy, and time deviation in minutes, which is not said to "
-        "be the shorter way round the dial"
+        f"{model}, reading clocks: accuracy, and time deviation in minutes; the paper does not state "
+        "whether it is the circular distance"
     )
     return _table(_NTIL, of, ["exact", "mean_deviation_minutes"], rows)
 
@@ -89,8 +89,8 @@ def _ablation(of: str, metric: str, *values: float) -> PublishedTable:
 PUBLISHED: Mapping[str, PublishedTable] = {
     "ntl_mathematics": _table(
         _NTL,
-        "T5-base (220M), the mathematics data set, a token a digit: accuracy, MAE and R2, taken "
-        "for those of the numbers' logarithms (such a MAE would be out of reach on the numbers)",
+        "T5-base (220M), the mathematics data set, one token per digit: accuracy, MAE and R2, assumed "
+        "to be those of the logarithms (the numbers themselves could not have such a small MAE)",
         ["accuracy", "log_mae", "log_r2"],
         {
             "ce": [0.64, 0.13, 0.97],
@@ -102,7 +102,7 @@ PUBLISHED: Mapping[str, PublishedTable] = {
     ),
     "ntl_tokenisation": _table(
         _NTL,
-        "T5-base (220M), the mathematics data set, the stock tokenizer and one token a digit: "
+        "T5-base (220M), the mathematics data set, the original tokenizer and one token per digit: "
         "accuracy",
         ["accuracy"],
         {
