@@ -68,14 +68,14 @@ def _grounding(model: str, *values: float) -> PublishedTable:
 
 
 def _text_detection(model: str, *values: float) -> PublishedTable:
-    of = f"{model}, text detection: Acc@0.5, the average over its data sets; not defined in the paper"
+    of = f"{model}, text detection: Acc@0.5, averaged over data sets; not defined in the paper"
     return _one_metric(_NTIL, of, "ntil_accuracy_at_0.5", *values)
 
 
 def _clock(model: str, **rows: tuple[float, float]) -> PublishedTable:
     of = (
-        f"{model}, reading clocks: accuracy, and time deviation in minutes; the paper does not state "
-        "whether it is the circular distance"
+        f"{model}, reading clocks: accuracy, and time deviation in minutes; the paper does not "
+        "state whether it is the circular distance"
     )
     return _table(_NTIL, of, ["exact", "mean_deviation_minutes"], rows)
 
@@ -89,8 +89,8 @@ def _ablation(of: str, metric: str, *values: float) -> PublishedTable:
 PUBLISHED: Mapping[str, PublishedTable] = {
     "ntl_mathematics": _table(
         _NTL,
-        "T5-base (220M), the mathematics data set, one token per digit: accuracy, MAE and R2, assumed "
-        "to be those of the logarithms (the numbers themselves could not have such a small MAE)",
+        "T5-base (220M), the mathematics data set, one token per digit: accuracy, MAE and R2, "
+        "assumed to be those of the logarithms (numbers could not have so small a MAE)",
         ["accuracy", "log_mae", "log_r2"],
         {
             "ce": [0.64, 0.13, 0.97],
