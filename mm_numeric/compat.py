@@ -37,7 +37,7 @@ _WRAPPERS = re.compile(
 )
 
 
-# -- parameter names ------------------------------------------------------------------------------
+# -- names and hooks of modules -------------------------------------------------------------------
 
 
 def unwrapped_name(name: str) -> str:
@@ -57,6 +57,15 @@ def is_adapter(name: str) -> bool:
 def original_layer(layer: Any) -> Any:
     """Return the layer that an adapter wraps, or the layer itself (``base_layer``, PEFT 0.21)."""
     return getattr(layer, "base_layer", layer)
+
+
+def clear_forward_hooks(module: Any) -> None:
+    """Remove all forward hooks of a module.
+
+    torch (2.13) removes a hook only through the handle that its registration returned. Here a hook
+    is registered again after every change of the embeddings, and handles are not kept.
+    """
+    module._forward_hooks.clear()
 
 
 # -- transformers and datasets --------------------------------------------------------------------

@@ -120,6 +120,15 @@ def test_original_layer():
     assert compat.original_layer(found) is found
 
 
+def test_clear_forward_hooks():
+    layer = nn.Linear(1, 1)
+    assert hasattr(layer, "_forward_hooks"), gone("torch", "_forward_hooks", "clear_forward_hooks")
+    layer.register_forward_hook(lambda module, inputs, found: found + 1)
+    before = layer(torch.zeros(1))
+    compat.clear_forward_hooks(layer)
+    assert before == layer(torch.zeros(1)) + 1
+
+
 def test_keep_checkpoint_names(tmp_path):
     small_gpt2().save_pretrained(tmp_path)
     model = GPT2LMHeadModel.from_pretrained(tmp_path)

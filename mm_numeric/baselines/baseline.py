@@ -1,8 +1,8 @@
-"""What all baselines have in common: they stand in front of a family, ``(Xval, T5)``.
+"""The common base of all baselines, which are mixins in front of a family: ``(Xval, T5)``.
 
-What a baseline adds to a model is in modules of a subclass of the model's own class, so that
-``save_pretrained`` and ``from_pretrained`` know of it, and its settings are in config.json beside
-the weights: a model trained with one is not loaded without it, or with another.
+A baseline adds its modules to a subclass of the model's class, so that ``save_pretrained`` and
+``from_pretrained`` handle them. Its settings and fitted statistics are saved in config.json, and a
+model can only be loaded with the baseline it was trained with.
 """
 
 import functools
@@ -21,43 +21,43 @@ from mm_numeric.families.loading import BASELINE, load_weights
 from mm_numeric.numbers.numerals import Numeral, find_numerals
 from mm_numeric.tasks.base import Task
 
-MODULES = "baseline."
-"""What the names of the added weights begin with."""
+NEW_WEIGHTS = "baseline."
+"""Prefix of the names of the added weights."""
 
 
-class Seen(NamedTuple):
-    """The numbers of the rows that are trained on."""
+class TrainingNumbers(NamedTuple):
+    """The finite numbers of the training rows."""
 
-    asked: list[Numeral]
-    answered: list[Numeral]
+    in_questions: list[Numeral]
+    in_answers: list[Numeral]
 
 
 class Baseline(Family):
-    """A family whose model reads and writes numbers in another way."""
+    """A family whose model represents numbers in another way."""
 
     settings_class: ClassVar[type]
-    """A dataclass, what ``model.baseline`` may set."""
+    """Dataclass of the settings in ``model.baseline``."""
 
     own_loss: ClassVar[bool] = False
-    """Whether it trains with a loss of its own, so that no numeric term can stand beside it."""
+    """Whether it has a training loss of its own, which excludes other numeric terms."""
 
     single_digits: ClassVar[bool] = False
-    """Whether it reads numbers from tokens of one digit."""
+    """Whether it needs a tokenizer with single digits."""
 
     new_modules: ClassVar[tuple[str, ...]] = ("head",)
-    """Parts of the model that get new weights, and so have to be trained."""
+    """Modules of the model that get new weights, and therefore have to be trained."""
 
     new_tokens: int = 0
-    """How many tokens the model has beside those of the tokenizer, whose ids are behind them."""
+    """Number of tokens that are added after the last id of the tokenizer."""
 
     model_mixin: ClassVar[type]
-    """What stands in front of the model's class."""
+    """Mixin for the class of the model."""
 
     fitted: dict[str, Any] | None = None
-    """What was measured on the rows trained on; None until it is."""
+    """Statistics of the training rows; None before ``fit``."""
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
-        """Wrap the tokenizer of a checkpoint; it is not changed."""
+        """Keep the tokenizer of a checkpoint; it is not changed."""
         self.choice = read_baseline(model.baseline, "model.baseline")
         self.settings = self.choice.settings
         self.first_id = len(tokenizer)
@@ -65,10 +65,10 @@ class Baseline(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer of a checkpoint, and what was fitted where it was trained so.
+        """Load the tokenizer of a checkpoint, and the fitted statistics if there are any.
 
         Raises:
-            ValueError: If it was trained otherwise.
+            ValueError: If the checkpoint was trained with other settings of the baseline.
         """
         if cls.single_digits:
             model = replace(model, digits="single")
@@ -80,42 +80,42 @@ class Baseline(Family):
                 if ours.get(name) != theirs:
                     raise ValueError(
                         f"model.baseline.{name}: the model in {source!r} was trained with "
-                        f"{theirs!r}, and here it is {ours.get(name)!r}; set it as it was."
+                        f"{theirs!r}, and here it is {ours.get(name)!r}; set the same value."
                     )
             family.fitted = saved["fitted"]
         return family
 
     def fit(self, task: Task, examples: Sequence[Example]) -> None:
-        """Measure the numbers that are trained on, unless the checkpoint knows its own.
+        """Compute statistics of the numbers in the training rows, unless the checkpoint has them.
 
         Raises:
-            ValueError: If there is none.
+            ValueError: If no answer has a finite number.
         """
         if self.fitted is not None:
             return
-        asked, answered = [], []
+        in_questions, in_answers = [], []
         for example in examples:
-            asked += find_numerals(example.prompt)
-            answered += find_numerals(task.format(example.answer, None).text)
-        if not any(isfinite(number.value) for number in answered):
+            in_questions += find_numerals(example.prompt)
+            in_answers += find_numerals(task.format(example.answer, None).text)
+        if not any(isfinite(number.value) for number in in_answers):
             raise ValueError(
                 f"model.baseline: {self.choice.name} is for answers that are numbers, and no row "
-                "trained on has one; leave model.baseline out."
+                "of the training data has one; remove model.baseline."
             )
-        finite = [[n for n in found if isfinite(n.value)] for found in (asked, answered)]
-        self.fitted = self._measured(Seen(*finite))
+        finite = [[n for n in found if isfinite(n.value)] for found in (in_questions, in_answers)]
+        self.fitted = self._fit_numbers(TrainingNumbers(*finite))
 
     @abstractmethod
-    def _measured(self, seen: Seen) -> dict[str, Any]:
-        """Return what is kept of the numbers that are trained on."""
+    def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
+        """Return the statistics of the training rows that are saved with the model."""
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load the weights of a checkpoint; those that the baseline adds are new in a plain one."""
+        """Load all weights; those of the baseline are initialised in a checkpoint without it."""
         config = self.load_config(source, model)
         own = _concrete(self.model_class, config, source)
         kind = with_modules(self.model_mixin, own)
         fresh = not hasattr(config, BASELINE)
-        loaded = load_weights(kind, self.name, source, model, new=MODULES if fresh else None)
+        loaded = load_weights(kind, self.name, source, model, new=NEW_WEIGHTS if fresh else None)
         tokens = self.first_id + self.new_tokens
         if loaded.get_input_embeddings().num_embeddings < tokens:
             loaded.resize_token_embeddings(tokens, mean_resizing=False)
@@ -130,41 +130,41 @@ class Baseline(Family):
 
 
 def with_baseline(family: type[Family], value: Any, where: str) -> type[Family]:
-    """Return a family with a baseline in front of it.
+    """Return a family class with a baseline.
 
     Args:
-        family: Its class.
-        value: ``model.baseline``.
-        where: The config and the field, for errors.
+        family: The class of the family.
+        value: The value of ``model.baseline``.
+        where: Config and field, for error messages.
 
     Raises:
-        ValueError: If there is no such baseline, or the family sees images.
+        ValueError: If the baseline does not exist, or the family accepts images.
     """
     kind = read_baseline(value, where).kind
     if family.takes_images:
         raise ValueError(
             f"{where}: baselines are for families that read text alone (causal_lm, t5), and "
-            f"{family.name} takes images; leave it out."
+            f"{family.name} takes images; remove it."
         )
-    # a sentence's `head` is the family's and what is new
     patterns = {
-        part: rf"(?!{MODULES})(?:{pattern})" for part, pattern in family.module_patterns.items()
+        module: rf"(?!{NEW_WEIGHTS})(?:{pattern})"
+        for module, pattern in family.module_patterns.items()
     }
-    patterns["head"] = rf"{MODULES}|{family.module_patterns['head']}"
+    patterns["head"] = rf"{NEW_WEIGHTS}|{family.module_patterns['head']}"
     return type(f"{kind.__name__}{family.__name__}", (kind, family), {"module_patterns": patterns})
 
 
 @functools.cache
 def with_modules(mixin: type, model_class: type) -> type:
-    """Return a class of models with what a baseline adds; always the same for the same two."""
+    """Return the class of a model with a baseline; cached, so that it is always the same."""
     return type(f"{mixin.__name__}{model_class.__name__}", (mixin, model_class), {})
 
 
 def _concrete(model_class: Any, config: Any, source: str) -> type:
-    """Return the class that an Auto class would load a checkpoint into.
+    """Return the model class that an Auto class would use for a checkpoint.
 
     Raises:
-        ValueError: If transformers has none.
+        ValueError: If the checkpoint has its own code.
     """
     mapping = concrete_classes(model_class)
     if mapping is None:
@@ -172,6 +172,6 @@ def _concrete(model_class: Any, config: Any, source: str) -> type:
     if type(config) not in mapping:
         raise ValueError(
             f"model.baseline: {source!r} brings its own code ({config.model_type}), and baselines "
-            "are for the model classes of transformers; leave model.baseline out."
+            "are for the model classes of transformers; remove model.baseline."
         )
     return mapping[type(config)]  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
-"""A head that gives a number for each position, beside the one that gives tokens.
+"""A regression head that returns one number per position, next to the output head.
 
-Axes    b samples, t positions, d width of the model
+Axes    b samples, t positions, d hidden size, v vocabulary
 """
 
 import inspect
@@ -16,11 +16,11 @@ from transformers.utils import ModelOutput
 
 @dataclass
 class NumberOutput(ModelOutput):
-    """What a model with a number head gives.
+    """Output of a model with a number head.
 
     Attributes:
-        logits: [b, t, v] of the tokens; of the last position alone where only numbers are wanted.
-        numbers: [b, t] float32, the number at each position, scaled.
+        logits: [b, t, v], or [b, 1, v] of the last position if the loss uses numbers only.
+        numbers: [b, t] float32, the scaled number at each position.
     """
 
     logits: Tensor | None = None
@@ -28,18 +28,18 @@ class NumberOutput(ModelOutput):
 
 
 class NumberHead(nn.Module):
-    """One linear layer, or two with a GELU between them; in float32 whatever the model is in."""
+    """One linear layer, or two with a GELU between them; computed in float32."""
 
     def __init__(
         self, width: int, inner: int | None = None, *, offset: float | None = None
     ) -> None:
-        """Make the weights.
+        """Create the weights.
 
         Args:
-            width: Of the model.
-            inner: Of the layer between; None for one layer.
-            offset: The size of a vector [d] that is added to the embeddings of numbers; None for
-                no such vector.
+            width: Hidden size of the model.
+            inner: Width of the inner layer; None for a single layer.
+            offset: Standard deviation of a learned vector [d] that is added to the embeddings of
+                numbers; None for no such vector.
         """
         super().__init__()
         self.inner = None if inner is None else nn.Parameter(torch.empty(inner, width))
@@ -50,7 +50,7 @@ class NumberHead(nn.Module):
         self.offset_size = offset or 0.0
 
     def initialise(self) -> None:
-        """Draw weights that keep the size of what comes in; those just loaded are kept."""
+        """Initialise the weights with variance-preserving noise, except for those just loaded."""
         for weight in (self.inner, self.weight):
             if weight is not None:
                 initialization.normal_(weight, std=weight.shape[1] ** -0.5)
@@ -61,7 +61,7 @@ class NumberHead(nn.Module):
             initialization.normal_(self.offset, std=self.offset_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return a number [b, t] for each hidden state [b, t, d]."""
+        """Return one number [b, t] for each hidden state [b, t, d]."""
         hidden = hidden.float()
         if self.inner is not None and self.inner_bias is not None:
             hidden = functional.linear(hidden, self.inner.float(), self.inner_bias.float())
@@ -70,21 +70,21 @@ class NumberHead(nn.Module):
 
 
 class WithNumberHead:
-    """Stands in front of a language model of transformers and adds a number head."""
+    """Mixin for a language model of transformers that adds a number head."""
 
     config: Any
     post_init: Any
     one_position = False
-    """Whether the logits of one position are enough, for the loss is on numbers alone."""
+    """Whether only the logits of the last position are computed, because the loss ignores them."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        """Make the model and the head."""
+        """Create the model and the head."""
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         self.baseline = self.make_head(config)
         self.post_init()
 
     def make_head(self, config: Any) -> NumberHead:
-        """Return the head, without weights."""
+        """Return the uninitialised head."""
         return NumberHead(config.hidden_size)
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -94,7 +94,7 @@ class WithNumberHead:
             super()._init_weights(module)  # type: ignore[misc]
 
     def forward(self, *, input_ids: Tensor | None = None, **inputs: Any) -> NumberOutput:
-        """Return logits and numbers of what the model's own forward takes, by name."""
+        """Return logits and numbers; the arguments are those of the model, by name."""
         own: Any = super()
         if self.one_position and "logits_to_keep" in inspect.signature(own.forward).parameters:
             inputs["logits_to_keep"] = 1
@@ -110,8 +110,8 @@ class WithNumberHead:
         return NumberOutput(logits=outputs.logits, numbers=self.baseline(states[-1]))
 
 
-def asked(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add to questions, padded on the left, what ``generate`` would add for a decoder."""
+def with_position_ids(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Add the position ids of left-padded prompts, like ``generate`` does for a decoder."""
     if model.config.is_encoder_decoder:
         return inputs
     positions = inputs["attention_mask"].long().cumsum(-1).sub(1).clamp(min=0)

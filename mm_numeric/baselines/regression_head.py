@@ -1,8 +1,8 @@
-"""Regression head: one number from the last state of the model, trained with squared error.
+"""Regression head: one number from the last hidden state, trained with squared error.
 
-Baseline of the NTL paper (arXiv 2411.02083). A decoder's state at the end of the question, or that
-of an encoder-decoder at the token that begins its answer, goes through one linear layer. The number
-is written as text, so that predictions, parsers and scores are those of every other model.
+Baseline of the NTL paper (arXiv 2411.02083). One linear layer is applied to the hidden state at the
+end of the question (decoder-only) or at the first decoder position (encoder-decoder). The number is
+written as text, so that predictions are parsed and scored like those of every other model.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mm_numeric.baselines.baseline import Baseline, Seen
-from mm_numeric.baselines.number_head import WithNumberHead, asked
+from mm_numeric.baselines.baseline import Baseline, TrainingNumbers
+from mm_numeric.baselines.number_head import WithNumberHead, with_position_ids
 from mm_numeric.baselines.values import Scale, is_value, read_values, value_id, value_ids, value_of
 from mm_numeric.families.prompting import Tokens
 from mm_numeric.losses.normalization import Counts
@@ -27,23 +27,23 @@ from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionHeadSettings:
-    """What a regression head may be told."""
+    """Settings of the regression head."""
 
     log: bool = False
-    """Regress sign(x) log10(1 + |x|) in the place of x."""
+    """Regress sign(x) log10(1 + |x|) instead of x."""
 
     normalise: bool = True
-    """Regress what has mean 0 and standard deviation 1 over the rows trained on."""
+    """Normalise the targets to mean 0 and standard deviation 1 over the training rows."""
 
 
 class WithRegressionHead(WithNumberHead):
-    """A model with one linear layer on its last state."""
+    """A model with one linear layer on its last hidden state."""
 
     one_position = True
 
 
 class RegressionHead(Baseline):
-    """A family whose answers are one number each, from a head of its own."""
+    """A family whose answers are single numbers from a regression head."""
 
     settings_class = RegressionHeadSettings
     own_loss = True
@@ -52,13 +52,13 @@ class RegressionHead(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """What a number becomes for the head; as it is before anything was fitted."""
+        """The scaling of numbers for the head; the identity before ``fit``."""
         return Scale(**(self.fitted or {}))
 
-    def _measured(self, seen: Seen) -> dict[str, Any]:
-        decimals = max(len(n.text.partition(".")[2]) for n in seen.answered)
+    def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
+        decimals = max(len(n.text.partition(".")[2]) for n in numbers.in_answers)
         scale = Scale.of(
-            [n.value for n in seen.answered],
+            [n.value for n in numbers.in_answers],
             normalise=self.settings.normalise,
             log=self.settings.log,
             decimals=decimals,
@@ -66,16 +66,16 @@ class RegressionHead(Baseline):
         return asdict(scale)
 
     def answer(self, text: str) -> Tokens:
-        """Write an answer: the number in it, and no end.
+        """Return the number of an answer as one value id, without an end token.
 
         Raises:
-            ValueError: If it does not hold one number.
+            ValueError: If the answer does not have exactly one number.
         """
         found = find_numerals(text)
         if len(found) != 1:
             raise ValueError(
-                f"the answer {text!r:.60} holds {len(found)} numbers, and a regression head gives "
-                "one; use another baseline, or a task whose answers are one number."
+                f"the answer {text!r:.60} holds {len(found)} numbers, and a regression head "
+                "returns one; use another baseline, or a task whose answers are one number."
             )
         (number,) = found
         ids = [value_id(self.scale.scaled(number.value))]
@@ -84,12 +84,12 @@ class RegressionHead(Baseline):
     def numbers(
         self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Return the number that the answer is; its class is none of the vocabulary's."""
+        """Return the number of the answer; its target class is not one of the vocabulary."""
         value = self.scale.number(value_of(answer.ids[0]))
         return [TokenNumber(value, -1 if value < 0 else 1, (0,), (0,), (0,))]
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the number as text."""
+        """Return the generated number as text."""
         values = [self.scale.text(value_of(token)) for token in ids if is_value(token)]
         return values[0] if values else ""
 
@@ -100,7 +100,7 @@ class RegressionHead(Baseline):
         answered: Tensor,
         images: dict[str, Tensor],
     ) -> dict[str, Any]:
-        """Return what the model's forward takes: a number behind a question is not read."""
+        """Return the arguments of ``forward``, with the number after the question masked."""
         carries, _ = read_values(input_ids)
         input_ids = input_ids.masked_fill(carries, self.pad_id)
         inputs: dict[str, Any] = super().model_inputs(  # type: ignore[safe-super]
@@ -110,13 +110,13 @@ class RegressionHead(Baseline):
 
     def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:
         """Return the mean squared error of scaled numbers."""
-        return SquaredError(spec, vocabulary)
+        return RegressionObjective(spec, vocabulary)
 
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]]:
-        """Return for each question the id that carries its number, and a probability of 1."""
-        inputs = asked(model, inputs)
+        """Return one value id for each question, with a probability of 1."""
+        inputs = with_position_ids(model, inputs)
         if self.encoder_decoder:
             first = torch.full_like(inputs["input_ids"][:, :1], self.decoder_start_id)
             inputs = {**inputs, "decoder_input_ids": first}
@@ -124,8 +124,8 @@ class RegressionHead(Baseline):
         return [([token], [1.0]) for token in value_ids(numbers).tolist()]
 
 
-class SquaredError(Objective):
-    """The mean over rows of the squared error, in the place of cross-entropy."""
+class RegressionObjective(Objective):
+    """Mean squared error over rows, instead of cross-entropy."""
 
     takes_outputs = True
 
@@ -138,7 +138,7 @@ class SquaredError(Objective):
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Return the loss of a batch, whose labels [n] carry the numbers; figures are of digits."""
+        """Return the loss of a batch whose labels [n] are value ids; ``figures`` is not used."""
         assert spans is not None
         assert spans.supervised is not None
         _, wanted = read_values(labels)
@@ -146,5 +146,5 @@ class SquaredError(Objective):
         here = Counts.of(labels, spans)
         total = errors.square().sum()
         loss = total / (counts or here).rows.clamp(min=1)
-        loss = loss + 0 * outputs.logits.sum()  # a head of tokens has a gradient, as ranks ask for
+        loss = loss + 0 * outputs.logits.sum()  # DDP requires a gradient for the output head too
         return ObjectiveResult(loss, {"mse": LossSum(total.detach(), here.rows)})

@@ -1,15 +1,16 @@
-"""Regression Transformer (Born & Manica 2023, arXiv 2202.01338): a token is a digit and its place.
+"""Regression Transformer (Born & Manica 2023, arXiv 2202.01338): tokens of a digit and its place.
 
-Tokens    123.4 is ``_1_2_ _2_1_ _3_0_ . _4_-1_``; sign and point are the tokenizer's own tokens
-Reading   to the learned embedding of a digit v at place p its number encoding is added, which is
-          never trained: NE(v, p, j) = (-1)^j v 10^p / (j + 1), j from 0. As in the published code
-          it is scaled so that the largest number is 10 (``largest: null``: that trained on)
-Writing   the tokens must agree with where they stand: ``_1_2_ _2_2_`` or ``_1_2_ _2_0_`` are no
-          numbers, and such an answer cannot be read
-Loss      any objective: digits of one place compete with each other, so that NTL works on them
+Tokens   123.4 is ``_1_2_ _2_1_ _3_0_ . _4_-1_``; sign and point are tokens of the tokenizer
+Input    a fixed number encoding is added to the learned embedding of digit v at place p:
+         NE(v, p, j) = (-1)^j v 10^p / (j + 1), j from 0. As in the published code it is scaled so
+         that the encoding of the largest number starts with 10 (``largest: null``: the largest
+         number of the training rows)
+Output   an answer whose places contradict the positions of its digits, such as ``_1_2_ _2_2_`` or
+         ``_1_2_ _2_0_``, cannot be parsed
+Loss     any objective; the digits of one place form a digit group, so NTL can be used
 
-The published code has (1, -1, 1/3, -1/3, ...) for the factors of the encoding; the paper's formula,
-(1, -1/2, 1/3, -1/4, ...), is what stands here.
+The published code uses the factors (1, -1, 1/3, -1/3, ...) in the encoding. Here they are those of
+the paper's formula: (1, -1/2, 1/3, -1/4, ...).
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mm_numeric.baselines.baseline import Baseline, Seen
+from mm_numeric.baselines.baseline import Baseline, TrainingNumbers
+from mm_numeric.compat import clear_forward_hooks
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.loading import BASELINE
 from mm_numeric.families.prompting import Tokens
@@ -30,19 +32,19 @@ from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionTransformerSettings:
-    """What the Regression Transformer may be told."""
+    """Settings of the Regression Transformer."""
 
     highest_place: int = 9
-    """The power of ten of the largest digit that has tokens."""
+    """Highest power of ten with tokens."""
 
     lowest_place: int = -6
-    """That of the smallest."""
+    """Lowest power of ten with tokens."""
 
     largest: float | None = None
-    """The number whose encoding begins with 10; null for the largest of the rows trained on."""
+    """The number whose encoding starts with 10; None for the largest of the training rows."""
 
     def __post_init__(self) -> None:
-        """Refuse tokens of no place."""
+        """Validate the fields."""
         if self.lowest_place > self.highest_place:
             raise ValueError(
                 f"lowest_place ({self.lowest_place}) is above highest_place ({self.highest_place})"
@@ -57,7 +59,7 @@ def number_encoding(digits: Tensor, places: Tensor, width: int) -> Tensor:
     Args:
         digits: [...] v, 0 to 9.
         places: [...] p, the power of ten.
-        width: Of the embedding.
+        width: Size of the embedding.
     """
     j = torch.arange(width, device=digits.device)
     factors = (1 - 2 * (j % 2)) / (j + 1)
@@ -66,7 +68,7 @@ def number_encoding(digits: Tensor, places: Tensor, width: int) -> Tensor:
 
 
 class WithNumberEncodings:
-    """Stands in front of a language model and adds number encodings to its embeddings."""
+    """Mixin for a language model that adds number encodings to its embeddings."""
 
     config: Any
     modules: Any
@@ -74,40 +76,40 @@ class WithNumberEncodings:
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a model, and watch its embeddings."""
+        """Load a model and add the encodings to its embeddings."""
         own: Any = super()
         found = own.from_pretrained(*args, **kwargs)
-        (found[0] if isinstance(found, tuple) else found).watch()
+        (found[0] if isinstance(found, tuple) else found).add_encodings()
         return found
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """Give the model more tokens; its embeddings are other modules then."""
+        """Resize the embeddings, which replaces their modules, and add the encodings again."""
         own: Any = super()
         found: nn.Module = own.resize_token_embeddings(*args, **kwargs)
-        self.watch()
+        self.add_encodings()
         return found
 
-    def watch(self) -> None:
-        """Add encodings to what every module gives that holds the embeddings of tokens."""
+    def add_encodings(self) -> None:
+        """Register a forward hook on every module that holds the input embeddings."""
         table = self.get_input_embeddings().weight
         for module in self.modules():
             if isinstance(module, nn.Embedding) and module.weight is table:
-                module._forward_hooks.clear()  # it may have been watched before
-                module.register_forward_hook(self._encoded)
+                clear_forward_hooks(module)  # of an earlier call
+                module.register_forward_hook(self._encode)
 
-    def _encoded(self, module: nn.Module, inputs: tuple[Tensor, ...], found: Tensor) -> Tensor:
-        """Return embeddings [b, t, d] with the encodings of their tokens."""
+    def _encode(self, module: nn.Module, inputs: tuple[Tensor, ...], found: Tensor) -> Tensor:
+        """Add the encodings of digit tokens to embeddings [b, t, d]."""
         saved = getattr(self.config, BASELINE)
         lowest, highest = (saved["settings"][f"{end}_place"] for end in ("lowest", "highest"))
         index = inputs[0] - saved["first_id"]
         is_digit = (index >= 0) & (index < 10 * (highest - lowest + 1))
-        index = index.masked_fill(~is_digit, 0)  # a zero
+        index = index.masked_fill(~is_digit, 0)  # digit 0, whose encoding is 0
         encoding = number_encoding(index % 10, index // 10 + lowest, found.shape[-1])
         return found + (encoding * (10 / saved["fitted"]["largest"])).to(found)
 
 
 class RegressionTransformer(Baseline):
-    """A family that reads and writes digits with their places."""
+    """A family whose number tokens are digits with their places."""
 
     settings_class = RegressionTransformerSettings
     single_digits = True
@@ -115,37 +117,38 @@ class RegressionTransformer(Baseline):
     model_mixin = WithNumberEncodings
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
-        """Wrap the tokenizer of a checkpoint; it is not changed."""
+        """Keep the tokenizer of a checkpoint; it is not changed."""
         super().__init__(tokenizer, image_processor, model)
         self._places = range(self.settings.lowest_place, self.settings.highest_place + 1)
         self.new_tokens = 10 * len(self._places)
 
-    def _measured(self, seen: Seen) -> dict[str, Any]:
-        largest = max(abs(number.value) for number in [*seen.asked, *seen.answered])
+    def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
+        found = [*numbers.in_questions, *numbers.in_answers]
+        largest = max(abs(number.value) for number in found)
         return {"largest": self.settings.largest or largest or 1.0}
 
     @cached_property
     def _digits(self) -> NumberVocabulary:
-        """The tokenizer's own tokens of digits."""
+        """The digit tokens of the tokenizer."""
         return NumberVocabulary.from_tokenizer(self.tokenizer)
 
     @cached_property
     def _bare(self) -> list[int]:
-        """The tokens of the tokenizer that are 0 to 9."""
+        """The token ids of 0 to 9."""
         ids = self.tokenizer.get_vocab()
         return [ids[digit] for digit in "0123456789"]
 
     def _with_places(self, ids: Sequence[int]) -> list[int]:
-        """Put digits with their places where digits are; those of other places stay."""
+        """Replace digits by digits with places; digits at other places are kept."""
         found = list(ids)
-        for position, place in self._read(ids).items():
+        for position, place in self._places_of_digits(ids).items():
             if place in self._places:
                 digit = self._bare.index(ids[position])
                 found[position] = self.first_id + 10 * (place - self._places[0]) + digit
         return found
 
-    def _read(self, ids: Sequence[int]) -> dict[int, int]:
-        """Return the place of each digit, by its position."""
+    def _places_of_digits(self, ids: Sequence[int]) -> dict[int, int]:
+        """Return the place of each digit by its position."""
         return {
             position: place
             for number in numbers_in_labels(ids, self._digits)
@@ -153,18 +156,18 @@ class RegressionTransformer(Baseline):
         }
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
-        """Return the tokens of a question."""
+        """Return the token ids of a question."""
         ids = super().tokenize_question(text, with_image)  # type: ignore[safe-super]
         return self._with_places(ids)
 
     def answer(self, text: str) -> Tokens:
-        """Write an answer and its end.
+        """Tokenise an answer and append the end token.
 
         Raises:
-            ValueError: If it has a digit of a place that has no tokens.
+            ValueError: If a digit is at a place without tokens.
         """
         tokens = super().answer(text)
-        outside = [p for p in self._read(tokens.ids).values() if p not in self._places]
+        outside = [p for p in self._places_of_digits(tokens.ids).values() if p not in self._places]
         if outside:
             raise ValueError(
                 f"the answer {text!r:.60} has a digit at place {outside[0]}, and there are tokens "
@@ -174,7 +177,7 @@ class RegressionTransformer(Baseline):
         return Tokens(ids=self._with_places(tokens.ids), offsets=tokens.offsets)
 
     def vocabulary(self) -> NumberVocabulary:
-        """Return the number tokens: digits with a place, those of one place in one alphabet."""
+        """Return the number tokens; the digits of one place form a digit group."""
         tokens, spelling = [], dict(self._digits.spelling)
         for i in range(self.new_tokens):
             digit, place = i % 10, self._places[i // 10]
@@ -185,34 +188,42 @@ class RegressionTransformer(Baseline):
         return NumberVocabulary(tuple(tokens), spelling)
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return what was generated up to its end; without a digit where digits contradict."""
+        """Decode generated tokens up to the end token.
+
+        A number with contradicting places is replaced by a text without digits.
+        """
         ends = {*self.stop_ids, self.pad_id}
         length = next((i for i, token in enumerate(ids) if token in ends), len(ids))
         bare = list(ids[:length])
-        said = {
+        places = {
             position: self._places[(token - self.first_id) // 10]
             for position, token in enumerate(bare)
             if 0 <= token - self.first_id < self.new_tokens
         }
-        for position in said:
+        for position in places:
             bare[position] = self._bare[(ids[position] - self.first_id) % 10]
-        read = self._read(bare)
-        for position, place in said.items():
+        read = self._places_of_digits(bare)
+        for position, place in places.items():
             if read.get(position) != place:
-                return f"[{_why(said, position)}]"
+                return f"[{_fault(places, position)}]"
         return super().text(bare)
 
 
-def _why(said: dict[int, int], position: int) -> str:
-    """Say what is wrong with a run of digits, of which the one at ``position`` is."""
+def _fault(places: dict[int, int], position: int) -> str:
+    """Describe the fault of a number that has a digit at ``position``.
+
+    Args:
+        places: The place of each generated digit by its position.
+        position: The position of a digit whose place is wrong.
+    """
     first, last = position, position
-    while first - 1 in said or first - 2 in said:
+    while first - 1 in places or first - 2 in places:  # a decimal point may be in between
         first -= 1
-    while last + 1 in said or last + 2 in said:
+    while last + 1 in places or last + 2 in places:
         last += 1
-    places = [said[i] for i in range(first, last + 1) if i in said]
-    if len(set(places)) < len(places):
+    found = [places[i] for i in range(first, last + 1) if i in places]
+    if len(set(found)) < len(found):
         return "malformed number: two digits of one place"
-    if places != sorted(places, reverse=True):
+    if found != sorted(found, reverse=True):
         return "malformed number: places out of order"
     return "malformed number: a place is missing"

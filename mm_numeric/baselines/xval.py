@@ -1,13 +1,13 @@
-"""xVal (Golkar et al. 2023, arXiv 2310.02989): one token for every number, times its value.
+"""xVal (Golkar et al. 2023, arXiv 2310.02989): one token for all numbers, scaled by the value.
 
-Reading   a number is the token [NUM], whose embedding is multiplied by the number, scaled so that
-          the largest one trained on is 5; then comes the norm of the first layer, as in the paper
-Writing   where the token head says [NUM], the number head (two layers, GELU) says which
-Loss      cross-entropy of all tokens, plus the mean squared error of the scaled numbers
+Input    every number is the token [NUM]. Its embedding is multiplied by the number, which is scaled
+         so that the largest number of the training rows is 5
+Output   where the output head predicts [NUM], the number head (two layers, GELU) predicts the value
+Loss     cross-entropy of all tokens, plus the mean squared error of the scaled numbers
 
-A norm right behind the product would leave of a number nothing but its sign. What keeps its size
-is that position embeddings are added in between. T5, LLaMA and others add none: a learned vector,
-added to every [NUM], takes their place there.
+The norm of the first layer would remove the size of a number if nothing were added to the product.
+In the paper these are position embeddings. For models without them (T5, LLaMA and others) a learned
+vector is added to every [NUM].
 """
 
 import re
@@ -19,8 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mm_numeric.baselines.baseline import Baseline, Seen
-from mm_numeric.baselines.number_head import NumberHead, NumberOutput, WithNumberHead, asked
+from mm_numeric.baselines.baseline import Baseline, TrainingNumbers
+from mm_numeric.baselines.number_head import (
+    NumberHead,
+    NumberOutput,
+    WithNumberHead,
+    with_position_ids,
+)
 from mm_numeric.baselines.values import Scale, is_value, read_values, value_id, value_ids, value_of
 from mm_numeric.families.loading import BASELINE
 from mm_numeric.families.prompting import Tokens
@@ -32,43 +37,45 @@ from mm_numeric.numbers.spans import NumberSpans, TokenNumber, numbers_in_labels
 from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
 
 LARGEST = 5.0
-"""What the largest number trained on becomes (section 2.1 of the paper)."""
+"""The scaled value of the largest number of the training rows (section 2.1 of the paper)."""
 
 _POSITIONS = re.compile(r"(.*\.)?(wpe|\w*position\w*)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class XvalSettings:
-    """What xVal may be told."""
+    """Settings of xVal."""
 
     weight: float = 1.0
-    """What the squared error is multiplied by."""
+    """Weight of the squared error."""
 
     def __post_init__(self) -> None:
-        """Refuse a number head that is not trained."""
+        """Validate the fields."""
         if not 0 < self.weight < float("inf"):
             raise ValueError(f"weight must be > 0 and finite, not {self.weight}")
 
 
 class WithValues(WithNumberHead):
-    """A model that multiplies the embedding of [NUM] by the value that its id carries."""
+    """A model that multiplies the embedding of [NUM] by the number of its value id."""
 
     get_input_embeddings: Any
     named_modules: Any
 
     def make_head(self, config: Any) -> NumberHead:
-        """Return the number head; with a vector for [NUM] where no positions are added."""
+        """Return the number head, with a vector for [NUM] if there are no position embeddings."""
         positions = any(
             isinstance(module, nn.Embedding) and _POSITIONS.fullmatch(name)
             for name, module in self.named_modules()
         )
-        size = getattr(config, "initializer_range", 1.0)  # T5 has none: its embeddings are of 1
+        size = getattr(
+            config, "initializer_range", 1.0
+        )  # T5 has none, and embeddings with a deviation of 1
         return NumberHead(
             config.hidden_size, 4 * config.hidden_size, offset=None if positions else size
         )
 
     def embedded(self, ids: Tensor) -> Tensor:
-        """Return embeddings [b, t, d] of ids [b, t], some of which carry a value."""
+        """Return the embeddings [b, t, d] of token ids and value ids [b, t]."""
         carries, values = read_values(ids)
         tokens = ids.masked_fill(carries, getattr(self.config, BASELINE)["first_id"])
         found: Tensor = self.get_input_embeddings()(tokens)
@@ -87,7 +94,7 @@ class WithValues(WithNumberHead):
 
 
 class Xval(Baseline):
-    """A family that reads and writes every number as [NUM] and a value."""
+    """A family that represents every number as [NUM] and a value."""
 
     settings_class = XvalSettings
     own_loss = True
@@ -98,12 +105,12 @@ class Xval(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """What a number becomes for the model; as it is before anything was fitted."""
+        """The scaling of numbers for the model; the identity before ``fit``."""
         return Scale(**(self.fitted or {}))
 
-    def _measured(self, seen: Seen) -> dict[str, Any]:
-        decimals = max(len(n.text.partition(".")[2]) for n in seen.answered)
-        largest = max(abs(n.value) for n in [*seen.asked, *seen.answered])
+    def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
+        decimals = max(len(n.text.partition(".")[2]) for n in numbers.in_answers)
+        largest = max(abs(n.value) for n in [*numbers.in_questions, *numbers.in_answers])
         return asdict(Scale(unit=(largest or LARGEST) / LARGEST, decimals=decimals))
 
     @cached_property
@@ -112,16 +119,16 @@ class Xval(Baseline):
 
     @cached_property
     def _tokens(self) -> dict[str, int]:
-        """The tokenizer's vocabulary, which takes it long to hand out."""
+        """The tokenizer's vocabulary; cached, because ``get_vocab`` is slow."""
         found: dict[str, int] = self.tokenizer.get_vocab()
         return found
 
     @cached_property
     def _characters(self) -> dict[str, int]:
-        """The tokens that a number is written with.
+        """The token of each character of a number.
 
         Raises:
-            ValueError: If the tokenizer lacks one.
+            ValueError: If the tokenizer has no token for a sign or a point.
         """
         for character in "-.":
             if character not in self._tokens:
@@ -135,7 +142,7 @@ class Xval(Baseline):
     def _with_values(
         self, ids: Sequence[int], offsets: Sequence[tuple[int, int]]
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Put one id that carries its value in the place of the tokens of each number."""
+        """Replace the tokens of each number by one value id."""
         found, spans, done = list[int](), list[tuple[int, int]](), 0
         for number in numbers_in_labels(ids, self._digits):
             first, last, value = number.positions[0], number.positions[-1], number.value
@@ -143,16 +150,20 @@ class Xval(Baseline):
             spans += offsets[done:first]
             start = offsets[first][0]
             if number.sign < 0:
-                start, value = self._signed(found, spans, start, value)
+                start, value = self._with_sign(found, spans, start, value)
             found.append(value_id(self.scale.scaled(value)))
             spans.append((start, offsets[last][1]))
             done = last + 1
         return [*found, *ids[done:]], [*spans, *offsets[done:]]
 
-    def _signed(
+    def _with_sign(
         self, found: list[int], spans: list[tuple[int, int]], start: int, value: float
     ) -> tuple[int, float]:
-        """Take the minus in front of a number out of the tokens, if it can be told from others."""
+        """Move the minus before a number from the tokens into the value, if it is a separate token.
+
+        Returns:
+            The start of the number in the text, and its value.
+        """
         token = self.tokenizer.convert_ids_to_tokens(found[-1])
         if token == "-":
             found.pop()
@@ -161,15 +172,15 @@ class Xval(Baseline):
         if self._digits.spelling.get(found[-1]) == " -" and before is not None:
             found[-1] = before
             return start, value
-        return start, -value  # ``(-``: the minus stays where it is
+        return start, -value  # the token is ``(-``: the minus stays in the tokens
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
-        """Return the tokens of a question."""
+        """Return the token ids of a question."""
         ids = super().tokenize_question(text, with_image)  # type: ignore[safe-super]
         return self._with_values(ids, [(0, 0)] * len(ids))[0]
 
     def answer(self, text: str) -> Tokens:
-        """Write an answer and its end."""
+        """Tokenise an answer and append the end token."""
         tokens = super().answer(text)
         ids, offsets = self._with_values(tokens.ids, tokens.offsets)
         return Tokens(ids=ids, offsets=offsets)
@@ -177,7 +188,7 @@ class Xval(Baseline):
     def numbers(
         self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Return the numbers of an answer, marked or not: all are written by the number head."""
+        """Return all numbers of an answer, marked or not: the number head predicts all of them."""
         target = (vocabulary.classes[self.first_id],)
         found = []
         for position, token in enumerate(answer.ids):
@@ -188,16 +199,17 @@ class Xval(Baseline):
         return found
 
     def vocabulary(self) -> NumberVocabulary:
-        """Return the number tokens, [NUM] among them."""
+        """Return the number tokens, including [NUM]."""
         digits = super().vocabulary()
         number = NumberToken(self.first_id, 0.0, "[NUM]")
         tokens = sorted([*digits.tokens, number], key=lambda t: (t.digit_group, t.value, t.id))
         return NumberVocabulary(tuple(tokens), digits.spelling)
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return what was generated up to its end, numbers as digits.
+        """Decode generated tokens up to the end token, with numbers in digits.
 
-        Without a digit where a number runs into another or into digits: both would be misread.
+        If a number is next to another number or to digits, the text has no digits, because both
+        would be parsed as one number.
         """
         ends = {*self.stop_ids, self.pad_id}
         length = next((i for i, token in enumerate(ids) if token in ends), len(ids))
@@ -224,31 +236,30 @@ class Xval(Baseline):
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]]:
-        """Write greedily, the whole text anew for each token: a number and an end are two.
+        """Generate greedily, without a cache.
 
         Returns:
-            For each question the ids, some of which carry a value, and the probability of each
-            token.
+            The ids of each answer, some of them value ids, and the probability of each token.
         """
-        asking, mask = inputs["input_ids"], inputs["attention_mask"]
-        ids, steps = asking.new_empty((len(asking), 0)), []
+        prompt, mask = inputs["input_ids"], inputs["attention_mask"]
+        ids, steps = prompt.new_empty((len(prompt), 0)), []
         if self.encoder_decoder:
-            ids = torch.full_like(asking[:, :1], self.decoder_start_id)
-        ended = torch.zeros(len(asking), dtype=torch.bool, device=asking.device)
-        stops = torch.tensor(self.stop_ids, device=asking.device)
+            ids = torch.full_like(prompt[:, :1], self.decoder_start_id)
+        ended = torch.zeros(len(prompt), dtype=torch.bool, device=prompt.device)
+        stops = torch.tensor(self.stop_ids, device=prompt.device)
         for _ in range(max_new_tokens):
             if self.encoder_decoder:
-                step = {"input_ids": asking, "attention_mask": mask, "decoder_input_ids": ids}
+                step = {"input_ids": prompt, "attention_mask": mask, "decoder_input_ids": ids}
             else:
-                seen = torch.cat([mask, torch.ones_like(ids)], dim=1)
-                step = {"input_ids": torch.cat([asking, ids], dim=1), "attention_mask": seen}
-            outputs = model(**asked(model, step))
-            chances, tokens = outputs.logits[:, -1].float().softmax(dim=-1).max(dim=-1)
+                attended = torch.cat([mask, torch.ones_like(ids)], dim=1)
+                step = {"input_ids": torch.cat([prompt, ids], dim=1), "attention_mask": attended}
+            outputs = model(**with_position_ids(model, step))
+            probs, tokens = outputs.logits[:, -1].float().softmax(dim=-1).max(dim=-1)
             tokens = torch.where(
                 tokens == self.first_id, value_ids(outputs.numbers[:, -1]), tokens
             ).masked_fill(ended, self.pad_id)
             ids = torch.cat([ids, tokens[:, None]], dim=1)
-            steps.append(chances)
+            steps.append(probs)
             ended |= torch.isin(tokens, stops)
             if ended.all():
                 break
@@ -257,14 +268,14 @@ class Xval(Baseline):
 
 
 class CrossEntropyAndSquaredError(Objective):
-    """Cross-entropy, plus the mean over numbers of the squared error of their scaled values."""
+    """Cross-entropy plus the mean squared error of scaled numbers."""
 
     takes_outputs = True
 
     def __init__(
         self, spec: ObjectiveSpec, vocabulary: NumberVocabulary, number_id: int, weight: float
     ) -> None:
-        """Take the id of [NUM], and the weight of the squared error."""
+        """Keep the id of [NUM] and the weight of the squared error."""
         super().__init__(spec, vocabulary)
         self.number_id, self.weight = number_id, weight
 
@@ -277,7 +288,7 @@ class CrossEntropyAndSquaredError(Objective):
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Return the loss of a batch, whose labels [n] carry the numbers; figures are of digits."""
+        """Return the loss of a batch whose labels [n] hold value ids; ``figures`` is not used."""
         assert spans is not None
         assert spans.supervised is not None
         carries, values = read_values(labels)

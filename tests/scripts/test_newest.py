@@ -22,7 +22,7 @@ def declared():
     return [(r.name, r.specifier) for r in map(Requirement, lines)]
 
 
-def tested_versions():
+def pinned_versions():
     """Return the tested version of each library."""
     lines = (ROOT / "scripts" / "constraints.txt").read_text("utf-8").splitlines()
     return {r.name: Version(str(r.specifier)[2:]) for r in map(Requirement, lines[1:])}
@@ -30,7 +30,7 @@ def tested_versions():
 
 @pytest.mark.parametrize("library", PRIVATE)
 def test_the_upper_bound_is_the_release_after_the_tested_one(library):
-    version = tested_versions()[library]
+    version = pinned_versions()[library]
     bounds = [specifier for name, specifier in declared() if name == library]
     assert bounds
     for specifier in bounds:
@@ -40,7 +40,7 @@ def test_the_upper_bound_is_the_release_after_the_tested_one(library):
 
 
 def test_every_tested_version_is_allowed():
-    versions = tested_versions()
+    versions = pinned_versions()
     for name, specifier in declared():
         if name in versions:
             assert versions[name] in specifier, name
@@ -51,5 +51,5 @@ def test_the_script_lists_the_newest_versions_except_for_torch():
     done = subprocess.run([SCRIPT, "--list"], check=True, capture_output=True, text=True)
     found = {r.name: r.specifier for r in map(Requirement, done.stdout.splitlines())}
     assert found.keys() >= {*PRIVATE, "pytest", "numpy", "jinja2"}
-    assert str(found.pop("torch")) == f"=={tested_versions()['torch']}"
+    assert str(found.pop("torch")) == f"=={pinned_versions()['torch']}"
     assert all(s.operator == ">=" for specifier in found.values() for s in specifier)
