@@ -1,4 +1,4 @@
-"""Every baseline: trained, saved, loaded, asked, scored, compared; and what is refused."""
+"""Every baseline: training, saving, loading, prediction, scoring, comparison, and errors."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Regression head: whose state goes in, what comes out, and its loss."""
+"""Regression head: its hidden state, its numbers, and its loss."""
 
 import dataclasses
 
@@ -51,7 +51,7 @@ def test_without_normalising_it_is_the_number_itself(tmp_path):
 
 @each_family
 def test_it_reads_the_same_state_in_training_and_in_prediction(kind, tmp_path):
-    """That which the language model's own head reads: at the end of the question, or the start."""
+    """The hidden state of the output head: at the end of the question or the decoder's start."""
     family, examples = fitted(kind, tmp_path)
     model = family.load_model(checkpoint(kind), TINY).eval()
     batch = TrainingCollator(family, Numbers(), family.vocabulary())(examples)

@@ -1,4 +1,4 @@
-"""Regression Transformer: digits with places, the paper's encodings, and what is no number."""
+"""Regression Transformer: digits with places, the paper's encodings, and malformed numbers."""
 
 import random
 
@@ -60,7 +60,7 @@ def test_the_encoding_is_that_of_the_paper():
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_encodings_are_added_to_the_embeddings_of_digits_and_nothing_else(kind, tmp_path):
-    """In every module that embeds tokens: T5 has one for questions and one for answers."""
+    """Encodings are added in every embedding module: T5 has one for questions, one for answers."""
     baseline = {"name": "regression_transformer", "largest": 200.0}
     family = family_of(kind, baseline)
     family.fit(Sums(), examples_of(sums_config(tmp_path, kind)))

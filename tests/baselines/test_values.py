@@ -1,4 +1,4 @@
-"""Ids that carry values, and scales: there and back."""
+"""Round trips of value ids and scales."""
 
 import math
 import struct

@@ -1,4 +1,4 @@
-"""xVal: what is multiplied by what, the range of values, and numbers there and back."""
+"""xVal: scaled embeddings, the range of values, and round trips of numbers."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The causal language models: prompts, answers, labels, parts, and a tiny GPT-2 that learns."""
+"""Decoder-only language models: prompts, answers, labels, modules, and training a tiny GPT-2."""
 
 import dataclasses
 import json
@@ -133,7 +133,7 @@ def test_ce_of_the_trainer_is_the_model_s_own_loss(checkpoint, family, tmp_path,
         own = model(**inputs, labels=unshifted).loss
         ours = trainer.compute_loss(model, batch)
         wrong = model(**inputs, labels=unshifted.roll(-1, dims=1)).loss
-    # transformers takes the logits of a causal model to float32
+    # transformers converts the logits of a causal model to float32
     torch.testing.assert_close(ours, own, rtol=1e-6, atol=1e-6, check_dtype=False)
     assert (wrong - own).abs() > 1e-2
 
@@ -188,7 +188,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, family):
     assert all(torch.equal(trained[k], v.cpu()) for k, v in trainer.model.state_dict().items())
 
 
-# What is refused
+# Errors
 
 
 def test_an_image_is_refused_with_its_row(tmp_path, family):
@@ -256,7 +256,7 @@ def test_model_image_is_refused(family):
         CausalLM(family.tokenizer, None, dataclasses.replace(TINY, image_size={"side": 3}))
 
 
-# Parts
+# Modules
 
 SMALL = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,

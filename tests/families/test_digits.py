@@ -1,4 +1,4 @@
-"""Digits by themselves: what is cut otherwise, what is not, and that it stays so when saved."""
+"""Single-digit tokenisation: what it changes, what it keeps, and that it survives saving."""
 
 import dataclasses
 import json
@@ -41,7 +41,7 @@ PIECES = ("a", " ", "  ", "\n", "\n\n", "\t", "word", " word", "mp", "x", "²", 
 
 
 def merging(kind):
-    """Return a tokenizer that joins digits: one of code, or a real one."""
+    """Return a tokenizer that joins digits: a small one or a real one."""
     if kind == "causal_lm":
         tokens = ["<|endoftext|>", *sorted(ByteLevel.alphabet()), "12", "123", "Ġ1", "Ġ12", "34"]
         merges = [("1", "2"), ("12", "3"), ("Ġ", "12"), ("Ġ", "1"), ("3", "4")]

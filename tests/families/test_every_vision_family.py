@@ -1,4 +1,4 @@
-"""What is true of every family that sees: it learns boxes, labels answers only, and reads back."""
+"""Every vision family learns boxes, trains on answers only, and parses its own answers."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def rows(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """The folder of the tiny twin of a family, made once."""
+    """The folder of a family's tiny model, created once."""
     made = {}
 
     def folder_of(name):

@@ -1,4 +1,4 @@
-"""LLaVA-1.5: a whole image is seen, places are where the frame says, and labels are exact."""
+"""LLaVA-1.5: padded images, coordinate frames, and exact labels."""
 
 import json
 import shutil
@@ -57,23 +57,23 @@ def changed(folder, tmp_path, **changes):
 
 @pytest.fixture
 def full_size(tiny, tmp_path):
-    """The family as it sees 336 pixels, as LLaVA-1.5 does."""
+    """The family with images of 336 pixels, like LLaVA-1.5."""
     return Llava.load(str(changed(tiny, tmp_path, vision_config__image_size=336)), TINY)
 
 
 def seen(processor, image):
-    """Return what an image processor makes of an image, as colours [height, width, 3]."""
+    """Return a preprocessed image as colours [height, width, 3]."""
     values = processor(images=[image], return_tensors="np")["pixel_values"][0]
     values = np.asarray(values).transpose(1, 2, 0)
     return (values * processor.image_std + processor.image_mean) * 255
 
 
-# Images and places
+# Images and coordinates
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_dot_is_seen_where_its_coordinates_say(full_size, size):
-    """Half a pixel of padding is seen: differences of the edges are odd in some of the sizes."""
+    """Half a pixel of padding is preserved: the difference of the sides is odd in some sizes."""
     width, height = size
     frame = full_size.frame(width, height)
     dot = max(size) // 40 + 2
@@ -105,7 +105,7 @@ def test_the_far_edge_of_a_long_image_survives(tiny, tmp_path, full_size):
     )
     assert right == 336
     assert frame.write([Instance(box)]).text == "[0.950, 0.422, 1.000, 0.578]"
-    # As the checkpoint has it, the image would be cropped.
+    # With the checkpoint's own settings the image would be cropped.
     cropping = LlavaImageProcessorPil.from_pretrained(tmp_path / "changed")
     assert cropping.do_center_crop
     assert not (seen(cropping, image).min(axis=2) > 190).any()
@@ -303,7 +303,7 @@ def test_what_is_saved_sees_and_asks_the_same(tiny, tmp_path):
     assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
 
 
-# What is refused
+# Errors
 
 
 def test_checkpoints_of_other_families_are_refused(tiny, tmp_path):

@@ -1,4 +1,4 @@
-"""Checkpoints in the layout of the LLaVA code are read whole, or refused."""
+"""Checkpoints in the original LLaVA layout are loaded completely, or rejected."""
 
 import json
 import re
@@ -30,7 +30,7 @@ both = pytest.mark.parametrize("family_class", [Llava, YiVL])
 
 
 def original_name(name, layers):
-    """Return what the LLaVA code calls a parameter of transformers."""
+    """Return a parameter's name in the LLaVA code."""
     for layer, number in layers.items():
         name = name.replace(
             f"model.multi_modal_projector.{layer}.", f"model.mm_projector.{number}."
@@ -40,7 +40,7 @@ def original_name(name, layers):
 
 
 def a_model(family_class, folder):
-    """Make a tiny model whose language model is not as LLaMA is by default."""
+    """Create a tiny model whose language model differs from LLaMA's defaults."""
     family_class.make_tiny(folder, seed=0)
     config = LlavaConfig.from_pretrained(folder)
     config.text_config.rope_parameters["rope_theta"] = 5000.0
@@ -51,7 +51,7 @@ def a_model(family_class, folder):
 
 
 def original(family_class, model, tiny, folder, tower=TOWER):
-    """Write a model as the LLaVA code would.
+    """Save a model in the layout of the LLaVA code.
 
     Args:
         family_class: Its family.
@@ -122,7 +122,7 @@ def in_two_files(folder, weights):
 
 
 def tower_apart(folder, weights, model, whole):
-    """Move the vision tower into its own folder, alone or as a whole CLIP that reads text too."""
+    """Move the vision tower into its own folder, alone or with the text half of CLIP."""
     tower = model.model.vision_tower
     if whole:
         vision, text = tower.config.to_dict(), {"hidden_size": 8, "num_hidden_layers": 1}
@@ -135,7 +135,7 @@ def tower_apart(folder, weights, model, whole):
 
 
 def check_equal(family_class, model, folder, image):
-    """Check that a checkpoint is the model, to the last logit, and return what was loaded."""
+    """Check that a checkpoint gives exactly the logits of a model, and return the loaded model."""
     family = family_class.load(str(folder), TINY)
     loaded = family.load_model(str(folder), TINY).eval()
     assert type(loaded) is family_class.model_class
@@ -152,7 +152,7 @@ def check_equal(family_class, model, folder, image):
 
 @pytest.fixture(scope="module")
 def image():
-    """An image that every feature of differs."""
+    """An image whose features all differ."""
     from PIL import Image
 
     generator = torch.Generator().manual_seed(0)
@@ -205,7 +205,7 @@ def test_the_numeric_type_is_that_of_the_checkpoint_or_as_asked(made):
         assert {weight.dtype for weight in loaded.parameters()} == {found}
 
 
-# What is refused
+# Errors
 
 
 def edited(change):

@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be what the config says are refused in one sentence."""
+"""Checkpoints that contradict the config are rejected with a one-sentence error."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ from mm_numeric.models.loading import load_family, load_model
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    """A copy of the tiny checkpoint, to be spoilt."""
+    """A copy of the tiny checkpoint that a test may damage."""
     return Path(shutil.copytree(tiny_checkpoint(), tmp_path / "checkpoint"))
 
 

@@ -1,4 +1,4 @@
-"""The PaliGemma family: prompts, answers, places and training, through real transformers classes.
+"""The PaliGemma family: prompts, answers, coordinates and training with real classes.
 
 What its model sees of what is in test_paligemma_masks.py.
 """
@@ -41,7 +41,7 @@ def family_of(coordinates=None):
 
 
 def rectangles(folder):
-    """Write eight images, each with a rectangle, and the rows that ask for it."""
+    """Write eight images, each with a rectangle, and the rows with questions about it."""
     generator = torch.Generator().manual_seed(0)
     rows = []
     for i in range(8):
@@ -118,7 +118,7 @@ def test_a_prompt_that_holds_a_placeholder_is_refused():
         family_of().prompts(["<image>Where?"], [PICTURE])
 
 
-# -- images and places ----------------------------------------------------------------------
+# -- images and coordinates -------------------------------------------------------------------
 
 
 def test_an_image_is_squashed_and_a_place_is_seen_where_the_frame_says():

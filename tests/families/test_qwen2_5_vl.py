@@ -34,7 +34,7 @@ def test_the_far_corner_is_the_size_less_one():
 
 
 def test_the_same_box_reads_otherwise_at_other_limits():
-    """Why the frame is kept: nothing in the text says which of the two was meant."""
+    """The reason for frame.json: the text of a box does not show which frame it is in."""
     small = Qwen2_5VL.load(
         checkpoint(Qwen2_5VL), ModelConfig(name="x", image_size={"max_pixels": 3136})
     )
@@ -44,7 +44,7 @@ def test_the_same_box_reads_otherwise_at_other_limits():
     assert Grounding().parse(texts[1], frames[0]) == Box(14, 14, 42, 42)
 
 
-# A model is read in the frame that it was trained in
+# A model is loaded in the frame that it was trained in
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_predict_refuses_another_frame_in_the_config(run, capsys, setting, messa
 
 @pytest.mark.parametrize("edge", ["shortest_edge", "longest_edge"])
 def test_predict_refuses_an_image_processor_that_was_changed(run, capsys, edge):
-    """Also where config.yaml sets the limit again: other engines go by this file alone."""
+    """Also if config.yaml sets the limit again, because other engines read this file only."""
     file = run / "model" / "preprocessor_config.json"
     raw = json.loads(file.read_text())
     raw["size"][edge] += 784

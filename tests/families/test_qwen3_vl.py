@@ -1,4 +1,4 @@
-"""Qwen3-VL: boxes in thousandths of the image, patches of 16, layers of vision joined deeper."""
+"""Qwen3-VL: boxes in thousandths of the image, patches of 16, deepstack projectors."""
 
 import re
 

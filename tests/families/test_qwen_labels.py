@@ -1,4 +1,4 @@
-"""What the Qwen families train on, with the real tokenizer: the answer, its end, nothing else."""
+"""Labels of the Qwen families with the real tokenizer: the answer and its end only."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ MARKERS = {"<|object_ref_start|>": 151646, "<|object_ref_end|>": 151647,
            "<|box_start|>": 151648, "<|box_end|>": 151649, "<|quad_start|>": 151650,
            "<|quad_end|>": 151651, "<|vision_start|>": 151652, "<|vision_end|>": 151653,
            "<|vision_pad|>": 151654, "<|image_pad|>": 151655, "<|video_pad|>": 151656}  # fmt: skip
-"""What Qwen2-VL has behind the tokens of Qwen2, and their ids in its checkpoints."""
+"""The tokens that Qwen2-VL adds to those of Qwen2, and their ids in its checkpoints."""
 
 BOXES = {
     "qwen2_vl": "<|box_start|>(100,333),(400,833)<|box_end|>",

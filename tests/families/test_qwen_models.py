@@ -1,4 +1,4 @@
-"""The models of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: parts, positions, padding, which is which."""
+"""The models of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: modules, positions, padding, model types."""
 
 import itertools
 import re
@@ -115,7 +115,7 @@ def test_lora_goes_to_every_linear_layer_of_the_language_model_and_no_other(cls)
 
 @each_qwen
 def test_an_image_has_positions_in_rows_and_columns(cls, tmp_path):
-    """M-RoPE: text goes on behind the longer side of the image, whatever its patches."""
+    """M-RoPE: text positions continue after the longer side of the image."""
     family, model = qwen(cls), qwen_model(cls)
     inputs, _ = prompt_batch(family, examples(tmp_path, ((112, 56), "Where?", "")))
     (ids,) = inputs["input_ids"].tolist()

@@ -1,4 +1,4 @@
-"""The T5 family: labels that are not shifted, parts, and a tiny T5 that learns."""
+"""The T5 family: labels that are not shifted, modules, and training a tiny T5."""
 
 import json
 import random
@@ -214,7 +214,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, family):
     assert all(torch.equal(trained[k], v.cpu()) for k, v in trainer.model.state_dict().items())
 
 
-# What is refused, and parts
+# Errors and modules
 
 
 def test_a_decoder_alone_is_refused(tmp_path):

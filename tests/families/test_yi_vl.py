@@ -1,4 +1,4 @@
-"""Yi-VL: its projector, its words, and an image that stands at ``<unk>``."""
+"""Yi-VL: its projector, its prompt, and images at the token ``<unk>``."""
 
 import pytest
 import torch

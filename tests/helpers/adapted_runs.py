@@ -1,4 +1,4 @@
-"""Short runs with adapters on the tiny twin of any family."""
+"""Short runs with adapters on the tiny model of any family."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ UNTIED = ("llava", "yi_vl")  # twins whose head is not their embeddings
 
 @functools.cache
 def rows(name):
-    """Return eight rows for a family: rectangles, or sums where it sees no images."""
+    """Return eight rows for a family: rectangles, or sums for a text family."""
     folder = ROOT / "adapted"
     folder.mkdir(exist_ok=True)
     if name not in BLIND:
@@ -32,7 +32,7 @@ def rows(name):
 
 @functools.cache
 def twin(name):
-    """Return the folder of the tiny twin of a family, made once."""
+    """Return the folder of a family's tiny model, created once."""
     folder = ROOT / "twins" / name
     choose(name, FAMILIES, "family", "test").make_tiny(folder, seed=0)
     return str(folder)
@@ -73,13 +73,13 @@ def run_of(config):
 
 
 def a_batch(config, family):
-    """Return the rows as a model takes them."""
+    """Return the rows as model inputs."""
     examples = load_examples(config.task, config.data.train, config.output_dir, training=True)
     batch = TrainingCollator(family, config.task, family.vocabulary())(examples)
     return {key: value for key, value in batch.items() if key not in BATCH_KEYS}
 
 
 def logits(config, family, model):
-    """Return what a model says of the rows."""
+    """Return the logits of a model for the rows."""
     with torch.no_grad():
         return model(**a_batch(config, family)).logits

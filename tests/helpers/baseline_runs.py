@@ -46,7 +46,7 @@ def checkpoint(kind):
 
 
 def family_of(kind, baseline):
-    """Return a baseline in front of a family: tiny, or with a real tokenizer."""
+    """Return a family with a baseline: a tiny one, or one with a real tokenizer."""
     model = dataclasses.replace(TINY, baseline=baseline)
     if kind in FAMILIES:
         return with_baseline(FAMILIES[kind], baseline, "here").load(checkpoint(kind), model)

@@ -1,4 +1,4 @@
-"""Adapters in a run's life: resumed, refused, compared, on two ranks, and gone on from."""
+"""Adapters in a run: resuming, errors, comparisons, two ranks, and further training."""
 
 import json
 import shutil

@@ -52,7 +52,7 @@ for card in sorted(Path().glob("*/README.md")):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """Train every family a little, export it, and ask plain transformers for its logits."""
+    """Train every family for a few steps, export it, and compute logits with transformers alone."""
     folder = tmp_path_factory.mktemp("exported")
     logits = {}
     for name in FAMILIES:

@@ -1,4 +1,4 @@
-"""Adapters on every family's tiny twin: only the named parts change, and what was saved is read."""
+"""Adapters on every family's tiny model: only the configured modules change, also after loading."""
 
 import json
 import re
