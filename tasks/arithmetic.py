@@ -1,8 +1,8 @@
-"""Work out whole-number expressions, rendered in the manner of DeepMind's mathematics data set.
+"""Evaluate whole-number expressions in the style of DeepMind's mathematics data set.
 
-It is the ablation of "Regress, Don't Guess" (arXiv 2411.02083, table 2), which takes the modules
-``arithmetic__add_sub_multiple`` to train and to interpolate and ``..._longer`` to extrapolate; the
-task ``mathematics`` reads those files themselves.
+This corresponds to the ablation of "Regress, Don't Guess" (arXiv 2411.02083, table 2), which uses
+the module ``arithmetic__add_sub_multiple`` for training and interpolation and ``..._longer`` for
+extrapolation. The task ``mathematics`` reads the published files.
 
 Rows     {"id": text, "question": "What is 3 - (-2 + 4*5)?", "answer": "-15",
           "category": "interpolation" or "extrapolation"}
@@ -25,36 +25,36 @@ QUESTIONS = (
     "What is the value of {expression}?",
 )
 
-_TRIES = 10_000  # to draw an expression whose value is within the bound
+_TRIES = 10_000  # attempts to draw an expression whose value is within the bound
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic(Numbers):
-    """Sums, differences and products of whole numbers, longer ones to extrapolate."""
+    """Evaluate sums, differences and products of whole numbers; extrapolation uses longer ones."""
 
     categories: ClassVar[tuple[str, ...]] = ("interpolation", "extrapolation")
 
     operators: str = "+-*"
-    """Those that are drawn from."""
+    """The operators, as one text; each is equally likely."""
 
     terms: tuple[int, ...] = (2, 4)
-    """How many numbers an expression holds, from and to: what is trained, and interpolated."""
+    """Minimum and maximum count of numbers in an expression, in training and interpolation."""
 
     longer: tuple[int, ...] = (5, 6)
-    """How many the expressions of extrapolation hold, from and to."""
+    """Minimum and maximum count of numbers in an expression of extrapolation."""
 
     numbers: tuple[int, ...] = (-99, 99)
-    """What they are drawn from: the smallest and the largest."""
+    """The smallest and the largest number in an expression."""
 
     largest_answer: int = 9999
-    """Expressions with a value beyond this, or minus this, are drawn again; in both categories, so
-    that what extrapolation extrapolates is the length."""
+    """Largest absolute value of an answer; other expressions are drawn again. It holds for both
+    categories, so that extrapolation differs only in length."""
 
     questions: tuple[str, ...] = QUESTIONS
-    """How it is asked; ``{expression}`` stands for the expression."""
+    """Question templates; ``{expression}`` is replaced by the expression."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be drawn."""
+        """Validate the options."""
         super().__post_init__()
         if not self.operators or set(self.operators) - set("+-*"):
             raise ValueError(f"operators are some of + - *, not {self.operators!r}")
@@ -72,11 +72,11 @@ class Arithmetic(Numbers):
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """What a rendered row depends on, beside the count and the seed."""
+        """Everything that rendered rows depend on except count, seed and categories."""
         return {name: value for name, value in asdict(self).items() if name != "prompt"}
 
     def describe(self) -> str:
-        """Say in a sentence what is trained and what is tested."""
+        """Describe training and test questions in one sentence."""
         terms, longer = (
             f"{low} numbers" if low == high else f"{low} to {high} numbers"
             for low, high in (self.terms, self.longer)
@@ -88,7 +88,7 @@ class Arithmetic(Numbers):
         )
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Write rows, and return their file."""
+        """Render questions, and return the file of the rows."""
         draws = {
             "interpolation": partial(self._draw, self.terms),
             "extrapolation": partial(self._draw, self.longer),
@@ -96,7 +96,7 @@ class Arithmetic(Numbers):
         return render_questions(folder, count, seed, draws, categories)
 
     def _draw(self, bounds: tuple[int, ...], rng: random.Random) -> Drawn:
-        """Return a question and its answer."""
+        """Draw a question and its answer."""
         for _ in range(_TRIES):
             found = _expression(rng, rng.randint(*bounds), self.operators, self.numbers)
             if abs(found.value) <= self.largest_answer:
@@ -109,16 +109,18 @@ class Arithmetic(Numbers):
 
 
 class _Expression(NamedTuple):
+    """An expression and its value."""
+
     text: str
     value: int
     operator: str
-    """The last that is applied; empty for a number alone."""
+    """The operator that is applied last; empty for a single number."""
 
 
 def _expression(
     rng: random.Random, count: int, operators: str, numbers: tuple[int, ...]
 ) -> _Expression:
-    """Draw an expression of so many numbers, of any shape."""
+    """Draw an expression of ``count`` numbers with a random tree of operators."""
     if count == 1:
         number = rng.randint(*numbers)
         return _Expression(str(number), number, "")
@@ -133,7 +135,7 @@ def _expression(
             for side in (left, right)
         ]  # fmt: skip
         return _Expression("*".join(texts), left.value * right.value, operator)
-    behind = f"({right.text})" if right.operator in ("+", "-") else right.text
+    after = f"({right.text})" if right.operator in ("+", "-") else right.text
     before = f"({left.text})" if left.operator and rng.random() < 0.5 else left.text
     value = left.value + right.value if operator == "+" else left.value - right.value
-    return _Expression(f"{before} {operator} {behind}", value, operator)
+    return _Expression(f"{before} {operator} {after}", value, operator)

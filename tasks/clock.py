@@ -24,40 +24,30 @@ _TIME = re.compile(r"(?<![0-9:])([0-9]{1,2}):([0-9]{2})(?![0-9:])")
 
 @dataclass(frozen=True, kw_only=True)
 class Clock(BaseTask):
-    """Images of clocks in, times out."""
-
-    version: ClassVar[int] = 1  # raise it when a prompt, a parse or the renderer changes a score
+    """Read the time shown by an analogue clock."""
 
     report_sections: ClassVar[tuple[str, ...]] = ("clock",)
 
     prompt: str = "What time does the clock show? Answer as H:MM."
-    """What is asked with every image."""
+    """The question about every image."""
 
     label_noise_minutes: float = 0.0
-    """Standard deviation of Gaussian noise on the times that are trained on, never on those that
-    are tested: labels that people read off a dial are like that."""
+    """Standard deviation of Gaussian noise on training labels, which simulates errors of human
+    annotators. Test labels have no noise."""
 
     label_noise_seed: int = 0
-    """Of the noise. It depends on this and the row's id alone, not on the order of the rows."""
+    """Seed of the label noise. The noise of a row depends only on this seed and the row's id."""
 
     face: FaceStyle = field(default_factory=FaceStyle)
-    """How rendered clocks look."""
+    """Appearance of rendered clocks."""
 
     def __post_init__(self) -> None:
-        """Refuse a noise that is none."""
+        """Validate ``label_noise_minutes``."""
         if not 0 <= self.label_noise_minutes <= 360:
             raise ValueError(f"label_noise_minutes is 0 to 360, not {self.label_noise_minutes}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Turn rows into examples.
-
-        Args:
-            rows: File and line of each row, and its fields.
-            training: Whether these rows are trained on: only then are labels made noisy.
-
-        Raises:
-            ValueError: If a row has no image, or no time that a dial can show.
-        """
+        """Yield one example per row; labels get noise only if ``training``."""
         for where, row in rows:
             image = row.get("image") or row.get("file")
             if not isinstance(image, str) or not image:
@@ -73,14 +63,14 @@ class Clock(BaseTask):
             )
 
     def format(self, answer: ClockTime, frame: Frame | None = None) -> Written:
-        """Write ``ClockTime(7, 5)`` as ``7:05``, its two numbers marked."""
+        """Format ``ClockTime(7, 5)`` as ``7:05``, with hour and minute marked."""
         text = str(answer)
         colon = text.index(":")
         hour, minute = Mark(0, colon, "hour", 0), Mark(colon + 1, len(text), "minute", 0)
         return Written(text, (hour, minute))
 
     def parse(self, text: str, frame: Frame | None = None) -> ClockTime | Unreadable:
-        """Read the last time in a text; chatty models restate the question first."""
+        """Parse the last time in a text, because some models restate the question first."""
         times = _TIME.findall(text)
         if not text.strip():
             return Unreadable("empty answer")
@@ -94,15 +84,11 @@ class Clock(BaseTask):
         return ClockTime(hour, minute)
 
     def record(self, answer: ClockTime) -> str:
-        """Return a time as predictions.jsonl holds it: ``7:05``."""
+        """Return ``ClockTime(7, 5)`` as ``7:05``."""
         return str(answer)
 
     def recorded(self, value: Any) -> ClockTime:
-        """Read a time that ``record`` wrote.
-
-        Raises:
-            ValueError: If it is none.
-        """
+        """Return the time that ``record`` wrote."""
         answer = self.parse(value) if isinstance(value, str) else Unreadable("not a text")
         if isinstance(answer, Unreadable):
             raise ValueError(f"the target {value!r:.60} cannot be read: {answer.reason}")
@@ -110,27 +96,23 @@ class Clock(BaseTask):
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """What a rendered image depends on, beside the count and the seed."""
+        """Everything that rendered images depend on except count and seed."""
         return asdict(self.face)
 
     def describe(self) -> str:
-        """Say in a sentence what is special about the labels."""
+        """Describe the label noise in one sentence."""
         if not self.label_noise_minutes:
             return "Trained and tested on the labels as they are."
         noise = f"{self.label_noise_minutes:g}"
         return f"Trained on labels with Gaussian noise of {noise} minutes, tested on clean ones."
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Render clocks, and return the file of their rows."""
+        """Render clock faces, and return the file of their rows."""
         return render_faces(folder, count, seed, self.face)
 
 
 def read_time(row: Mapping[str, Any], where: str) -> ClockTime:
-    """Read the time of a row: ``time`` as "H:MM", or ``hour`` and ``minute``.
-
-    Raises:
-        ValueError: If there is none, or it is not on a 12-hour dial.
-    """
+    """Return the time of a row: ``time`` as "H:MM", or ``hour`` and ``minute``."""
     hour, minute, shown = row.get("hour"), row.get("minute"), row.get("time")
     if shown is not None:
         match = _WRITTEN.fullmatch(str(shown))
@@ -142,6 +124,6 @@ def read_time(row: Mapping[str, Any], where: str) -> ClockTime:
     else:
         shown = f"hour {hour}, minute {minute}"
     try:
-        return ClockTime(int(str(hour)), int(str(minute)))  # int(7.9) would be 7
+        return ClockTime(int(str(hour)), int(str(minute)))  # through str, because int(7.9) is 7
     except ValueError as error:
         raise ValueError(f"{where}: {shown!r} is not a time on a 12-hour dial: {error}.") from None

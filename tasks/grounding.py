@@ -1,13 +1,13 @@
-"""Find what a phrase speaks of: one box, or a list of boxes with labels.
+"""Locate the object that a phrase describes: one box, or a list of boxes with labels.
 
 Rows     {"id": text, "image": path, "phrase": text, "box": [x1, y1, x2, y2]}
-         boxes in pixels of the original, upright image; "box_xyxy" is the same, "box_xywh" is
-         [x, y, width, height]; "sentences": [text, ...] is a question each; "width" and "height"
-         of the image may be given
-         with answer: list, in place of the box "instances": [{"box": [...], "label": text}, ...],
-         empty where the phrase speaks of nothing; without a phrase all that is there is asked for
-Answer   the box, or the boxes with their labels, as the family writes them
-Score    mm_numeric.evaluation.metrics.boxes, or mm_numeric.evaluation.metrics.detection of a list
+         boxes in pixels of the original, upright image; "box_xyxy" means the same, "box_xywh" is
+         [x, y, width, height]; "sentences": [text, ...] gives one example per phrase; "width" and
+         "height" of the image are optional
+         with answer: list, "instances": [{"box": [...], "label": text}, ...] instead of the box,
+         empty if the phrase matches nothing; without a phrase every object is asked for
+Answer   the box, or the boxes with their labels, in the coordinate format of the family
+Score    mm_numeric.evaluation.metrics.boxes, or mm_numeric.evaluation.metrics.detection for a list
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,49 +31,40 @@ from mm_numeric.tasks.rendering.scenes import SceneStyle, render_scenes
 
 _BOXES = {"box": False, "box_xyxy": False, "box_xywh": True}
 _LABELLED = "mm_numeric.evaluation.metrics.detection:LABELLED_DETECTION"
-_EVERYTHING = "every object"  # what is asked for without a phrase
+_EVERYTHING = "every object"  # the phrase of rows without one
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grounding(BaseTask):
-    """Images and phrases in, boxes out."""
+    """Locate an object, or all objects, in an image."""
 
-    version: ClassVar[int] = 1  # raise it when a prompt, a parse or the renderer changes a score
-    reads_by: ClassVar[tuple[str, ...]] = ("answer",)  # fields that say how a text is read
+    reads_by: ClassVar[tuple[str, ...]] = ("answer",)
 
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
 
     prompt: str = "Locate: {phrase}"
-    """What is asked; ``{phrase}`` stands for the row's."""
+    """The question; ``{phrase}`` is replaced by the phrase of the row."""
 
     answer: str = "box"
-    """box: one box; list: each box with its label, in the order of the rows, or that there is
+    """``box``: one box. ``list``: all boxes with their labels, in the order of the row; possibly
     none."""
 
     outside: str = "refuse"
-    """refuse: a box that reaches more than a pixel out of its image is an error; clip: it is cut
-    at the edge, in the answer that is trained on."""
+    """Boxes that extend more than one pixel beyond the image: ``refuse`` raises an error, ``clip``
+    clips the box in the training text."""
 
     scene: SceneStyle = field(default_factory=SceneStyle)
-    """What rendered scenes hold."""
+    """Content of rendered scenes."""
 
     def __post_init__(self) -> None:
-        """Refuse a prompt without a phrase, and choices that there are not."""
+        """Validate ``prompt``, ``answer`` and ``outside``."""
         if "{phrase}" not in self.prompt:
             raise ValueError(f"prompt needs {{phrase}} where the phrase goes, not {self.prompt!r}")
         check_choice("answer", self.answer, ("box", "list"))
         check_choice("outside", self.outside, ("refuse", "clip"))
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Turn rows into examples.
-
-        Args:
-            rows: File and line of each row, and its fields.
-            training: Not looked at: the same rows are trained on and tested.
-
-        Raises:
-            ValueError: If a row has no image, no phrase or no box.
-        """
+        """Yield one example per phrase; ``training`` makes no difference."""
         for where, row in rows:
             image, size_px = read_image(row, where)
             phrases = _phrases(row, where, optional=self.answer == "list")
@@ -92,17 +83,17 @@ class Grounding(BaseTask):
 
     @property
     def scorer(self) -> str | None:
-        """Of a list, the labels have to be right, too; of a box, what judges any box."""
+        """Import path of the scorer that compares labels too, for a list; else None."""
         return _LABELLED if self.answer == "list" else None
 
     def format(self, answer: Box | Instances, frame: Frame | None = None) -> Written:
-        """Write a box, or the boxes that are not ignored.
+        """Format a box, or all boxes that are not ignored.
 
         Raises:
-            ValueError: If one reaches out of the image.
+            ValueError: If a box extends beyond the image and ``outside`` is ``refuse``.
         """
         if frame is None:
-            raise ValueError("a box needs the frame that it is written in")
+            raise ValueError("a box needs the frame of its image")
         items = (Instance(answer),) if isinstance(answer, Box) else answer.items
         written = [item for item in items if not item.ignore]
         if self.outside == "clip":
@@ -111,11 +102,7 @@ class Grounding(BaseTask):
         return frame.write(written)
 
     def parse(self, text: str, frame: Frame | None = None) -> Box | Instances | Unreadable:
-        """Read the first box of a text, or every one.
-
-        Raises:
-            ValueError: If there is no frame to read it in.
-        """
+        """Parse the first box of a text, or all boxes."""
         if frame is None:
             raise ValueError("a box needs the frame that it was written in")
         found = frame.read(text)
@@ -132,32 +119,29 @@ class Grounding(BaseTask):
         return box
 
     def record(self, answer: Box | Instances) -> Any:
-        """Return an answer as predictions.jsonl holds it, in pixels of the original image."""
+        """Return boxes in pixels of the original image."""
         if isinstance(answer, Box):
             return shape_row(answer)
         return [instance_row(item) for item in answer.items]
 
     def recorded(self, value: Any) -> Box | Instances:
-        """Read an answer that ``record`` wrote.
-
-        Raises:
-            ValueError: If it is none.
-        """
+        """Return the answer that ``record`` wrote."""
         if self.answer == "list":
             return read_instances({"instances": value}, "the target")
         return read_box(value.get("box") if isinstance(value, Mapping) else value, "the target")
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """What a rendered image depends on, beside the count and the seed."""
+        """Everything that rendered images depend on except count and seed."""
         return {**asdict(self.scene), "answer": self.answer}
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Render scenes, and return the file of their rows."""
+        """Render scenes of coloured shapes, and return the file of their rows."""
         return render_scenes(folder, count, seed, self.scene, lists=self.answer == "list")
 
 
 def _phrases(row: Mapping[str, Any], where: str, *, optional: bool) -> list[str]:
+    """Return the phrases of a row, all under one of three names."""
     found = row.get("phrase") or row.get("sentence") or row.get("sentences")
     if found is None and optional:
         return [_EVERYTHING]
@@ -172,10 +156,10 @@ def _phrases(row: Mapping[str, Any], where: str, *, optional: bool) -> list[str]
 
 
 def _box(row: Mapping[str, Any], where: str) -> Box:
-    """Read the box of a row; ``bbox`` alone would leave open what its numbers are."""
+    """Return the box of a row; ``bbox`` is rejected because its format is ambiguous."""
     given = [name for name in _BOXES if row.get(name) is not None]
     if len(given) > 1:
-        raise ValueError(f"{where}: {' and '.join(given)} both say where the box is; keep one.")
+        raise ValueError(f"{where}: {' and '.join(given)} both define the box; keep one.")
     if given:
         return read_box(row[given[0]], f"{where}, {given[0]}", xywh=_BOXES[given[0]])
     if row.get("bbox") is not None:

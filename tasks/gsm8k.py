@@ -1,13 +1,13 @@
-"""Solve grade-school problems in words: GSM8K.
+"""Solve grade-school word problems: GSM8K.
 
 Rows     {"id": text, "question": text, "answer": text}, from ``prepare gsm8k``: the answer is a
          solution that ends with ``#### 18``, or a number alone
-Answer   the solution and the number behind ``####``, or the number alone
+Answer   the solution, ``####`` and the number; or the number alone
 Score    mm_numeric.evaluation.metrics.gsm8k
 
-An answer is the number behind the last ``####``, else behind the last ``answer is``, else the text
-that is a number alone; where a text has several parts that begin with ``A:``, of the last. Commas
-of thousands and $ are left out, and 5.0 is 5.
+The parsed answer is the number after the last ``####``, else after the last ``answer is``, else a
+text that is only a number. In a text with several parts that begin with ``A:`` only the last part
+counts. Thousands separators and $ are removed, and 5.0 equals 5.
 
 Source: https://github.com/openai/grade-school-math, grade_school_math/dataset.py (extract_answer).
 """
@@ -22,7 +22,7 @@ from mm_numeric.geometry.frames import Frame
 from mm_numeric.tasks.numbers import Numbers, last_number
 
 END = "####"
-"""What stands before the number of a solution."""
+"""The marker before the final number of a solution."""
 
 _ANNOTATION = re.compile(r"<<[^>]*>>")
 _LAST_PART = re.compile(r".*(?<![A-Za-z])A:", re.DOTALL)
@@ -58,25 +58,25 @@ _PLAIN = str.maketrans(
 
 @dataclass(frozen=True)
 class Solution(Number):
-    """A number, and how one comes by it."""
+    """A number with the steps that lead to it."""
 
     steps: str = field(default="", compare=False)
-    """What stands before ``####``; empty where it is not known."""
+    """The text before ``####``; empty if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GSM8K(Numbers):
-    """Problems in, solutions with a number at their end out."""
+    """Write the solution of a problem, with the result as its last number."""
 
     solution: bool = True
-    """Whether the solution is trained on too; else the number alone."""
+    """Whether the training text contains the solution, or only the number."""
 
     annotations: bool = False
-    """Whether the data's own sums, such as ``<<48/2=24>>``, are left in solutions."""
+    """Whether to keep the calculator annotations of the data set, such as ``<<48/2=24>>``."""
 
     plain: bool = False
-    """Whether solutions are written in one line and with signs that T5's tokenizer has: ``×`` as
-    ``*``, ``½`` as ``1/2``. It reads every run of white space as one space."""
+    """Whether to write solutions in one line, with characters that T5's tokenizer has: ``×`` as
+    ``*``, ``½`` as ``1/2``. T5 also turns every run of white space into one space."""
 
     @property
     def scorer(self) -> str:
@@ -84,11 +84,7 @@ class GSM8K(Numbers):
         return "mm_numeric.evaluation.metrics.gsm8k:GSM8K"
 
     def read_answer(self, value: Any, where: str) -> Solution:
-        """Read the answer of a row.
-
-        Raises:
-            ValueError: If it has no number.
-        """
+        """Return the solution of a row."""
         found = self.parse(str(value)) if type(value) in (int, float, str) else None
         if not isinstance(found, Solution):
             raise ValueError(
@@ -98,7 +94,7 @@ class GSM8K(Numbers):
         return Solution(found.text, self._written(found.steps))
 
     def format(self, answer: Number, frame: Frame | None = None) -> Written:
-        """Write a solution with its last number marked, or the number alone."""
+        """Format a solution, or only its number; the final number is marked."""
         before = ""
         if self.solution and isinstance(answer, Solution) and answer.steps:
             before = f"{answer.steps}{' ' if self.plain else chr(10)}{END} "
@@ -106,7 +102,7 @@ class GSM8K(Numbers):
         return Written(text, (Mark(len(before), len(text)),))
 
     def parse(self, text: str, frame: Frame | None = None) -> Solution | Unreadable:
-        """Read the number that a solution ends with; the last number is the lenient reading."""
+        """Parse the final number of a solution; the lenient answer is the last number."""
         last = _LAST_PART.match(text)
         part = text[last.end() :] if last else text
         _, end, behind = part.rpartition(END)
@@ -129,11 +125,13 @@ class GSM8K(Numbers):
         )
 
     def _written(self, steps: str) -> str:
-        """Return a solution as it is trained on."""
+        """Return the steps of a solution as training text."""
         if not self.annotations:
             steps = _ANNOTATION.sub("", steps)
         if not self.plain:
             return steps
-        apart = unicodedata.normalize("NFKD", steps.translate(_PLAIN))  # ñ is n and its tilde
-        kept = "".join(c for c in apart if unicodedata.category(c) not in ("Mn", "Cf"))
+        decomposed = unicodedata.normalize(
+            "NFKD", steps.translate(_PLAIN)
+        )  # ñ becomes n and a tilde
+        kept = "".join(c for c in decomposed if unicodedata.category(c) not in ("Mn", "Cf"))
         return " ".join(kept.split())

@@ -1,8 +1,8 @@
-"""Answer the questions of DeepMind's mathematics data set that have a number for an answer.
+"""Answer those questions of DeepMind's mathematics data set whose answer is a number.
 
 Rows     {"id": text, "question": text, "answer": text, "category": "interpolation",
           "module": "arithmetic__mixed"}, from ``prepare mathematics``
-Answer   as the data have it: ``-12``, ``0.25``, ``2/7``
+Answer   as in the data set: ``-12``, ``0.25``, ``2/7``
 Score    mm_numeric.evaluation.metrics.numbers, by category and by module
 """
 
@@ -14,6 +14,6 @@ from mm_numeric.tasks.numbers import Numbers
 
 @dataclass(frozen=True, kw_only=True)
 class Mathematics(Numbers):
-    """Questions of DeepMind's generator in, numbers out."""
+    """Answer a question of DeepMind's generator with a number."""
 
     bucket_fields: ClassVar[tuple[str, ...]] = ("category", "module")

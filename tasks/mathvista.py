@@ -5,12 +5,12 @@ Rows     {"id": text, "image": path, "question": text, "answer": text,
           "answer_type": "text", "integer", "float" or "list",
           "choices": [text, ...] of multi_choice, "precision": 1 or 2 of a float,
           "unit": text, "metadata": {"task": text, "skills": [text, ...], ...}, "query": text}
-         the last three may be missing; without "query" it is written as the published ones are
+         the last three are optional; a missing "query" is composed like the published ones
 Answer   the letter of the choice, or the number or list
 Score    mm_numeric.evaluation.metrics.mathvista
 
-MathVista's own rows are for testing alone (CC BY-SA 4.0, "test use"): rows whose metadata.split is
-testmini or test are refused in training. Rows of your own have another split, or none.
+MathVista's rows are licensed for testing only (CC BY-SA 4.0, "test use"): training on rows whose
+metadata.split is testmini or test is an error. Your own rows have another split, or none.
 
 Source of the query: https://github.com/lupantech/MathVista, evaluation/build_query.py and
 data/query.json (without examples, captions or text from OCR).
@@ -19,7 +19,7 @@ data/query.json (without examples, captions or text from OCR).
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from mm_numeric.answers import Example, Mark, ShortAnswer, Text, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
@@ -39,34 +39,27 @@ _SHOWN = {1: "1.2, 1.3, 1.4", 2: "1.23, 1.34, 1.45"}
 
 @dataclass(frozen=True, kw_only=True)
 class MathVista(BaseTask):
-    """Images and questions in, short answers out."""
-
-    version: ClassVar[int] = 1  # raise it when a prompt or a parse changes a score
+    """Answer a question about an image in a few characters."""
 
     prompt: str = "{query}"
-    """What is asked; ``{query}`` stands for the published hint, question and choices."""
+    """The question; ``{query}`` is replaced by the published hint, question and choices."""
 
     def __post_init__(self) -> None:
-        """Refuse a prompt without the question."""
+        """Validate ``prompt``."""
         if "{query}" not in self.prompt:
             raise ValueError(f"prompt needs {{query}} where the question goes, not {self.prompt!r}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Turn rows into examples.
-
-        Args:
-            rows: File and line of each row, and its fields.
-            training: Whether these rows are trained on: MathVista's own may not be.
+        """Yield one example per row.
 
         Raises:
-            ValueError: If a row has no image, no question or no answer of its form, or is not to
-                be trained on.
+            ValueError: If a row is invalid, or ``training`` and it is licensed for testing only.
         """
         for where, row in rows:
             image, size_px = read_image(row, where)
             answer = read_short_answer(row, where)
             if training:
-                _refuse_training(row, answer, where)
+                _check_training_allowed(row, answer, where)
             query = row.get("query") or published_query(row, answer, where)
             yield Example(
                 id=read_id(row, ("id", "pid"), image),
@@ -78,18 +71,18 @@ class MathVista(BaseTask):
             )
 
     def format(self, answer: ShortAnswer | Text, frame: Frame | None = None) -> Written:
-        """Write the letter of the choice, or the number or list with its numbers marked."""
+        """Format the letter of the choice, or the number or list with its numbers marked."""
         if isinstance(answer, ShortAnswer) and answer.question_type == "multi_choice":
             return Written(chr(ord("A") + answer.choices.index(answer.text)), ())
         numerals = find_numerals(answer.text)
         return Written(answer.text, tuple(Mark(n.start, n.end) for n in numerals))
 
     def parse(self, text: str, frame: Frame | None = None) -> Text | Unreadable:
-        """Return the text: what its answer is, only the question can say (see the scorer)."""
+        """Return the whole text; the scorer extracts the answer, which requires the question."""
         return Text(text) if text.strip() else Unreadable("empty answer")
 
     def record(self, answer: ShortAnswer | Text) -> Any:
-        """Return an answer as predictions.jsonl holds it: a text, or a row's fields."""
+        """Return the text of a prediction, or the fields of a right answer."""
         if isinstance(answer, Text):
             return answer.text
         return {
@@ -102,11 +95,7 @@ class MathVista(BaseTask):
         }
 
     def recorded(self, value: Any) -> ShortAnswer:
-        """Read an answer that ``record`` wrote.
-
-        Raises:
-            ValueError: If it is none.
-        """
+        """Return the right answer that ``record`` wrote."""
         if not isinstance(value, Mapping):
             raise ValueError(
                 f"the target {value!r:.60} is no object with answer, question_type, answer_type"
@@ -118,11 +107,7 @@ class MathVista(BaseTask):
 
 
 def read_short_answer(row: Mapping[str, Any], where: str) -> ShortAnswer:
-    """Read the answer of a row and its form; its text is empty where there is none.
-
-    Raises:
-        ValueError: If the form is none of the four, or the answer is not of it.
-    """
+    """Return the answer of a row with its form; the text is empty if the row has no answer."""
     kind = row.get("question_type"), row.get("answer_type")
     if kind not in [("multi_choice", "text"), *(("free_form", name) for name in _NUMBERS)]:
         raise ValueError(
@@ -138,9 +123,9 @@ def read_short_answer(row: Mapping[str, Any], where: str) -> ShortAnswer:
     if question_type == "multi_choice" and not 1 < len(choices) <= 26:
         raise ValueError(f"{where}: {len(choices)} choices; multi_choice has 2 to 26.")
     if question_type == "multi_choice" and text and text not in choices:
-        raise ValueError(f"{where}: the answer {text!r:.40} is none of the choices.")
+        raise ValueError(f"{where}: the answer {text!r:.40} is not one of the choices.")
     if question_type == "free_form" and text and not _NUMBERS[answer_type].fullmatch(text):
-        raise ValueError(f"{where}: the answer {text!r:.40} is not written as {answer_type}.")
+        raise ValueError(f"{where}: the answer {text!r:.40} is not of type {answer_type}.")
     precision = row.get("precision")
     if answer_type == "float" and precision not in (1, 2):
         raise ValueError(f"{where}: precision {precision!r:.40} of a float; it is 1 or 2.")
@@ -155,15 +140,12 @@ def read_short_answer(row: Mapping[str, Any], where: str) -> ShortAnswer:
 
 
 def published_query(row: Mapping[str, Any], asked: ShortAnswer, where: str) -> str:
-    """Write hint, question and choices as data/query.json has them.
+    """Compose hint, question and choices as in MathVista's data/query.json.
 
     Args:
-        row: With ``question``, and ``unit`` if there is one.
+        row: A row with ``question`` and optionally ``unit``.
         asked: The form of its answer.
         where: File and line of the row.
-
-    Raises:
-        ValueError: If there is no question.
     """
     question = row.get("question")
     if not isinstance(question, str) or not question.strip():
@@ -178,6 +160,7 @@ def published_query(row: Mapping[str, Any], asked: ShortAnswer, where: str) -> s
 
 
 def _hint(asked: ShortAnswer) -> str:
+    """Return the part of the hint that depends on the form of the answer."""
     if asked.question_type == "multi_choice":
         return "and provide the correct option letter, e.g., A, B, C, D"
     if asked.answer_type == "integer":
@@ -194,20 +177,20 @@ def _hint(asked: ShortAnswer) -> str:
     )
 
 
-def _refuse_training(row: Mapping[str, Any], answer: ShortAnswer, where: str) -> None:
-    """Refuse a row that is MathVista's own, or has no answer."""
+def _check_training_allowed(row: Mapping[str, Any], answer: ShortAnswer, where: str) -> None:
+    """Check that a row is not from MathVista, and that it has an answer."""
     split = (row.get("metadata") or {}).get("split")
     if split in _TESTS:
         raise ValueError(
-            f"{where}: a row of MathVista's {split}, which its licence gives for testing alone; "
-            "train on rows of your own."
+            f"{where}: a row of MathVista's {split}, which is licensed for testing only; train "
+            "on rows of your own."
         )
     if not answer.text:
-        raise ValueError(f"{where}: no answer to train on; take the row out.")
+        raise ValueError(f"{where}: no answer to train on; remove the row.")
 
 
 def _labels(metadata: Any, where: str) -> dict[str, tuple[str, ...]]:
-    """Return what a row says it is about: texts, and lists of texts such as skills."""
+    """Return the metadata of a row that are texts or lists of texts, for tables by bucket."""
     if not isinstance(metadata, Mapping | None):
         raise ValueError(f"{where}: metadata {metadata!r:.40} is not an object.")
     labels = {}

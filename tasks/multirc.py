@@ -1,9 +1,9 @@
-"""Answer questions about a passage in words: MultiRC, the check that numeric losses do no harm.
+"""Answer questions about a passage in words (MultiRC), to check that numeric losses do no harm.
 
 Rows     {"id": text, "passage": text, "question": text,
           "answers": [{"text": text, "label": 0 or 1}, ...]}, from ``prepare multirc``
-Answer   text: the right answers with `` | `` between them, as the number token loss's code has it;
-         or, with ``answer: yes_no``, yes or no to each of the answers, as SuperGLUE asks
+Answer   text: the right answers, joined by `` | `` as in the code of the number token loss;
+         with ``answer: yes_no``, yes or no for each of the answers, as in SuperGLUE
 Score    mm_numeric.evaluation.metrics.text
 
 Source of the question and of `` | ``: https://github.com/tum-ai/number-token-loss,
@@ -21,40 +21,36 @@ from mm_numeric.numbers.numerals import find_numerals
 from mm_numeric.tasks.base import BaseTask, Rows, check_choice
 
 BETWEEN = " | "
-"""What stands between the right answers of a question."""
+"""Separator of the right answers of a question."""
 
 _YES_NO = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultiRC(BaseTask):
-    """Passages and questions in; words, or yes and no, out."""
+    """Answer a question about a passage with words, or with yes or no."""
 
-    version: ClassVar[int] = 1  # raise it when a prompt or a parse changes a score
-    reads_by: ClassVar[tuple[str, ...]] = ("answer",)  # fields that say how a text is read
+    reads_by: ClassVar[tuple[str, ...]] = ("answer",)
 
     prompt: str = "{passage}\n\nQuestion: {question}"
-    """What is asked; ``{passage}`` and ``{question}`` are the row's."""
+    """The question; ``{passage}`` and ``{question}`` are replaced by those of the row."""
 
     answer: str = "text"
-    """text: the right answers of a question; yes_no: whether an answer of it is right, each."""
+    """``text``: one example per question. ``yes_no``: one example per proposed answer."""
 
     def __post_init__(self) -> None:
-        """Refuse a prompt that does not ask, and an answer that there is not."""
+        """Validate ``answer`` and ``prompt``."""
         check_choice("answer", self.answer, ("text", "yes_no"))
         for name in ("{passage}", "{question}"):
             if name not in self.prompt:
                 raise ValueError(f"prompt needs {name} in it, not {self.prompt!r:.60}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Turn rows into examples; a question without a right answer gives none with ``text``.
+        """Yield examples; with ``answer: text`` questions without a right answer are skipped.
 
         Args:
-            rows: File and line of each row, and its fields.
-            training: Rows that do not say what is right are for prediction alone.
-
-        Raises:
-            ValueError: If a row lacks something.
+            rows: Position and fields of each row.
+            training: Whether labels are required; without them rows are for prediction only.
         """
         for where, row in rows:
             texts = [row.get(name) for name in ("passage", "question")]
@@ -71,7 +67,7 @@ class MultiRC(BaseTask):
     def _asked(
         self, identity: str, asked: str, answers: list[tuple[str, bool | None]]
     ) -> Iterator[tuple[str, str, Text | Choice | None]]:
-        """Yield id, prompt and answer of each example of a question."""
+        """Yield id, prompt and answer of each example of a row."""
         if self.answer == "text":
             right = [text for text, label in answers if label and text.strip()]
             if right:
@@ -85,33 +81,29 @@ class MultiRC(BaseTask):
             yield f"{identity}.{i}", prompt, choice
 
     def format(self, answer: Text | Choice, frame: Frame | None = None) -> Written:
-        """Write the answers with their numbers marked; or yes or no."""
+        """Format the answers with their numbers marked, or yes or no."""
         if isinstance(answer, Choice):
             return Written(answer.chosen, ())
         numerals = find_numerals(answer.text)
         return Written(answer.text, tuple(Mark(n.start, n.end) for n in numerals))
 
     def parse(self, text: str, frame: Frame | None = None) -> Text | Choice | Unreadable:
-        """Return the text, or the yes or no that it begins with."""
+        """Return the whole text, or the yes or no at its beginning."""
         if not text.strip():
             return Unreadable("empty answer")
         if self.answer == "text":
             return Text(text.strip())
-        said = _YES_NO.match(text)
-        return Choice(said[1].lower()) if said else Unreadable("neither yes nor no")
+        found = _YES_NO.match(text)
+        return Choice(found[1].lower()) if found else Unreadable("neither yes nor no")
 
     def record(self, answer: Text | Choice) -> Any:
-        """Return an answer as predictions.jsonl holds it."""
+        """Return the text, or the choice with its question."""
         if isinstance(answer, Text):
             return answer.text
         return {"chosen": answer.chosen, "question": answer.question}
 
     def recorded(self, value: Any) -> Text | Choice:
-        """Read an answer that ``record`` wrote.
-
-        Raises:
-            ValueError: If it is none.
-        """
+        """Return the answer that ``record`` wrote."""
         if self.answer == "text":
             if not isinstance(value, str) or not value:
                 raise ValueError(f"the target {value!r:.60} is not a text")
@@ -124,11 +116,7 @@ class MultiRC(BaseTask):
 
 
 def read_answers(value: Any, where: str) -> list[tuple[str, bool | None]]:
-    """Read the answers of a question, and whether each is right; None where the row leaves it open.
-
-    Raises:
-        ValueError: If there are none, or one is no text or has another label than 0 and 1.
-    """
+    """Return the proposed answers of a question with their labels; None for a missing label."""
     if not isinstance(value, list) or not value:
         raise ValueError(f'{where}: no "answers" (a list).')
     found: list[tuple[str, bool | None]] = []
@@ -145,5 +133,5 @@ def read_answers(value: Any, where: str) -> list[tuple[str, bool | None]]:
 
 
 def _filled(prompt: str, **texts: Any) -> str:
-    """Put texts where their names stand; braces within them stay as they are."""
+    """Replace ``{name}`` in a prompt; unlike ``str.format`` this ignores all other braces."""
     return re.sub(r"\{(\w+)\}", lambda m: str(texts.get(m[1], m[0])), prompt)

@@ -1,8 +1,8 @@
-"""Answer questions with a number. The tasks of numbers in text are of this kind.
+"""Answer a question with a number; base class of the tasks for numbers in text.
 
-Rows     {"id": text, "question": text, "answer": number or text}, and for tables by bucket
-         "category", such as interpolation; "image" where an image goes with the question
-Answer   the number as the row has it: ``-12``, ``3.50``, ``2/7``
+Rows     {"id": text, "question": text, "answer": number or text}; optionally "category" (such as
+         interpolation) for tables by bucket, and "image"
+Answer   the number as written in the row: ``-12``, ``3.50``, ``2/7``
 Score    mm_numeric.evaluation.metrics.numbers
 """
 
@@ -33,33 +33,23 @@ Drawn = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers(BaseTask):
-    """Questions in, numbers out."""
-
-    version: ClassVar[int] = 1  # raise it when a prompt, a parse or what is rendered changes
+    """Answer a question with a number."""
 
     report_sections: ClassVar[tuple[str, ...]] = ("numbers",)
 
     bucket_fields: ClassVar[tuple[str, ...]] = ("category",)
-    """The fields of a row that tables by bucket are made of."""
+    """Fields of a row that become buckets of its example."""
 
     prompt: str = "{question}"
-    """What is asked; ``{question}`` is that of the row."""
+    """The question; ``{question}`` is replaced by that of the row."""
 
     def __post_init__(self) -> None:
-        """Refuse a prompt that does not ask."""
+        """Validate ``prompt``."""
         if "{question}" not in self.prompt:
             raise ValueError(f"prompt needs {{question}} in it, not {self.prompt!r:.60}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Turn rows into examples.
-
-        Args:
-            rows: File and line of each row, and its fields.
-            training: Not looked at: the same rows are trained on and tested.
-
-        Raises:
-            ValueError: If a row has no question, or no number for an answer.
-        """
+        """Yield one example per row; ``training`` makes no difference."""
         for where, row in rows:
             question, image = row.get("question"), row.get("image")
             if not isinstance(question, str) or not question.strip():
@@ -80,11 +70,7 @@ class Numbers(BaseTask):
             )
 
     def read_answer(self, value: Any, where: str) -> Number:
-        """Read the answer of a row.
-
-        Raises:
-            ValueError: If it is no number.
-        """
+        """Return the answer of a row; subclasses override it to check more."""
         if type(value) not in (int, float, str):
             raise ValueError(f'{where}: no answer; each row needs "answer" (a number).')
         try:
@@ -93,32 +79,28 @@ class Numbers(BaseTask):
             raise ValueError(f"{where}: the answer {error}.") from None
 
     def format(self, answer: Number, frame: Frame | None = None) -> Written:
-        """Write a number as it was written, its numerals marked."""
+        """Return a number as it was written, with its numerals marked."""
         numerals = find_numerals(answer.text)
         return Written(answer.text, tuple(Mark(n.start, n.end) for n in numerals))
 
     def parse(self, text: str, frame: Frame | None = None) -> Number | Unreadable:
-        """Read the last number in a text; chatty models restate the question first."""
+        """Parse the last number in a text, because some models restate the question first."""
         return last_number(text)
 
     def record(self, answer: Number) -> str:
-        """Return a number as predictions.jsonl holds it: as it was written."""
+        """Return a number as it was written."""
         return answer.text
 
     def recorded(self, value: Any) -> Number:
-        """Read a number that ``record`` wrote.
-
-        Raises:
-            ValueError: If it is none.
-        """
+        """Return the number that ``record`` wrote."""
         return self.read_answer(value, "the target")
 
 
 def last_number(text: str) -> Number | Unreadable:
-    """Read the last number in a text.
+    """Return the last number in a text.
 
-    A comma in front of each three digits is part of the number, as is an exponent; a minus behind a
-    digit is none (``3-5`` ends with 5), and a number may begin with its point behind a space.
+    Thousands separators and an exponent are part of a number. A minus sign after a digit is not
+    (the last number of ``3-5`` is 5), and a number may begin with its decimal point (`` .5``).
     """
     found = _NUMBER.findall(text.replace("\N{MINUS SIGN}", "-"))
     if not found:
@@ -138,22 +120,20 @@ def render_questions(
     draws: Mapping[str, Callable[[random.Random], Drawn]],
     categories: Sequence[str],
 ) -> Path:
-    """Write questions and answers into a folder, as many of each category.
-
-    The same seed gives the same rows, whatever is rendered besides.
+    """Write random questions and answers into ``rows.jsonl`` in a folder.
 
     Args:
-        folder: Where ``rows.jsonl`` is written.
-        count: How many rows.
-        seed: Of them all.
-        draws: What draws a row, for each category there is.
-        categories: Those that are drawn, in turn; the first of ``draws`` when there are none.
+        folder: The folder.
+        count: Number of rows.
+        seed: A row depends only on this seed, its category and its index.
+        draws: For each category, a function that draws a question and its answer.
+        categories: The categories of the rows, in turn; when empty, the first of ``draws``.
 
     Returns:
         The file of the rows.
 
     Raises:
-        ValueError: If there is no such category.
+        ValueError: If a category is unknown.
     """
     for category in categories:
         if category not in draws:

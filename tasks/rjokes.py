@@ -1,4 +1,4 @@
-"""Say how funny a joke is: the log of its votes on Reddit, 0 to 11 (rJokes, LREC 2020).
+"""Rate how funny a joke is: the logarithm of its votes on Reddit, 0 to 11 (rJokes, LREC 2020).
 
 Rows     {"id": text, "question": the joke, "answer": 0 to 11}, from ``prepare rjokes``
 Answer   a whole number
@@ -16,14 +16,10 @@ HIGHEST = 11
 
 @dataclass(frozen=True, kw_only=True)
 class RJokes(Numbers):
-    """Jokes in, whole numbers from 0 to 11 out."""
+    """Rate a joke with a whole number from 0 to 11."""
 
     def read_answer(self, value: Any, where: str) -> Number:
-        """Read the score of a joke.
-
-        Raises:
-            ValueError: If it is no whole number from 0 to 11.
-        """
+        """Return the score of a row."""
         answer = super().read_answer(value, where)
         if answer.exact.denominator != 1 or not 0 <= answer.exact <= HIGHEST:
             raise ValueError(f"{where}: the score is a whole number, 0 to {HIGHEST}, not {value}.")

@@ -1,11 +1,11 @@
-"""Find every word of an image: quadrilaterals, polygons or boxes.
+"""Detect every word in an image: quadrilaterals, polygons or boxes.
 
 Rows     {"id": text, "image": path, "instances": [{"polygon": [x1, y1, x2, y2, ...],
-         "ignore": true or false}, ...]}; or "box": [x1, y1, x2, y2] in place of a polygon;
-         in pixels of the original, upright image; "width" and "height" of it may be given
-Answer   the shapes that are not ignored, in a declared order, as the family writes them
-Score    mm_numeric.evaluation.metrics.detection, with the truth in the order of the rows, as the
-         ICDAR 2015 protocol goes by
+         "ignore": true or false}, ...]}; or "box": [x1, y1, x2, y2] instead of a polygon;
+         in pixels of the original, upright image; "width" and "height" are optional
+Answer   the shapes that are not ignored, in ``order``, in the coordinate format of the family
+Score    mm_numeric.evaluation.metrics.detection; its ICDAR 2015 matching depends on the order of
+         the ground truth, which stays that of the rows
 """
 
 import random
@@ -30,50 +30,40 @@ from mm_numeric.tasks.rendering.word_pages import PageStyle, render_pages
 
 @dataclass(frozen=True, kw_only=True)
 class TextDetection(BaseTask):
-    """Images in, the shapes of their words out."""
-
-    version: ClassVar[int] = 1  # raise it when a prompt, an order or a parse changes a score
+    """Detect the words in an image."""
 
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
 
     prompt: str = "Locate every word."
-    """What is asked with every image."""
+    """The question about every image."""
 
     shape: str = "polygon"
-    """polygon: as the rows have them; box: the upright box around each."""
+    """``polygon``: the shapes of the rows. ``box``: the upright bounding box of each shape."""
 
     order: str = "raster"
-    """Of the answer: raster, by the topmost point, then the leftmost; area, the largest first;
-    random, another for each image and the same each time; rows, as the rows have them. The truth
-    that is scored against keeps the order of the rows."""
+    """Order of the shapes in the training text. ``raster``: by topmost, then leftmost point.
+    ``area``: largest first. ``random``: shuffled, but always the same for an image. ``rows``: the
+    order of the rows, which the ground truth for scoring always has."""
 
     outside: str = "refuse"
-    """refuse: a shape that reaches more than a pixel out of its image is an error; clip: its
-    points are moved to the edge, in the answer that is trained on."""
+    """Shapes that extend more than one pixel beyond the image: ``refuse`` raises an error, ``clip``
+    moves their points to the edge in the training text."""
 
     page: PageStyle = field(default_factory=PageStyle)
-    """What rendered pages hold."""
+    """Content of rendered pages."""
 
     def __post_init__(self) -> None:
-        """Refuse choices that there are not."""
+        """Validate ``shape``, ``order`` and ``outside``."""
         check_choice("shape", self.shape, ("polygon", "box"))
         check_choice("order", self.order, ("raster", "area", "random", "rows"))
         check_choice("outside", self.outside, ("refuse", "clip"))
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Turn rows into examples.
-
-        Args:
-            rows: File and line of each row, and its fields.
-            training: Not looked at: the same rows are trained on and tested.
-
-        Raises:
-            ValueError: If a row has no image, or an instance has no shape.
-        """
+        """Yield one example per row; ``training`` makes no difference."""
         for where, row in rows:
             image, size_px = read_image(row, where)
             identity = read_id(row, ("id",), image)
-            # What is written on a word is not asked for: a label would be trained as an answer.
+            # Without labels, because frame.write would add the transcriptions to the answer.
             items = [replace(item, label="") for item in read_instances(row, where).items]
             if self.shape == "box":
                 items = [replace(item, shape=around(item.shape)) for item in items]
@@ -87,13 +77,13 @@ class TextDetection(BaseTask):
             )
 
     def format(self, answer: Instances, frame: Frame | None = None) -> Written:
-        """Write the shapes that are not ignored.
+        """Format the shapes that are not ignored.
 
         Raises:
-            ValueError: If one reaches out of the image.
+            ValueError: If a shape extends beyond the image and ``outside`` is ``refuse``.
         """
         if frame is None:
-            raise ValueError("shapes need the frame that they are written in")
+            raise ValueError("shapes need the frame of their image")
         items = [item for item in answer.items if not item.ignore]
         if self.order == "random":
             random.Random(repr(items)).shuffle(items)
@@ -105,45 +95,37 @@ class TextDetection(BaseTask):
         return frame.write(items)
 
     def parse(self, text: str, frame: Frame | None = None) -> Instances | Unreadable:
-        """Read every shape of a text.
-
-        Raises:
-            ValueError: If there is no frame to read them in.
-        """
+        """Parse all shapes of a text."""
         if frame is None:
             raise ValueError("shapes need the frame that they were written in")
         return frame.read(text)
 
     def record(self, answer: Instances) -> list[dict[str, Any]]:
-        """Return shapes as predictions.jsonl holds them, in pixels of the original image."""
+        """Return shapes in pixels of the original image."""
         return [instance_row(item) for item in answer.items]
 
     def recorded(self, value: Any) -> Instances:
-        """Read shapes that ``record`` wrote.
-
-        Raises:
-            ValueError: If they are none.
-        """
+        """Return the shapes that ``record`` wrote."""
         return read_instances({"instances": value}, "the target")
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """What a rendered image depends on, beside the count and the seed."""
+        """Everything that rendered images depend on except count and seed."""
         return asdict(self.page)
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Render pages, and return the file of their rows."""
+        """Render pages of words, and return the file of their rows."""
         return render_pages(folder, count, seed, self.page)
 
 
 def _raster(item: Instance) -> tuple[float, float]:
-    """Return what reading order sorts by: the topmost point, then the leftmost."""
+    """Return the sort key of ``raster``: topmost, then leftmost coordinate."""
     xs, ys = zip(*item.shape.points, strict=True)
     return min(ys), min(xs)
 
 
 def _area(item: Instance) -> float:
-    """Return what sorts the largest first: minus the area, by the shoelace formula."""
+    """Return the sort key of ``area``: the negative area, by the shoelace formula."""
     points = item.shape.points
     if isinstance(item.shape, Box):
         (x1, y1), (x2, y2) = points

@@ -1,6 +1,6 @@
-"""Draw clock faces with a seed, so that the clock task runs without any data.
+"""Render images of clock faces, so that the clock task needs no data set.
 
-The same style, count and seed give the same images, whatever is rendered besides.
+An image depends only on the style, the seed and its index.
 """
 
 import json
@@ -15,26 +15,26 @@ from tqdm import tqdm
 
 from mm_numeric.answers import ClockTime
 
-_OVERSAMPLING = 4  # drawn this much larger, then averaged down: PIL's lines have no smooth edges
+_OVERSAMPLING = 4  # draw larger and average down, because Pillow's lines are not antialiased
 
 Colour = tuple[int, int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FaceStyle:
-    """How clocks look; everything else about them is drawn at random."""
+    """Appearance of rendered clocks; everything else is random."""
 
     size_px: int = 56
     """Width and height of the image."""
 
     rotation_degrees: float = 4.0
-    """Dials are tilted by up to so much, either way; 6 degrees are a minute of the long hand."""
+    """Maximum tilt of a dial in both directions; 6 degrees correspond to one minute."""
 
     noise: float = 0.03
-    """Standard deviation of pixel noise, as a share of the full range."""
+    """Standard deviation of pixel noise, as a fraction of the full range."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be drawn."""
+        """Validate the style."""
         if self.size_px < 16 or not 0 <= self.noise <= 1 or self.rotation_degrees < 0:
             raise ValueError(
                 "size_px must be at least 16, noise 0 to 1 and rotation_degrees at least 0, not "
@@ -62,7 +62,7 @@ def render_faces(folder: Path, count: int, seed: int, style: FaceStyle) -> Path:
 
 
 def render_face(time: ClockTime, rng: random.Random, style: FaceStyle) -> Image.Image:
-    """Draw one clock; everything but the time comes from ``rng``."""
+    """Draw a clock that shows ``time``; its appearance is drawn from ``rng``."""
     size = style.size_px * _OVERSAMPLING
     light, ink = _colour(rng, 195, 255), _colour(rng, 0, 80)
     dial, marks = (ink, light) if rng.random() < 0.3 else (light, ink)
@@ -94,6 +94,7 @@ def render_face(time: ClockTime, rng: random.Random, style: FaceStyle) -> Image.
 
 
 def _colour(rng: random.Random, darkest: int, lightest: int) -> Colour:
+    """Draw a colour with three independent channels."""
     return (
         rng.randint(darkest, lightest),
         rng.randint(darkest, lightest),
@@ -103,7 +104,7 @@ def _colour(rng: random.Random, darkest: int, lightest: int) -> Colour:
 
 @dataclass(frozen=True)
 class _Face:
-    """A dial to draw on. Angles are clockwise from twelve, lengths in radii."""
+    """A dial. Angles are radians clockwise from twelve, lengths are multiples of the radius."""
 
     draw: ImageDraw.ImageDraw
     radius: float
@@ -112,37 +113,37 @@ class _Face:
     tilt: float
 
     def at(self, angle: float, distance: float) -> tuple[float, float]:
-        """Return the pixel at an angle and a distance from the middle."""
+        """Return the pixel at an angle and a distance from the centre."""
         angle, length = angle + self.tilt, distance * self.radius
         return self.x + length * math.sin(angle), self.y - length * math.cos(angle)
 
     def disc(
         self, radius: float, colour: Colour, rim: float = 0.0, rim_colour: Colour | None = None
     ) -> None:
-        """Fill a disc around the middle."""
+        """Draw a filled disc around the centre."""
         r = radius * self.radius
         box = (self.x - r, self.y - r, self.x + r, self.y + r)
         width = round(rim * self.radius)
         self.draw.ellipse(box, fill=colour, outline=rim_colour, width=width)
 
     def ticks(self, count: int, colour: Colour) -> None:
-        """Draw tick marks, every fifth of 60 longer."""
+        """Draw tick marks; of 60 marks every fifth is longer."""
         for i in range(count):
             angle, hour = 2 * math.pi * i / count, count < 60 or i % 5 == 0
             start, width = (0.82, 0.03) if hour else (0.88, 0.015)
             self._line(angle, start, 0.92, width, colour)
 
     def numerals(self, numerals: tuple[int, ...], colour: Colour, height: float) -> None:
-        """Write hours where they belong."""
+        """Write the hours around the dial."""
         if not numerals:
             return
         font = ImageFont.load_default(size=height * self.radius)
         for n in numerals:
-            at = self.at(2 * math.pi * n / 12, 0.72)
-            self.draw.text(at, str(n), fill=colour, font=font, anchor="mm")
+            position = self.at(2 * math.pi * n / 12, 0.72)
+            self.draw.text(position, str(n), fill=colour, font=font, anchor="mm")
 
     def hand(self, angle: float, length: float, width: float, colour: Colour) -> None:
-        """Draw a hand, with a short tail."""
+        """Draw a hand with a short tail."""
         self._line(angle, -0.11, length, width, colour)
 
     def _line(self, angle: float, start: float, end: float, width: float, colour: Colour) -> None:

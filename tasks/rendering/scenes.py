@@ -1,7 +1,7 @@
-"""Draw scenes of coloured shapes with a seed, and phrases that speak of one of them.
+"""Render scenes of coloured shapes, with a phrase that identifies one shape.
 
-A phrase names what it takes to tell its shape from the others: its colour and kind, its size, or
-its place. Each kind of phrase is drawn alike, so that no two of the three would do.
+A phrase identifies its shape by colour and kind, by size, or by position. The three kinds of phrase
+are equally likely if a scene allows all of them, so that a model has to learn each.
 """
 
 import json
@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 from tqdm import tqdm
 
-_OVERSAMPLING = 4
+_OVERSAMPLING = 4  # draw larger and average down, because Pillow does not antialias
 _COLOURS = {
     "red": (214, 40, 40),
     "green": (42, 157, 70),
@@ -29,19 +29,21 @@ _SIDES = {"left": (0, min), "right": (0, max), "top": (1, min), "bottom": (1, ma
 
 @dataclass(frozen=True, kw_only=True)
 class SceneStyle:
-    """What rendered scenes hold."""
+    """Content of rendered scenes."""
 
     width_px: int = 112
     height_px: int = 112
     least: int = 2
-    """Shapes in a scene, at least."""
+    """Minimum number of shapes in a scene."""
 
     most: int = 4
+    """Maximum number of shapes in a scene."""
+
     noise: float = 0.02
-    """Standard deviation of pixel noise, as a share of the full range."""
+    """Standard deviation of pixel noise, as a fraction of the full range."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be drawn."""
+        """Validate the style."""
         if min(self.width_px, self.height_px) < 48 or not 0 <= self.noise <= 1:
             raise ValueError(
                 "width_px and height_px are at least 48 and noise 0 to 1, not "
@@ -53,12 +55,13 @@ class SceneStyle:
 
 @dataclass(frozen=True)
 class _Shape:
-    """One shape of a scene, in pixels."""
+    """One shape of a scene."""
 
     kind: str
     colour: str
     large: bool
     box: tuple[int, int, int, int]
+    """x1, y1, x2, y2 in pixels."""
 
     @property
     def middle(self) -> tuple[float, float]:
@@ -73,11 +76,11 @@ def render_scenes(folder: Path, count: int, seed: int, style: SceneStyle, *, lis
     """Render scenes into a folder.
 
     Args:
-        folder: Where to.
-        count: How many.
-        seed: The same one gives the same images, whatever is rendered besides.
-        style: What they hold.
-        lists: Whether a row asks for every shape of a colour, none included, and not for one shape.
+        folder: The folder.
+        count: Number of scenes.
+        seed: A scene depends only on this seed, its index and the style.
+        style: Content of the scenes.
+        lists: Whether a row asks for all shapes of a colour (possibly none), or for one shape.
 
     Returns:
         The file of rows: ``folder/rows.jsonl``.
@@ -88,7 +91,7 @@ def render_scenes(folder: Path, count: int, seed: int, style: SceneStyle, *, lis
         rng = random.Random(f"{seed}:{i}")
         shapes = _placed(rng, style)
         name = f"images/{i:06d}.png"
-        _drawn(shapes, rng, style).save(folder / name)
+        _draw(shapes, rng, style).save(folder / name)
         row = {"id": f"{seed}-{i:06d}", "image": name}
         size = {"width": style.width_px, "height": style.height_px}
         lines.append(
@@ -100,25 +103,24 @@ def render_scenes(folder: Path, count: int, seed: int, style: SceneStyle, *, lis
 
 
 def _one(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
-    """Ask for one shape."""
-    ways = {"name": _by_name(shapes), "size": _by_size(shapes), "place": _by_place(shapes)}
-    found = [phrases for phrases in ways.values() if phrases]
+    """Return phrase and box of one shape."""
+    found = list(filter(None, (_by_name(shapes), _by_size(shapes), _by_position(shapes))))
     phrase, shape = rng.choice(rng.choice(found))
     return {"phrase": phrase, "box": list(shape.box)}
 
 
 def _list(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
-    """Ask for every shape of a colour; one time in five there is none."""
-    there = {shape.colour for shape in shapes}
-    absent = [colour for colour in _COLOURS if colour not in there]
-    colour = rng.choice(absent) if rng.random() < 0.2 else rng.choice(sorted(there))
+    """Return phrase and instances of all shapes of a colour; 1 row in 5 has no instances."""
+    present = {shape.colour for shape in shapes}
+    absent = [colour for colour in _COLOURS if colour not in present]
+    colour = rng.choice(absent) if rng.random() < 0.2 else rng.choice(sorted(present))
     named = [shape for shape in shapes if shape.colour == colour]
     instances = [{"box": list(shape.box), "label": shape.name} for shape in named]
     return {"phrase": f"{colour} shapes", "instances": instances}
 
 
 def _by_name(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
-    """Return the shapes that colour and kind tell from the others."""
+    """Return the shapes with a unique combination of colour and kind, with their phrases."""
     names = [shape.name for shape in shapes]
     return [(f"the {s.name}", s) for s in shapes if names.count(s.name) == 1]
 
@@ -133,22 +135,24 @@ def _by_size(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
     return found
 
 
-def _by_place(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
-    """Return the shape of each kind, of those there are several of, at each side."""
+def _by_position(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
+    """Return the outermost shape of each kind at each side, if there are several of the kind."""
     found = []
     for kind in _KINDS:
         same = [s for s in shapes if s.kind == kind]
         for side, (axis, pick) in _SIDES.items():
-            places = sorted(s.middle[axis] for s in same)
-            gap = 0.0 if len(places) < 2 else min(places[1] - places[0], places[-1] - places[-2])
-            if gap >= 6:  # as far apart as one can see
+            middles = sorted(s.middle[axis] for s in same)
+            gap = 0.0
+            if len(middles) > 1:
+                gap = min(middles[1] - middles[0], middles[-1] - middles[-2])
+            if gap >= 6:  # pixels: a smaller difference is hard to see
                 shape = pick(same, key=lambda s: s.middle[axis])
                 found.append((f"the {kind} at the {side}", shape))
     return found
 
 
 def _placed(rng: random.Random, style: SceneStyle) -> list[_Shape]:
-    """Place shapes that do not touch; two of them often share colour and kind."""
+    """Draw shapes that do not touch; neighbours often share colour and kind."""
     short = min(style.width_px, style.height_px)
     shapes: list[_Shape] = []
     while len(shapes) < 2:
@@ -166,12 +170,13 @@ def _placed(rng: random.Random, style: SceneStyle) -> list[_Shape]:
             shape = _Shape(kind, colour, large, (x, y, x + side, y + side))
             if all(_apart(shape, other) for other in shapes):
                 shapes.append(shape)
-        if not (_by_name(shapes) or _by_size(shapes) or _by_place(shapes)):
-            shapes = []  # nothing tells them apart
+        if not (_by_name(shapes) or _by_size(shapes) or _by_position(shapes)):
+            shapes = []  # no phrase would be unambiguous
     return shapes
 
 
 def _apart(a: _Shape, b: _Shape, gap: int = 2) -> bool:
+    """Return True if two boxes are at least ``gap`` pixels apart."""
     return (
         a.box[2] + gap <= b.box[0]
         or b.box[2] + gap <= a.box[0]
@@ -180,11 +185,11 @@ def _apart(a: _Shape, b: _Shape, gap: int = 2) -> bool:
     )
 
 
-def _drawn(shapes: Sequence[_Shape], rng: random.Random, style: SceneStyle) -> Image.Image:
-    """Draw shapes on a dark ground; each fills its box to the edges."""
+def _draw(shapes: Sequence[_Shape], rng: random.Random, style: SceneStyle) -> Image.Image:
+    """Draw shapes on a dark background; each touches all edges of its box."""
     size = style.width_px, style.height_px
-    ground = tuple(rng.randint(10, 70) for _ in range(3))
-    image = Image.new("RGB", (size[0] * _OVERSAMPLING, size[1] * _OVERSAMPLING), ground)
+    background = tuple(rng.randint(10, 70) for _ in range(3))
+    image = Image.new("RGB", (size[0] * _OVERSAMPLING, size[1] * _OVERSAMPLING), background)
     draw = ImageDraw.Draw(image)
     for shape in shapes:
         x1, y1, x2, y2 = (edge * _OVERSAMPLING for edge in shape.box)

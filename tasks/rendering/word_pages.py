@@ -1,7 +1,7 @@
-"""Draw pages of words with a seed: straight, rotated and curved, with the polygon of each.
+"""Render pages of straight, rotated and curved words, with a polygon around each word.
 
-The letters are those of the font that Pillow brings, made bold, slanted, narrow or wide, so that
-every machine draws the same; ``fonts`` adds files of yours.
+The default font is the one that Pillow includes, in bold, slanted, narrow and wide variants, so
+that images are the same on every machine; ``fonts`` adds font files.
 """
 
 import json
@@ -19,41 +19,43 @@ from tqdm import tqdm
 
 from mm_numeric.answers import Point
 
-_LETTER_PX = 48  # words are drawn this high, then warped down
-_EDGE_POINTS = 7  # of a curved polygon, above and below: 14 in all, as in CTW1500
+_LETTER_PX = 48  # font size before a word is scaled down
+_EDGE_POINTS = 7  # points of a curved polygon on each long side: 14 in total, as in CTW1500
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageStyle:
-    """What rendered pages hold."""
+    """Content of rendered pages."""
 
     width_px: int = 112
     height_px: int = 112
     least: int = 1
-    """Words on a page, at least."""
+    """Minimum number of words on a page."""
 
     most: int = 3
+    """Maximum number of words on a page."""
+
     letters_px: tuple[int, ...] = (14, 22)
-    """How high words are, from and to."""
+    """Minimum and maximum height of a word."""
 
     rotation_degrees: float = 25.0
-    """Words are tilted by up to so much, either way."""
+    """Maximum tilt of a word in both directions."""
 
     curved: float = 0.0
-    """Share of words that run along an arc; their polygons have 14 points."""
+    """Fraction of words on an arc; their polygons have 14 points."""
 
     ignored: float = 0.0
-    """Share of words that cannot be read, and need not be found."""
+    """Fraction of words that are too faint to read, and are marked ``ignore``."""
 
     fonts: tuple[str, ...] = ()
-    """Font files to write in, beside the one that Pillow brings."""
+    """Font files to use in addition to the font of Pillow."""
 
     noise: float = 0.02
-    """Standard deviation of pixel noise, as a share of the full range."""
+    """Standard deviation of pixel noise, as a fraction of the full range."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be drawn."""
+        """Validate the style."""
         if min(self.width_px, self.height_px) < 48 or not 0 <= self.noise <= 1:
             raise ValueError(
                 "width_px and height_px are at least 48 and noise 0 to 1, not "
@@ -70,13 +72,10 @@ class PageStyle:
 
 
 def render_pages(folder: Path, count: int, seed: int, style: PageStyle) -> Path:
-    """Render pages into a folder; the same seed gives the same, whatever is rendered besides.
+    """Render pages into a folder; a page depends only on the style, the seed and its index.
 
     Returns:
         The file of rows: ``folder/rows.jsonl``.
-
-    Raises:
-        ValueError: If a font of the style cannot be read.
     """
     (folder / "images").mkdir(parents=True, exist_ok=True)
     fonts = [ImageFont.load_default(size=_LETTER_PX), *map(_font, style.fonts)]
@@ -95,6 +94,7 @@ def render_pages(folder: Path, count: int, seed: int, style: PageStyle) -> Path:
 
 
 def _font(path: str) -> ImageFont.FreeTypeFont:
+    """Load a font file."""
     try:
         return ImageFont.truetype(path, _LETTER_PX)
     except OSError as error:
@@ -106,7 +106,7 @@ def _page(
     style: PageStyle,
     fonts: Sequence[ImageFont.FreeTypeFont | ImageFont.ImageFont],
 ) -> tuple[Image.Image, list[dict[str, object]]]:
-    """Draw one page; return it and its words."""
+    """Draw one page, and return it with the row entries of its words."""
     size = style.width_px, style.height_px
     light = rng.random() < 0.5
     ground = np.array(
@@ -114,7 +114,7 @@ def _page(
     )
     canvas = np.broadcast_to(ground, (size[1], size[0], 3)).copy()
     words: list[dict[str, object]] = []
-    taken: list[tuple[float, float, float, float]] = []
+    occupied: list[tuple[float, float, float, float]] = []
     wanted = rng.randint(style.least, style.most)
     for _ in range(40 * wanted):
         if len(words) == wanted:
@@ -122,10 +122,10 @@ def _page(
         text = _text(rng)
         mask = _mask(text, rng, rng.choice(list(fonts)))
         placed = _placed(mask.shape, rng, style)
-        if placed is None or any(_touch(placed.bounds, other) for other in taken):
+        if placed is None or any(_touch(placed.bounds, other) for other in occupied):
             continue
         ignore = rng.random() < style.ignored
-        taken.append(placed.bounds)
+        occupied.append(placed.bounds)
         ink = np.array(
             [rng.randint(0, 80) if light else rng.randint(170, 255) for _ in range(3)], float
         )
@@ -142,6 +142,7 @@ def _page(
 
 
 def _text(rng: random.Random) -> str:
+    """Draw a word of 3 to 7 lower-case letters, capitals or digits."""
     letters = rng.choice((string.ascii_lowercase, string.ascii_uppercase, string.digits))
     return "".join(rng.choice(letters) for _ in range(rng.randint(3, 7)))
 
@@ -149,7 +150,7 @@ def _text(rng: random.Random) -> str:
 def _mask(
     text: str, rng: random.Random, font: ImageFont.FreeTypeFont | ImageFont.ImageFont
 ) -> Array:
-    """Draw a word, cut to its ink, in one of several cuts of a font; 0 to 1."""
+    """Draw a word in a random variant of a font, cropped to its ink; values are 0 to 1."""
     stroke = rng.choice((0, 0, 2))  # bold
     left, top, right, bottom = font.getbbox(text, stroke_width=stroke)
     slant, stretch = rng.choice((0.0, 0.0, 0.25)), rng.choice((0.75, 1.0, 1.0, 1.3))
@@ -157,24 +158,24 @@ def _mask(
     width = round((right - left) * stretch + abs(slant) * height)
     image = Image.new("L", (round(right - left), height))
     ImageDraw.Draw(image).text((-left, -top), text, 255, font, stroke_width=stroke)
-    # What is at (x, y) of the word comes from here of the upright, unstretched one.
-    back = (1 / stretch, slant / stretch, -slant * height / stretch, 0, 1, 0)
+    # Pillow expects the inverse map, from the slanted, stretched word to the upright one.
+    inverse = (1 / stretch, slant / stretch, -slant * height / stretch, 0, 1, 0)
     warped = image.transform(
-        (width, height), Image.Transform.AFFINE, back, Image.Resampling.BILINEAR
+        (width, height), Image.Transform.AFFINE, inverse, Image.Resampling.BILINEAR
     )
     ink = warped.getbbox() or (0, 0, width, height)
     return np.asarray(warped.crop(ink), dtype=np.float64) / 255
 
 
 @dataclass(frozen=True)
-class _Placed:
-    """Where a word is on its page."""
+class _PlacedWord:
+    """Position of a word on its page."""
 
     polygon: list[Point]
-    """Around its ink, clockwise from the beginning of its top edge."""
+    """Outline of its ink, clockwise from the start of the top edge."""
 
     inverse: Callable[[Array, Array], tuple[Array, Array]]
-    """From pixels of the page to pixels of the word."""
+    """Maps x and y on the page to x and y in the mask of the word."""
 
     @property
     def bounds(self) -> tuple[float, float, float, float]:
@@ -182,18 +183,18 @@ class _Placed:
         return min(xs), min(ys), max(xs), max(ys)
 
 
-def _placed(shape: tuple[int, ...], rng: random.Random, style: PageStyle) -> _Placed | None:
-    """Put a word of so many pixels somewhere on the page; None if it does not fit."""
+def _placed(shape: tuple[int, ...], rng: random.Random, style: PageStyle) -> _PlacedWord | None:
+    """Draw a position for a mask of this shape; None if the word would leave the page."""
     scale = rng.uniform(*style.letters_px) / shape[0]
     width, height = shape[1] * scale, shape[0] * scale
     angle = math.radians(rng.uniform(-style.rotation_degrees, style.rotation_degrees))
     bend = rng.choice((-1, 1)) * rng.uniform(0.5, 1.2) if rng.random() < style.curved else 0.0
     x, y = rng.uniform(0, style.width_px), rng.uniform(0, style.height_px)
     cosine, sine = math.cos(angle), math.sin(angle)
-    radius = width / bend if bend else 0.0  # of the arc along the middle of the word
+    radius = width / bend if bend else 0.0  # of the arc through the middle of the word
 
     def forward(u: float, v: float) -> Point:
-        """From the word's own pixels, its middle at 0, to the page."""
+        """Map a point relative to the middle of the word to the page."""
         if bend:
             turn, far = u / radius, radius - v
             u, v = far * math.sin(turn), radius - far * math.cos(turn)
@@ -214,24 +215,25 @@ def _placed(shape: tuple[int, ...], rng: random.Random, style: PageStyle) -> _Pl
     inside = all(
         1 <= px <= style.width_px - 1 and 1 <= py <= style.height_px - 1 for px, py in polygon
     )
-    return _Placed(polygon, inverse) if inside else None
+    return _PlacedWord(polygon, inverse) if inside else None
 
 
 def _sampled(mask: Array, u: Array, v: Array) -> Array:
-    """Return a mask at real positions, in its own pixels, bilinearly; 0 outside."""
+    """Sample a mask at real-valued positions with bilinear interpolation; 0 outside of it."""
     padded = np.pad(mask, 1)
-    column, row = u + 0.5, v + 0.5  # a pixel's value is at its middle; one pixel was padded
+    column, row = u + 0.5, v + 0.5  # + 1 for the padding, - 0.5 because values are at pixel centres
     left, top = np.floor(column).astype(int), np.floor(row).astype(int)
     found = np.zeros(u.shape)
     for i in (0, 1):
         for j in (0, 1):
             weight = np.abs(1 - i - (column - left)) * np.abs(1 - j - (row - top))
             x, y = left + i, top + j
-            there = (x >= 0) & (x < padded.shape[1]) & (y >= 0) & (y < padded.shape[0])
-            found[there] += weight[there] * padded[y[there], x[there]]
+            inside = (x >= 0) & (x < padded.shape[1]) & (y >= 0) & (y < padded.shape[0])
+            found[inside] += weight[inside] * padded[y[inside], x[inside]]
     return found
 
 
 def _touch(a: tuple[float, ...], b: tuple[float, ...], gap: float = 2.0) -> bool:
+    """Return True if two bounding boxes are less than ``gap`` pixels apart."""
     apart = a[2] + gap <= b[0] or b[2] + gap <= a[0] or a[3] + gap <= b[1] or b[3] + gap <= a[1]
     return not apart

@@ -46,7 +46,7 @@ def test_every_sentence_is_a_question():
         ({"phrase": None, "sentences": []}, "line 1: no phrase"),
         ({"box": None}, r'line 1: no box; each row needs "box" as \[x1'),
         ({"box": None, "bbox": [1, 2, 3, 4]}, '"bbox" may be x1, y1, x2, y2 or x, y, width'),
-        ({"box_xyxy": [1, 2, 3, 4]}, "line 1: box and box_xyxy both say where the box is; keep"),
+        ({"box_xyxy": [1, 2, 3, 4]}, "line 1: box and box_xyxy both define the box; keep"),
         ({"box": [1, 2, 3]}, r"line 1, box: a box is \[x1, y1, x2, y2\], not 3 numbers\."),
         ({"box": "1 2 3 4"}, "line 1, box: expected a list of numbers, found '1 2 3 4'"),
         ({"box": [1, 2, "3", 4]}, "line 1, box: '3' is not a number"),

@@ -60,7 +60,7 @@ def test_images_are_checked(tmp_path):
     [
         ({"image": ""}, "text", "image is not a text: ''."),
         ({"pid": 7}, "text", "pid is not a text: 7."),
-        ({"answer": "cube"}, "row", "the answer 'cube' is none of the choices."),
+        ({"answer": "cube"}, "row", "the answer 'cube' is not one of the choices."),
         ({"question": None}, "row", 'no "question" (a text).'),
         ({"answer_type": "words"}, "row", "question_type 'multi_choice' with answer_type 'words'"),
     ],
