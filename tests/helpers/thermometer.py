@@ -15,7 +15,7 @@ from typing import ClassVar
 from PIL import Image
 
 from mm_numeric.answers import Example, Mark, Number, Unreadable, Written
-from mm_numeric.evaluation.report.sections import Paragraph, Section
+from mm_numeric.evaluation.report.sections import Section, paragraph
 from mm_numeric.tasks.base import BaseTask
 from mm_numeric.tasks.numbers import last_number
 
@@ -77,7 +77,7 @@ class Thermometer(BaseTask):
 def sections(folder, marks, scores):
     rows = sum(map(len, scores.values()))
     text = f"{rows} readings of {len(marks)} objectives."
-    return [Section(anchor="degrees", title="Degrees", blocks=[Paragraph(text)])]
+    return [Section(anchor="degrees", title="Degrees", blocks=[paragraph(text)])]
 '''
 
 
