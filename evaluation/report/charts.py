@@ -5,7 +5,7 @@ variables of the page, so that a chart follows the reader's light or dark settin
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -13,6 +13,7 @@ import numpy as np
 from markupsafe import Markup
 
 from mm_numeric.evaluation.markup import element
+from mm_numeric.evaluation.report.html import render
 from mm_numeric.evaluation.report.sections import Block, figure
 from mm_numeric.evaluation.table import Cell, Table, percent
 
@@ -87,29 +88,6 @@ def legend(styles: Iterable[SeriesStyle]) -> Block:
     return Block(element("ul", *(element("li", s.label()) for s in styles), class_="legend"))
 
 
-def svg_image(description: str, *children: object, **attributes: object) -> Markup:
-    """Return an SVG image with a description for screen readers."""
-    title = element("title", description)
-    return element("svg", title, *children, role="img", aria_label=description, **attributes)
-
-
-def svg_line(x1: object, y1: object, x2: object, y2: object, **style: object) -> Markup:
-    """Return a line."""
-    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, **style)
-
-
-def svg_rect(x: float, y: float, width: float, height: float, **style: object) -> Markup:
-    """Return a rectangle without children."""
-    return element("rect", x=x, y=y, width=width, height=height, **style)
-
-
-def svg_text(
-    x: object, y: object, *text: object, anchor: str = "middle", **style: object
-) -> Markup:
-    """Return a text; ``anchor`` is the point of the text that is placed at ``x``."""
-    return element("text", *text, x=x, y=y, text_anchor=anchor, **style)
-
-
 def nice_ticks(low: float, high: float, wanted: int = 5) -> list[float]:
     """Return about ``wanted`` round numbers between ``low`` and ``high``."""
     if not high > low:
@@ -169,33 +147,9 @@ def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit
     def at(value: float) -> str:
         return f"{100 * (scale * value - low) / (high - low):.2f}%"
 
-    ticks = nice_ticks(low, high, 6)
-    places = [at(tick / scale) for tick in ticks]
-    grid = [svg_line(x, 0, x, "100%", stroke="var(--grid)") for x in places]
-    if baseline is not None:
-        x, dashes = at(baseline), {"stroke_width": 1.25, "stroke_dasharray": "3 3"}
-        grid.append(svg_line(x, 0, x, "100%", stroke="var(--base)", **dashes))
-    labels = [svg_text(x, 15, tick_text(t), unit) for x, t in zip(places, ticks, strict=True)]
-    axis = element("svg", *labels, class_="plot", height=22, aria_hidden="true")
-    parts = [_dot_row(row, at, grid) for row in rows]
-    parts.append(element("div", element("span"), axis, element("span"), class_="axis"))
-    return element("div", *parts, class_="dots")
-
-
-def _dot_row(row: DotRow, at: Callable[[float], str], grid: Sequence[Markup]) -> Markup:
-    """Draw one row; ``at`` returns the position of a value."""
-    colour = row.style.colour
-    ring = {"fill": "none", "stroke": colour, "stroke_width": 1.4}
-    rings = [element("circle", cx=at(value), cy=41, r=3.4, **ring) for value in row.seeds]
-    thick = {"stroke": colour, "stroke_width": 3, "stroke_linecap": "round"}
-    line = svg_line(at(row.low), 23, at(row.high), 23, **thick)
-    shape = element("svg", row.style.drawn(), x=at(row.mean), y=23, width=1, height=1)
-    plot = svg_image(row.description, *grid, line, shape, *rings, class_="plot", height=54)
-    value = [element("b", row.value)]
-    if row.remark:
-        value += [element("br"), element("span", f" {row.remark}", class_=row.trend)]
-    label = element("span", *value, class_="value")
-    return element("div", row.style.label(), plot, label, class_="apart" if row.separated else None)
+    ticks = [tick / scale for tick in nice_ticks(low, high, 6)]
+    labels = [(tick, tick_text(scale * tick) + unit) for tick in ticks]
+    return render("dot_chart.html", rows=rows, at=at, ticks=ticks, labels=labels, baseline=baseline)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,33 +216,24 @@ def line_chart(
     def down(value: float) -> float:
         return tall * (1 - (value - y.low) / (y.high - y.low))
 
-    foot = top + tall
-    parts = []
-    if shaded_to is not None:
-        parts.append(svg_rect(left, top, across(shaded_to), tall, fill="var(--wash)"))
-    for value, text in y.ticks:
-        at = top + down(value)
-        parts.append(svg_line(left, at, width - right, at, stroke="var(--grid)"))
-        parts.append(svg_text(left - 7, at + 4, text, anchor="end"))
-    for value, text in x.ticks:
-        at = left + across(value)
-        parts.append(svg_line(at, foot, at, foot + 4, stroke="var(--soft)"))
-        parts.append(svg_text(at, foot + 17, text))
-    parts.append(svg_line(left, foot, width - right, foot, stroke="var(--soft)"))
-    parts.append(svg_text(left + wide / 2, height - 5, x.label))
-    curves = [_curve(line, [(across(px), down(py)) for px, py in line.points]) for line in lines]
-    inside = {"x": left, "y": top, "width": wide, "height": tall, "style": "overflow:hidden"}
-    parts.append(element("svg", *curves, **inside))
-    return svg_image(description, *parts, viewBox=f"0 0 {width} {height}")
-
-
-def _curve(line: Line, points: Points) -> Markup:
-    """Draw a curve through points in pixels."""
-    path = "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    stroke = {"stroke": line.colour, "stroke_width": line.width, "stroke_opacity": line.opacity}
-    dash = line.dash or None
-    joins = {"stroke_linejoin": "round", "stroke_dasharray": dash}
-    return element("path", d=f"M{path}", fill="none", **stroke, **joins)
+    paths = (
+        "L".join(f"{across(px):.1f},{down(py):.1f}" for px, py in line.points) for line in lines
+    )
+    return render(
+        "line_chart.html",
+        width=width,
+        height=height,
+        left=left,
+        top=top,
+        wide=wide,
+        tall=tall,
+        description=description,
+        shaded=None if shaded_to is None else across(shaded_to),
+        x_ticks=[(left + across(value), text) for value, text in x.ticks],
+        y_ticks=[(top + down(value), text) for value, text in y.ticks],
+        label=x.label,
+        curves=list(zip(lines, paths, strict=True)),
+    )
 
 
 def share_chart(curves: Mapping[SeriesStyle, Points], x: Axis, description: str) -> Block:

@@ -18,10 +18,6 @@ from mm_numeric.evaluation.report.charts import (
     SeriesStyle,
     bar_table,
     share_chart,
-    svg_image,
-    svg_line,
-    svg_rect,
-    svg_text,
 )
 from mm_numeric.evaluation.report.html import Tile, render
 from mm_numeric.evaluation.report.images import data_url, open_upright
@@ -172,28 +168,19 @@ def _deviations(pooled: _Pooled) -> Section:
 
 
 def _rose(style: SeriesStyle, rows: Sequence[ScoredRow], longest: float) -> Block:
-    """Draw signed deviations on a dial: correct answers at 12 o'clock, one hour late at 1."""
+    """Draw signed deviations on a dial."""
     inner, outer = 27, 84
-    parts = [element("circle", r=inner, fill="none", stroke="var(--faint)")]
-    for hour in range(12):
-        end = -outer if hour % 3 == 0 else 8 - outer
-        turn = f"rotate({30 * hour})"
-        parts.append(svg_line(0, -inner, 0, end, transform=turn, stroke="var(--faint)"))
     shares = sector_shares(rows)
-    for sector, share in shares.items():
-        length = max((outer - inner) * min(share / longest, 1), 0.8)
-        look = {"fill": style.colour, "fill_opacity": 1 if sector % 6 == 0 else 0.5}
-        turn = f"rotate({5 * sector})"
-        parts.append(svg_rect(-1.9, -inner - length, 3.8, length, transform=turn, **look))
-    failed = percent(sum(row["parsed"] is None for row in rows) / len(rows))
-    parts.append(svg_text(0, -89, f"{percent(shares.get(0, 0))} right"))
-    parts.append(svg_text(88, 4, "+3 h", anchor="start"))
-    parts.append(svg_text(0, 97, "6 h"))
-    parts.append(svg_text(-88, 4, "−3 h", anchor="end"))
-    parts.append(svg_text(0, 1, failed))
-    parts.append(svg_text(0, 12, "unreadable", class_="tiny"))
-    description = f"{style.name}: signed deviations of {len(rows):,} answers on a dial."
-    chart = svg_image(description, *parts, class_="rose", viewBox="-114 -101 228 202")
+    lengths = (max((outer - inner) * min(share / longest, 1), 0.8) for share in shares.values())
+    chart = render(
+        "clock_rose.html",
+        description=f"{style.name}: signed deviations of {len(rows):,} answers on a dial.",
+        inner=inner,
+        bars=list(zip(shares, lengths, strict=True)),
+        colour=style.colour,
+        right=percent(shares.get(0, 0)),
+        failed=percent(sum(row["parsed"] is None for row in rows) / len(rows)),
+    )
     return figure(chart, style.cell())
 
 
@@ -277,9 +264,10 @@ def _definition(folder: Path, name: str, anchor: str) -> tuple[Markup, bool]:
         url = data_url(image, SIDE_PX)
         return element("image", id=anchor, width=100, height=100, href=url), True
     style = "font:8px sans-serif;fill:#39424f"
-    ground = svg_rect(0, 0, 100, 100, fill="#c9ced6")
-    lines = [svg_text(50, 86, "no image", style=style)]
-    lines.append(svg_text(50, 95, plain(Path(name).name, 20), style=style))
+    at = {"x": 50, "text_anchor": "middle", "style": style}
+    ground = element("rect", width=100, height=100, fill="#c9ced6")
+    lines = [element("text", "no image", y=86, **at)]
+    lines.append(element("text", plain(Path(name).name, 20), y=95, **at))
     return element("g", ground, *lines, id=anchor), False
 
 

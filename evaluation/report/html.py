@@ -16,11 +16,18 @@ def _environment() -> Environment:
     return Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
-        finalize=lambda value: value if isinstance(value, Markup) else visible(value),
+        finalize=_shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def _shown(value: object) -> str:
+    """Return a value as it is inserted: a float with two decimals, a text without line breaks."""
+    if isinstance(value, Markup):
+        return value
+    return f"{round(value, 2):g}" if isinstance(value, float) else visible(value)
 
 
 def render(template: str, **context: object) -> Markup:

@@ -5,10 +5,7 @@ Units    IoU 0 to 1; shares of all true shapes, those of unparseable answers inc
 
 from collections.abc import Mapping, Sequence
 
-from markupsafe import Markup
-
 from mm_numeric.answers import Instance
-from mm_numeric.evaluation.markup import element
 from mm_numeric.evaluation.metrics.boxes import THRESHOLDS
 from mm_numeric.evaluation.metrics.matching import FIND
 from mm_numeric.evaluation.report.charts import (
@@ -16,11 +13,8 @@ from mm_numeric.evaluation.report.charts import (
     SeriesStyle,
     nice_ticks,
     share_chart,
-    svg_image,
-    svg_line,
-    svg_rect,
-    svg_text,
 )
+from mm_numeric.evaluation.report.html import render
 from mm_numeric.evaluation.report.iou_statistics import BINS, MEAN_BOX, IouStatistics
 from mm_numeric.evaluation.report.results import ScoredRow
 from mm_numeric.evaluation.report.sections import (
@@ -220,48 +214,27 @@ def _iou_ticks() -> list[tuple[float, str]]:
     return [(t, f"{t:g}") for t in (0, 0.25, *THRESHOLDS, 1)]
 
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 108, 296, 48, 168  # of the bars of a histogram, in pixels
-
-
 def _histogram(own: IouStatistics, longest: float) -> Block:
     """Draw the distribution of IoU, with the shares from 0.5, 0.75 and 0.9."""
-    wide, tall = _RIGHT - _LEFT, _BOTTOM - _TOP
     unparsed, nothing, *shares = own.bins()
-    look = {"fill": own.style.colour}
-    parts = []
-    for tick in nice_ticks(0, longest, 4):
-        y = _BOTTOM - tall * tick / longest
-        parts.append(svg_line(34, y, _RIGHT, y, stroke="var(--grid)"))
-        parts.append(svg_text(29, y + 4, f"{100 * tick:g}%", anchor="end"))
-    for x, value, label in ((53, unparsed, "unread"), (86, nothing, "none")):
-        height = tall * min(value / longest, 1)
-        parts.append(svg_rect(x - 8, _BOTTOM - height, 16, height, **look, fill_opacity=0.45))
-        parts.append(svg_text(x, _BOTTOM - height - 4, f"{100 * value:.0f}%", class_="tiny"))
-        parts.append(svg_text(x, _BOTTOM + 13, label, class_="tiny"))
-    step = wide / BINS
-    for index, value in enumerate(shares):
-        box = {"x": _LEFT + index * step + 0.6, "y": _BOTTOM - tall * value / longest}
-        box |= {"width": step - 1.2, "height": tall * value / longest}
-        words = f"IoU {index / BINS:.2f} to {(index + 1) / BINS:.2f}: {percent(value)}"
-        parts.append(element("rect", element("title", words), **box, **look))
-    parts += _threshold_lines(own)
-    parts.append(svg_line(34, _BOTTOM, _RIGHT, _BOTTOM, stroke="var(--soft)"))
-    parts += [svg_text(_LEFT + wide * t, _BOTTOM + 14, text) for t, text in _iou_ticks()]
-    description = f"{own.style.name}: IoU of {len(own.ious):,} true shapes."
-    return figure(svg_image(description, *parts, viewBox="0 0 300 188"), own.style.cell())
-
-
-def _threshold_lines(own: IouStatistics) -> list[Markup]:
-    """Draw the lines at the thresholds, and above them the shares from there on."""
-    lines, labels = [], []
-    for place, threshold in enumerate(THRESHOLDS):
-        x, y = _LEFT + (_RIGHT - _LEFT) * threshold, 11 + 13 * place
-        dashes = {"stroke": "var(--ink)", "stroke_dasharray": "2 3"}
-        lines.append(svg_line(x, y + 4, x, _BOTTOM, **dashes))
-        value = element("tspan", _text(percent(own.share_from(threshold))))
-        label = svg_text(_RIGHT, y, value, f" ≥ {threshold:g}", anchor="end", class_="share")
-        labels.append(label)
-    return lines + labels
+    edges = [f"{index / BINS:.2f} to {(index + 1) / BINS:.2f}" for index in range(BINS)]
+    chart = render(
+        "iou_histogram.html",
+        description=f"{own.style.name}: IoU of {len(own.ious):,} true shapes.",
+        colour=own.style.colour,
+        left=108,
+        right=296,
+        wide=188,
+        foot=168,
+        tall=120,
+        longest=longest,
+        ticks=nice_ticks(0, longest, 4),
+        apart=[(53, unparsed, "unread"), (86, nothing, "none")],
+        bins=[(s, f"IoU {e}: {percent(s)}") for s, e in zip(shares, edges, strict=True)],
+        thresholds=[(t, _text(percent(own.share_from(t)))) for t in THRESHOLDS],
+        x_ticks=_iou_ticks(),
+    )
+    return figure(chart, own.style.cell())
 
 
 def _table(labels: Sequence[str], found: _Statistics, cells: Sequence[Sequence[_Content]]) -> Table:

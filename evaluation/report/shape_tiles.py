@@ -15,8 +15,8 @@ from markupsafe import Markup
 from mm_numeric.answers import Box, Instance
 from mm_numeric.evaluation.markup import element, joined, plain
 from mm_numeric.evaluation.metrics.matching import FIND, Paired, is_drawable
-from mm_numeric.evaluation.report.charts import SeriesStyle, svg_rect, svg_text
-from mm_numeric.evaluation.report.html import Tile
+from mm_numeric.evaluation.report.charts import SeriesStyle
+from mm_numeric.evaluation.report.html import Tile, render
 from mm_numeric.evaluation.report.images import data_url, open_upright, outline
 from mm_numeric.evaluation.report.results import ScoredRow
 from mm_numeric.evaluation.table import number
@@ -125,8 +125,9 @@ def _empty_canvas(path: Path | None, boxes: Sequence[Box], anchor: str) -> Canva
     high = max([1.1 * box.y2 for box in boxes if box.y2 > 0], default=100.0)
     text = plain("no image" if path is None else f"no image: {path.name}", 30)
     style = f"font:{wide / 14:.1f}px sans-serif;fill:#39424f"
-    ground = svg_rect(0, 0, wide, high, fill="#c9ced6")
-    shown = joined(ground, svg_text(wide / 2, high / 2, text, style=style))
+    ground = element("rect", width=wide, height=high, fill="#c9ced6")
+    at = {"x": wide / 2, "y": high / 2, "text_anchor": "middle"}
+    shown = joined(ground, element("text", text, style=style, **at))
     region = ImageRegion(0, 0, wide, high)
     return Canvas(anchor=anchor, region=region, shown=shown, is_image=False)
 
@@ -163,31 +164,20 @@ def shape_tile(style: SeriesStyle, row: ScoredRow, pairs: Paired, on: Canvas, an
     left, top, width, height = on.region
     edge = 0.015 * max(width, height)  # so that lines at the edge of the image are not clipped
     box = left - edge, top - edge, width + 2 * edge, height + 2 * edge
-    matched = on.path(list(compress(drawn, (not w for w in wrong))))
-    others = on.path(list(compress(drawn, wrong)))
-    parts = [
-        element("use", href=f"#{on.anchor}"),
-        element("path", class_="missed", d=on.path(missed)),
-        element("use", class_="halo", href=f"#{on.anchor}t"),
-        element("use", class_="true", href=f"#{on.anchor}t"),
-        element(
-            "g",
-            element("path", id=f"{anchor}r", **_FIXED, d=matched),
-            element("path", id=f"{anchor}w", **_FIXED, d=others),
-            class_="halo",
-        ),
-        element("use", class_="read", href=f"#{anchor}r"),
-        element("use", class_="read wrong", href=f"#{anchor}w"),
-    ]
-    name = f"{plain(style.name, 60)}: {plain(words)}"
-    view = {"viewBox": " ".join(f"{at:.1f}" for at in box), "role": "img", "aria_label": name}
-    is_near = quality(row) >= (FIND if single else 1)
-    return Tile(
-        label=style.label(),
-        drawing=element("svg", element("title", plain(words)), *parts, class_="over", **view),
+    drawing = render(
+        "shape_tile.html",
+        view=" ".join(f"{at:.1f}" for at in box),
+        name=plain(style.name, 60),
         words=plain(words),
-        css="near" if is_near else "off",
+        image=on.anchor,
+        anchor=anchor,
+        missed=on.path(missed),
+        matched=on.path(list(compress(drawn, (not w for w in wrong)))),
+        wrong=on.path(list(compress(drawn, wrong))),
     )
+    is_near = quality(row) >= (FIND if single else 1)
+    css = "near" if is_near else "off"
+    return Tile(label=style.label(), drawing=drawing, words=plain(words), css=css)
 
 
 def _drawn(answers: Sequence[Instance]) -> list[Instance]:
