@@ -24,75 +24,81 @@ SUMMARY = "summary.json"
 def write_summary(config: Config, folder: Path) -> dict[str, Any]:
     """Compare all runs of a folder and write summary.json.
 
-    Every figure is a mean over seeds; its interval comes from drawing seeds and test rows together,
-    and differences are paired: same seeds, same rows.
+    Every value is a mean over seeds. Its interval is a bootstrap over seeds and test rows together,
+    and differences to the baseline are paired: same seeds, same rows.
 
     Args:
         config: The comparison.
-        folder: Its folder, every run of which is finished.
+        folder: The folder of its finished runs.
     """
     assert config.compare is not None
-    entries = compared_rows(config)
+    entries, seeds = compared_rows(config), config.compare.seeds
     objectives = [row.name for row in entries]
     starts = list(dict.fromkeys(row.warm_start for row in entries))
-    baseline = objectives[0]
-    control = objectives[1] if config.compare.control else None
     runs = {
-        name: [read_run_scores(folder / f"seed{seed}" / name) for seed in config.compare.seeds]
+        name: [read_run_scores(folder / f"seed{seed}" / name) for seed in seeds]
         for name in (*objectives, *starts)
     }
-    if len({tuple(row["id"] for row in s.rows) for seeds in runs.values() for s in seeds}) > 1:
+    if len({tuple(row["id"] for row in s.rows) for found in runs.values() for s in found}) > 1:
         raise ValueError(
-            f"{folder}: its runs answer different rows; delete those that are not new."
+            f"{folder}: its runs answer different rows; delete the outdated runs and compare again."
         )
-    figures = runs[baseline][0].figures
-    table: dict[str, dict[str, Any]] = {name: {} for name in runs}
-    for metric, rows in figures:
-        columns = {
-            name: [taken(scores.columns, rows) for scores in seeds] for name, seeds in runs.items()
-        }
-        draws = run_draws(columns, metric.value)
-        values = {name: [float(metric.value(c)) for c in seeds] for name, seeds in columns.items()}
-        for name in runs:
-            table[name][metric.name] = _entry(values[name], draws[name])
-            compared = name not in (baseline, *starts)
-            if compared:
-                apart = np.subtract(values[name], values[baseline]).tolist()
-                difference = _entry(apart, draws[name] - draws[baseline])
-            table[name][metric.name]["difference"] = difference if compared else None
+    first = runs[objectives[0]][0]
+    table = _table(runs, objectives)
     warm, *other_warms = [table.pop(name) for name in starts]
     summary = {
         "title": config.title,
         "task": config.task_name,
         "description": _description(config),
-        "baseline": baseline,
-        "control": control,
+        "baseline": objectives[0],
+        "control": objectives[1] if config.compare.control else None,
         "objectives": objectives,
         "published": config.compare.published,
-        "seeds": list(config.compare.seeds),
-        "metrics": [_metric(metric) for metric, _ in figures],
-        "of_categories": sum(rows is not None for _, rows in figures),
+        "seeds": list(seeds),
+        "metrics": [_metric(metric) for metric, _ in first.figures],
+        "of_categories": sum(rows is not None for _, rows in first.figures),
         "table": table,
         "warm_start": warm,
         "other_warm_starts": dict(zip(starts[1:], other_warms, strict=True)),
-        "facts": _facts(config, entries, folder, len(runs[baseline][0].rows)),
-        "runs": [
-            {
-                "objective": row.name,
-                "seed": seed,
-                "folder": f"seed{seed}/{row.name}",
-                "warm_start": f"seed{seed}/{row.warm_start}",
-            }
-            for seed in config.compare.seeds
-            for row in entries
-        ],
+        "facts": _facts(config, entries, folder, len(first.rows)),
+        "runs": [_run(row, seed) for seed in seeds for row in entries],
     }
     write_text(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
     return summary
 
 
+def _table(
+    runs: Mapping[str, Sequence[Scores]], objectives: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Return each metric of each objective and warm start; the first objective is the baseline."""
+    baseline = objectives[0]
+    table: dict[str, dict[str, Any]] = {name: {} for name in runs}
+    for metric, rows in runs[baseline][0].figures:
+        columns = {name: [taken(s.columns, rows) for s in seeds] for name, seeds in runs.items()}
+        draws = run_draws(columns, metric.value)
+        values = {name: [float(metric.value(c)) for c in seeds] for name, seeds in columns.items()}
+        for name in runs:
+            difference = None
+            if name in objectives[1:]:
+                change = np.subtract(values[name], values[baseline]).tolist()
+                difference = _entry(change, draws[name] - draws[baseline])
+            entry = _entry(values[name], draws[name])
+            table[name][metric.name] = {**entry, "difference": difference}
+    return table
+
+
+def _run(row: ComparisonRow, seed: int) -> dict[str, Any]:
+    """Return the folders of a run and of its warm start."""
+    return {
+        "objective": row.name,
+        "seed": seed,
+        "folder": f"seed{seed}/{row.name}",
+        "warm_start": f"seed{seed}/{row.warm_start}",
+    }
+
+
 def read_run_scores(folder: Path) -> Scores:
-    """Score the predictions of one run, its rows in the order of their ids."""
+    """Score the predictions of one run, and sort its rows by id."""
     scores = read_scores(folder / PREDICTIONS)
     order = sorted(range(len(scores.rows)), key=lambda i: scores.rows[i]["id"])
     return replace(
@@ -144,7 +150,7 @@ def _entry(values: list[float], draws: Any) -> dict[str, Any]:
 
 
 def _json(value: Any) -> Any:
-    """Return a figure as JSON can hold it: null for nan."""
+    """Replace nan by None, because JSON has no nan."""
     if isinstance(value, list):
         return [_json(item) for item in value]
     return None if np.isnan(value) else value
@@ -159,23 +165,25 @@ def _metric(metric: Metric) -> dict[str, Any]:
     }
 
 
-def _range(low: float | None, high: float | None, unit: str) -> str:
+def _range(low: float | None, high: float | None, unit: str, sign: str = "") -> str:
+    """Format an interval without its unit."""
     if low is None or high is None:
         return "-"
+    return f"{_number(low, unit, sign)} to {_number(high, unit, sign)}"
+
+
+def _number(value: float, unit: str, sign: str = "") -> str:
+    """Format a value without its unit; with the unit ``%`` it is a share of 1."""
     if not unit:
-        return f"{plain_figure(low)} to {plain_figure(high)}"
-    return f"{100 * low:.1f} to {100 * high:.1f}" if unit == "%" else f"{low:.1f} to {high:.1f}"
+        return plain_figure(value, sign)
+    return f"{value * (100 if unit == '%' else 1):{sign}.1f}"
 
 
 def _difference(entry: Mapping[str, Any] | None, unit: str) -> str:
+    """Format a difference with its interval."""
     if entry is None or entry["mean"] is None:
         return "-"
-    if not unit:
-        mean, low, high = (plain_figure(entry[key], "+") for key in ("mean", "low", "high"))
-        return f"{mean} ({low} to {high})"
-    factor = 100 if unit == "%" else 1
-    mean = f"{factor * entry['mean']:+.1f}"
-    return f"{mean} ({factor * entry['low']:+.1f} to {factor * entry['high']:+.1f})"
+    return f"{_number(entry['mean'], unit, '+')} ({_range(entry['low'], entry['high'], unit, '+')})"
 
 
 def _description(config: Config) -> str:
@@ -187,7 +195,7 @@ def _description(config: Config) -> str:
 def _facts(
     config: Config, rows: Sequence[ComparisonRow], folder: Path, test_rows: int
 ) -> dict[str, str]:
-    """Say how the comparison was made, in the order in which it is printed."""
+    """Return how the comparison was made, in the order in which it is printed."""
     assert config.compare is not None
     first = rows[0]
     names = dict.fromkeys(name for row in rows for name in (row.warm_start, row.name))
@@ -201,7 +209,7 @@ def _facts(
     minutes = sum(r["seconds"] for r in runs.values()) / 60
     resumed = any(r["resumed"] for r in runs.values())
     last = " (the last session of those that were resumed)" if resumed else ""
-    apart = _other_settings(rows)
+    others = _other_settings(rows)
     return {
         "command": f"mm-numeric compare {folder / CONFIG}",
         "model": f"{config.model.family} {config.model.name}, {run['parameters']:,} parameters",
@@ -211,7 +219,7 @@ def _facts(
         "warm start": f"{warm['steps']:,} steps of {warm['batch_rows']} rows, with CE, each seed",
         "each objective": f"{run['steps']:,} steps of {run['batch_rows']} rows from there: the "
         "same rows in the same order",
-        **({"other settings": apart} if apart else {}),
+        **({"other settings": others} if others else {}),
         "seeds": ", ".join(map(str, config.compare.seeds)),
         "interval": "95 %, bootstrap over seeds and test rows together; differences are paired",
         "training time": f"{minutes:.0f} min for {len(runs)} runs{last}, "
@@ -222,7 +230,7 @@ def _facts(
 
 
 def _other_settings(rows: Sequence[ComparisonRow]) -> str:
-    """Say which rows have settings of their own, and what they go on from."""
+    """Return the rows that have settings of their own, and the warm starts of these rows."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.settings:
@@ -232,6 +240,7 @@ def _other_settings(rows: Sequence[ComparisonRow]) -> str:
 
 
 def _source(sources: Sources) -> str:
+    """Return the files of rows, or the seeds that they are rendered with."""
     return ", ".join(
         ", ".join([f"rendered, seed {source.seed}", *source.categories])
         if source.render

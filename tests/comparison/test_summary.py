@@ -104,7 +104,7 @@ def test_the_same_answers_do_not_differ_whatever_their_order(tmp_path):
 def test_runs_that_answer_different_rows_are_refused(tmp_path):
     others = dict.fromkeys("abc", "1:00")
     config = comparison(tmp_path, {"ce": (POOR, POOR), "emd": (POOR, others)})
-    with pytest.raises(ValueError, match="its runs answer different rows; delete those"):
+    with pytest.raises(ValueError, match="answer different rows; delete the outdated runs"):
         write_summary(config, tmp_path)
     assert not (tmp_path / "summary.json").exists()
 
