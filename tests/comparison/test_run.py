@@ -3,15 +3,15 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
+from processes import Job
 from safetensors.torch import load_file
 from tiny_models import small_config
 
+from mm_numeric import cli
 from mm_numeric.comparison.run import compare, seed_runs
 from mm_numeric.comparison.summary import summary_table
 from mm_numeric.evaluation.report.report import write_report
@@ -110,23 +110,22 @@ def test_a_killed_comparison_of_two_processes_goes_on(tmp_path):
     config = small_config(tmp_path, *SMALL, *longer, "compare.seeds=[0, 1]", "compare.jobs=2")
     file = tmp_path / "small.yaml"
     file.write_text(config.to_yaml())
-    command = [sys.executable, "-m", "mm_numeric", "compare", str(file)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    job = Job(cli.main, ["compare", str(file)], tmp_path / "killed.txt")
     folder = tmp_path / "compare"
     deadline = time.monotonic() + 120
     while not any(folder.glob("seed*/warm_start/results.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    os.kill(job.processes[0].pid, signal.SIGKILL)  # and not the processes of the seeds
+    assert job.wait() == [-signal.SIGKILL]
     time.sleep(2.5)  # the processes of the seeds notice that their parent is gone
     kept = {p: p.stat().st_mtime_ns for p in folder.glob("seed*/*/results.json")}
     assert 0 < len(kept) < 8
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    job = Job(cli.main, ["compare", str(file)], tmp_path / "resumed.txt")
+    assert job.wait() == [0], job.text()
     assert {p: p.stat().st_mtime_ns for p in kept} == kept
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["seeds"] == [0, 1]
-    assert "report:" in done.stdout
+    assert "report:" in job.text()
     assert (folder / "report.html").is_file()
 
 
