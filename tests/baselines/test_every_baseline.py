@@ -11,11 +11,10 @@ from baseline_runs import (
     TASK,
     baseline_config,
     checkpoint,
-    examples_of,
     family_of,
 )
 from sums import Sums
-from tiny_models import TINY
+from tiny_models import TINY, examples_of
 
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.comparison.run import compare

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 import torch
-from baseline_runs import FAMILIES, baseline_config, checkpoint, examples_of, family_of
-from tiny_models import TINY
+from baseline_runs import FAMILIES, baseline_config, checkpoint, family_of
+from tiny_models import TINY, examples_of
 
 from mm_numeric.answers import Number
 from mm_numeric.baselines.number_head import NumberOutput

@@ -4,9 +4,9 @@ import random
 
 import pytest
 import torch
-from baseline_runs import FAMILIES, TOKENIZERS, checkpoint, examples_of, family_of
+from baseline_runs import FAMILIES, TOKENIZERS, checkpoint, family_of
 from sums import Sums, sums_config
-from tiny_models import TINY
+from tiny_models import TINY, examples_of
 
 from mm_numeric.answers import Unreadable
 from mm_numeric.baselines.number_head import NumberOutput

@@ -9,11 +9,11 @@ import torch
 import transformers
 from PIL import Image
 from real_tokenizers import REAL, load
-from sums import SUMS, Sums, sums_config
-from tiny_models import ROOT, TINY, tiny_checkpoint
+from sums import SUMS, Sums, collator_of, sums_config
+from tiny_models import ROOT, TINY, examples_of, tiny_checkpoint
 
 from mm_numeric.config.data import DataSource
-from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
+from mm_numeric.data.collator import BATCH_KEYS
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.html_page import write_check_page
@@ -39,14 +39,6 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture(scope="module")
 def family(checkpoint):
     return CausalLM.load(checkpoint, TINY)
-
-
-def examples_of(config):
-    return load_examples(config.task, config.data.train, ROOT, training=True)
-
-
-def collator_of(family):
-    return TrainingCollator(family, Sums(), family.vocabulary())
 
 
 # Prompts and answers

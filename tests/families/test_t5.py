@@ -9,12 +9,11 @@ import torch
 import transformers
 from device_waits import Waits
 from real_tokenizers import load
-from sums import SUMS, Sums, sums_config
-from tiny_models import ROOT, TINY
+from sums import SUMS, collator_of, sums_config
+from tiny_models import TINY, examples_of
 
 from mm_numeric.answers import Example
-from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
-from mm_numeric.data.examples import load_examples
+from mm_numeric.data.collator import BATCH_KEYS
 from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.families.t5 import T5
 from mm_numeric.inference.generate import generate, predict
@@ -33,14 +32,6 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture(scope="module")
 def family(checkpoint):
     return T5.load(checkpoint, TINY)
-
-
-def examples_of(config):
-    return load_examples(config.task, config.data.train, ROOT, training=True)
-
-
-def collator_of(family):
-    return TrainingCollator(family, Sums(), family.vocabulary())
 
 
 def trainer_of(folder, checkpoint, family, preset="ce"):

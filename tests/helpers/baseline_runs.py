@@ -9,7 +9,6 @@ from sums import SUMS, sums_config
 from tiny_models import ROOT, TINY
 
 from mm_numeric.baselines.baseline import with_baseline
-from mm_numeric.data.examples import load_examples
 from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.families.digits import with_digits
 from mm_numeric.families.t5 import T5
@@ -31,10 +30,6 @@ def baseline_config(folder, family, baseline, objective="ce", **trainer):
     rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
     model = dataclasses.replace(config.model, baseline=baseline)
     return dataclasses.replace(config, model=model, task=Numbers(), task_name=TASK)
-
-
-def examples_of(config):
-    return load_examples(config.task, config.data.train, ROOT, training=True)
 
 
 @functools.cache

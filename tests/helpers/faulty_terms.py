@@ -11,7 +11,7 @@ BAD = 59
 
 @dataclass(frozen=True, kw_only=True)
 class NotANumber:
-    """Charges nan for a minute of 59."""
+    """A loss of nan for a minute of 59."""
 
     per: ClassVar[str] = "number"
 
@@ -21,11 +21,11 @@ class NotANumber:
 
 @dataclass(frozen=True, kw_only=True)
 class NoGradient:
-    """Charges the same for every token, with a gradient that is nan where the number is 59."""
+    """The same loss for every token, with a gradient that is nan where the number is 59."""
 
     per: ClassVar[str] = "token"
 
     def __call__(self, numbers, spans):
         bad = (spans.value == BAD)[spans.number]
-        charge = (numbers.logits - numbers.logits).sum(dim=1)
-        return torch.where(bad, charge, charge + 1).sqrt()
+        loss = (numbers.logits - numbers.logits).sum(dim=1)
+        return torch.where(bad, loss, loss + 1).sqrt()

@@ -167,29 +167,29 @@ def discrepancy(scores: Tensor, wanted: int, bandwidth: float) -> Tensor:
     return total
 
 
-def reweighed(row: Tensor, scores: Tensor, charge: Tensor, worst: float) -> Tensor:
-    """Return a charge where text costs 1.01 times the worst digit; row [v]."""
+def reweighed(row: Tensor, scores: Tensor, loss: Tensor, worst: float) -> Tensor:
+    """Return a loss where text costs 1.01 times the worst digit; row [v]."""
     mass = scores.exp().sum() / row.exp().sum()
-    return mass * charge + (1 - mass) * 1.01 * worst
+    return mass * loss + (1 - mass) * 1.01 * worst
 
 
 def digit_charge(
     term: str, options: Mapping[str, float], row: Tensor, scores: Tensor, digit: Digit
 ) -> Tensor:
-    """Return what a term charges for one digit; row [v], scores [10]."""
+    """Return the losses of a term for one digit; row [v], scores [10]."""
     if term == "emd_exp":
         return distance(scores, digit.value) * place_weight(digit.from_right, options)
     if term == "ntl_was" and "squash" in options:
-        charge, worst = squashed(scores, digit.value, options["squash"]), options["squash"]
+        loss, worst = squashed(scores, digit.value, options["squash"]), options["squash"]
     elif term in ("emd", "ntl_was"):
-        charge, worst = distance(scores, digit.value), 9.0
+        loss, worst = distance(scores, digit.value), 9.0
     elif term == "ntl_mse":
-        charge, worst = miss(scores, digit.value) ** 2, 81.0
+        loss, worst = miss(scores, digit.value) ** 2, 81.0
     elif term == "ntl_mae":
-        charge, worst = miss(scores, digit.value).abs(), 9.0
+        loss, worst = miss(scores, digit.value).abs(), 9.0
     elif term == "ntl_huber":
         delta = options.get("delta", 1.0)
-        charge, worst = huber(miss(scores, digit.value), delta), delta * (9 - delta / 2)
+        loss, worst = huber(miss(scores, digit.value), delta), delta * (9 - delta / 2)
     elif term == "ntl_was_cdf":
         return area(scores, digit.value, options.get("sigma", 0.0))
     elif term == "gce":
@@ -204,7 +204,7 @@ def digit_charge(
         return discrepancy(scores, digit.value, options.get("bandwidth", 2.0))
     else:
         raise KeyError(term)
-    return reweighed(row, scores, charge, worst) if options.get("reweigh") else charge
+    return reweighed(row, scores, loss, worst) if options.get("reweigh") else loss
 
 
 def place_weight(from_right: int, options: Mapping[str, float]) -> float:
@@ -260,14 +260,14 @@ def magnitude(predicted: Tensor, wanted: Tensor) -> Tensor:
     return ((max(predicted, wanted) + 1) / (min(predicted, wanted) + 1)).log()
 
 
-def charges(
+def term_losses(
     term: str,
     options: Mapping[str, float],
     rows: Tensor,
     numbers: list[list[Digit]],
     ids: list[int],
 ) -> list[Tensor]:
-    """Return what a term charges for each digit (or each number) of one sample; rows [t, v]."""
+    """Return the losses of a term for each digit (or each number) of one sample; rows [t, v]."""
     found = []
     for number in numbers:
         scores = [torch.stack([rows[d.position, i] for i in ids]) for d in number]
@@ -330,8 +330,8 @@ def objective(
     for rows, sample in zip(logits, labels.tolist(), strict=True):
         for row, label in zip(rows, sample, strict=True):
             if label >= 0:
-                charged = not (text_only and label in ids)
-                losses.append((row.exp().sum().log() - row[label]) * charged)
+                counted = not (text_only and label in ids)
+                losses.append((row.exp().sum().log() - row[label]) * counted)
     nothing = 0 * logits.sum()
     ce_total = sum(losses, nothing)
     ce = ce_total / max(1, len(losses))
@@ -341,12 +341,12 @@ def objective(
         for rows, sample in zip(logits, labels.tolist(), strict=True):
             characters = [spelled[label] if label >= 0 else " " for label in sample]
             numbers = read(characters, runs=published)
-            per_sample.append(charges(term, options, rows, numbers, ids))
+            per_sample.append(term_losses(term, options, rows, numbers, ids))
         if published:
             means = [sum(found, nothing) / max(1, len(found)) for found in per_sample]
             total, count = sum(means, nothing), len(per_sample)
         else:
-            total = sum((charge for found in per_sample for charge in found), nothing)
+            total = sum((loss for found in per_sample for loss in found), nothing)
             count = len(losses) if term in ("digit_ce", "gce") else sum(map(len, per_sample))
         totals[term], items[term] = total.item(), count
         numeric = numeric + share * total / max(1, count)

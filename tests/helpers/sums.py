@@ -9,7 +9,9 @@ import numpy as np
 from mm_numeric.answers import Example, Mark, Unreadable, Written
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.schema import Config
+from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.evaluation.metrics.base import Metric, Scorer, mean_of
+from mm_numeric.families.family import Family
 from mm_numeric.numbers.numerals import find_numerals
 from mm_numeric.tasks.base import BaseTask
 
@@ -90,3 +92,8 @@ def sums_config(folder: Path, family: str, objective="ce", **trainer) -> Config:
         },
     }
     return config_from_dict(raw, where="sums", title="sums")
+
+
+def collator_of(family: Family) -> TrainingCollator:
+    """Return the collator of a family for the sums."""
+    return TrainingCollator(family, Sums(), family.vocabulary())

@@ -1,4 +1,4 @@
-"""What a term charges for digit scores, without an objective around it."""
+"""Losses of a term for digit scores, without an objective around it."""
 
 import torch
 from tokens import TOKENIZER, VOCABULARY, labels_of
@@ -16,11 +16,21 @@ def number_spans(text, *, digit_runs=False):
     return NumberSpans.from_labels(labels_of(text), VOCABULARY, digit_runs=digit_runs)
 
 
-def charge(term, scores, text, *, log_normaliser=None, digit_runs=False):
-    """Return what a term charges for digit scores [k, 10], where the label is a text."""
+def losses_of(term, scores, text, *, log_normaliser=None, digit_runs=False):
+    """Return the losses of a term for digit scores [k, 10], where the label is a text."""
     normaliser = scores.logsumexp(-1) if log_normaliser is None else log_normaliser
     numbers = digit_logits(scores, normaliser)
     return term(numbers, number_spans(text, digit_runs=digit_runs))
+
+
+def gradients_agree(term):
+    """Return whether the gradients of a term equal differences, for scores and for other tokens."""
+    scores = random_scores(3).requires_grad_()
+    text = torch.tensor([9.0, 3.0, 4.0]).double().requires_grad_()
+    return torch.autograd.gradcheck(
+        lambda z, log_normaliser: losses_of(term, z, "407", log_normaliser=log_normaliser),
+        (scores, text),
+    )
 
 
 def digit_logits(scores, log_normaliser, values=VALUES):

@@ -65,6 +65,11 @@ def clocks(count: int, seed: int = 0):
     return task, load_examples(task, DataSource(render=count, seed=seed), CACHE, training=False)
 
 
+def examples_of(config: Config):
+    """Return the training examples of a config."""
+    return load_examples(config.task, config.data.train, ROOT, training=True)
+
+
 def tiny_causal_lm(**changes):
     """Return a Qwen2 that writes text, with the vocabulary of ``tiny_qwen2_tokenizer``.
 

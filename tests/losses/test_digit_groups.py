@@ -200,11 +200,11 @@ def costs(members, options):
 def ntl_was(scores, seat, options):
     table = costs(seat.members, options)
     row = table[seat.members.index(seat.wanted)]
-    charge = sum(p * c for p, c in zip(chances(scores, seat.members), row, strict=True))
+    expected = sum(p * c for p, c in zip(chances(scores, seat.members), row, strict=True))
     if not options.get("reweigh"):
-        return charge
+        return expected
     inside = mass(scores, seat.members)
-    return inside * charge + (1 - inside) * 1.01 * max(map(max, table))
+    return inside * expected + (1 - inside) * 1.01 * max(map(max, table))
 
 
 def spread(seat, tau):
@@ -228,12 +228,12 @@ def area(scores, seat, options, power=1):
 
 
 def off(kind):
-    """Return a term that charges how far the expected value is off."""
+    """Return a term whose loss is how far the expected value is off."""
 
     def term(scores, seat, options):
         delta = options.get("delta", 1.0)
 
-        def charge(miss):
+        def penalty(miss):
             if kind == "huber":
                 return miss**2 / 2 if abs(miss) <= delta else delta * (abs(miss) - delta / 2)
             return miss**2 if kind == "mse" else abs(miss)
@@ -241,10 +241,10 @@ def off(kind):
         members = seat.members
         p = chances(scores, members)
         expected = sum(p_j * m.value for p_j, m in zip(p, members, strict=True))
-        found = charge(expected - seat.wanted.value)
+        found = penalty(expected - seat.wanted.value)
         if not options.get("reweigh"):
             return found
-        worst = charge(max(m.value for m in members) - min(m.value for m in members))
+        worst = penalty(max(m.value for m in members) - min(m.value for m in members))
         inside = mass(scores, members)
         return inside * found + (1 - inside) * 1.01 * worst
 
@@ -325,7 +325,7 @@ TOKEN_TERMS = {
 
 
 def digit_ce(scores, number, options):
-    """Return the charge of each token of a number; scores [b, t, v]."""
+    """Return the loss of each token of a number; scores [b, t, v]."""
     weights = [place_weight(seat.from_right, options) for seat in number]
     found = []
     for weight, seat in zip(weights, number, strict=True):
@@ -348,7 +348,7 @@ def expected_value(scores, members):
 
 
 def of_number(name, scores, number, options):
-    """Return the charge of a whole number; scores [b, t, v]."""
+    """Return the loss of a whole number; scores [b, t, v]."""
     value = expected_value if name.endswith(("soft", "ntl")) else straight_through
     rows = [scores[seat.sample, seat.position] for seat in number]
     predicted = sum(
@@ -370,7 +370,7 @@ def of_number(name, scores, number, options):
 
 
 def by_loop(name, scores, numbers, options):
-    """Return the charges of a term; scores [b, t, v]."""
+    """Return the losses of a term; scores [b, t, v]."""
     if name in TOKEN_TERMS:
         return [
             TOKEN_TERMS[name](scores[seat.sample, seat.position], seat, options)
@@ -378,7 +378,7 @@ def by_loop(name, scores, numbers, options):
             for seat in number
         ]
     if name == "digit_ce":
-        return [charge for number in numbers for charge in digit_ce(scores, number, options)]
+        return [loss for number in numbers for loss in digit_ce(scores, number, options)]
     return [of_number(name, scores, number, options) for number in numbers]
 
 
@@ -504,13 +504,13 @@ def test_equals_the_loop(name, options, seed):
     numbers, labels = batch(seed)
     mine, theirs = (random_logits(labels, seed).requires_grad_() for _ in range(2))
     result = only(name, options)(mine, labels)
-    charges = by_loop(name, theirs, numbers, options)
+    losses = by_loop(name, theirs, numbers, options)
     rows = int((labels != IGNORE_INDEX).sum())
-    items = rows if name in ("gce", "digit_ce") else len(charges)
+    items = rows if name in ("gce", "digit_ce") else len(losses)
     assert result.sums[name].items == items
-    assert result.sums[name].total.item() == pytest.approx(sum(charges).item(), rel=1e-6)
+    assert result.sums[name].total.item() == pytest.approx(sum(losses).item(), rel=1e-6)
     result.loss.backward()
-    (sum(charges) / items).backward()
+    (sum(losses) / items).backward()
     torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-6, atol=1e-9)
 
 
@@ -593,7 +593,7 @@ def test_each_alphabet_of_a_batch_is_charged_as_if_it_were_alone(name, options):
 
 
 def _charges(name, options, vocabulary, scores, text, target):
-    """Return what a term charges for tokens that are a number each, with text beside them."""
+    """Return the losses of a term for tokens that are a number each, with text beside them."""
     count = len(target)
     zeros = torch.zeros(count, dtype=torch.long)
     spans = NumberSpans(

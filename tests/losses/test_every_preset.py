@@ -4,7 +4,7 @@ import pytest
 import reference_losses as reference
 import torch
 from objective_steps import made, stepped
-from term_losses import certain, charge, marked_spans
+from term_losses import certain, losses_of, marked_spans
 from tokens import SIZE, SPELLED, VOCABULARY, ToyTokenizer, labels_of, random_logits
 
 from mm_numeric.losses.objective import make_term, objective
@@ -155,7 +155,7 @@ def test_a_step_is_no_derivative(name):
 def test_a_label_of_0_is_learnt(name, lead):
     """More of 0 costs less, however the model prefers 6; but for terms as they were published."""
     scores = certain("6", height=lead).requires_grad_()
-    charge(make_term(name, {}), scores, "0").sum().backward()
+    losses_of(make_term(name, {}), scores, "0").sum().backward()
     assert scores.grad.isfinite().all()
     if name == "nl_ntl":  # |X - 0| / (X + 0) is 1
         assert scores.grad.abs().max() < 1e-7
@@ -167,7 +167,7 @@ def test_a_label_of_0_is_learnt(name, lead):
 
 def test_nl_ntl_learns_a_label_of_0_with_a_larger_epsilon():
     scores = certain("6", height=3.0).requires_grad_()
-    charge(make_term("nl_ntl", {"epsilon": 1.0}), scores, "0").sum().backward()
+    losses_of(make_term("nl_ntl", {"epsilon": 1.0}), scores, "0").sum().backward()
     assert scores.grad[0, 0] < -1e-3
 
 
@@ -196,10 +196,12 @@ def test_the_published_relative_term_has_no_gradient_where_a_wrong_digit_leads(
     scores[0] = 0
     scores[0, wrong] = lead
     scores.requires_grad_()
-    (found,) = torch.autograd.grad(charge(make_term("relative", {}), scores, "923").sum(), scores)
+    (found,) = torch.autograd.grad(
+        losses_of(make_term("relative", {}), scores, "923").sum(), scores
+    )
     assert least < found.norm() < most
     for name, needed in (("emd", 0.1), ("relative_soft", 1e-3), ("magnitude_soft", 1e-3)):
-        (found,) = torch.autograd.grad(charge(make_term(name, {}), scores, "923").sum(), scores)
+        (found,) = torch.autograd.grad(losses_of(make_term(name, {}), scores, "923").sum(), scores)
         assert found.norm() > needed
 
 

@@ -424,7 +424,7 @@ class Misses:
     per = "token"
 
     def __call__(self, numbers, spans):
-        """Return the charges, [k]."""
+        """Return the losses, [k]."""
         return (numbers.logits.argmax(-1) != spans.target).to(numbers.logits)
 
 
@@ -434,7 +434,7 @@ class Root:
     per = "token"
 
     def __call__(self, numbers, spans):
-        """Return the charges, [k]."""
+        """Return the losses, [k]."""
         return (0 * numbers.logits[:, 0]).sqrt()
 
 

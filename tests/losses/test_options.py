@@ -1,11 +1,11 @@
-"""Settings of an objective: roles, which numbers there are, and where cross-entropy is charged."""
+"""Settings of an objective: roles, which numbers there are, and where cross-entropy applies."""
 
 import dataclasses
 
 import pytest
 import torch
 from objective_steps import made, stepped
-from term_losses import charge, marked_spans
+from term_losses import losses_of, marked_spans
 from tiny_models import small_config, tiny_checkpoint, tiny_family
 from tokens import SIZE, TOKENIZER, VOCABULARY, batch, labels_of, random_logits
 from torch.nn import functional
@@ -41,7 +41,7 @@ def answered():
 
 
 def weighed(name, weights, reduction):
-    """Return the mean of a term, its charges weighed by role, one answer at a time."""
+    """Return the mean of a term, its losses weighed by role, one answer at a time."""
     logits, _, _ = answered()
     ids = torch.tensor([token.id for token in VOCABULARY.tokens])
     term, at, of_answer = make_term(name, {}), 0, []
@@ -49,17 +49,17 @@ def weighed(name, weights, reduction):
         rows = logits[at : at + len(text)]
         at += len(text)
         digits = [i for i, character in enumerate(text) if character.isdigit()]
-        charges = charge(term, rows[digits][:, ids], text)
+        losses = losses_of(term, rows[digits][:, ids], text)
         of_number = zip(find_numerals(text), roles.replace("|", "").split(), strict=True)
         found = [
             weights.get(role, 1.0)
             for numeral, role in of_number
             for _ in range(len(numeral.text) if term.per == "token" else 1)
         ]
-        of_answer.append(charges * torch.tensor(found, dtype=torch.float64))
+        of_answer.append(losses * torch.tensor(found, dtype=torch.float64))
     if reduction == "items":
         return torch.cat(of_answer).mean()
-    return torch.stack([charges.mean() for charges in of_answer]).mean()
+    return torch.stack([losses.mean() for losses in of_answer]).mean()
 
 
 @pytest.mark.parametrize("reduction", ["items", "samples"])
@@ -144,7 +144,7 @@ def test_digit_runs_know_neither_roles_nor_shapes():
         objective("ntil_published", VOCABULARY, terms=(TermSpec(name="time"),))
 
 
-# Where cross-entropy is charged
+# Where cross-entropy applies
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -191,8 +191,10 @@ def test_what_stands_in_for_cross_entropy_can_be_cross_entropy(name, options, dt
 def test_digit_ce_weighs_1_on_average_in_each_number(places):
     """A model that is as wrong at every digit costs the same, however long its numbers are."""
     scores = torch.zeros(9, 10).double()
-    charges = charge(PlaceWeightedCrossEntropy(places=places, growth=2.0), scores, "1234, 0.5, 987")
-    for of_number in charges.split([4, 2, 3]):
+    losses = losses_of(
+        PlaceWeightedCrossEntropy(places=places, growth=2.0), scores, "1234, 0.5, 987"
+    )
+    for of_number in losses.split([4, 2, 3]):
         assert of_number.mean().item() == pytest.approx(scores[0].logsumexp(0).item())
         assert (of_number.diff() < 0).all()
 

@@ -1,4 +1,4 @@
-"""Real tokenizers: which of their tokens are numbers, how numbers are read, what losses charge.
+"""Real tokenizers: which of their tokens are numbers, how numbers are read, what losses they give.
 
 Every table was written down from the vocabularies themselves, not from what the library says.
 """
@@ -322,7 +322,7 @@ def test_random_numbers_are_read_as_they_stand_in_the_text(name):
     assert numbers_in_answer(text, marks, ids, offsets, vocabulary_of(name)) == found
 
 
-# What losses charge
+# The losses they give
 
 
 def sure_of(name, wanted, written, height=60.0):
@@ -346,7 +346,7 @@ def sure_of(name, wanted, written, height=60.0):
 
 
 def totals(name, labels, logits):
-    """Return the sum of the charges of each term."""
+    """Return the sum of the losses of each term."""
     read_from_ids = [name for name in TERMS if name not in ("box_l1", "box_giou", "time")]
     spec = ObjectiveSpec(terms=tuple(TermSpec(name=term) for term in read_from_ids))
     result = objective(spec, vocabulary_of(name))(logits, labels)

@@ -14,14 +14,14 @@ BOX, TIME = "x y x y", "hour minute"
 TERMS = {"box_l1": BoxDistance(), "box_giou": BoxOverlap(), "time": TimeDistance()}
 
 
-def charged(term, scores, text, roles):
-    """Return what a term charges for digit scores [k, 10], where the label is a text."""
+def losses_of(term, scores, text, roles):
+    """Return the losses of a term for digit scores [k, 10], where the label is a text."""
     return term(digit_logits(scores, scores.logsumexp(-1)), marked_spans((text, roles)))
 
 
 def of(term, predicted, wanted, roles=BOX):
-    """Return what a term charges a model that is certain of a text."""
-    return charged(term, certain(predicted, height=800.0), wanted, roles).item()
+    """Return the loss of a term for a model that is certain of a text."""
+    return losses_of(term, certain(predicted, height=800.0), wanted, roles).item()
 
 
 def expected_values(scores, text):
@@ -71,9 +71,9 @@ def test_boxes_equal_the_loop(text, sharpness):
         predicted = expected_values(scores, text)
         sides = zip(in_order(predicted), in_order(wanted), strict=True)
         l1 = sum(abs(one - other) for one, other in sides) / 4
-        assert charged(BoxDistance(), scores, text, BOX).item() == pytest.approx(l1 / 1000)
-        assert charged(BoxDistance(scale=7), scores, text, BOX).item() == pytest.approx(l1 / 7)
-        found = charged(BoxOverlap(), scores, text, BOX).item()
+        assert losses_of(BoxDistance(), scores, text, BOX).item() == pytest.approx(l1 / 1000)
+        assert losses_of(BoxDistance(scale=7), scores, text, BOX).item() == pytest.approx(l1 / 7)
+        found = losses_of(BoxOverlap(), scores, text, BOX).item()
         assert found == pytest.approx(giou_loss(predicted, wanted), abs=1e-7)
 
 
@@ -84,7 +84,7 @@ def test_times_equal_the_loop(text, sharpness):
     for seed in range(5):
         scores = sharpness * random_scores(len(text) - 1, seed)
         expected = dial(expected_values(scores, text), wanted)
-        assert charged(TimeDistance(), scores, text, TIME).item() == pytest.approx(expected)
+        assert losses_of(TimeDistance(), scores, text, TIME).item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_corner_outside_of_the_image_keeps_its_sign():
 def test_the_gradient_near_a_box_without_area_is_bounded(text, height):
     """Where the model is surer and surer of it."""
     scores = certain(text, height=height).requires_grad_()
-    charged(BoxOverlap(), scores, text, BOX).sum().backward()
+    losses_of(BoxOverlap(), scores, text, BOX).sum().backward()
     assert scores.grad.isfinite().all()
     assert scores.grad.abs().max() < 10
 
@@ -165,7 +165,7 @@ def test_times_go_round_the_dial(predicted, wanted, distance):
 def test_the_gradient_moves_a_box_that_is_apart_towards_the_label(name):
     """The label is to the right and below."""
     label, scores = "70 70 90 90", certain("10 10 30 30", height=3.0).requires_grad_()
-    charged(TERMS[name], scores, label, BOX).sum().backward()
+    losses_of(TERMS[name], scores, label, BOX).sum().backward()
     stepped = (scores - 50 * scores.grad / scores.grad.norm()).detach()
     before, after = (expected_values(s.detach(), label) for s in (scores, stepped))
     assert sum(after) > sum(before) + 10
@@ -176,7 +176,7 @@ def test_the_gradient_moves_a_box_that_is_apart_towards_the_label(name):
 def test_the_gradient_of_a_time_goes_the_shorter_way():
     """From 11:50 to 1:10 on over twelve, and not back through the morning."""
     scores = certain("11:50", height=12.0).requires_grad_()
-    charged(TimeDistance(), scores, "01:10", TIME).sum().backward()
+    losses_of(TimeDistance(), scores, "01:10", TIME).sum().backward()
     assert scores.grad[1, 2] < 0 < scores.grad[1, 0]  # 12 costs less, 10 costs more
 
 
@@ -186,13 +186,13 @@ def test_the_gradient_of_a_time_goes_the_shorter_way():
 )
 def test_gradcheck(name, text, roles):
     scores = random_scores(sum(map(str.isdigit, text)), 2).requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: charged(TERMS[name], z, text, roles), scores)
+    assert torch.autograd.gradcheck(lambda z: losses_of(TERMS[name], z, text, roles), scores)
 
 
 @pytest.mark.parametrize("name", ["box_l1", "box_giou"])
 def test_gradcheck_of_boxes_that_are_apart(name):
     scores = certain("1 1 2 2", height=3.0).requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: charged(TERMS[name], z, "7 7 9 9", BOX), scores)
+    assert torch.autograd.gradcheck(lambda z: losses_of(TERMS[name], z, "7 7 9 9", BOX), scores)
 
 
 # Within an objective
@@ -241,7 +241,7 @@ def test_an_objective_takes_the_mean_over_shapes(reduction):
             scores = logits[at : at + len(text), ids]
             at += len(text)
             scores = scores[[i for i, character in enumerate(text) if character.isdigit()]]
-            means.append(charged(term, scores, text, roles))
+            means.append(losses_of(term, scores, text, roles))
         if reduction == "items":
             expected = torch.cat(means).mean()
         else:
@@ -308,9 +308,9 @@ def test_numbers_of_eighteen_digits_are_finite(name):
     """These terms are in units of the answer, so that 10 ** 39 of them are no float32."""
     text = ":".join(["9" * 18] * 2) if name == "time" else " ".join(["9" * 18] * 4)
     scores = random_scores(sum(map(str.isdigit, text))).float().requires_grad_()
-    charges = charged(TERMS[name], scores, text, TIME if name == "time" else BOX)
-    charges.sum().backward()
-    assert charges.isfinite().all()
+    losses = losses_of(TERMS[name], scores, text, TIME if name == "time" else BOX)
+    losses.sum().backward()
+    assert losses.isfinite().all()
     assert scores.grad.isfinite().all()
 
 
@@ -319,7 +319,7 @@ def test_nan_is_never_hidden(name):
     text, roles = ("7:05", TIME) if name == "time" else ("1 2 5 7", BOX)
     scores = random_scores(sum(map(str.isdigit, text)))
     scores[0] = torch.nan
-    assert charged(TERMS[name], scores, text, roles).isnan().all()
+    assert losses_of(TERMS[name], scores, text, roles).isnan().all()
 
 
 @pytest.mark.parametrize("scale", [0, -1.0])

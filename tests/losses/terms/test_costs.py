@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from objective_steps import stepped
-from term_losses import VALUES, certain, charge, digit_logits, number_spans, random_scores
+from term_losses import VALUES, certain, digit_logits, losses_of, number_spans, random_scores
 from tokens import TOKENIZER, VOCABULARY, ToyTokenizer, batch
 
 from mm_numeric.config.reader import config_from_dict
@@ -37,7 +37,7 @@ def term(name, **options):
 def test_equals_the_loop(name, reweigh, squash):
     scores = random_scores(10)
     text = torch.linspace(-2, 4, 10).double()
-    found = charge(
+    found = losses_of(
         term(name, reweigh=reweigh, squash=squash),
         scores,
         "0123456789",
@@ -75,8 +75,8 @@ def test_a_matrix_of_distances_is_the_distance():
 def test_rows_are_labels_and_columns_predictions():
     matrix = [[0.0] * 10 for _ in range(10)]
     matrix[3][8] = 5.0
-    assert charge(ExpectedDistance(cost=matrix), certain("8"), "3").item() == pytest.approx(5)
-    assert charge(ExpectedDistance(cost=matrix), certain("3"), "8").item() == 0
+    assert losses_of(ExpectedDistance(cost=matrix), certain("8"), "3").item() == pytest.approx(5)
+    assert losses_of(ExpectedDistance(cost=matrix), certain("3"), "8").item() == 0
 
 
 def of_hours(cost, predicted, wanted):
@@ -99,9 +99,9 @@ def test_the_hours_go_round(wanted):
 
 
 def test_9_is_next_to_0():
-    assert charge(term("modular"), certain("9"), "0").item() == pytest.approx(1)
-    assert charge(term("modular"), certain("5"), "0").item() == pytest.approx(5)
-    assert charge(term("modular"), certain("2"), "8").item() == pytest.approx(4)
+    assert losses_of(term("modular"), certain("9"), "0").item() == pytest.approx(1)
+    assert losses_of(term("modular"), certain("5"), "0").item() == pytest.approx(5)
+    assert losses_of(term("modular"), certain("2"), "8").item() == pytest.approx(4)
 
 
 def test_log_charges_the_ratio():
@@ -124,7 +124,7 @@ def test_gradcheck(name, options):
     scores = random_scores(3).requires_grad_()
     text = torch.tensor([9.0, 3.0, 4.0]).double().requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda z, log_normaliser: charge(
+        lambda z, log_normaliser: losses_of(
             term(name, **options), z, "407", log_normaliser=log_normaliser
         ),
         (scores, text),

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from term_losses import certain, charge, digit_logits, number_spans, random_scores
+from term_losses import certain, digit_logits, losses_of, number_spans, random_scores
 
 from mm_numeric.losses.objective import make_term
 from mm_numeric.losses.terms.proper_scores import RankedProbability, SmoothedDiscrepancy
@@ -12,13 +12,13 @@ SKEWED = torch.tensor([0, 0, 0, 0, 0.4, 0.2, 0.05, 0.05, 0.3, 0], dtype=torch.fl
 
 
 def minimiser(term, chances):
-    """Return the distribution [10] that is charged least where the label is drawn by chances."""
+    """Return the distribution [10] that has the smallest loss, on average over the labels."""
     scores = torch.zeros(10, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([scores], max_iter=300, line_search_fn="strong_wolfe")
 
     def expected_charge():
         optimiser.zero_grad()
-        loss = chances @ charge(term, scores.expand(10, 10), "0123456789")
+        loss = chances @ losses_of(term, scores.expand(10, 10), "0123456789")
         loss.backward()
         return loss
 
@@ -40,26 +40,26 @@ def test_was_collapses_to_the_median(chances, median):
 
 
 def test_rps_of_a_uniform_model():
-    charges = charge(RankedProbability(), torch.zeros(10, 10).double(), "0123456789")
-    assert charges[0].item() == pytest.approx(2.85)
-    torch.testing.assert_close(charges, charges.flip(0))
-    assert charges.argmin() in (4, 5)
+    losses = losses_of(RankedProbability(), torch.zeros(10, 10).double(), "0123456789")
+    assert losses[0].item() == pytest.approx(2.85)
+    torch.testing.assert_close(losses, losses.flip(0))
+    assert losses.argmin() in (4, 5)
 
 
 def test_rps_of_a_certain_model_is_the_distance():
     """Which makes it comparable with WAS, in size and in unit."""
     for digit in "0379":
-        found = charge(RankedProbability(), certain(digit), "3").item()
+        found = losses_of(RankedProbability(), certain(digit), "3").item()
         assert found == pytest.approx(abs(int(digit) - 3), abs=1e-30)
 
 
 def test_rps_counts_gaps():
     values = torch.tensor([0.0, 5.0, 100.0]).double()
     numbers = digit_logits(torch.zeros(3, 3).double(), torch.zeros(3), values)
-    charges = RankedProbability()(numbers, number_spans("0,1,2"))
+    losses = RankedProbability()(numbers, number_spans("0,1,2"))
     # The cumulative chances are 1/3 over the gap of 5, and 2/3 over that of 95.
     expected = [5 * 4 / 9 + 95 / 9, 5 / 9 + 95 / 9, 5 / 9 + 95 * 4 / 9]
-    torch.testing.assert_close(charges, torch.tensor(expected).double())
+    torch.testing.assert_close(losses, torch.tensor(expected).double())
 
 
 def test_smmd_of_certain_models():
@@ -81,10 +81,10 @@ def test_smmd_of_certain_models():
 @pytest.mark.parametrize("term", [RankedProbability(), SmoothedDiscrepancy()])
 def test_gradcheck(term):
     scores = random_scores(3).requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: charge(term, z, "407"), scores)
+    assert torch.autograd.gradcheck(lambda z: losses_of(term, z, "407"), scores)
 
 
 @pytest.mark.parametrize("term", [RankedProbability(), SmoothedDiscrepancy()])
 def test_charges_in_float32_are_not_negative(term):
     scores = 12 * random_scores(10).float() + certain("0123456789", height=9.0).float()
-    assert (charge(term, scores, "0123456789") >= 0).all()
+    assert (losses_of(term, scores, "0123456789") >= 0).all()

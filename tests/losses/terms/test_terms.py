@@ -8,8 +8,8 @@ import torch
 from term_losses import (
     VALUES,
     certain,
-    charge,
     digit_logits,
+    losses_of,
     number_spans,
     random_scores,
 )
@@ -96,41 +96,41 @@ def test_equals_the_loop(name, options, seed):
 
 
 def test_was_of_a_uniform_model():
-    charges = charge(ExpectedDistance(), torch.zeros(10, 10).double(), "0123456789")
+    losses = losses_of(ExpectedDistance(), torch.zeros(10, 10).double(), "0123456789")
     expected = [4.5, 3.7, 3.1, 2.7, 2.5, 2.5, 2.7, 3.1, 3.7, 4.5]
-    torch.testing.assert_close(charges, torch.tensor(expected).double(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(losses, torch.tensor(expected).double(), rtol=1e-6, atol=1e-6)
 
 
 def test_was_with_half_the_mass_on_each_side():
     scores = torch.full((1, 10), -80.0).double()
     scores[0, [0, 8]] = 0
-    assert charge(ExpectedDistance(), scores, "4").item() == pytest.approx(4.0)
+    assert losses_of(ExpectedDistance(), scores, "4").item() == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize("values", [VALUES, VALUES**2, VALUES / 3 - 1])
 def test_was_is_the_area_between_the_cumulative_distributions(values):
-    """Charges and gradients, with gaps, and with negative values."""
+    """Losses and gradients, with gaps, and with negative values."""
     found = []
     for term in (ExpectedDistance(), CumulativeDistance()):
         scores = random_scores(10).requires_grad_()
         numbers = digit_logits(scores, torch.zeros(10), values)
-        charges = term(numbers, number_spans("0123456789"))
-        found.append((charges, *torch.autograd.grad(charges.sum(), scores)))
+        losses = term(numbers, number_spans("0123456789"))
+        found.append((losses, *torch.autograd.grad(losses.sum(), scores)))
     torch.testing.assert_close(*found)
 
 
 def test_reweigh_charges_text_more_than_the_worst_digit():
     scores = torch.zeros(1, 10).double()
     text = torch.tensor([80.0]).double()  # a text token that is certain
-    charges = charge(ExpectedDistance(reweigh=True), scores, "0", log_normaliser=text)
-    assert charges.item() == pytest.approx(9.09)
-    assert charge(ExpectedDistance(reweigh=True), scores, "0").item() == pytest.approx(4.5)
+    losses = losses_of(ExpectedDistance(reweigh=True), scores, "0", log_normaliser=text)
+    assert losses.item() == pytest.approx(9.09)
+    assert losses_of(ExpectedDistance(reweigh=True), scores, "0").item() == pytest.approx(4.5)
 
 
 def test_the_gradient_of_was():
     """d/dz_i sum_j p_j c_j = p_i (c_i - sum_j p_j c_j)."""
     scores = random_scores(1).requires_grad_()
-    charge(ExpectedDistance(), scores, "3").sum().backward()
+    losses_of(ExpectedDistance(), scores, "3").sum().backward()
     p, cost = scores.detach().softmax(-1), (VALUES - 3).abs()
     torch.testing.assert_close(scores.grad, p * (cost - (p * cost).sum()))
 
@@ -145,13 +145,13 @@ def test_gaps_between_values_count():
 def test_squash_maps_the_costs_of_a_wrong_digit():
     """A model that is certain of 0, 1, ... 9 where 0 is wanted."""
     term, scores = ExpectedDistance(squash=3.0), certain("0123456789")
-    costs = torch.cat([charge(term, row[None], "0") for row in scores])
+    costs = torch.cat([losses_of(term, row[None], "0") for row in scores])
     torch.testing.assert_close(costs[1:], torch.linspace(1, 3, 9).double())
     assert costs[0] < 1e-30
-    one = charge(ExpectedDistance(squash=1.0), random_scores(1), "7")
+    one = losses_of(ExpectedDistance(squash=1.0), random_scores(1), "7")
     torch.testing.assert_close(one, 1 - random_scores(1).softmax(-1)[:, 7])
-    nine = charge(ExpectedDistance(squash=9.0), random_scores(1), "7")
-    torch.testing.assert_close(nine, charge(ExpectedDistance(), random_scores(1), "7"))
+    nine = losses_of(ExpectedDistance(squash=9.0), random_scores(1), "7")
+    torch.testing.assert_close(nine, losses_of(ExpectedDistance(), random_scores(1), "7"))
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_squash_with_gaps_and_with_nothing_to_map(values, costs):
 )
 def test_emd_exp_grows_from_the_right(text, digit_runs, powers):
     scores = random_scores(len(powers))
-    plain = charge(ExpectedDistance(), scores, text, digit_runs=digit_runs)
-    weighted = charge(PlaceWeightedDistance(growth=1.2), scores, text, digit_runs=digit_runs)
+    plain = losses_of(ExpectedDistance(), scores, text, digit_runs=digit_runs)
+    weighted = losses_of(PlaceWeightedDistance(growth=1.2), scores, text, digit_runs=digit_runs)
     expected = plain * torch.tensor([1.2**power for power in powers], dtype=torch.float64)
     torch.testing.assert_close(weighted, expected, rtol=1e-12, atol=0)
 
@@ -199,7 +199,7 @@ def test_ntil_published_reading_of_a_decimal():
     """3.015 is read as 3 and 15, so that an error in the tenths outweighs one in the units."""
     tenths, units = certain("3.115"), certain("4.015")
     means = {
-        (name, wrong): charge(term, scores, "3.015", digit_runs=True).mean().item()
+        (name, wrong): losses_of(term, scores, "3.015", digit_runs=True).mean().item()
         for name, term in (("relative", RelativeError()), ("magnitude", MagnitudeError()))
         for wrong, scores in (("tenths", tenths), ("units", units))
     }
@@ -212,8 +212,8 @@ def test_ntil_published_reading_of_a_decimal():
 
 @pytest.mark.parametrize("term", list(NUMBER_TERMS.values()))
 def test_a_wrong_unit_costs_more_than_a_wrong_tenth(term):
-    tenths = charge(term, certain("3.115"), "3.015")
-    units = charge(term, certain("4.015"), "3.015")
+    tenths = losses_of(term, certain("3.115"), "3.015")
+    units = losses_of(term, certain("4.015"), "3.015")
     assert tenths.shape == units.shape == (1,)
     assert units > 4 * tenths
 
@@ -232,10 +232,12 @@ def test_relative_and_magnitude(predicted, wanted, relative, magnitude):
     """Predicted in place of wanted, and the other way round."""
     for one, other in ((predicted, wanted), (wanted, predicted)):
         scores = certain(one)
-        found = charge(RelativeError(), scores, other).item()
+        found = losses_of(RelativeError(), scores, other).item()
         assert found == pytest.approx(relative, rel=1e-12, abs=0)
-        assert charge(MagnitudeError(), scores, other).item() == pytest.approx(magnitude, rel=1e-12)
-        soft = [charge(term, scores, other).item() for term in SOFT_TERMS]
+        assert losses_of(MagnitudeError(), scores, other).item() == pytest.approx(
+            magnitude, rel=1e-12
+        )
+        soft = [losses_of(term, scores, other).item() for term in SOFT_TERMS]
         assert soft == pytest.approx([relative, magnitude], rel=1e-12, abs=1e-30)
 
 
@@ -243,14 +245,16 @@ def test_relative_and_magnitude(predicted, wanted, relative, magnitude):
 def test_noise_does_not_change_a_certain_digit(term):
     noisy = type(term)(noise_scale=0.01)
     for text in ("3.115", "4.015", "3.015"):
-        plain, found = (charge(t, certain(text), "3.015", digit_runs=True) for t in (term, noisy))
+        plain, found = (
+            losses_of(t, certain(text), "3.015", digit_runs=True) for t in (term, noisy)
+        )
         torch.testing.assert_close(found, plain, rtol=1e-12, atol=0)
 
 
 def test_noise_is_drawn_anew_and_can_change_an_uncertain_digit():
     torch.manual_seed(0)
     term = RelativeError(noise_scale=0.01)
-    found = {charge(term, torch.zeros(3, 10).double(), "923").item() for _ in range(8)}
+    found = {losses_of(term, torch.zeros(3, 10).double(), "923").item() for _ in range(8)}
     assert len(found) > 4
 
 
@@ -271,7 +275,7 @@ def test_the_straight_through_gradient(temperature, seed):
     worth = torch.tensor([10.0**place for place in places], dtype=torch.float64)
     for kind, slope in slopes.items():
         (found,) = torch.autograd.grad(
-            charge(kind(temperature=temperature), scores, text).sum(), scores
+            losses_of(kind(temperature=temperature), scores, text).sum(), scores
         )
         torch.testing.assert_close(found, slope * worth[:, None] * digit, rtol=1e-9, atol=1e-14)
 
@@ -284,7 +288,7 @@ def test_the_soft_terms_have_a_gradient_where_a_wrong_digit_leads(term, lead, wr
     scores = certain("923", height=lead)
     scores[0] = lead * functional.one_hot(torch.tensor(wrong), 10)
     scores.requires_grad_()
-    charge(term, scores, "923").sum().backward()
+    losses_of(term, scores, "923").sum().backward()
     assert scores.grad.norm() > 1e-3
     assert scores.grad[0, 9] < 0  # more of the digit that is wanted costs less
 
@@ -292,7 +296,7 @@ def test_the_soft_terms_have_a_gradient_where_a_wrong_digit_leads(term, lead, wr
 @pytest.mark.parametrize("term", SOFT_TERMS)
 def test_the_gradient_of_the_soft_terms(term):
     scores = random_scores(8).requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: charge(term, z, "40.7, -923, 05"), scores)
+    assert torch.autograd.gradcheck(lambda z: losses_of(term, z, "40.7, -923, 05"), scores)
 
 
 # Edges
@@ -318,10 +322,10 @@ def test_the_gradient_of_the_soft_terms(term):
 )
 def test_a_perfect_prediction_charges_nothing(name):
     scores = certain("-12.50, 7").requires_grad_()
-    charges = charge(make_term(name, {}), scores, "-12.50, 7")
-    charges.sum().backward()
+    losses = losses_of(make_term(name, {}), scores, "-12.50, 7")
+    losses.sum().backward()
     # exp(-80) is 2e-35: what is left of a softmax that is certain.
-    assert charges.abs().max() < 1e-30
+    assert losses.abs().max() < 1e-30
     assert scores.grad.abs().max() < 1e-30
 
 
@@ -331,10 +335,10 @@ def test_a_perfect_prediction_charges_nothing(name):
 def test_long_numbers_are_finite(name, digits, fraction):
     text = ("0." if fraction else "") + "9" * digits
     scores = random_scores(digits + fraction).float().requires_grad_()
-    charges = charge(make_term(name, {}), scores, text)
-    charges.sum().backward()
-    assert charges.isfinite().all()
-    assert charges.abs().sum() > 0
+    losses = losses_of(make_term(name, {}), scores, text)
+    losses.sum().backward()
+    assert losses.isfinite().all()
+    assert losses.abs().sum() > 0
     assert scores.grad.isfinite().all()
     assert scores.grad.any()
 
