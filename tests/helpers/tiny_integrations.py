@@ -127,7 +127,11 @@ def weights(model) -> dict[str, Tensor]:
 
 def main(arguments: list[str]) -> None:
     """Train by the mixin and by a loop with accelerate, on all ranks; write the weights."""
-    folder = Path(arguments[0])
+    _train_both(Path(arguments[0]))
+    leave_process_group()  # after the models are freed: their reducers wait for it
+
+
+def _train_both(folder: Path) -> None:
     loss_of = objective("ntil", NUMBERS, balance="fixed")
     ranks = Accelerator(cpu=True).num_processes
     changes = {"per_device_train_batch_size": 4 // ranks, "gradient_accumulation_steps": 2}
@@ -137,4 +141,3 @@ def main(arguments: list[str]) -> None:
         save_file(weights(trainer.model), folder / "mixin.safetensors")
         save_file(weights(looped), folder / "loop.safetensors")
         trainer.state.save_to_json(str(folder / "state.json"))
-    leave_process_group()
