@@ -105,8 +105,8 @@ class GSM8K(Numbers):
         """Parse the final number of a solution; the lenient answer is the last number."""
         last = _LAST_PART.match(text)
         part = text[last.end() :] if last else text
-        _, end, behind = part.rpartition(END)
-        found = _NUMBER.match(behind)
+        _, end, after = part.rpartition(END)
+        found = _NUMBER.match(after)
         if not end:
             declared = _DECLARED.match(part)
             found = _NUMBER.match(part[declared.end() :]) if declared else found
