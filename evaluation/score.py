@@ -16,7 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm_numeric.answers import Instances, Unreadable
-from mm_numeric.evaluation.metrics.base import Measured, Scorer, figures_of, taken
+from mm_numeric.evaluation.metrics.base import (
+    MetricOnRows,
+    Scorer,
+    metrics_by_category,
+    select_rows,
+)
 from mm_numeric.evaluation.metrics.bootstrap import interval
 from mm_numeric.evaluation.table import Cell, Column, Table
 from mm_numeric.files import read_rows, write_text
@@ -51,15 +56,15 @@ class Scores:
         return dict(Counter(row["reason"] for row in self.rows if row["reason"]).most_common())
 
     @property
-    def figures(self) -> list[Measured]:
+    def figures(self) -> list[MetricOnRows]:
         """The metrics of each category, if there are several categories, then those of all rows."""
-        return figures_of(self.scorer, [row.get("buckets", {}) for row in self.rows])
+        return metrics_by_category(self.scorer, [row.get("buckets", {}) for row in self.rows])
 
     def metrics(self) -> dict[str, dict[str, float | None]]:
         """Return the value of each metric and its bootstrap interval over the rows."""
         found = {}
         for metric, rows in self.figures:
-            columns = taken(self.columns, rows)
+            columns = select_rows(self.columns, rows)
             low, high = interval(columns, metric.value)
             value = float(metric.value(columns))
             found[metric.name] = {
@@ -76,7 +81,7 @@ class Scores:
             found[name] = {}
             for label in sorted({label for own in labels for label in own}, key=_natural):
                 rows = np.array([i for i, own in enumerate(labels) if label in own])
-                part = taken(self.columns, rows)
+                part = select_rows(self.columns, rows)
                 figures = {m.name: _finite(float(m.value(part))) for m in self.scorer.metrics}
                 found[name][label] = {"rows": len(rows), **figures}
         return found

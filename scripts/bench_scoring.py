@@ -24,7 +24,7 @@ from mm_numeric.answers import Box, Instance, Instances, Polygon, Shape
 from mm_numeric.evaluation.metrics.boxes import shape_ious
 from mm_numeric.evaluation.metrics.detection import score_instances
 from mm_numeric.evaluation.metrics.deteval import score_icdar2013, score_total_text
-from mm_numeric.evaluation.metrics.polygon_iou import gather, overlapping
+from mm_numeric.evaluation.metrics.polygon_iou import collect_shapes, overlapping_pairs
 
 WORDS = 5
 
@@ -94,12 +94,12 @@ def main() -> None:
     each = 10
     predictions, targets = images(max(options.pairs // each**2, 1), box, each)
     detections, truths = (
-        gather([[item.shape for item in image.items] for image in side])
+        collect_shapes([[item.shape for item in image.items] for image in side])
         for side in (predictions, targets)
     )
     pairs = len(predictions) * each**2
     print(f"\n{pairs:,} pairs of boxes, {each} x {each} in {len(predictions):,} images")
-    taken = seconds(lambda: overlapping(detections, truths), options.repeats)
+    taken = seconds(lambda: overlapping_pairs(detections, truths), options.repeats)
     print(f"  shared areas                    {taken:8.3f}")
     taken = seconds(lambda: score_instances(predictions, targets), options.repeats)
     print(f"  scored, all columns             {taken:8.3f}")

@@ -18,9 +18,9 @@ from mm_numeric.config.data import Sources, named
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import TrainingCollator, make_collator
 from mm_numeric.data.examples import examples_and_errors
-from mm_numeric.data.framing import frame_of, framed, refuse_other_size
+from mm_numeric.data.framing import check_declared_size, compute_frame, load_framed_image
 from mm_numeric.data.images import image_size, open_image
-from mm_numeric.data.lengths import TooLongError, image_token_count
+from mm_numeric.data.lengths import TooLongError, count_image_tokens
 from mm_numeric.evaluation.check_data.findings import Checkup, DataReport, Trained, kind_of
 from mm_numeric.evaluation.score import scorer_of
 from mm_numeric.families.family import Family, Tokens
@@ -67,7 +67,7 @@ def check_data(
         found = examples_and_errors(config.task, data, cache, training=name == "train")
         checkup = Checkup(name, named(data))
         # The length limit applies to training rows only.
-        checked_with = collator if name == "train" else replace(collator, fit=None)
+        checked_with = collator if name == "train" else replace(collator, length_limit=None)
         report.checkups.append(checkup)
         for count, (example, error) in enumerate(islice(found, limit)):
             if example is not None and example.size_px is None and error is not None:
@@ -126,7 +126,11 @@ def _check_example(
         size = _size(example, decode=decode) if has_image else example.size_px
         trained, answer, numbers = _encoded(collator, example, size, has_image)
     except ValueError as wrong:
-        if isinstance(wrong, TooLongError) and collator.fit and collator.fit.too_long == "drop":
+        if (
+            isinstance(wrong, TooLongError)
+            and collator.length_limit
+            and collator.length_limit.too_long == "drop"
+        ):
             checkup.too_long += 1
         else:
             checkup.fault(kind_of(str(wrong)), str(wrong))
@@ -144,7 +148,7 @@ def _size(example: Example, *, decode: bool) -> tuple[int, int]:
         size = open_image(example).size if decode else image_size(example.image)
     except ValueError:
         size = open_image(example).size  # its error message names the row
-    refuse_other_size(example, size)
+    check_declared_size(example, size)
     return size
 
 
@@ -163,10 +167,10 @@ def _encoded(
         has_image: Whether the image file is available.
     """
     family = collator.family
-    frame = None if size is None else frame_of(family, example, size)
-    if collator.fit is not None:
-        frame = collator.fit.frame(example, frame)
-    image_tokens = image_token_count(family, frame)
+    frame = None if size is None else compute_frame(family, example, size)
+    if collator.length_limit is not None:
+        frame = collator.length_limit.frame(example, frame)
+    image_tokens = count_image_tokens(family, frame)
     answer, numbers = collator.answer(example, frame)
     try:
         question = family.question(example.prompt, image_tokens)
@@ -201,7 +205,7 @@ def _check_batches(
             checkup.fault(kind_of(str(error)), str(error))
             continue
         if trained.has_image:
-            seen, _ = framed(family, example, fit=collator.fit)
+            seen, _ = load_framed_image(family, example, length_limit=collator.length_limit)
             assert seen is not None
             features = family.num_image_features(family.images([seen]), settings)
             if features != trained.image_tokens:

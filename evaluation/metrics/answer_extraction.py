@@ -1,19 +1,19 @@
-"""The answer in what a model wrote about a question of MathVista: by rules, without a judge.
+"""Extract the answer to a MathVista question from a model's response, by rules without an LLM.
 
-The first rules are those of the published ``extract_answer`` in ``extract_answer.py`` with
-``--quick_extract``: nothing, one of the choices, a whole number or a number alone, ``The answer is
-"..."``. Where it asks GPT-4, these go on:
+The first rules are those of the published ``extract_answer`` with ``--quick_extract``: an empty
+response, a choice, a lone integer or float, and ``The answer is "..."``. Where the published script
+asks GPT-4, these rules follow:
 
-choice    the option that the last ``answer is ...``, the whole text, the last line or the last
-          letter names; else the only letter in brackets, of the text or of its last line; else the
-          only choice whose words stand in the text
-number    the first behind the last ``answer is`` (and behind the last ``=`` of its sentence), else
-          the last of the text; $ and the commas of thousands are left out; only digits are numbers,
-          and a fraction is none
+choice    the option named by the last ``answer is ...``, by the whole response, by its last line or
+          by its last letter; otherwise the only letter in parentheses, in the response or in its
+          last line; otherwise the only choice whose words occur in the response
+number    the first number after the last ``answer is`` (and after the last ``=`` of that sentence),
+          otherwise the last number of the response; $ and thousands separators are removed; numbers
+          must be written in digits, and a fraction is rejected
 list      the last ``[...]``
 
-What nothing names is no answer: a text about choices is then handed on as it is (the published
-normalisation takes the choice that looks most like it), and for a number an empty one.
+If no rule applies, there is no answer: a multiple-choice response is then returned unchanged (the
+published normalisation picks the most similar choice), and a number as an empty text.
 
 Source: https://github.com/lupantech/MathVista, evaluation/extract_answer.py.
 """
@@ -35,7 +35,7 @@ _LETTER_FIRST = re.compile(r"(?:\(([A-Za-z])\)|([A-Z])[).:])(?:\s|\W*$)")
 _IN_BRACKETS = re.compile(r"\(([A-Z])\)")
 _LAST_LETTER = re.compile(r"(?:^|[\s(\[*\"':：是为选])([A-Z])[\s)\].*\"'。]*$")
 _NOT_THE_LAST = re.compile(r"(?:\b[A-Z]\W{1,3}(?:and|n?or)|\bnot)\W{1,3}[A-Z]\W*$")
-_AROUND = " \t\r\n.*\"'`${}[]。"
+_SURROUNDING = " \t\r\n.*\"'`${}[]。"
 _WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
 _SIGN = r"(?:(?<![0-9])-)?"
 _NUMBER = re.compile(
@@ -48,24 +48,24 @@ _LIST = re.compile(r"\[([^\[\]]*)\]")
 
 
 class Extraction(NamedTuple):
-    """What a model answered."""
+    """The answer found in a response."""
 
     text: str
-    """What the published normalisation is given."""
+    """Input of the published normalisation."""
 
     reason: str | None = None
-    """Why it is no answer; None where it is one."""
+    """Why no answer was found; None if one was."""
 
     option: int | None = None
-    """Which choice is named, from 0."""
+    """Index of the choice that is named."""
 
 
 def extract(response: str, asked: ShortAnswer) -> Extraction:
-    """Return the answer in a text.
+    """Extract the answer from a response.
 
     Args:
-        response: What the model wrote, word for word.
-        asked: What the question says of the answer's form; its ``text`` is not looked at.
+        response: The response, verbatim.
+        asked: Type, choices and precision of the question; its ``text``, the answer, is not used.
     """
     published = _published(response, asked)
     if not response.strip():
@@ -82,7 +82,7 @@ def extract(response: str, asked: ShortAnswer) -> Extraction:
 
 
 def _published(response: str, asked: ShortAnswer) -> str | None:
-    """Return what the published rules extract; None where they ask GPT-4."""
+    """Apply the published rules; None if the published script would ask GPT-4."""
     if asked.question_type == "multi_choice" and response in asked.choices:
         return response
     try:
@@ -97,15 +97,15 @@ def _published(response: str, asked: ShortAnswer) -> str | None:
 
 
 def _choice(response: str, published: str | None, choices: Sequence[str]) -> Extraction:
-    """Return which choice is named; its letter goes on, or what the published rules extract."""
+    """Extract a choice, as its letter or as the text that the published rules extracted."""
     if published is not None:
-        option = _named(published, choices)
+        option = _parse_choice(published, choices)
         return Extraction(published, "no option named" if option is None else None, option)
     lines = response.strip().splitlines()
     declared = [response[end:] for end in _declared_ends(response)[-1:]]
     ends = (_SENTENCE_END, _CLAUSE_END)
-    for said in (*(end.split(d, 1)[0] for d in declared for end in ends), response, lines[-1]):
-        option = _named(said, choices)
+    for candidate in (*(end.split(d, 1)[0] for d in declared for end in ends), response, lines[-1]):
+        option = _parse_choice(candidate, choices)
         if option is not None:
             return Extraction(_letter(option), option=option)
     last = None if _NOT_THE_LAST.search(response) else _LAST_LETTER.search(response)
@@ -114,7 +114,7 @@ def _choice(response: str, published: str | None, choices: Sequence[str]) -> Ext
         if len(found) != 1:
             found = {_index(letter, choices) for letter in _IN_BRACKETS.findall(text)} - {None}
     if len(found) != 1:
-        found |= _told(response, choices)
+        found |= _mentioned(response, choices)
     if len(found) == 1:
         (option,) = found
         assert option is not None
@@ -123,30 +123,33 @@ def _choice(response: str, published: str | None, choices: Sequence[str]) -> Ext
     return Extraction(response.strip(), reason)
 
 
-def _named(said: str, choices: Sequence[str]) -> int | None:
-    """Return which choice a short text is: a letter, ``(B) text``, or the text of a choice."""
-    said = said.strip(_AROUND)
-    letter = said.strip("()")
+def _parse_choice(text: str, choices: Sequence[str]) -> int | None:
+    """Return the index of the choice that a short text names, if any.
+
+    The text is a letter, ``(B) text``, or the text of a choice.
+    """
+    text = text.strip(_SURROUNDING)
+    letter = text.strip("()")
     if _index(letter, choices) is not None:
         return _index(letter, choices)
-    same = [i for i, c in enumerate(choices) if c.strip(_AROUND).casefold() == said.casefold()]
+    same = [i for i, c in enumerate(choices) if c.strip(_SURROUNDING).casefold() == text.casefold()]
     if len(same) == 1:
         return same[0]
-    first = _LETTER_FIRST.match(said)
+    first = _LETTER_FIRST.match(text)
     if first:
         letter = first[1] or first[2]
-        if set(_IN_BRACKETS.findall(said)) - {letter.upper()}:
-            return None  # it goes on to another one
+        if set(_IN_BRACKETS.findall(text)) - {letter.upper()}:
+            return None  # the text names another option as well
     return _index(letter.upper(), choices)
 
 
-def _told(response: str, choices: Sequence[str]) -> set[int | None]:
-    """Return the choices whose words stand in a text, and not only within those of a longer one."""
+def _mentioned(response: str, choices: Sequence[str]) -> set[int | None]:
+    """Return the choices that occur in a text outside of a longer choice."""
     left, found = response.casefold(), set[int | None]()
     for i in sorted(range(len(choices)), key=lambda i: -len(choices[i])):
-        words = choices[i].strip(_AROUND).casefold()
+        words = choices[i].strip(_SURROUNDING).casefold()
         if len(words) < 2 and not words.isdigit():
-            continue  # "a" is a word of many texts
+            continue  # a single letter such as "a" occurs in most texts
         left, count = re.subn(rf"(?<!\w){re.escape(words)}(?!\w)", "\0", left)
         if count:
             found.add(i)
@@ -163,30 +166,30 @@ def _letter(option: int) -> str:
 
 
 def _declared_ends(response: str) -> list[int]:
-    """Return behind which characters an answer is declared."""
+    """Return the position after each phrase that announces an answer, such as "answer is"."""
     return [match.end() for match in _DECLARED.finditer(response)]
 
 
 def _number(response: str) -> Extraction:
-    """Return the number that is declared, or the last one."""
+    """Extract the announced number, or else the last number."""
     response = response.replace("\N{MINUS SIGN}", "-")
     declared = [response[end:] for end in _declared_ends(response)[-1:]]
     number = None
-    for told in declared:
-        told = _SENTENCE_END.split(told, 1)[0].rpartition("=")[2]
-        number = _NUMBER.search(told)
+    for rest in declared:
+        sentence = _SENTENCE_END.split(rest, 1)[0].rpartition("=")[2]
+        number = _NUMBER.search(sentence)
     if number is None:
         number = next(reversed(list(_NUMBER.finditer(response))), None)
     if number is None:
         return Extraction("", "no number")
-    before, behind = number.string[: number.start()], number.string[number.end() :]
-    if _OVER.match(behind) or _UNDER.search(before[-20:]):
+    before, after = number.string[: number.start()], number.string[number.end() :]
+    if _OVER.match(after) or _UNDER.search(before[-20:]):
         return Extraction("", "a fraction")
     return Extraction(number[0].replace("$", "").replace(",", ""))
 
 
 def _list(response: str) -> Extraction:
-    """Return the last list, with one space behind each comma as Python writes it."""
+    """Extract the last list, with one space after each comma as Python prints it."""
     lists = _LIST.findall(response)
     if not lists:
         return Extraction("", "no list")

@@ -1,7 +1,9 @@
-"""What a scorer is: answers in, one number a row and metric out; metrics are taken from those.
+"""Scorers: from answers to one value per row and column, and from columns to metrics.
 
-Keeping the rows means that shards add up, that every metric has an interval, and that two models
-can be compared row by row.
+Keeping one value per row allows scores of shards to be concatenated, gives every metric a bootstrap
+interval, and allows paired comparisons of two models.
+
+Shapes    a column is [n], one float64 per row; resamples may precede the last axis, [..., n]
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,149 +16,148 @@ from numpy.typing import NDArray
 from mm_numeric.answers import Unreadable
 
 Columns = Mapping[str, NDArray[np.float64]]
-"""One value for each row, by name. The rows are the last axis; resamples may stand before it."""
+"""One value per row, by name. Rows are the last axis; an axis of resamples may precede it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One figure of a table."""
+    """One metric of a results table, computed from columns."""
 
     name: str
     label: str
-    """For people, in a table."""
+    """Name in tables and figures."""
 
     unit: str
-    """``%`` for a share between 0 and 1, else the unit's name."""
+    """``%`` for a value between 0 and 1, otherwise the unit's name."""
 
     higher_is_better: bool
     value: Callable[[Columns], Any]
-    """Take the figure over the last axis of the columns."""
+    """Compute the metric over the last axis of the columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scorer:
-    """How answers of one kind are judged."""
+    """How answers of one type are scored."""
 
     columns: Callable[[Sequence[Any], Sequence[Any]], dict[str, NDArray[np.float64]]]
-    """From predictions (None where unreadable) and targets, one value a row."""
+    """Compute one value per row from predictions (None if unparseable) and targets."""
 
     metrics: tuple[Metric, ...]
-    """The first is the headline."""
+    """All metrics; the first is the main metric."""
 
     buckets: Mapping[str, Callable[[Any], str | tuple[str, ...]]]
-    """How rows are sorted by their target, for tables by bucket. A row may be in several, or in
-    none."""
+    """Functions that assign a row to buckets by its target. A row may be in none or in several."""
 
     by_category: tuple[str, ...] = ()
-    """The metrics that stand once for each category of rows (interpolation, extrapolation) before
-    all others, where rows say theirs; the first metric when empty."""
+    """Names of the metrics that are also reported per category of rows (such as interpolation and
+    extrapolation), before all others. Empty for the main metric alone."""
 
     protocols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What each group of metrics does where tools differ: variant, thresholds, matching, what an
-    unreadable answer scores. Written beside the figures."""
+    """Protocol of each group of metrics: variant, thresholds, matching, and the score of an
+    unparseable answer. It is stored in results.json next to the metrics."""
 
     reason: Callable[[Any, Any], str | None] | None = None
-    """Why an answer (None where it was unreadable already) counts as unreadable, where that depends
-    on what its target says of the question; None where it does not."""
+    """Return why an answer (None if unparseable) counts as unparseable given its target, or None.
+    Only needed where that depends on the question."""
 
     lenient: Callable[[Any, tuple[int, int] | None], Any] | None = None
-    """A kinder reading of an answer, given the width and height of its image where they are
-    known. The columns of these readings are ``lenient_...``, beside the strict ones."""
+    """Return a lenient reading of an answer, given the image's width and height in pixels or None.
+    Columns of lenient readings are named ``lenient_...``; they do not replace the strict ones."""
 
     def judge(
         self, answers: Sequence[Any], targets: Sequence[Any], sizes_px: Sequence[Any] | None = None
     ) -> dict[str, NDArray[np.float64]]:
-        """Judge answers as they came, strictly and, where there is such a reading, leniently.
+        """Score answers strictly and, if the scorer has a lenient reading, leniently too.
 
         Args:
-            answers: As a task parsed them; ``Unreadable`` or None where it could not.
-            targets: As many.
-            sizes_px: Width and height of each image, or None.
+            answers: Answers as a task parsed them; ``Unreadable`` or None for parse failures.
+            targets: One target per answer.
+            sizes_px: Width and height of each image in pixels, or None.
 
         Returns:
-            One value a row for each column.
+            The columns, each [n].
         """
         read = [None if isinstance(answer, Unreadable) else answer for answer in answers]
-        found = self.columns(read, targets)
+        columns = self.columns(read, targets)
         if self.lenient is not None:
             sizes = sizes_px or [None] * len(answers)
-            kinder = [
+            lenient_answers = [
                 self.lenient(answer.lenient if isinstance(answer, Unreadable) else answer, size)
                 for answer, size in zip(answers, sizes, strict=True)
             ]
-            columns = self.columns(kinder, targets)
-            found |= {f"lenient_{name}": values for name, values in columns.items()}
-        return found
+            lenient = self.columns(lenient_answers, targets)
+            columns |= {f"lenient_{name}": values for name, values in lenient.items()}
+        return columns
 
 
 CATEGORY = "category"
-"""The bucket whose figures stand among the metrics."""
+"""The bucket whose metrics are reported among the main metrics."""
 
 
-class Measured(NamedTuple):
-    """A metric, and the rows that it is taken over."""
+class MetricOnRows(NamedTuple):
+    """A metric and the rows over which it is computed."""
 
     metric: Metric
     rows: NDArray[np.int64] | None
-    """None for all."""
+    """Row indices; None for all rows."""
 
 
-def figures_of(scorer: Scorer, buckets: Sequence[Mapping[str, str]]) -> list[Measured]:
-    """Return the metrics of each category of rows, where there are several, and then of all rows.
+def metrics_by_category(scorer: Scorer, buckets: Sequence[Mapping[str, str]]) -> list[MetricOnRows]:
+    """Return the metrics per category of rows, if there are several, then those over all rows.
 
     Args:
-        scorer: Which says what is measured of each category.
-        buckets: What each row says of itself.
+        scorer: The scorer; ``by_category`` names the metrics reported per category.
+        buckets: The buckets of each row.
     """
     labels = [own.get(CATEGORY, "") for own in buckets]
-    # What is like the rows that were trained on comes first.
+    # The category that resembles the training rows comes first.
     categories = sorted(set(labels), key=lambda label: (label != "interpolation", label))
     chosen = scorer.by_category or (scorer.metrics[0].name,)
-    found = []
+    measured = []
     for category in categories if len(categories) > 1 else ():
         rows = np.array([i for i, label in enumerate(labels) if label == category])
         for metric in scorer.metrics:
             if metric.name in chosen:
                 name = f"{metric.name}_{category or 'none'}"
                 label = f"{category or 'no category'} {metric.label}"
-                found.append(Measured(replace(metric, name=name, label=label), rows))
-    return found + [Measured(metric, None) for metric in scorer.metrics]
+                measured.append(MetricOnRows(replace(metric, name=name, label=label), rows))
+    return measured + [MetricOnRows(metric, None) for metric in scorer.metrics]
 
 
-def taken(columns: Columns, rows: NDArray[np.int64] | None) -> Columns:
-    """Return the columns of some rows."""
+def select_rows(columns: Columns, rows: NDArray[np.int64] | None) -> Columns:
+    """Return the columns restricted to some rows; None keeps all rows."""
     if rows is None:
         return columns
     return {name: values[rows] for name, values in columns.items()}
 
 
 def mean_of(column: str) -> Callable[[Columns], Any]:
-    """Return a metric's value: the mean of a column."""
+    """Return a metric function: the mean of a column."""
     return lambda columns: columns[column].mean(axis=-1)
 
 
 def median_of(column: str) -> Callable[[Columns], Any]:
-    """Return a metric's value: the median of a column."""
+    """Return a metric function: the median of a column."""
     return lambda columns: np.median(columns[column], axis=-1)
 
 
 def share_of(part: str, whole: str, *, nothing: float = 0.0) -> Callable[[Columns], Any]:
-    """Return a metric's value: one sum over another, both over all rows.
+    """Return a metric function: the sum of one column divided by the sum of another.
 
     Args:
-        part: A column.
-        whole: Another.
-        nothing: The value where there is nothing to share.
+        part: Column of the numerator.
+        whole: Column of the denominator.
+        nothing: Value if the denominator is 0.
     """
     return lambda columns: _share(columns, part, whole, nothing)
 
 
 def hmean_of(precision: tuple[str, str], recall: tuple[str, str]) -> Callable[[Columns], Any]:
-    """Return a metric's value: the harmonic mean of two shares of sums over all rows.
+    """Return a metric function: the harmonic mean of precision and recall.
 
     Args:
-        precision: The columns of what was right and of what was found.
-        recall: Those of what was right and of what there is.
+        precision: Columns of the correct and of all predicted items; both are summed over rows.
+        recall: Columns of the correct and of all true items; both are summed over rows.
     """
 
     def value(columns: Columns) -> Any:

@@ -1,9 +1,11 @@
-"""BLEU and ROUGE of texts, as sacrebleu and rouge_score calculate them.
+"""BLEU and ROUGE, computed with sacrebleu and rouge_score.
 
-Both come with ``pip install 'mm-numeric[text]'``; without them the figures are absent.
+Both libraries are installed by ``pip install 'mm-numeric[text]'``; without them the metrics are
+absent.
 
-Sources: sacrebleu's BLEU with its defaults (13a tokens, exponential smoothing; Post 2018), and
-Google's rouge_score without a stemmer, the mean of F1 over rows (Lin 2004).
+Sources: sacrebleu's corpus BLEU with its defaults (13a tokenizer, exponential smoothing; Post
+2018), and Google's rouge_score without a stemmer, F1 averaged over rows (Lin 2004). Both are stored
+as 0 to 1.
 """
 
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 
 from mm_numeric.evaluation.metrics.base import Columns, Metric, mean_of
 
-IS_HERE = all(map(find_spec, ("sacrebleu", "rouge_score")))
+IS_INSTALLED = all(map(find_spec, ("sacrebleu", "rouge_score")))
 """Whether both libraries are installed."""
 
 _N = (1, 2, 3, 4)
@@ -27,32 +29,32 @@ _ROUGE = {"rouge1": "ROUGE-1", "rougeL": "ROUGE-L"}
 def ngram_columns(
     predictions: Sequence[str], targets: Sequence[str]
 ) -> dict[str, NDArray[np.float64]]:
-    """Compare the n-grams of texts; the libraries have to be here.
+    """Compute the BLEU counts and ROUGE F1 of each row; requires both libraries.
 
     Args:
-        predictions: Empty where nothing was written.
-        targets: As many.
+        predictions: Generated texts; empty for no answer.
+        targets: One reference per prediction.
 
     Returns:
-        One value a row for each column: counts of BLEU, which add up over rows, and F1 of ROUGE.
+        Columns, each [n]: BLEU's n-gram counts, which add up over rows, and the F1 of ROUGE.
     """
     from rouge_score.rouge_scorer import RougeScorer
     from sacrebleu.metrics.bleu import BLEU
 
-    # Of a sentence only the counts are taken; without effective_order it warns.
+    # Only the counts of a sentence are used; effective_order avoids a warning.
     bleu, rouge = BLEU(effective_order=True), RougeScorer(list(_ROUGE))
-    counted, overlaps = [], []
+    counts, rouge_f1 = [], []
     for prediction, target in zip(predictions, targets, strict=True):
-        found = bleu.sentence_score(prediction, [target])
-        counted.append([*found.counts, *found.totals, found.sys_len, found.ref_len])
+        score = bleu.sentence_score(prediction, [target])
+        counts.append([*score.counts, *score.totals, score.sys_len, score.ref_len])
         scores = rouge.score(target, prediction)
-        overlaps.append([scores[name].fmeasure for name in _ROUGE])
-    values = np.hstack([np.array(counted, dtype=np.float64), np.array(overlaps)])
+        rouge_f1.append([scores[name].fmeasure for name in _ROUGE])
+    values = np.hstack([np.array(counts, dtype=np.float64), np.array(rouge_f1)])
     return dict(zip((*_BLEU, *_ROUGE), values.T, strict=True))
 
 
 def _bleu(columns: Columns) -> Any:
-    """Return BLEU of all rows together, 0 to 1."""
+    """Return the corpus BLEU, 0 to 1."""
     sums = np.stack([columns[name].sum(axis=-1) for name in _BLEU], axis=-1)
     return np.apply_along_axis(_bleu_of_counts, -1, sums)
 
@@ -60,9 +62,9 @@ def _bleu(columns: Columns) -> Any:
 def _bleu_of_counts(counts: NDArray[np.float64]) -> float:
     from sacrebleu.metrics.bleu import BLEU
 
-    *ngrams, said, wanted = (int(count) for count in counts)
-    right, there = ngrams[: len(_N)], ngrams[len(_N) :]
-    return BLEU.compute_bleu(right, there, said, wanted, smooth_method="exp").score / 100
+    *ngrams, length, target_length = (int(count) for count in counts)
+    correct, total = ngrams[: len(_N)], ngrams[len(_N) :]
+    return BLEU.compute_bleu(correct, total, length, target_length, smooth_method="exp").score / 100
 
 
 _metric = partial(Metric, unit="%", higher_is_better=True)
@@ -76,7 +78,7 @@ NGRAM_PROTOCOLS = {
     "bleu, rouge1, rougeL": {
         "variant": "sacrebleu's BLEU over all rows (13a, exponential smoothing); rouge_score's F1 "
         "without a stemmer, mean over rows"
-        if IS_HERE
+        if IS_INSTALLED
         else "absent: pip install 'mm-numeric[text]'",
         "unreadable answer": "an empty text",
     }

@@ -1,12 +1,11 @@
-"""Overlap of boxes and polygons, and how well one of them is found.
+"""Localisation of one box or polygon per row: IoU and Acc@t.
 
-IoU is the area that two shapes share over the area that either covers, in pixels of the original
-image, edges where they are: the box [0, 0, 10, 10] has an area of 100 (not 121, as tools say that
-count its last pixel in). A box that could not be read has an IoU of 0 and is never left out. A
-reversed box covers nothing. Acc@t is the share of rows with an IoU of at least t, as in RefCOCO's
-scripts (which some write as more than t: for boxes in whole pixels that is rarely another figure).
-The ``lenient`` figures are of the same answers with reversed corners swapped and clipped to the
-image; they stand beside the strict ones and never in their place.
+IoU is intersection over union in pixels of the original image, with continuous coordinates: the box
+[0, 0, 10, 10] has an area of 100 (not 121, as in tools that include the last pixel). An unparseable
+answer has an IoU of 0 and is never excluded. A reversed box has no area. Acc@t is the share of rows
+with IoU >= t, as in RefCOCO's scripts (some use > t, which rarely differs for boxes in whole
+pixels). The ``lenient`` metrics score the same answers after swapping reversed corners and clipping
+to the image; they are reported in addition to the strict ones.
 """
 
 from collections.abc import Sequence
@@ -17,75 +16,75 @@ from numpy.typing import NDArray
 
 from mm_numeric.answers import Box, Shape
 from mm_numeric.evaluation.metrics.base import Metric, Scorer, mean_of
-from mm_numeric.evaluation.metrics.polygon_iou import gather, ious, shared_areas
+from mm_numeric.evaluation.metrics.polygon_iou import collect_shapes, intersection_areas, ious
 
 THRESHOLDS = (0.5, 0.75, 0.9)
-"""Of Acc@t."""
+"""IoU thresholds of Acc@t."""
 
 SIZES = ("small", "medium", "large")
 SIZE_LIMITS_PX = (32**2, 96**2)
-"""COCO's areas from which a shape is medium, and large."""
+"""COCO's smallest areas of medium and of large shapes, in square pixels."""
 
 
 def iou(prediction: Shape, target: Shape) -> float:
-    """Return the IoU of two shapes, 0 to 1."""
+    """Return the intersection over union of two shapes, 0 to 1."""
     return float(shape_ious([prediction], [target])[0])
 
 
 def shape_ious(
     predictions: Sequence[Shape | None], targets: Sequence[Shape]
 ) -> NDArray[np.float64]:
-    """Return the IoU of each pair, [n]; 0 for None.
+    """Return the IoU of each prediction with its target, [n].
 
     Args:
-        predictions: None where the answer could not be read.
-        targets: As many shapes.
+        predictions: Predicted shapes; None for an unparseable answer, which has an IoU of 0.
+        targets: One shape per prediction.
     """
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
     is_read = np.array([prediction is not None for prediction in predictions], dtype=np.bool_)
-    a = gather([[prediction for prediction in predictions if prediction is not None]])
-    b = gather([list(compress(targets, is_read))])
+    a = collect_shapes([[prediction for prediction in predictions if prediction is not None]])
+    b = collect_shapes([list(compress(targets, is_read))])
     pairs = np.arange(len(a.areas))
-    found = np.zeros(len(targets))
-    found[is_read] = ious(a, pairs, b, pairs, shared_areas(a, pairs, b, pairs))
-    return found
+    values = np.zeros(len(targets))
+    values[is_read] = ious(a, pairs, b, pairs, intersection_areas(a, pairs, b, pairs))
+    return values
 
 
 def score_shapes(
     predictions: Sequence[Shape | None], targets: Sequence[Shape]
 ) -> dict[str, NDArray[np.float64]]:
-    """Judge each pair.
+    """Score each row.
 
     Args:
-        predictions: None where the answer could not be read.
-        targets: As many shapes.
+        predictions: Predicted shapes; None for an unparseable answer.
+        targets: One shape per prediction.
 
     Returns:
-        One value a row for each column: IoU, and 0 or 1 for the rest.
+        Columns, each [n]: ``iou`` from 0 to 1, all others 0 or 1.
     """
     ious = shape_ious(predictions, targets)
-    right = {f"accuracy_at_{t:g}": (ious >= t).astype(np.float64) for t in THRESHOLDS}
+    accuracies = {f"accuracy_at_{t:g}": (ious >= t).astype(np.float64) for t in THRESHOLDS}
     unreadable = np.array([shape is None for shape in predictions], dtype=np.float64)
-    return {"iou": ious, **right, "unreadable": unreadable}
+    return {"iou": ious, **accuracies, "unreadable": unreadable}
 
 
 def size_of(target: Shape) -> str:
-    """Return COCO's name for the size of a shape, by its area: small, medium or large."""
-    return size_name(float(gather([[target]]).areas[0]))
+    """Return COCO's size category of a shape by its area: small, medium or large."""
+    return size_name(float(collect_shapes([[target]]).areas[0]))
 
 
 def size_name(area: float) -> str:
-    """Return COCO's name for an area in pixels."""
+    """Return COCO's size category of an area in square pixels."""
     return SIZES[int(np.digitize(area, SIZE_LIMITS_PX))]
 
 
 def lenient_box(shape: Shape | None, size_px: tuple[int, int] | None) -> Shape | None:
-    """Return a box with its corners in their order and moved into the image.
+    """Return a box with its corners in order, clipped to the image.
 
     Args:
-        shape: A box; another shape, or None, is returned as it is.
-        size_px: Width and height of the image; nothing is moved where they are not known.
+        shape: A box; any other shape and None are returned unchanged.
+        size_px: Width and height of the image in pixels; None to skip clipping.
     """
     if not isinstance(shape, Box):
         return shape
@@ -120,15 +119,15 @@ BOXES = Scorer(
             "comparison": "IoU >= t",
             "matching": "the first box of the answer",
             "clipping": "none",
-            "reversed corners": "an unreadable answer",
+            "reversed corners": "an unparseable answer",
             "unreadable answer": "IoU 0; it stays in the mean",
         },
         "lenient_*": {
-            "variant": "the same, of a kinder reading",
-            "clipping": "to the image, where its size is written beside the prediction",
+            "variant": "the same, for a lenient reading of the answer",
+            "clipping": "to the image, if its size is stored with the prediction",
             "reversed corners": "swapped",
         },
     },
     lenient=lenient_box,
 )
-"""One shape a row: grounding."""
+"""Scorer of one shape per row: visual grounding."""

@@ -1,13 +1,14 @@
-"""Times on a 12-hour dial.
+"""Metrics of times on a 12-hour dial, in minutes.
 
-Deviation is circular: the shorter way round, 0 to 360 minutes. An answer that could not be read
-deviates by 360 and is wrong in every other respect; it is never left out, except from the one
-metric whose name says so.
+The deviation is the shortest circular distance, 0 to 360 minutes. An unparseable answer deviates by
+360 minutes and is wrong for every other metric; only ``mean_deviation_minutes_parsed_only``
+excludes it.
 
-``it_is_about_time`` is the rule of the script of "It's About Time" (clock and calendar reading):
-right when the times are at most one minute apart, with twelve o'clock as hour 0 and 719 of 720
-minutes also one apart. ``linear_deviation_minutes`` does not go round the dial, as the NTIL paper's
-"time deviation" may be meant: it compares minutes after twelve, and is 719 when unreadable.
+``it_is_about_time`` is the rule of the "It's About Time" script (clock and calendar reading): an
+answer is correct if the times are at most one minute apart, with twelve o'clock as hour 0 and 719
+of 720 minutes also counted as one. ``linear_deviation_minutes`` is not circular, as the "time
+deviation" of the NTIL paper may be meant: it compares minutes after twelve, and is 719 for an
+unparseable answer.
 """
 
 from collections.abc import Sequence
@@ -22,19 +23,19 @@ WORST_DEVIATION = HALF_DAY_MINUTES // 2
 
 
 def dial_deviation_minutes(prediction: ClockTime | None, target: ClockTime) -> int:
-    """Return the shorter way round the dial between two times, in minutes (0 to 360).
+    """Return the circular distance between two times in minutes (0 to 360).
 
-    An answer that could not be read counts as the worst answer, never as a missing one: dropping it
-    would reward a model for talking nonsense.
+    An unparseable answer gets the maximum. Excluding it would reward a model for producing
+    unparseable text.
     """
     if prediction is None:
         return WORST_DEVIATION
-    apart = abs(prediction.minutes - target.minutes)
-    return min(apart, HALF_DAY_MINUTES - apart)
+    difference = abs(prediction.minutes - target.minutes)
+    return min(difference, HALF_DAY_MINUTES - difference)
 
 
 def with_hands_swapped(time: ClockTime) -> ClockTime:
-    """Return what one reads who takes the long hand for the hour and the short one for minutes."""
+    """Return the time read by swapping the hands: the minute hand as the hour, and vice versa."""
     short_hand_minute = round(time.minutes / 12) % 60
     return ClockTime(time.minute // 5 or 12, short_hand_minute)
 
@@ -42,14 +43,14 @@ def with_hands_swapped(time: ClockTime) -> ClockTime:
 def score_times(
     predictions: Sequence[ClockTime | None], targets: Sequence[ClockTime]
 ) -> dict[str, NDArray[np.float64]]:
-    """Judge each row.
+    """Score each row.
 
     Args:
-        predictions: None where the answer could not be read.
-        targets: As many times.
+        predictions: Predicted times; None for an unparseable answer.
+        targets: One time per prediction.
 
     Returns:
-        One value a row for each column: deviations in minutes, and 0 or 1 for the rest.
+        Columns, each [n]: deviations in minutes, all others 0 or 1.
     """
     rows = []
     for prediction, target in zip(predictions, targets, strict=True):
@@ -77,8 +78,8 @@ def score_times(
     return dict(zip(_COLUMNS, values.T, strict=True))
 
 
-def _mean_where_read(columns: Columns) -> NDArray[np.float64]:
-    """Take the mean deviation of the answers that could be read; nan when none could."""
+def _mean_of_parsed(columns: Columns) -> NDArray[np.float64]:
+    """Return the mean deviation of the parseable answers, in minutes; nan if there is none."""
     read = 1 - columns["unreadable"]
     count = read.sum(axis=-1)
     total = (columns["deviation_minutes"] * read).sum(axis=-1)
@@ -128,7 +129,7 @@ TIMES = Scorer(
             label="mean deviation, parsed only",
             unit="min",
             higher_is_better=False,
-            value=_mean_where_read,
+            value=_mean_of_parsed,
         ),
         _share("hour_accuracy", "hour right"),
         _share("minute_accuracy", "minute right"),
@@ -148,16 +149,16 @@ TIMES = Scorer(
         "deviation": {
             "variant": "circular, on a 12-hour dial",
             "unreadable answer": "360 minutes, and wrong in every other respect",
-            "parsed only": "mean over the answers that could be read",
+            "parsed only": "mean over the parseable answers",
         },
         "it_is_about_time": {
             "variant": "It's About Time: right within one minute, 719 of 720 included",
             "denominator": "all rows",
         },
         "linear_deviation_minutes": {
-            "variant": "minutes after twelve, not round the dial",
+            "variant": "minutes after twelve, not circular",
             "unreadable answer": "719 minutes",
         },
     },
 )
-"""How ``ClockTime`` answers are judged."""
+"""Scorer of ``ClockTime`` answers."""

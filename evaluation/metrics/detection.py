@@ -1,21 +1,21 @@
-"""Many shapes in an image: what was found of them, and what was found that is not there.
+"""Detection of many shapes per image: precision, recall and their harmonic mean.
 
-The figures ``hmean``, ``precision`` and ``recall`` are those of the ICDAR 2015 script of the Robust
-Reading Competition (incidental scene text, localisation), which is used for Total-Text and CTW1500,
-too, with their polygons. In each image
+``hmean``, ``precision`` and ``recall`` follow the ICDAR 2015 script of the Robust Reading
+Competition (incidental scene text, localisation), which is also used for the polygons of Total-Text
+and CTW1500. In each image
 
-1. a detection is left out when more than half of its area is in one region to be ignored;
-2. IoU is the shared area over the sum of both areas less the shared one;
-3. truths are gone through in the order of the file, and each takes the first free detection with
-   an IoU above 0.5 (not the best one, and not the best assignment);
+1. a detection is excluded if more than half of its area lies in one ignored region;
+2. IoU is intersection over union;
+3. truths are visited in the order of the file, and each matches the first unmatched detection with
+   an IoU above 0.5 (neither the best detection nor the best assignment).
 
-precision is matched / detected and recall matched / truths, both summed over the data set.
+Precision is matched / detected and recall is matched / truths, both summed over the data set.
 
-The figures ``..._at_t`` are of pairs with an IoU of at least t, the best pair of an image first:
-they do not depend on an order. Here a detection in a region to be ignored is left out only if it is
-in no pair, so that the ground truth itself is always a perfect answer. With labels, those of a pair
-must be the same. A missing image, or an answer that could not be read, is an image in which
-nothing was found.
+Metrics ``..._at_t`` count pairs with an IoU of at least t, matched greedily by decreasing IoU, so
+they do not depend on the order of the file. A detection in an ignored region is excluded only if it
+is in no pair, so that the ground truth itself always scores 1. If labels are used, both shapes of a
+pair have the same label. A missing image or an unparseable answer counts as an image without
+detections.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,17 +32,17 @@ from mm_numeric.evaluation.metrics.polygon_iou import (
     Bools,
     Pairs,
     Shapes,
-    gather,
+    collect_shapes,
+    greedy_one_to_one,
     ious,
-    one_to_one,
-    overlapping,
+    overlapping_pairs,
 )
 
 IGNORED_SHARE = 0.5
-"""A detection more of which is in one region to be ignored is left out."""
+"""A detection is excluded if more than this share of its area lies in one ignored region."""
 
 MATCHED_IOU = 0.5
-"""A match has an IoU above it."""
+"""IoU that a match of the ICDAR 2015 script must exceed."""
 
 
 def score_instances(
@@ -51,36 +51,38 @@ def score_instances(
     *,
     labelled: bool = False,
 ) -> dict[str, NDArray[np.float64]]:
-    """Judge each image.
+    """Score each image.
 
     Args:
-        predictions: None where the answer could not be read, or there is none.
-        targets: As many, in the order of the ground truth's file.
-        labelled: Whether a detection finds a thing of its own label only. A region to be ignored
-            that has no label is ignored under any.
+        predictions: Detected shapes; None for a missing or unparseable answer.
+        targets: True shapes, in the order of the ground truth file.
+        labelled: Whether a detection only matches truths of its label. An ignored region without a
+            label is ignored for every label.
 
     Returns:
-        One value an image for each column, all of them counts but ``paired_iou``, a sum, and
-        ``unreadable``. ``matched`` and ``detected`` are those of ICDAR 2015, ``truths`` those not
-        to be ignored; ``paired_at_t`` counts pairs with an IoU of at least t, the best first, and
-        ``counted`` the detections in a pair or outside of ignored regions; ``..._small`` and so on
-        count pairs of 0.5 and truths by the size of the truth, and detections by that of their
-        truth or, without, by their own.
+        Columns, one value per image: counts, except the sum ``paired_iou`` and the flag
+        ``unreadable``. ``matched`` and ``detected`` follow ICDAR 2015; ``truths`` excludes ignored
+        regions. ``paired_at_t`` counts pairs with an IoU of at least t, and ``counted`` the
+        detections that are in a pair or outside of ignored regions. ``..._small`` and so on count
+        truths and pairs (IoU at least 0.5) by the size of the truth, and detections by the size of
+        their truth or, if unpaired, by their own.
     """
-    detections, truths, pairs, outside, care = paired(predictions, targets, labelled=labelled)
-    iou = ious(detections, pairs.detection, truths, pairs.truth, pairs.shared)
-    above = pairs.at((iou > MATCHED_IOU) & outside[pairs.detection])
-    matched = above.at(one_to_one(above))
+    detections, truths, pairs, outside, care = pair_detections(
+        predictions, targets, labelled=labelled
+    )
+    iou = ious(detections, pairs.detection, truths, pairs.truth, pairs.intersection)
+    above = pairs.select((iou > MATCHED_IOU) & outside[pairs.detection])
+    matched = above.select(greedy_one_to_one(above))
     order = np.argsort(-iou, kind="stable")
     order = order[iou[order] >= THRESHOLDS[0]]
-    best = order[one_to_one(pairs.at(order))]
-    pairs, iou = pairs.at(best), iou[best]
+    best = order[greedy_one_to_one(pairs.select(order))]
+    pairs, iou = pairs.select(best), iou[best]
     counts = outside.copy()
     counts[pairs.detection] = True
 
     def count(shapes: Shapes, which: Any, weights: Any = None) -> NDArray[np.float64]:
-        found = np.bincount(shapes.image[which], weights, minlength=len(targets))
-        return found.astype(np.float64)
+        counts_per_image = np.bincount(shapes.image[which], weights, minlength=len(targets))
+        return counts_per_image.astype(np.float64)
 
     columns = {
         "matched": count(truths, matched.truth),
@@ -104,59 +106,60 @@ def score_instances(
     return columns
 
 
-class Paired(NamedTuple):
-    """The shapes of many images, and which of them overlap."""
+class PairedDetections(NamedTuple):
+    """The shapes of many images and their overlapping pairs."""
 
     detections: Shapes
     truths: Shapes
     pairs: Pairs
-    """Of truths to be found and detections of any kind."""
+    """Overlapping pairs of detections and truths, without ignored regions."""
 
     outside: Bools
-    """Which detections are in no region to be ignored."""
+    """Whether each detection lies outside of every ignored region."""
 
     care: Bools
-    """Which truths are to be found."""
+    """Whether each truth counts, that is, is not an ignored region."""
 
 
-def paired(
+def pair_detections(
     predictions: Sequence[Instances | None],
     targets: Sequence[Instances],
     *,
     labelled: bool = False,
     added_px: float = 0.0,
-) -> Paired:
-    """Pair detections with the truths that they overlap, and find those in ignored regions.
+) -> PairedDetections:
+    """Return the overlapping pairs of detections and truths, and the detections to exclude.
 
     Args:
-        predictions: None where nothing was found.
-        targets: As many.
-        labelled: Whether only shapes of one label are paired.
-        added_px: What one script adds to the area of a detection here, so as not to divide by 0.
-
-    Raises:
-        ValueError: If there are not as many predictions as targets.
+        predictions: Detected shapes per image; None for no detections.
+        targets: True shapes per image.
+        labelled: Whether both shapes of a pair must have the same label.
+        added_px: Constant added to the area of a detection when comparing it with ignored regions;
+            the Total-Text script adds 1 to avoid dividing by 0.
     """
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
-    found = [() if prediction is None else prediction.items for prediction in predictions]
-    wanted = [target.items for target in targets]
-    detections, truths = (gather([[i.shape for i in p] for p in side]) for side in (found, wanted))
-    care = np.array([not i.ignore for items in wanted for i in items], dtype=np.bool_)
-    pairs = overlapping(detections, truths)
+    predicted = [() if prediction is None else prediction.items for prediction in predictions]
+    true = [target.items for target in targets]
+    detections, truths = (
+        collect_shapes([[item.shape for item in items] for items in side])
+        for side in (predicted, true)
+    )
+    care = np.array([not i.ignore for items in true for i in items], dtype=np.bool_)
+    pairs = overlapping_pairs(detections, truths)
     if labelled:
-        said = np.array([i.label for items in found for i in items], dtype=object)
-        meant = np.array([i.label for items in wanted for i in items], dtype=object)
-        alike = said[pairs.detection] == meant[pairs.truth]
-        pairs = pairs.at(alike | (~care & (meant == ""))[pairs.truth])
-    inside = pairs.shared / (detections.areas[pairs.detection] + added_px) > IGNORED_SHARE
+        predicted_labels = np.array([i.label for items in predicted for i in items], dtype=object)
+        true_labels = np.array([i.label for items in true for i in items], dtype=object)
+        same_label = predicted_labels[pairs.detection] == true_labels[pairs.truth]
+        pairs = pairs.select(same_label | (~care & (true_labels == ""))[pairs.truth])
+    inside = pairs.intersection / (detections.areas[pairs.detection] + added_px) > IGNORED_SHARE
     outside = np.ones(len(detections.areas), dtype=np.bool_)
     outside[pairs.detection[inside & ~care[pairs.truth]]] = False
-    return Paired(detections, truths, pairs.at(care[pairs.truth]), outside, care)
+    return PairedDetections(detections, truths, pairs.select(care[pairs.truth]), outside, care)
 
 
 def number_of(target: Instances) -> str:
-    """Return how many things there are to be found, in steps."""
+    """Return the number of truths that count, as a range."""
     count = sum(not item.ignore for item in target.items)
     if count < 2:
         return str(count)
@@ -164,17 +167,19 @@ def number_of(target: Instances) -> str:
 
 
 def median_size_of(target: Instances) -> str:
-    """Return the median size of the things to be found: small, medium or large, as COCO has it."""
-    areas = gather([[item.shape for item in target.items if not item.ignore]]).areas
+    """Return COCO's size category of the median area of the truths that count."""
+    areas = collect_shapes([[item.shape for item in target.items if not item.ignore]]).areas
     return size_name(float(np.median(areas))) if len(areas) else "nothing to be found"
 
 
 def share(name: str, label: str, value: Callable[[Columns], Any], *, good: bool = True) -> Metric:
-    """Return a metric that is a share."""
+    """Return a metric in percent."""
     return Metric(name=name, label=label, unit="%", higher_is_better=good, value=value)
 
 
-_part_of = partial(share_of, nothing=float("nan"))  # where other tools have no say
+_part_of = partial(
+    share_of, nothing=float("nan")
+)  # as in other tools, nan if there is nothing to count
 _ICDAR2015 = (
     share("hmean", "Hmean", hmean_of(("matched", "detected"), ("matched", "truths"))),
     share("precision", "precision", share_of("matched", "detected")),
@@ -211,22 +216,21 @@ _BY_SIZE = (
 _NTIL = share("ntil_accuracy_at_0.5", "NTIL Acc@0.5", share_of(_AT_HALF, "truths"))
 _BUCKETS = {"instances": number_of, "median size": median_size_of}
 SHARED_RULES = {
-    "invalid polygons": "made valid (shapely.make_valid), and counted; what covers nothing stays a "
+    "invalid polygons": "made valid (shapely.make_valid) and counted; a shape without area stays a "
     "detection",
-    "unreadable answer": "nothing was found in the image; its truths count",
+    "unreadable answer": "no detections in the image; its truths count",
     "sums": "over the data set",
 }
-"""What is the same for all groups of figures."""
+"""Rules shared by all groups of metrics."""
 
 _PAIRS_RULES = {
     "variant": "one-to-one pairs",
     "thresholds": list(THRESHOLDS),
     "comparison": "IoU >= t",
-    "matching": "the pair with the highest IoU first; of equal ones the first truth, then the "
-    "first detection",
-    "ignored regions": "a detection in no pair is left out when more than 0.5 of it is in one",
-    "sizes": "COCO's (area below 32^2, below 96^2, from 96^2): of the truth, and of the detection "
-    "where it has none",
+    "matching": "greedy by decreasing IoU; on a tie the first truth, then the first detection",
+    "ignored regions": "an unpaired detection is excluded if more than 0.5 of it lies in one",
+    "sizes": "COCO's (area below 32^2, below 96^2, from 96^2): of the truth, or of the "
+    "detection if it is unpaired",
     **SHARED_RULES,
 }
 
@@ -240,29 +244,29 @@ TEXT_DETECTION = Scorer(
             "CTW1500 the same on their polygons",
             "thresholds": [MATCHED_IOU],
             "comparison": "IoU > t",
-            "matching": "truths in the order of the file, each takes the first free detection",
-            "ignored regions": "a detection is left out when more than 0.5 of it is in one",
-            "labels": "not looked at",
+            "matching": "truths in file order, each matches the first unmatched detection",
+            "ignored regions": "a detection is excluded if more than 0.5 of it lies in one",
+            "labels": "ignored",
             **SHARED_RULES,
         },
         "*_at_t, mean_iou_of_pairs, *_small, *_medium, *_large": {
             **_PAIRS_RULES,
-            "labels": "not looked at",
+            "labels": "ignored",
         },
         "ntil_accuracy_at_0.5": {
-            "variant": "share of truths that are in a pair of at least 0.5: recall_at_0.5 under "
-            "the name of a table whose definition is not published",
+            "variant": "share of truths in a pair with an IoU of at least 0.5: recall_at_0.5 "
+            "under the name used in a table whose definition is not published",
         },
     },
 )
-"""Words of an image: no labels."""
+"""Scorer of text detection: shapes without labels."""
 
 LABELLED_DETECTION = Scorer(
     columns=partial(score_instances, labelled=True),
     metrics=(*_PAIRS, *_BY_SIZE),
     buckets=_BUCKETS,
     protocols={
-        "all": {**_PAIRS_RULES, "labels": "must be equal, letter by letter"},
+        "all": {**_PAIRS_RULES, "labels": "must be equal, including case"},
     },
 )
-"""Things of several kinds."""
+"""Scorer of object detection: shapes with labels."""

@@ -1,26 +1,27 @@
-"""DetEval: a word found in parts, or several words found as one, are partly right.
+"""DetEval: text detection with partial credit for split and merged words.
 
-Both scorers go through one-to-one matches, then truths found in parts, then detections that hold
-several truths, and add up a credit for recall and one for precision in each image. Recall is the
-first over the truths, precision the second over the detections, both summed over the data set.
+Both scorers process one-to-one matches, then truths split into several detections (one-to-many),
+then detections that merge several truths (many-to-one), and sum a recall credit and a precision
+credit per image. Recall is the recall credit over the truths and precision the precision credit
+over the detections, both summed over the data set.
 
-``deteval_total_text`` is ``Deteval.py`` of the Total-Text repository, with the areas of its
+``deteval_total_text`` is ``Deteval.py`` of the Total-Text repository with the areas of its
 ``polygon_fast.py`` (exact; ``polygon_wrapper.py`` counts pixels): area recall ``tr`` 0.7, area
-precision ``tp`` 0.6, credit ``fsc_k`` 0.8 for parts, ``k`` 2 overlaps; both areas rounded to two
-decimals, more than the threshold for one-to-one and at least it for the rest; a truth and a
-detection are one-to-one by counts alone, and detections that hold several truths need an area
-recall of 0.6 (``tp``), as that script has it.
+precision ``tp`` 0.6, credit ``fsc_k`` 0.8 for split or merged words, at least ``k`` 2 overlaps.
+Area recall and precision are rounded to two decimals; they must exceed the threshold for one-to-one
+matches and reach it for all others. As in that script, a one-to-one match is decided by counts
+alone, and merged truths need an area recall of 0.6 (``tp``).
 
 ``deteval_icdar2013`` is the DetEval script of the Robust Reading Competition (ICDAR 2013, focused
-text), in the form that asks for a single overlap before a one-to-one match and rounds sums to four
-decimals: area recall 0.8, area precision 0.4, credit 1 one-to-one (``MTYPE_OO_O``), 0.8 for a truth
-in parts (``MTYPE_OM_O``), 1 for a detection that holds several (``MTYPE_OM_M``). Its test that the
-centres are nearer than half the sum of the diagonals is not here: boxes that overlap always are. It
-knows upright boxes only, which hold their last pixel too: other shapes are taken as the box around
-them. Older copies of the script lack the single overlap and the rounding, and give other figures.
+text), in the version that requires a single overlap for a one-to-one match and rounds sums to four
+decimals: area recall 0.8, area precision 0.4, credit 1 for one-to-one (``MTYPE_OO_O``), 0.8 for
+one-to-many (``MTYPE_OM_O``) and 1 for many-to-one (``MTYPE_OM_M``). Its test that centres are
+nearer than half the sum of the diagonals is omitted, because overlapping boxes always are. The
+script only handles upright boxes, which include their last pixel; other shapes are replaced by
+their bounding box. Older versions lack the single overlap and the rounding, and give other scores.
 
 Both were checked against loops written from these scripts, and once against copies of the scripts
-themselves; not against the competition's server.
+themselves, but not against the competition's server.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,11 +32,16 @@ from numpy.typing import NDArray
 
 from mm_numeric.answers import Box, Instance, Instances
 from mm_numeric.evaluation.metrics.base import Scorer, hmean_of, mean_of, share_of
-from mm_numeric.evaluation.metrics.detection import SHARED_RULES, TEXT_DETECTION, paired, share
+from mm_numeric.evaluation.metrics.detection import (
+    SHARED_RULES,
+    TEXT_DETECTION,
+    pair_detections,
+    share,
+)
 from mm_numeric.evaluation.metrics.polygon_iou import FARTHEST_PX
 
 Table = NDArray[np.float64]
-"""Truths down, detections across."""
+"""[truths, detections]."""
 
 TOTAL_TEXT = {"tr": 0.7, "tp": 0.6, "fsc_k": 0.8, "k": 2}
 ICDAR2013 = {
@@ -50,20 +56,20 @@ ICDAR2013 = {
 def score_total_text(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> dict[str, NDArray[np.float64]]:
-    """Judge each image as Total-Text's DetEval does.
+    """Score each image with Total-Text's DetEval.
 
     Args:
-        predictions: None where the answer could not be read, or there is none.
-        targets: As many.
+        predictions: Detected shapes; None for a missing or unparseable answer.
+        targets: True shapes, one entry per prediction.
 
     Returns:
-        One value an image for each column: the credits for recall and precision, the detections
-        that count, the truths, and 0 or 1 for an answer that could not be read.
+        Columns, one value per image: the credits for recall and precision, the numbers of
+        detections and truths that count, and the flag ``unreadable``.
     """
-    detections, truths, pairs, outside, care = paired(predictions, targets, added_px=1.0)
-    pairs = pairs.at(outside[pairs.detection])
-    sigma = np.round(pairs.shared / truths.areas[pairs.truth], 2)
-    tau = np.round(pairs.shared / detections.areas[pairs.detection], 2)
+    detections, truths, pairs, outside, care = pair_detections(predictions, targets, added_px=1.0)
+    pairs = pairs.select(outside[pairs.detection])
+    sigma = np.round(pairs.intersection / truths.areas[pairs.truth], 2)
+    tau = np.round(pairs.intersection / detections.areas[pairs.detection], 2)
 
     sums = np.zeros((len(targets), 2))
     image = truths.image[pairs.truth]
@@ -80,7 +86,12 @@ def score_total_text(
 
 
 def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
-    """Return the credits of one image from area recalls and area precisions."""
+    """Return the recall and precision credit of one image.
+
+    Args:
+        sigma: Area recall: intersection / area of the truth.
+        tau: Area precision: intersection / area of the detection.
+    """
     tr, tp, fsc_k, k = (TOTAL_TEXT[name] for name in ("tr", "tp", "fsc_k", "k"))
     recall = precision = 0.0
     truth_free, free = np.ones(sigma.shape[0], np.bool_), np.ones(sigma.shape[1], np.bool_)
@@ -106,16 +117,16 @@ def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
 def score_icdar2013(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> dict[str, NDArray[np.float64]]:
-    """Judge each image as ICDAR 2013's DetEval does; see ``score_total_text``."""
+    """Score each image with ICDAR 2013's DetEval; see ``score_total_text`` for the arguments."""
     sums = np.zeros((len(targets), 2))
     detected, wanted = np.zeros(len(targets)), np.zeros(len(targets))
     for i, (prediction, target) in enumerate(zip(predictions, targets, strict=True)):
-        found = _Rectangles(() if prediction is None else prediction.items)
+        detections = _Rectangles(() if prediction is None else prediction.items)
         truths = _Rectangles(target.items)
         care = np.array([not item.ignore for item in target.items], dtype=np.bool_)
-        shared = truths.shared(found)
+        shared = truths.intersections(detections)
         recalls = np.divide(shared, truths.areas[:, None], where=shared > 0, out=0 * shared)
-        precisions = np.divide(shared, found.areas, where=shared > 0, out=0 * shared)
+        precisions = np.divide(shared, detections.areas, where=shared > 0, out=0 * shared)
         counts = ~(precisions[~care] > ICDAR2013["area_precision"]).any(axis=0)
         detected[i], wanted[i] = counts.sum(), care.sum()
         sums[i] = _icdar2013_credits(recalls, precisions, care, counts)
@@ -128,13 +139,13 @@ def _icdar2013_credits(
     care: NDArray[np.bool_],
     counts: NDArray[np.bool_],
 ) -> tuple[float, float]:
-    """Return the credits of one image.
+    """Return the recall and precision credit of one image.
 
     Args:
-        recalls: Shared area over the truth's.
-        precisions: Shared area over the detection's.
-        care: Which truths are not to be ignored.
-        counts: Which detections are not left out.
+        recalls: Intersection / area of the truth.
+        precisions: Intersection / area of the detection.
+        care: Whether each truth counts, that is, is not an ignored region.
+        counts: Whether each detection counts.
     """
     least_recall, least_precision = ICDAR2013["area_recall"], ICDAR2013["area_precision"]
     fits = (recalls >= least_recall) & (precisions >= least_precision)
@@ -161,17 +172,17 @@ def _icdar2013_credits(
 
 
 class _Rectangles:
-    """Upright boxes that hold their last pixel: one from 3 to 3 is a pixel wide."""
+    """Upright boxes that include their last pixel: a box from 3 to 3 is one pixel wide."""
 
     def __init__(self, items: Sequence[Instance]) -> None:
-        corners = np.array(list(map(_around, items)), dtype=np.float64).reshape(-1, 2, 2)
+        corners = np.array(list(map(_bounding_box, items)), dtype=np.float64).reshape(-1, 2, 2)
         corners = np.nan_to_num(corners.clip(-FARTHEST_PX, FARTHEST_PX))
         self.low, self.high = corners[:, 0], corners[:, 1]
         self.sides = self.high - self.low + 1
         self.areas = self.sides.prod(axis=1)
 
-    def shared(self, other: "_Rectangles") -> Table:
-        """Return the area of each pair; what is reversed shares none."""
+    def intersections(self, other: "_Rectangles") -> Table:
+        """Return the intersection area of each pair; 0 if a box is reversed."""
         ends = np.minimum(self.high[:, None], other.high)
         sides = ends - np.maximum(self.low[:, None], other.low) + 1
         whole = (self.high >= self.low).all(axis=1)[:, None] & (other.high >= other.low).all(axis=1)
@@ -179,8 +190,8 @@ class _Rectangles:
         return np.where(whole, areas, 0)
 
 
-def _around(item: Instance) -> tuple[float, ...]:
-    """Return x1, y1, x2, y2 of the box around a shape; a box as it stands."""
+def _bounding_box(item: Instance) -> tuple[float, ...]:
+    """Return x1, y1, x2, y2 of the bounding box of a shape; a box unchanged, even if reversed."""
     xs, ys = zip(*item.shape.points, strict=True)
     if isinstance(item.shape, Box):
         return xs[0], ys[0], xs[1], ys[1]
@@ -226,21 +237,21 @@ DETEVAL_TOTAL_TEXT = _scorer(
     "Total-Text's Deteval.py, areas as in its polygon_fast.py",
     {
         **TOTAL_TEXT,
-        "ignored regions": "a detection is left out when shared / (its area + 1) is more than 0.5",
+        "ignored regions": "a detection is excluded if intersection / (its area + 1) exceeds 0.5",
         "invalid polygons": SHARED_RULES["invalid polygons"],
         **_UNREAD,
     },
 )
-"""For polygons."""
+"""Scorer of Total-Text, for polygons."""
 
 DETEVAL_ICDAR2013 = _scorer(
     score_icdar2013,
     "Robust Reading Competition's DetEval for ICDAR 2013, with the single-overlap check",
     {
         **ICDAR2013,
-        "shapes": "upright boxes around them, the last pixel held",
-        "ignored regions": "a detection is left out when more than 0.4 of it is in one of them",
+        "shapes": "their bounding boxes, including the last pixel",
+        "ignored regions": "a detection is excluded if more than 0.4 of it lies in one of them",
         **_UNREAD,
     },
 )
-"""For upright boxes."""
+"""Scorer of ICDAR 2013, for upright boxes."""

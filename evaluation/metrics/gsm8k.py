@@ -1,10 +1,11 @@
-"""Final numbers of worked solutions: as any number, and read leniently beside it.
+"""Final numbers of GSM8K solutions: all number metrics, and a lenient accuracy.
 
-``accuracy``           the number that is declared final (behind ``####``, behind ``answer is``, or
-                       alone) has the value of the reference: ``is_correct`` of grade-school-math's
-                       dataset.py, with 5.0 for 5
-``lenient_accuracy``   where none is declared, the last number of the text, as ``flexible-extract``
-                       of lm-evaluation-harness and the number token loss's evaluation take it
+``accuracy``           the final number (after ``####``, after ``answer is``, or alone) equals the
+                       reference by value (5.0 is 5): ``is_correct`` of grade-school-math,
+                       dataset.py
+``lenient_accuracy``   if no final number is marked, the last number of the text counts, as in
+                       ``flexible-extract`` of lm-evaluation-harness and in the evaluation of the
+                       number token loss
 """
 
 from dataclasses import replace
@@ -14,8 +15,8 @@ from mm_numeric.evaluation.metrics.base import Metric, mean_of
 from mm_numeric.evaluation.metrics.numbers import NUMBERS
 
 
-def as_read(answer: Any, size_px: tuple[int, int] | None) -> Any:
-    """Return the kinder reading as the task gave it."""
+def unchanged(answer: Any, size_px: tuple[int, int] | None) -> Any:
+    """Return the lenient reading of the task unchanged."""
     return answer
 
 
@@ -39,9 +40,9 @@ GSM8K = replace(
             "unreadable answer": "wrong",
         },
         "lenient_accuracy": {
-            "variant": "the last number of the text, where no number is declared final",
+            "variant": "the last number of the text, if no final number is marked",
         },
     },
-    lenient=as_read,
+    lenient=unchanged,
 )
-"""How the answers of GSM8K are judged."""
+"""Scorer of GSM8K answers."""

@@ -1,17 +1,17 @@
-"""Answers to MathVista's questions: extracted by rules, normalised, compared as text.
+"""MathVista: answers extracted by rules, normalised, and compared as text.
 
 ``official``        ``normalize_extracted_answer`` and ``safe_equal`` of ``calculate_score.py`` as
-                    they are today: the choice of a letter or the nearest one by edit distance;
+                    of 2024: the choice of a letter, or the nearest choice by edit distance;
                     ``str(int(float(x)))``; ``str(round(float(x), int(precision)))``; ``str(list)``
-``official_2023``   the same with ``str(int(x))`` for whole numbers, by which most published scores
-                    were made: ``5.0`` is no 5
-``strict``          a choice counts when its letter or its text is named, and a whole number when it
-                    is one (``official`` cuts 5.9 to 5); elsewhere as ``official``
-``nearest_credit``  the share that is right by ``official`` where no choice was named: an empty
-                    answer is nearest to the shortest choice
+``official_2023``   the same with ``str(int(x))`` for integers, as in most published scores: ``5.0``
+                    is not 5
+``strict``          a choice must be named by its letter or text, and an integer must be one
+                    (``official`` truncates 5.9 to 5); otherwise as ``official``
+``nearest_credit``  share of rows that ``official`` counts as correct although no choice was named
+                    (the nearest choice to an empty answer is the shortest one)
 
-Answers are extracted by ``mm_numeric.evaluation.metrics.answer_extraction``; the published
-script asks GPT-4.
+All are shares of rows, 0 to 1. Answers are extracted by
+``mm_numeric.evaluation.metrics.answer_extraction``; the published script asks GPT-4.
 
 Source: https://github.com/lupantech/MathVista, evaluation/calculate_score.py.
 """
@@ -28,14 +28,14 @@ from mm_numeric.evaluation.metrics.answer_extraction import Extraction, extract
 from mm_numeric.evaluation.metrics.base import Metric, Scorer, mean_of
 
 LABELS = ("language", "source", "category", "task", "context", "grade", "skills")
-"""What ``metadata`` says of a question that the published script makes a table of."""
+"""Keys of a question's ``metadata`` by which the published script groups scores."""
 
 _COLUMNS = ("strict", "official", "official_2023", "nearest_credit", "unreadable")
 _IN_BRACKETS = re.compile(r"\(([a-zA-Z])\)")
 
 
 def edit_distance(one: str, other: str) -> int:
-    """Return how many characters must be put in, taken out or exchanged (Levenshtein)."""
+    """Return the Levenshtein distance: insertions, deletions and substitutions."""
     row = list(range(len(other) + 1))
     for i, a in enumerate(one, start=1):
         before, row[0] = row[0], i
@@ -45,12 +45,12 @@ def edit_distance(one: str, other: str) -> int:
 
 
 def normalised(extraction: str, asked: ShortAnswer, *, rule_2023: bool = False) -> str | None:
-    """Return an extracted answer as the published script compares it; None where it is none.
+    """Return an extracted answer as the published script compares it; None if it is invalid.
 
     Args:
-        extraction: The answer.
-        asked: What the question says of its form; its ``text`` is not looked at.
-        rule_2023: Read whole numbers with ``int(text)``.
+        extraction: The extracted answer.
+        asked: Type, choices and precision of the question; its ``text`` is not used.
+        rule_2023: Whether to parse integers with ``int(text)``.
     """
     if asked.question_type == "multi_choice":
         return _nearest_choice(extraction, asked.choices)
@@ -60,13 +60,13 @@ def normalised(extraction: str, asked: ShortAnswer, *, rule_2023: bool = False) 
         if asked.answer_type == "float":
             decimals = asked.precision
             return None if decimals is None else str(round(float(extraction), decimals))
-    except (ValueError, OverflowError):  # no number, or one that is not finite
+    except (ValueError, OverflowError):  # not a number, or not finite
         return None
     return extraction
 
 
 def _nearest_choice(extraction: str, choices: Sequence[str]) -> str:
-    """Return the choice of a letter, else the first of those with the least edit distance."""
+    """Return the choice of a letter, or else the first choice with the least edit distance."""
     extraction = extraction.strip()
     letter = _IN_BRACKETS.search(extraction)
     if letter:
@@ -80,14 +80,14 @@ def _nearest_choice(extraction: str, choices: Sequence[str]) -> str:
 def score_short_answers(
     predictions: Sequence[Text | None], targets: Sequence[ShortAnswer]
 ) -> dict[str, NDArray[np.float64]]:
-    """Judge each row.
+    """Score each row.
 
     Args:
-        predictions: What was written, word for word; None where that was nothing.
-        targets: As many.
+        predictions: Responses, verbatim; None for an empty one.
+        targets: One target per prediction.
 
     Returns:
-        One value a row, 0 or 1, for each column.
+        Columns, each [n], of 0 or 1.
     """
     rows = []
     for prediction, target in zip(predictions, targets, strict=True):
@@ -110,7 +110,7 @@ def score_short_answers(
 
 
 def unreadable_reason(prediction: Text | None, target: ShortAnswer) -> str | None:
-    """Return why a text holds no answer to its question; None where it holds one."""
+    """Return why a response contains no answer to its question; None if it does."""
     return _extracted(prediction, target).reason
 
 
@@ -164,15 +164,15 @@ MATHVISTA = Scorer(
         "official_2023": {
             "variant": "MathVista, calculate_score.py as of 2023",
             "extraction": _EXTRACTION,
-            "whole numbers": "str(int(x)): 5.0 is no 5",
+            "whole numbers": "str(int(x)): 5.0 is not 5",
         },
         "strict": {
-            "variant": "official without credit for what was not answered",
+            "variant": "official without credit for answers that were not given",
             "choice that is not named": "wrong",
-            "whole numbers": "5.9 is no 5",
+            "whole numbers": "5.9 is not 5",
             "unreadable answer": "wrong; it stays in the mean",
         },
     },
     reason=unreadable_reason,
 )
-"""How ``ShortAnswer`` answers are judged."""
+"""Scorer of ``ShortAnswer`` answers."""

@@ -1,12 +1,12 @@
-"""Numbers: whether they are right, and how far off they are.
+"""Metrics of numbers: accuracy, error, correlation and digit accuracy.
 
-An answer that could not be read is wrong, and in every figure of distance it counts as the true
-number with its sign turned (as 1 where that is 0): what is off by twice the truth, and what
-correlates worst. ``..._parsed_only`` leaves such answers out, as the published evaluation of the
-number token loss does; beside it stands how many they are.
+An unparseable answer is wrong, and every error metric replaces it by the target with the opposite
+sign (by 1 if the target is 0): its error is twice the target and it has the worst correlation.
+Metrics named ``..._parsed_only`` exclude such answers, as the published evaluation of the number
+token loss does; the share of unparseable answers is reported next to them.
 
-Columns are float64. Beyond 1e150 a number counts as 1e150, so that squares can be added; whether
-an answer is exact is found without rounding.
+Columns are float64. Numbers are clipped to +-1e150, so that sums of squares stay finite; exact
+matches are compared without rounding. Errors have the unit of the numbers; MAPE is relative.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,8 +20,8 @@ from mm_numeric.answers import Number
 from mm_numeric.evaluation.metrics.base import Columns, Metric, Scorer, mean_of, share_of
 
 Array = NDArray[np.float64]
-Figure = Callable[[Columns, Any], Any]
-"""From columns, and which rows count (1 or 0), over the last axis."""
+WeightedMetric = Callable[[Columns, Any], Any]
+"""From columns and weights (1 for rows that count, otherwise 0) to a value over the last axis."""
 
 _LARGEST = 1e150
 _PLACES = ("units", "tens", "hundreds", "thousands")
@@ -30,16 +30,15 @@ _PLACES = ("units", "tens", "hundreds", "thousands")
 def score_numbers(
     predictions: Sequence[Number | None], targets: Sequence[Number]
 ) -> dict[str, Array]:
-    """Judge each row.
+    """Score each row.
 
     Args:
-        predictions: None where the answer could not be read.
-        targets: As many numbers.
+        predictions: Predicted numbers; None for an unparseable answer.
+        targets: One number per prediction.
 
     Returns:
-        One value a row for each column: ``target_value`` and ``answer_value`` (penalised
-        where unreadable), both again as sign log10(1 + abs), errors, digits by place, and 0 or 1
-        for the rest.
+        Columns, each [n]: ``target_value`` and ``answer_value`` (penalised if unparseable), both
+        also as sign(x) log10(1 + abs(x)), errors, digit counts per place, and flags of 0 or 1.
     """
     read = np.array([prediction is not None for prediction in predictions], dtype=np.float64)
     wanted = _clipped([target.value for target in targets])
@@ -67,9 +66,9 @@ def score_numbers(
 
 
 def digits_by_place(number: Number) -> tuple[int, str]:
-    """Return how many decimals a number is written with, and its digits without point and sign.
+    """Return the number of decimals of a number as written, and its digits without point or sign.
 
-    A fraction, or a number with an exponent, has none.
+    A fraction and a number with an exponent have no digits.
     """
     text = number.text.lower()
     if "/" in text or "e" in text:
@@ -80,12 +79,12 @@ def digits_by_place(number: Number) -> tuple[int, str]:
 
 
 def digit_count(number: Number) -> str:
-    """Return how many digits stand before the point of a number's value."""
+    """Return the number of integer digits of a number's value."""
     return str(len(str(int(abs(number.exact)))))
 
 
 def _digit_columns(pairs: Sequence[tuple[Number | None, Number]]) -> dict[str, Array]:
-    """Count the digits of each target, and those that the answer has at the same place."""
+    """Count the digits of each target, and the correct ones, overall and per digit place."""
     names = [f"{kind}{place}" for place in ("digits", *_PLACES) for kind in ("", "right_")]
     columns = {name: np.zeros(len(pairs)) for name in names}
     for row, (prediction, target) in enumerate(pairs):
@@ -120,7 +119,7 @@ def _root_mean_square(columns: Columns, counts: Any) -> Any:
 
 
 def _median(columns: Columns, counts: Any) -> Any:
-    """Take the median; what does not count is put behind all that does."""
+    """Return the median absolute error; rows that do not count are sorted to the end."""
     values = np.sort(np.where(counts > 0, columns["absolute_error"], np.inf), axis=-1)
     number = counts.sum(axis=-1, keepdims=True).astype(np.int64)
     middle = np.maximum(np.concatenate([(number - 1) // 2, number // 2], axis=-1), 0)
@@ -129,12 +128,12 @@ def _median(columns: Columns, counts: Any) -> Any:
 
 
 def _mape(columns: Columns, counts: Any) -> Any:
-    """Take the mean of the relative error over the rows whose target is not 0."""
+    """Return the mean relative error over the rows whose target is not 0."""
     return _mean(columns, counts * columns["nonzero"], column="relative_error")
 
 
 def _r2(columns: Columns, counts: Any, *, prefix: str = "") -> Any:
-    """Take 1 - (sum of squared errors) / (sum of squares around the mean target)."""
+    """Return 1 - (sum of squared errors) / (sum of squared deviations from the mean target)."""
     target, answer = columns[f"{prefix}target_value"], columns[f"{prefix}answer_value"]
     error = ((answer - target) ** 2 * counts).sum(axis=-1)
     return 1 - _ratio(error, (_centred(target, counts) ** 2).sum(axis=-1))
@@ -145,7 +144,7 @@ def _pearson(columns: Columns, counts: Any) -> Any:
 
 
 def _spearman(columns: Columns, counts: Any) -> Any:
-    """Correlate ranks; what does not count ranks behind all that does."""
+    """Return the rank correlation; rows that do not count are ranked last."""
     given, wanted = (
         _ranks(np.where(counts > 0, columns[name], np.inf))
         for name in ("answer_value", "target_value")
@@ -159,15 +158,15 @@ def _correlation(x: Any, y: Any, counts: Any) -> Any:
 
 
 def _centred(values: Any, counts: Any) -> Any:
-    """Return values without their mean, 0 where they do not count; exactly 0 if all are one."""
-    least = np.where(counts > 0, values, np.inf).min(axis=-1, keepdims=True)
-    above = np.where(counts > 0, values - least, 0.0)
+    """Subtract the mean; 0 for rows that do not count, and exactly 0 if all values are equal."""
+    lowest = np.where(counts > 0, values, np.inf).min(axis=-1, keepdims=True)
+    above = np.where(counts > 0, values - lowest, 0.0)
     mean = _ratio(above.sum(axis=-1), counts.sum(axis=-1))
     return (above - mean[..., None]) * counts
 
 
 def _ranks(values: Any) -> Any:
-    """Return ranks along the last axis, from 0; equal values have the mean of theirs."""
+    """Return ranks along the last axis, from 0; equal values share their mean rank."""
     order = np.argsort(values, axis=-1)
     ordered = np.take_along_axis(values, order, axis=-1)
     at = np.broadcast_to(np.arange(values.shape[-1]), values.shape)
@@ -182,12 +181,12 @@ def _ranks(values: Any) -> Any:
 
 
 def _ratio(part: Any, whole: Any) -> Any:
-    """Divide; nan where there is nothing to divide by."""
+    """Divide; nan where the denominator is not positive."""
     part, whole = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
     return np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
 
 
-_FIGURES: Sequence[tuple[str, str, str, bool, Figure]] = (
+_ERROR_METRICS: Sequence[tuple[str, str, str, bool, WeightedMetric]] = (
     ("mae", "MAE", "", False, partial(_mean, column="absolute_error")),
     ("r2", "R²", "", True, _r2),
     ("median_absolute_error", "median error", "", False, _median),
@@ -200,22 +199,26 @@ _FIGURES: Sequence[tuple[str, str, str, bool, Figure]] = (
 )
 
 
-def _figures(*, parsed_only: bool) -> list[Metric]:
-    """Return the figures of distance, over all rows or those that could be read."""
+def _error_metrics(*, parsed_only: bool) -> list[Metric]:
+    """Return the error metrics, over all rows or only the parseable answers."""
 
-    def over(figure: Figure) -> Callable[[Columns], Any]:
+    def weighted(metric: WeightedMetric) -> Callable[[Columns], Any]:
         def value(columns: Columns) -> Any:
             unreadable = columns["unreadable"]
-            return figure(columns, 1 - unreadable if parsed_only else np.ones_like(unreadable))
+            return metric(columns, 1 - unreadable if parsed_only else np.ones_like(unreadable))
 
         return value
 
     end, words = ("_parsed_only", ", parsed only") if parsed_only else ("", "")
     return [
         Metric(
-            name=name + end, label=label + words, unit=unit, higher_is_better=good, value=over(f)
+            name=name + end,
+            label=label + words,
+            unit=unit,
+            higher_is_better=good,
+            value=weighted(f),
         )
-        for name, label, unit, good, f in _FIGURES
+        for name, label, unit, good, f in _ERROR_METRICS
     ]
 
 
@@ -227,7 +230,7 @@ NUMBERS = Scorer(
     columns=score_numbers,
     metrics=(
         _share("accuracy", "accuracy", mean_of("exact")),
-        *_figures(parsed_only=False),
+        *_error_metrics(parsed_only=False),
         _share("is_close", "close", mean_of("is_close")),
         _share(
             "digit_accuracy", "digits right", share_of("right_digits", "digits", nothing=np.nan)
@@ -237,13 +240,13 @@ NUMBERS = Scorer(
             for p in _PLACES
         ),
         _share("unreadable", "unreadable", mean_of("unreadable"), good=False),
-        *_figures(parsed_only=True),
+        *_error_metrics(parsed_only=True),
     ),
     buckets={"digits": digit_count},
     by_category=("accuracy", "mae", "r2"),
     protocols={
         "accuracy": {
-            "variant": "the last number of the text has the very value of the target",
+            "variant": "the last number of the text equals the target by value",
             "reading": "1,234 and 2/7 are one number, 1e3 is 1000; the published evaluation of the "
             "number token loss reads 234, 7 and 3",
             "unreadable answer": "wrong",
@@ -254,18 +257,18 @@ NUMBERS = Scorer(
             "absolute tolerance": 1e-8,
         },
         "mae, median_absolute_error, rmse, r2, pearson, spearman, mape, log_mae, log_r2": {
-            "unreadable answer": "the target with its sign turned; 1 where the target is 0",
-            "parsed only": "over the answers that could be read; equal to the published evaluation "
-            "of the number token loss for answers up to 1e10, where that cuts them off",
+            "unreadable answer": "the target with the opposite sign; 1 if the target is 0",
+            "parsed only": "over the parseable answers; equal to the published evaluation of the "
+            "number token loss for answers up to 1e10, where that evaluation clips them",
             "log": "sign(x) log10(1 + abs(x))",
             "mape": "over the rows whose target is not 0",
-            "nothing varies": "no figure",
+            "nothing varies": "no value",
         },
         "digit_accuracy, units_accuracy, ...": {
-            "variant": "digits of the target that the answer has at the same place, sign apart",
+            "variant": "digits of the target that the answer has at the same place, without sign",
             "denominator": "all digits of the targets; fractions and exponents have none",
-            "unreadable answer": "no digit is right",
+            "unreadable answer": "no digit is correct",
         },
     },
 )
-"""How ``Number`` answers are judged."""
+"""Scorer of ``Number`` answers."""

@@ -1,10 +1,10 @@
-"""Answers in words, and answers of a few choices.
+"""Metrics of free text and of multiple choice.
 
-``exact``, ``f1``   ``exact_match_score`` and ``f1_score`` of SQuAD's evaluate-v1.1.py: in lower
-                    case, without punctuation and the words a, an and the; F1 of the words of a row,
-                    then the mean over rows
-``f1_answers``      F1a of SuperGLUE's MultiRC: of the answers that are said to be right, over all
-``exact_questions`` its EM: questions of which every answer is judged rightly
+``exact``, ``f1``   ``exact_match_score`` and ``f1_score`` of SQuAD's evaluate-v1.1.py: lower case,
+                    without punctuation and the articles a, an and the; word F1 per row, averaged
+                    over rows
+``f1_answers``      F1a of SuperGLUE's MultiRC: F1 of the answers labelled as correct, over all rows
+``exact_questions`` EM of MultiRC: share of questions whose answers are all labelled correctly
 
 Sources: https://rajpurkar.github.io/SQuAD-explorer (evaluate-v1.1.py) and SuperGLUE's jiant.
 """
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from mm_numeric.answers import Choice, Text
 from mm_numeric.evaluation.metrics.base import Metric, Scorer, hmean_of, mean_of, share_of
 from mm_numeric.evaluation.metrics.bleu_rouge import (
-    IS_HERE,
+    IS_INSTALLED,
     NGRAM_METRICS,
     NGRAM_PROTOCOLS,
     ngram_columns,
@@ -29,39 +29,39 @@ from mm_numeric.evaluation.metrics.bleu_rouge import (
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 POSITIVE = "yes"
-"""The choice that F1 is about."""
+"""The positive class of F1a."""
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text as SQuAD compares them."""
+    """Return the normalised words of a text, as SQuAD compares them."""
     return _ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split()
 
 
 def word_f1(prediction: str, target: str) -> float:
-    """Return the F1 of the words that two texts share, 0 to 1."""
-    said, wanted = words_of(prediction), words_of(target)
-    same = sum((Counter(said) & Counter(wanted)).values())
-    return 2 * same / (len(said) + len(wanted)) if same else 0.0
+    """Return the word F1 of two texts, 0 to 1."""
+    predicted, true = words_of(prediction), words_of(target)
+    common = sum((Counter(predicted) & Counter(true)).values())
+    return 2 * common / (len(predicted) + len(true)) if common else 0.0
 
 
 def score_texts(
     predictions: Sequence[Text | None], targets: Sequence[Text]
 ) -> dict[str, NDArray[np.float64]]:
-    """Judge each row.
+    """Score each row.
 
     Args:
-        predictions: None where nothing was written.
-        targets: As many.
+        predictions: Generated texts; None for an empty answer.
+        targets: One text per prediction.
 
     Returns:
-        One value a row for each column: F1, 0 or 1, and what BLEU and ROUGE need where their
-        libraries are installed.
+        Columns, each [n]: F1, flags of 0 or 1, and the inputs of BLEU and ROUGE if their libraries
+        are installed.
     """
     pairs = list(zip(predictions, targets, strict=True))
     same = [p is not None and words_of(p.text) == words_of(t.text) for p, t in pairs]
     f1 = [word_f1(p.text, t.text) if p is not None else 0.0 for p, t in pairs]
-    said = ["" if p is None else p.text for p, _ in pairs]
-    ngrams = ngram_columns(said, [t.text for t in targets]) if IS_HERE else {}
+    generated = ["" if p is None else p.text for p, _ in pairs]
+    ngrams = ngram_columns(generated, [t.text for t in targets]) if IS_INSTALLED else {}
     return {
         **ngrams,
         "exact": np.array(same, dtype=np.float64),
@@ -73,19 +73,21 @@ def score_texts(
 def score_choices(
     predictions: Sequence[Choice | None], targets: Sequence[Choice]
 ) -> dict[str, NDArray[np.float64]]:
-    """Judge each row.
+    """Score each row.
 
     Args:
-        predictions: None where the answer could not be read.
-        targets: As many; those of one question have its name.
+        predictions: Chosen labels; None for an unparseable answer.
+        targets: One label per prediction; rows of the same question have its name.
 
     Returns:
-        One value a row for each column. ``question`` is the share of its question that a row is,
-        and ``question_right`` the same where all rows of that question are right.
+        Columns, each [n]. ``question`` is 1 / (rows of the row's question), and ``question_right``
+        is the same if all rows of the question are correct, otherwise 0.
     """
     pairs = list(zip(predictions, targets, strict=True))
     right = [p is not None and p.chosen == t.chosen for p, t in pairs]
-    names = [t.question or f"\0{i}" for i, t in enumerate(targets)]  # alone where it has no name
+    names = [
+        t.question or f"\0{i}" for i, t in enumerate(targets)
+    ]  # a row without a name is a question of its own
     sizes = Counter(names)
     missed = {name for name, is_right in zip(names, right, strict=True) if not is_right}
     said = [p is not None and p.chosen == POSITIVE for p, _ in pairs]
@@ -123,20 +125,20 @@ TEXTS = Scorer(
         Metric(
             name="exact", label="exact", unit="%", higher_is_better=True, value=mean_of("exact")
         ),
-        *(NGRAM_METRICS if IS_HERE else ()),
+        *(NGRAM_METRICS if IS_INSTALLED else ()),
         _UNREADABLE,
     ),
     buckets={"numbers": _numbers},
     protocols={
         "f1, exact": {
-            "variant": "SQuAD, evaluate-v1.1.py, with one right text a row",
+            "variant": "SQuAD, evaluate-v1.1.py, with one reference per row",
             "mean": "over rows",
             "unreadable answer": "0; it stays in the mean",
         },
         **NGRAM_PROTOCOLS,
     },
 )
-"""How ``Text`` answers are judged."""
+"""Scorer of ``Text`` answers."""
 
 CHOICES = Scorer(
     columns=score_choices,
@@ -168,8 +170,8 @@ CHOICES = Scorer(
     protocols={
         "f1_answers, exact_questions": {
             "variant": "SuperGLUE, MultiRC: F1a over all answers, EM over questions",
-            "unreadable answer": "wrong, and not said to be right",
+            "unreadable answer": "wrong, and not labelled as correct",
         }
     },
 )
-"""How ``Choice`` answers are judged."""
+"""Scorer of ``Choice`` answers."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from mm_numeric.answers import Instance
 from mm_numeric.evaluation.metrics.boxes import THRESHOLDS
-from mm_numeric.evaluation.metrics.matching import FIND
+from mm_numeric.evaluation.metrics.matching import FOUND_IOU
 from mm_numeric.evaluation.report.charts import (
     Axis,
     SeriesStyle,
@@ -58,7 +58,7 @@ def iou_section(found: _Statistics, answer: Instance | None, *, single: bool) ->
     share = "Acc" if single else "recall"
     left = ["unreadable", "no overlap"]
     labels = [f"{share}@{t:g}" for t in THRESHOLDS] + ["mean IoU"]
-    labels += left if single else [f"precision@{FIND:g}", *left]
+    labels += left if single else [f"precision@{FOUND_IOU:g}", *left]
     text = f"{_definition(answer, single=single)} All seeds together. "
     text += _mean_box_text(found, answer, single=single)
     top = max(max(own.bins()[2:]) for own in found) or 1.0
@@ -101,8 +101,10 @@ def _mean_box_text(found: _Statistics, answer: Instance | None, *, single: bool)
         return "There are no true shapes in these images."
     edges = ", ".join(f"{edge:.0f}" for point in answer.shape.points for edge in point)
     own = found[-1]
-    results = [f"{'Acc' if single else 'recall'}@{FIND:g} {_text(percent(own.share_from(FIND)))}"]
-    results += [] if single else [f"precision@{FIND:g} {_text(percent(own.precision))}"]
+    results = [
+        f"{'Acc' if single else 'recall'}@{FOUND_IOU:g} {_text(percent(own.share_from(FOUND_IOU)))}"
+    ]
+    results += [] if single else [f"precision@{FOUND_IOU:g} {_text(percent(own.precision))}"]
     return (
         f"The mean box, [{edges}] in pixels, is the mean of the true boxes of the test rows. "
         f"Answering it {'every time' if single else 'once in every image'}"
@@ -133,11 +135,11 @@ def size_section(found: _Statistics, rows: _Pooled, *, single: bool) -> Section 
         return None
     precisions = {style: _precisions(own, sizes) for style, own in rows.items()}
     has_precision = not single and any(precisions.values())
-    names = [f"Acc@{FIND:g}" if single else f"recall@{FIND:g}"]
-    names += [f"precision@{FIND:g}"] if has_precision else ["mean IoU"]
+    names = [f"Acc@{FOUND_IOU:g}" if single else f"recall@{FOUND_IOU:g}"]
+    names += [f"precision@{FOUND_IOU:g}"] if has_precision else ["mean IoU"]
     cells: list[list[_Content]] = []
     for own in found:
-        line: list[_Content] = [percent(own.share_from(FIND, size)) for size in sizes]
+        line: list[_Content] = [percent(own.share_from(FOUND_IOU, size)) for size in sizes]
         known = precisions.get(own.style) or {}
         line += [percent(known.get(s)) if has_precision else _iou(own.mean_iou(s)) for s in sizes]
         cells.append(line)

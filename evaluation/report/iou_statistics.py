@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mm_numeric.answers import Instance
 from mm_numeric.evaluation.metrics.boxes import size_of
-from mm_numeric.evaluation.metrics.matching import FIND, Paired, mean_box, pair
+from mm_numeric.evaluation.metrics.matching import FOUND_IOU, MatchedShapes, match_rows, mean_box
 from mm_numeric.evaluation.report.charts import SeriesStyle
 from mm_numeric.evaluation.report.results import ScoredRow
 from mm_numeric.geometry.row_shapes import instance_row
@@ -65,7 +65,7 @@ class IouStatistics:
     @property
     def precision(self) -> float | None:
         """The share of answered shapes that match a true one."""
-        return int((self.ious >= FIND).sum()) / self.answers if self.answers else None
+        return int((self.ious >= FOUND_IOU).sum()) / self.answers if self.answers else None
 
     def bins(self) -> list[float]:
         """Return the shares of parse failures, of no overlap, and of each bin of IoU."""
@@ -75,7 +75,7 @@ class IouStatistics:
 
 
 def statistics_of(
-    style: SeriesStyle, rows: Sequence[ScoredRow], paired: Sequence[Paired]
+    style: SeriesStyle, rows: Sequence[ScoredRow], paired: Sequence[MatchedShapes]
 ) -> IouStatistics:
     """Collect the true shapes of all rows of an objective."""
     truths = [truth.shape for row in paired for truth in row.truths]
@@ -92,7 +92,7 @@ def statistics_of(
 
 
 def mean_box_statistics(
-    rows: Sequence[ScoredRow], paired: Sequence[Paired]
+    rows: Sequence[ScoredRow], paired: Sequence[MatchedShapes]
 ) -> tuple[Instance, IouStatistics] | None:
     """Return the mean box of the true shapes, and the results of answering it for every image.
 
@@ -108,7 +108,7 @@ def mean_box_statistics(
     labels = Counter(truth.label for own in paired for truth in own.truths)
     answer = Instance(box, labels.most_common(1)[0][0])
     answers = [{**row, "parsed": instance_row(answer)} for row in rows]
-    return answer, statistics_of(MEAN_BOX, answers, pair(answers, "the mean box"))
+    return answer, statistics_of(MEAN_BOX, answers, match_rows(answers, "the mean box"))
 
 
 def _mean(values: NDArray[Any]) -> float:

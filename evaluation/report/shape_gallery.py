@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mm_numeric.evaluation.markup import joined, plain
-from mm_numeric.evaluation.metrics.matching import Paired, pair
+from mm_numeric.evaluation.metrics.matching import MatchedShapes, match_rows
 from mm_numeric.evaluation.report.html import render
 from mm_numeric.evaluation.report.iou_sections import (
     invalid_answers_section,
@@ -38,7 +38,7 @@ from mm_numeric.evaluation.report.shape_tiles import (
 )
 from mm_numeric.evaluation.table import Cell, Table, number, percent
 
-PairedRuns = Mapping[tuple[str, int], Sequence[Paired]]
+PairedRuns = Mapping[tuple[str, int], Sequence[MatchedShapes]]
 """The paired shapes of each row, by objective and seed."""
 
 WORST, FOLDED, SPREAD = 8, 4, 4
@@ -79,7 +79,7 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
 
 def _paired(
     folder: Path, key: tuple[str, int], rows: Sequence[ScoredRow], single: bool
-) -> list[Paired]:
+) -> list[MatchedShapes]:
     """Validate the rows of a run, and pair their shapes."""
     where = f"{folder}, scores.jsonl of {key[0]}, seed {key[1]}"
     columns = ("iou",) if single else COUNTS
@@ -87,7 +87,7 @@ def _paired(
         what = "a row has neither iou nor all of matched, detected and truths"
         raise ValueError(f"{where}: {what}. {COMPARE_AGAIN}")
     try:
-        return pair(rows, where)
+        return match_rows(rows, where)
     except ValueError as error:
         raise ValueError(f"{error}. {COMPARE_AGAIN}") from error
 
@@ -103,10 +103,10 @@ class _ShapeCase:
     """The mean quality of its answers."""
 
     rank: int
-    answers: Mapping[str, tuple[ScoredRow, Paired]]
+    answers: Mapping[str, tuple[ScoredRow, MatchedShapes]]
 
     @property
-    def truth(self) -> Paired:
+    def truth(self) -> MatchedShapes:
         """The true shapes, which are the same for all objectives."""
         return next(iter(self.answers.values()))[1]
 
@@ -123,7 +123,7 @@ class _ShapeCase:
 
 def _cases(styles: Styles, scores: Scores, paired: PairedRuns, seed: int) -> list[_ShapeCase]:
     """Return every image once, with the worst of its rows, worst first."""
-    answers: dict[str, dict[str, tuple[ScoredRow, Paired]]] = defaultdict(dict)
+    answers: dict[str, dict[str, tuple[ScoredRow, MatchedShapes]]] = defaultdict(dict)
     for name in styles:
         if (name, seed) in scores:
             for row, own in zip(scores[name, seed], paired[name, seed], strict=True):

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from mm_numeric.answers import Box, Instance
 from mm_numeric.evaluation.markup import element, joined, plain
-from mm_numeric.evaluation.metrics.matching import FIND, Paired, is_drawable
+from mm_numeric.evaluation.metrics.matching import FOUND_IOU, MatchedShapes, is_drawable
 from mm_numeric.evaluation.report.charts import SeriesStyle
 from mm_numeric.evaluation.report.html import Tile, render
 from mm_numeric.evaluation.report.images import data_url, open_upright, outline
@@ -88,7 +88,7 @@ class Canvas:
         decimals = 0 if max(self.region.width, self.region.height) > 1000 else 1
         return "".join(outline(shape, decimals) for shape in shapes)
 
-    def definition(self, pairs: Paired) -> Markup:
+    def definition(self, pairs: MatchedShapes) -> Markup:
         """Return the image and its true shapes as definitions that tiles use."""
         ignored = self.path(pairs.ignored)
         lines = [element("path", class_=c, **_FIXED, d=ignored) for c in ("halo", "ignored")]
@@ -96,7 +96,9 @@ class Canvas:
         return joined(element("g", self.shown, *lines, id=self.anchor), true)
 
 
-def canvas(path: Path | None, answers: Sequence[Paired], anchor: str, *, whole: bool) -> Canvas:
+def canvas(
+    path: Path | None, answers: Sequence[MatchedShapes], anchor: str, *, whole: bool
+) -> Canvas:
     """Open an image to draw on.
 
     Args:
@@ -151,7 +153,9 @@ def _region(size_px: tuple[int, int], boxes: Sequence[Box]) -> ImageRegion:
     return ImageRegion(round(left), round(top), wide, high)
 
 
-def shape_tile(style: SeriesStyle, row: ScoredRow, pairs: Paired, on: Canvas, anchor: str) -> Tile:
+def shape_tile(
+    style: SeriesStyle, row: ScoredRow, pairs: MatchedShapes, on: Canvas, anchor: str
+) -> Tile:
     """Draw one answer and the true shapes on an image; its ids begin with ``anchor``."""
     single = "iou" in row
     # Unmatched shapes are filled only among several: the IoU of a single one says enough.
@@ -175,7 +179,7 @@ def shape_tile(style: SeriesStyle, row: ScoredRow, pairs: Paired, on: Canvas, an
         matched=on.path(list(compress(drawn, (not w for w in wrong)))),
         wrong=on.path(list(compress(drawn, wrong))),
     )
-    is_near = quality(row) >= (FIND if single else 1)
+    is_near = quality(row) >= (FOUND_IOU if single else 1)
     css = "near" if is_near else "off"
     return Tile(label=style.label(), drawing=drawing, words=plain(words), css=css)
 
@@ -196,7 +200,7 @@ def line_keys(*, single: bool, ignored: bool) -> list[dict[str, str]]:
     line, area = "M1 9H29", "M3 3H27V15H3Z"
     keys = [("true", line, "true"), ("read", line, "answered")]
     if not single:
-        keys.append(("missed", area, f"true, but not found (no IoU of {FIND:g})"))
+        keys.append(("missed", area, f"true, but not found (no IoU of {FOUND_IOU:g})"))
         keys.append(("wrong", area, "answered, but no match"))
     if ignored:
         keys.append(("ignored", line, "ignored by the metric"))

@@ -11,7 +11,7 @@ import numpy as np
 from mm_numeric.comparison.rows import ComparisonRow, compared_rows
 from mm_numeric.config.data import Sources, listed
 from mm_numeric.config.schema import Config
-from mm_numeric.evaluation.metrics.base import Metric, taken
+from mm_numeric.evaluation.metrics.base import Metric, select_rows
 from mm_numeric.evaluation.metrics.bootstrap import draws_interval, run_draws
 from mm_numeric.evaluation.score import Scores, in_unit, plain_figure, read_scores
 from mm_numeric.evaluation.table import Table
@@ -74,7 +74,9 @@ def _table(
     baseline = objectives[0]
     table: dict[str, dict[str, Any]] = {name: {} for name in runs}
     for metric, rows in runs[baseline][0].figures:
-        columns = {name: [taken(s.columns, rows) for s in seeds] for name, seeds in runs.items()}
+        columns = {
+            name: [select_rows(s.columns, rows) for s in seeds] for name, seeds in runs.items()
+        }
         draws = run_draws(columns, metric.value)
         values = {name: [float(metric.value(c)) for c in seeds] for name, seeds in columns.items()}
         for name in runs:

@@ -1,6 +1,6 @@
-"""Examples -> model inputs: padding, labels on the answer only, and the numbers in them.
+"""Turn examples into model inputs: padded ids, labels on the answers, and their number spans.
 
-Axes    b samples, t positions, n supervised rows
+Axes    b samples, t positions, n supervised positions (those that predict a token of an answer)
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from mm_numeric.answers import Example
 from mm_numeric.config.schema import Config
-from mm_numeric.data.framing import Seen, framed
+from mm_numeric.data.framing import FramedImage, compute_frame, load_framed_image
 from mm_numeric.data.image_cache import ImageCache
-from mm_numeric.data.images import UnreadableImageError
-from mm_numeric.data.lengths import Fit, TooLongError
+from mm_numeric.data.images import UnreadableImageError, image_size
+from mm_numeric.data.lengths import LengthLimit, TooLongError, count_tokens
 from mm_numeric.families.family import Family, Prompts, Tokens
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, TokenNumber, numbers_in_labels
@@ -25,151 +25,111 @@ from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.tasks.base import Task
 
 BATCH_KEYS = ("labels", "supervised", "spans", "origin")
-"""What a training batch holds beside the inputs of the model."""
+"""Keys of a training batch that are not inputs of the model."""
 
-_BLANK = Image.new("RGB", (64, 64))  # seen where no image of a batch can be
+_DUMMY_IMAGE = Image.new("RGB", (64, 64))
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Which rows a batch was made of."""
+    """The rows of which a batch was made."""
 
     ids: tuple[str, ...]
 
-    left_out: Mapping[str, str]
-    """The ids of rows whose image cannot be read, or that are too long, and why."""
+    skipped: Mapping[str, str]
+    """Ids of the rows whose image is unreadable or that are too long, each with the reason."""
 
 
 def prompt_batch(
     family: Family, examples: Sequence[Example], *, add_dummy_image_row: bool = False
 ) -> tuple[dict[str, Any], list[Frame | None]]:
-    """Return prompts as the inputs of a model that answers them, and the frame of each.
+    """Return the model inputs for generating answers, and the frame of each example.
 
-    They are padded on the left where the answer goes on behind them.
+    A decoder-only model gets padding on the left, because it continues the prompt.
 
     Args:
-        family: Whose model it is.
-        examples: What is asked.
-        add_dummy_image_row: Where none has an image, ask the first once more, behind the others
-            and of a blank one; it has no frame. See ``TrainingCollator``.
+        family: Family of the model.
+        examples: The questions.
+        add_dummy_image_row: If no example has an image, append the first question once more with a
+            dummy image; that row has no entry in the frames. See ``TrainingCollator``.
     """
-    seen = [framed(family, example) for example in examples]
-    frames = [frame for _, frame in seen]
-    if add_dummy_image_row and not _has_image(seen):
-        examples, seen = [*examples, examples[0]], [*seen, (_BLANK, None)]
-    prompts = _asked(family, examples, seen)
-    return _inputs(family, prompts, prompts.ids, left=not family.encoder_decoder), frames
+    images = [load_framed_image(family, example) for example in examples]
+    frames = [frame for _, frame in images]
+    if add_dummy_image_row and not _has_image(images):
+        examples, images = [*examples, examples[0]], [*images, (_DUMMY_IMAGE, None)]
+    prompts = _prompts(family, examples, images)
+    return _model_inputs(family, prompts, prompts.ids, left=not family.encoder_decoder), frames
 
 
 @dataclass(frozen=True)
 class TrainingCollator:
-    """Batches of prompts with answers, padded on the right.
+    """Make training batches of prompts with answers, padded on the right.
 
-    Beside the inputs of the model a batch holds ``supervised`` [b, t] (bool, the rows that predict
-    a token of the answer), ``labels`` [n] (what they are to predict, top to bottom), ``spans``, and
-    its ``origin``.
+    Besides the model inputs a batch holds ``supervised`` [b, t] (bool, the positions that predict a
+    token of an answer), ``labels`` [n] (the tokens they predict, in row-major order), ``spans``
+    (the numbers in the labels) and ``origin``.
     """
 
     family: Family
     task: Task
     vocabulary: NumberVocabulary
     digit_runs: bool = False
-    """Read numbers as the published NTIL code does, from the label ids and not the task's marks."""
+    """Find numbers in the label ids as the published NTIL code does, not by the task's marks."""
 
     thousands_separators: bool = False
     """Read 1,234 as one number where the task has not marked it."""
 
     every_number: bool = False
-    """Take the numbers of the answer that the task has not marked too."""
+    """Include the numbers of an answer that the task has not marked."""
 
     skip_unreadable_images: bool = False
-    """Leave a row out whose image cannot be read."""
+    """Skip a row whose image cannot be read, instead of raising an error."""
 
     add_dummy_image_row: bool = False
-    """Give a batch without an image one row more: its first question, unanswered and on a blank
-    image. Where some rows have an image and some have none, ranks would else part: one gathers
-    (ZeRO-3) or reduces (DDP, ZeRO) what sees images while the other does not, and both wait. The
-    row is in no sum, its gradient is 0. A batch whose rows are all left out has it anyway."""
+    """Append a dummy image row to a batch without images, so that every rank runs the vision tower.
 
-    fit: Fit | None = None
-    """What is done with rows that are too long."""
+    Otherwise ranks with and without images wait for each other: in ZeRO-3's gathers, and in the
+    gradient reductions of DDP and ZeRO. The row repeats the first question without an answer; it
+    enters no sum and its gradient is 0. A batch whose rows are all skipped always has it."""
 
-    cache: ImageCache | None = None
-    """Where images are kept as the family sees them."""
+    length_limit: LengthLimit | None = None
+    """The maximum row length; None for no limit."""
+
+    image_cache: ImageCache | None = None
+    """Cache of resized images; None to decode every image."""
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
-        """Return the inputs of the model, and ``BATCH_KEYS``.
+        """Return the model inputs and ``BATCH_KEYS``.
 
-        No rows stand for those of a stream that were trained on before: of them nothing is made.
+        The batch of an empty list is empty: a resumed stream yields empty lists for micro-batches
+        that were already trained on.
         """
         if not examples:
             return {}
-        asked, seen, left_out = self._seen(examples)
+        kept, images, skipped = self._load_images(examples)
         answers = [
-            self.answer(example, frame) for example, (_, frame) in zip(asked, seen, strict=True)
+            self.answer(example, frame) for example, (_, frame) in zip(kept, images, strict=True)
         ]
-        ids, numbers = [answer.ids for answer, _ in answers], [found for _, found in answers]
-        if not asked or (self.add_dummy_image_row and not _has_image(seen)):
-            blank = _BLANK if self.family.takes_images else None
-            asked_too, seen_too = [*asked, examples[0]], [*seen, (blank, None)]
-            prompts, ids = _asked(self.family, asked_too, seen_too), [*ids, []]
-        else:
-            prompts = _asked(self.family, asked, seen)
-        if self.family.encoder_decoder:
-            inputs = _inputs(self.family, prompts, prompts.ids, left=False)
-            inputs["decoder_input_ids"] = self._decoder_inputs(ids)
-            starts, width = [0] * len(ids), inputs["decoder_input_ids"].shape[1]
-        else:
-            whole = [prompt + answer for prompt, answer in zip(prompts.ids, ids, strict=True)]
-            inputs = _inputs(self.family, prompts, whole, left=False)
-            # The row before a token predicts it.
-            starts, width = [len(p) - 1 for p in prompts.ids], inputs["input_ids"].shape[1]
-        supervised = torch.zeros((len(ids), width), dtype=torch.bool)
-        rows, row = [], 0
-        for i, (start, answer) in enumerate(zip(starts, ids, strict=True)):
-            supervised[i, start : start + len(answer)] = True
-            rows.append({position: row + position for position in range(len(answer))})
-            row += len(answer)
-        labels = torch.tensor([token for answer in ids for token in answer], dtype=torch.long)
-        if self.digit_runs and asked:
-            answered = _rectangle(ids[: len(asked)])
-            spans = NumberSpans.from_labels(answered, self.vocabulary, digit_runs=True)
-        else:
-            spans = NumberSpans.build(numbers, rows[: len(numbers)])
+        answer_ids = [answer.ids for answer, _ in answers]
+        spans = self._spans(answer_ids, [numbers for _, numbers in answers])
+        origin = Origin(tuple(example.id for example in kept), skipped)
+        if not kept or (self.add_dummy_image_row and not _has_image(images)):
+            dummy = _DUMMY_IMAGE if self.family.takes_images else None
+            kept, images = [*kept, examples[0]], [*images, (dummy, None)]
+            answer_ids = [*answer_ids, []]
+        prompts = _prompts(self.family, kept, images)
+        inputs, supervised = self._training_inputs(prompts, answer_ids)
+        labels = torch.tensor([token for ids in answer_ids for token in ids], dtype=torch.long)
         spans = replace(spans, supervised=supervised.flatten().nonzero().squeeze(1))
-        origin = Origin(tuple(example.id for example in asked), left_out)
-        found = {"labels": labels, "supervised": supervised, "spans": spans, "origin": origin}
-        return {**inputs, **found}
-
-    def _seen(
-        self, examples: Sequence[Example]
-    ) -> tuple[list[Example], list[Seen], dict[str, str]]:
-        """Return the examples that are trained on, what is seen of them, and who is left out.
-
-        Raises:
-            ValueError: If an image cannot be read and is not to be skipped, or cannot be used, or
-                a row is too long and not to be dropped.
-        """
-        asked, seen, left_out = [], [], {}
-        for example in examples:
-            try:
-                seen.append(framed(self.family, example, fit=self.fit, cache=self.cache))
-                asked.append(example)
-            except UnreadableImageError as error:
-                if not self.skip_unreadable_images:
-                    raise
-                left_out[example.id] = str(error)
-            except TooLongError as error:
-                if self.fit is None or self.fit.too_long != "drop":
-                    raise
-                left_out[example.id] = str(error)
-        return asked, seen, left_out
+        extra = {"labels": labels, "supervised": supervised, "spans": spans, "origin": origin}
+        return {**inputs, **extra}
 
     def answer(self, example: Example, frame: Frame | None) -> tuple[Tokens, list[TokenNumber]]:
-        """Return the tokens of an answer, its end included, and the numbers in it.
+        """Return the tokens of an answer, including its end, and the numbers in it.
 
         Raises:
-            ValueError: If it cannot be written in the frame, or a numeric loss would miss a number.
+            ValueError: If the answer cannot be formatted in the frame, or its tokens do not allow a
+                numeric loss to cover every number.
         """
         try:
             written = self.task.format(example.answer, frame)
@@ -185,55 +145,137 @@ class TrainingCollator:
             numbers += [number for number in found if marked.isdisjoint(number.positions)]
         return answer, sorted(numbers, key=lambda number: number.positions)
 
-    def _decoder_inputs(self, ids: Sequence[list[int]]) -> Tensor:
-        """Return what a decoder is given to write these answers, [b, t]."""
-        start = self.family.decoder_start_id
-        return _rectangle([[start, *answer[:-1]] for answer in ids], fill=self.family.pad_id)
+    def lengths(self, examples: Sequence[Example]) -> list[int]:
+        """Return the number of tokens of each example; a repeated example is measured once."""
+        known: dict[int, int] = {}
+        for example in examples:
+            if id(example) not in known:
+                known[id(example)] = self.length(example)
+        return [known[id(example)] for example in examples]
+
+    def length(self, example: Example) -> int:
+        """Return the number of tokens of an example, without decoding its image if possible.
+
+        The image size is the one its row declares, or that of the image's header. The length is 0
+        if the image cannot be read and ``skip_unreadable_images`` is set.
+
+        Raises:
+            UnreadableImageError: If the image cannot be read.
+            TooLongError: If the row exceeds the length limit.
+        """
+        frame = None
+        if example.image is not None:
+            try:
+                size = example.size_px or image_size(example.image)
+            except ValueError as error:
+                if self.skip_unreadable_images:
+                    return 0
+                message = f"{example.where}: {error}; replace it or remove its row."
+                raise UnreadableImageError(message) from error
+            frame = compute_frame(self.family, example, size)
+        if self.length_limit is not None:
+            frame = self.length_limit.frame(example, frame)
+        return count_tokens(self.family, self.task, example, frame)[0]
+
+    def _load_images(
+        self, examples: Sequence[Example]
+    ) -> tuple[list[Example], list[FramedImage], dict[str, str]]:
+        """Return the examples to train on, their images, and the skipped ids with the reason."""
+        kept, images, skipped = [], [], {}
+        for example in examples:
+            try:
+                image = load_framed_image(
+                    self.family,
+                    example,
+                    length_limit=self.length_limit,
+                    image_cache=self.image_cache,
+                )
+            except UnreadableImageError as error:
+                if not self.skip_unreadable_images:
+                    raise
+                skipped[example.id] = str(error)
+            except TooLongError as error:
+                if self.length_limit is None or self.length_limit.too_long != "drop":
+                    raise
+                skipped[example.id] = str(error)
+            else:
+                images.append(image)
+                kept.append(example)
+        return kept, images, skipped
+
+    def _spans(
+        self, answer_ids: Sequence[list[int]], numbers: Sequence[list[TokenNumber]]
+    ) -> NumberSpans:
+        """Return the number spans of a batch, without its supervised positions."""
+        if self.digit_runs and answer_ids:
+            labels = _pad(answer_ids)
+            return NumberSpans.from_labels(labels, self.vocabulary, digit_runs=True)
+        rows, start = [], 0
+        for ids in answer_ids:
+            rows.append({position: start + position for position in range(len(ids))})
+            start += len(ids)
+        return NumberSpans.build(numbers, rows)
+
+    def _training_inputs(
+        self, prompts: Prompts, answer_ids: Sequence[list[int]]
+    ) -> tuple[dict[str, Any], Tensor]:
+        """Return the model inputs of prompts with answers, and ``supervised`` [b, t]."""
+        if self.family.encoder_decoder:
+            inputs = _model_inputs(self.family, prompts, prompts.ids, left=False)
+            start_id = self.family.decoder_start_id
+            shifted = [[start_id, *ids[:-1]] for ids in answer_ids]
+            inputs["decoder_input_ids"] = _pad(shifted, fill=self.family.pad_id)
+            starts, width = [0] * len(answer_ids), inputs["decoder_input_ids"].shape[1]
+        else:
+            whole = [prompt + ids for prompt, ids in zip(prompts.ids, answer_ids, strict=True)]
+            inputs = _model_inputs(self.family, prompts, whole, left=False)
+            # The position before a token predicts it.
+            starts, width = [len(p) - 1 for p in prompts.ids], inputs["input_ids"].shape[1]
+        supervised = torch.zeros((len(answer_ids), width), dtype=torch.bool)
+        for i, (start, ids) in enumerate(zip(starts, answer_ids, strict=True)):
+            supervised[i, start : start + len(ids)] = True
+        return inputs, supervised
 
 
 def has_mixed_modalities(family: Family, examples: Sequence[Example]) -> bool:
-    """Say whether a family that sees images is asked with some and without: see the collator."""
+    """Return True if only some examples of a vision-language model have an image."""
     with_image = sum(example.image is not None for example in examples)
     return family.takes_images and 0 < with_image < len(examples)
 
 
-def _has_image(seen: Sequence[Seen]) -> bool:
-    return any(image is not None for image, _ in seen)
+def _has_image(images: Sequence[FramedImage]) -> bool:
+    return any(image is not None for image, _ in images)
 
 
-def _asked(family: Family, examples: Sequence[Example], seen: Sequence[Seen]) -> Prompts:
-    """Write the questions of examples about the images that are seen."""
+def _prompts(family: Family, examples: Sequence[Example], images: Sequence[FramedImage]) -> Prompts:
+    """Return the tokenised questions of examples, with their images."""
     texts, where = zip(*((example.prompt, example.where) for example in examples), strict=True)
-    return family.prompts(texts, [image for image, _ in seen], where)
+    return family.prompts(texts, [image for image, _ in images], where)
 
 
-def _inputs(
-    family: Family,
-    prompts: Prompts,
-    ids: Sequence[list[int]],
-    *,
-    left: bool,
+def _model_inputs(
+    family: Family, prompts: Prompts, ids: Sequence[list[int]], *, left: bool
 ) -> dict[str, Any]:
-    """Pad ids to a rectangle and add what the family's model takes beside them.
+    """Return padded ids, the attention mask, and the family's further inputs.
 
     Args:
-        family: Whose model it is.
-        prompts: The questions.
-        ids: For each the same tokens, or with those of an answer behind them.
-        left: Whether padding stands before them.
+        family: Family of the model.
+        prompts: The tokenised questions.
+        ids: Per sample, the question's ids, followed by those of the answer if it has one.
+        left: Whether to pad on the left.
     """
-    input_ids = _rectangle(ids, fill=family.pad_id, left=left)
-    mask = _rectangle([[1] * len(i) for i in ids], fill=0, left=left)
-    answered = _rectangle(
+    input_ids = _pad(ids, fill=family.pad_id, left=left)
+    mask = _pad([[1] * len(i) for i in ids], fill=0, left=left)
+    is_answer = _pad(
         [[0] * len(p) + [1] * (len(i) - len(p)) for p, i in zip(prompts.ids, ids, strict=True)],
         fill=0,
         left=left,
     ).bool()
-    return family.model_inputs(input_ids, mask, answered, prompts.images)
+    return family.model_inputs(input_ids, mask, is_answer, prompts.images)
 
 
-def _rectangle(ids: Sequence[list[int]], fill: int = IGNORE_INDEX, left: bool = False) -> Tensor:
-    """Pad lists of ids to one length, [b, t]."""
+def _pad(ids: Sequence[list[int]], fill: int = IGNORE_INDEX, left: bool = False) -> Tensor:
+    """Pad lists of ids to the same length, [b, t]."""
     width = max(map(len, ids))
     padding = [[fill] * (width - len(i)) for i in ids]
     pairs = zip(padding, ids, strict=True) if left else zip(ids, padding, strict=True)
@@ -241,8 +283,11 @@ def _rectangle(ids: Sequence[list[int]], fill: int = IGNORE_INDEX, left: bool = 
 
 
 def make_collator(config: Config, family: Family) -> TrainingCollator:
-    """Return what makes batches of a config's examples."""
+    """Return the training collator of a config."""
     spec, data = config.objective.spec, config.data
+    limit = None
+    if data.max_tokens is not None:
+        limit = LengthLimit(family, config.task, data.max_tokens, data.too_long)
     return TrainingCollator(
         family,
         config.task,
@@ -250,9 +295,7 @@ def make_collator(config: Config, family: Family) -> TrainingCollator:
         digit_runs=spec.digit_runs,
         thousands_separators=spec.thousands_separators,
         every_number=spec.numbers_from == "text",
-        skip_unreadable_images=config.data.on_bad_image == "skip",
-        fit=None
-        if data.max_tokens is None
-        else Fit(family, config.task, data.max_tokens, data.too_long),
-        cache=None if data.image_cache is None else ImageCache(Path(data.image_cache)),
+        skip_unreadable_images=data.on_bad_image == "skip",
+        length_limit=limit,
+        image_cache=None if data.image_cache is None else ImageCache(Path(data.image_cache)),
     )

@@ -1,4 +1,4 @@
-"""Rows of files and data sets in, examples and images out."""
+"""Load the rows of files and data sets as examples, and find their images."""
 
 import glob
 import hashlib
@@ -17,17 +17,19 @@ from mm_numeric.files import rows_or_errors
 from mm_numeric.tasks.base import Task
 
 
-class Found(NamedTuple):
-    """One row of a source."""
+class SourceRow(NamedTuple):
+    """One row of a data source, before the task reads it."""
 
     where: str
+    """The row's location for messages: its file and line."""
+
     row: dict[str, Any]
 
-    beside: Path
-    """The folder that its image is looked up from."""
+    folder: Path
+    """The folder to which a relative image name refers."""
 
     image: EmbeddedImage | None = None
-    """Its image, where that is part of the row."""
+    """The image, if it is embedded in the row."""
 
 
 def load_examples(
@@ -38,18 +40,18 @@ def load_examples(
     training: bool,
     seen: dict[str, str] | None = None,
 ) -> list[Example]:
-    """Return the examples of a data source, or of several, every image of which exists.
+    """Return the examples of one or more data sources, after checking that every image exists.
 
     Args:
-        task: What is asked; it reads the rows.
-        source: Files, a data set, or how many rows to render.
-        cache: Where rendered rows are kept.
-        training: Whether they are trained on; see the task.
-        seen: The ids of other sources, and where each stands; those found are added.
+        task: Task that turns rows into examples.
+        source: Files, a data set, or a number of rows to render.
+        cache: Folder for rendered rows.
+        training: Whether the examples are trained on; see the task.
+        seen: Location of each id of other sources; the ids of this source are added.
 
     Raises:
-        ValueError: If a source is empty, a row cannot be used, an id stands twice, or an image
-            is missing.
+        ValueError: If a source is empty, a row is invalid, an id is not unique, or an image is
+            missing.
     """
     examples = []
     for example, error in examples_and_errors(task, source, cache, training=training, seen=seen):
@@ -60,7 +62,7 @@ def load_examples(
 
 
 def fingerprint(examples: Iterable[Example]) -> str:
-    """Return the SHA-256 of ids, questions, answers and names of images, in their order."""
+    """Return the SHA-256 of the ids, image names, questions and answers, in order."""
     digest = hashlib.sha256()
     for example in examples:
         image = example.image.name if example.image else None
@@ -76,42 +78,47 @@ def examples_and_errors(
     training: bool,
     seen: dict[str, str] | None = None,
 ) -> Iterator[tuple[Any, ValueError | None]]:
-    """Yield what ``load_examples`` returns, and what it would raise where it stands.
+    """Yield the examples of ``load_examples``, and its errors without stopping at the first.
 
-    Beside an error stands None, or the example if it lacks nothing but its image.
+    Yields:
+        An example and None, or an error with None or, if only its image is missing, the example.
     """
     seen = {} if seen is None else seen
     for source in listed(sources):
-        rows = asked = 0
-        for found in source_rows(task, source, cache):
+        rows = examples = 0
+        for row in source_rows(task, source, cache):
             rows += 1
-            for example, error in examples_of_row(task, found, source, training=training):
-                asked += 1
+            for example, error in examples_of_row(task, row, source, training=training):
+                examples += 1
                 if example is not None and example.id in seen:
-                    sentence = (
-                        f"{example.where}: the id {example.id!r} already stands in "
+                    message = (
+                        f"{example.where}: the id {example.id!r} is already used in "
                         f"{seen[example.id]}; give each row its own id."
                     )
-                    yield None, ValueError(sentence)
+                    yield None, ValueError(message)
                     continue
                 if example is not None:
                     seen[example.id] = example.where
                 yield example, error
-        if not asked:
-            nothing = f"no question in any of {rows} rows" if rows else "no rows"
-            yield None, ValueError(f"{_place(task, source, cache)}: {nothing}; give at least one.")
+        if not examples:
+            problem = f"none of its {rows} rows contains a question" if rows else "no rows"
+            where = source.name
+            if source.render is not None:
+                where = str(render_rows(task, source, cache))
+            yield None, ValueError(f"{where}: {problem}; give at least one.")
 
 
-def source_rows(task: Task, source: DataSource, cache: Path) -> Iterator[Found | ValueError]:
-    """Yield the rows of a source in their order, and what makes one unusable where it stands."""
+def source_rows(task: Task, source: DataSource, cache: Path) -> Iterator[SourceRow | ValueError]:
+    """Yield the rows of a source in order, and an error in place of each invalid row."""
     if source.dataset is not None:
-        from mm_numeric.data.huggingface import dataset_rows  # which loads `datasets`
+        # Imported here because it loads `datasets`, an optional dependency.
+        from mm_numeric.data.huggingface import dataset_rows
 
         for where, row, image in dataset_rows(source, cache, stream=False):
-            yield Found(where, row, Path(source.dataset), image)
+            yield SourceRow(where, row, Path(source.dataset), image)
         return
     try:
-        files = files_of(task, source, cache)
+        files = find_files(task, source, cache)
     except ValueError as error:
         yield error
         return
@@ -119,85 +126,78 @@ def source_rows(task: Task, source: DataSource, cache: Path) -> Iterator[Found |
         yield from rows_of_file(file)
 
 
-def rows_of_file(file: Path) -> Iterator[Found | ValueError]:
-    """Yield the rows of a file."""
+def rows_of_file(file: Path) -> Iterator[SourceRow | ValueError]:
+    """Yield the rows of a file in order, and an error in place of each invalid row."""
     for row in rows_or_errors(file):
-        yield row if isinstance(row, ValueError) else Found(*row, beside=file.parent)
+        yield row if isinstance(row, ValueError) else SourceRow(*row, folder=file.parent)
 
 
-def files_of(task: Task, source: DataSource, cache: Path) -> list[Path]:
-    """Return the files of a source in the order of their names, rendering them if it asks for it.
+def find_files(task: Task, source: DataSource, cache: Path) -> list[Path]:
+    """Return the files of a source in order of name, after rendering the rows if it asks for that.
 
     Raises:
-        ValueError: If no file has a name like that, or the task has no renderer.
+        ValueError: If no file matches a pattern, or the task cannot render rows.
     """
     if source.path is None:
-        return [rendered(task, source, cache)]
+        return [render_rows(task, source, cache)]
     files = []
     for name in [source.path] if isinstance(source.path, str) else source.path:
         if glob.has_magic(name) and not Path(name).exists():
-            found = sorted(glob.glob(name, recursive=True))
-            if not found:
-                raise ValueError(f"{name}: no file has a name like that.")
-            files += [Path(file) for file in found]
+            matches = sorted(glob.glob(name, recursive=True))
+            if not matches:
+                raise ValueError(f"{name}: no file matches this pattern.")
+            files += [Path(file) for file in matches]
         else:
             files.append(Path(name))
     return files
 
 
 def examples_of_row(
-    task: Task, found: Found | ValueError, source: DataSource, *, training: bool
+    task: Task, row: SourceRow | ValueError, source: DataSource, *, training: bool
 ) -> Iterator[tuple[Any, ValueError | None]]:
-    """Yield the examples of one row as ``examples_and_errors`` does; no id is looked at."""
+    """Yield the examples of one row as ``examples_and_errors`` does, without checking ids."""
     try:
-        if isinstance(found, ValueError):
-            raise found
-        _refuse_half_characters(found.where, found.row)
-        examples = list(task.examples([(found.where, found.row)], training=training))
+        if isinstance(row, ValueError):
+            raise row
+        _check_surrogates(row.where, row.row)
+        examples = list(task.examples([(row.where, row.row)], training=training))
     except ValueError as error:
         yield None, error
         return
     folder = Path(source.images) if source.images is not None else None
     for example in examples:
         try:
-            inside = None if example.image is None else found.image
-            yield replace(example, image=inside or _find_image(example, found, folder)), None
+            embedded = None if example.image is None else row.image
+            yield replace(example, image=embedded or _find_image(example, row, folder)), None
         except ValueError as error:
             yield example, error
 
 
-def _place(task: Task, source: DataSource, cache: Path) -> str:
-    """Say where rows were looked for."""
-    return str(rendered(task, source, cache)) if source.render is not None else source.name
-
-
-def _refuse_half_characters(where: str, row: dict[str, Any]) -> None:
-    """Refuse a row that holds a surrogate without the other: no tokenizer takes it.
-
-    Raises:
-        ValueError: If it does.
-    """
+def _check_surrogates(where: str, row: dict[str, Any]) -> None:
+    """Check that a row has no unpaired surrogate, which no tokenizer accepts."""
     try:
-        json.dumps(row, ensure_ascii=False, default=repr).encode()  # a table has dates, bytes
+        # Rows of a table may hold dates and bytes, which JSON has no type for.
+        json.dumps(row, ensure_ascii=False, default=repr).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start]
         raise ValueError(
-            f"{where}: {half!r} is half of a character; write the whole one, or rename the file."
+            f"{where}: {half!r} is an unpaired surrogate; write the whole character, or rename the "
+            "file."
         ) from None
 
 
-def rendered(task: Task, source: DataSource, cache: Path) -> Path:
-    """Return the rows of rendered images, rendering them if they are not in the cache.
+def render_rows(task: Task, source: DataSource, cache: Path) -> Path:
+    """Return the file of rendered rows, after rendering them if they are not in the cache.
 
     Raises:
-        ValueError: If the task has no renderer, or none for these categories.
+        ValueError: If the task cannot render rows, or has no such categories.
     """
     name = type(task).__name__
     assert source.render is not None
     if task.render_settings is None:
         raise ValueError(f"data.render: the task {name} cannot render; give a path.")
     if source.categories and not task.categories:
-        raise ValueError(f"data.categories: the rows of {name} have none; take them out.")
+        raise ValueError(f"data.categories: the task {name} has none; remove the setting.")
     # Tasks without categories need not accept the argument.
     categories = [source.categories] if source.categories else []
     made_of = [type(task).__module__, name, task.version, task.render_settings, *source.categories]
@@ -213,18 +213,18 @@ def rendered(task: Task, source: DataSource, cache: Path) -> Path:
         except BaseException as error:
             shutil.rmtree(unfinished, ignore_errors=True)
             if not (isinstance(error, OSError) and rows.is_file()):
-                raise  # else another process was first, with the same images
+                raise  # otherwise another process has rendered the same rows first
     return rows
 
 
-def _find_image(example: Example, found: Found, folder: Path | None) -> Path | None:
-    """Find an image in the folder that was given, else beside its file or in ``images`` there."""
+def _find_image(example: Example, row: SourceRow, folder: Path | None) -> Path | None:
+    """Find an image in ``data.images``, or else next to its file or in ``images`` there."""
     if example.image is None:
         return None
-    folders = [folder] if folder is not None else [found.beside, found.beside / "images"]
-    candidates = [each / str(example.image) for each in folders]
+    folders = [folder] if folder is not None else [row.folder, row.folder / "images"]
+    candidates = [parent / str(example.image) for parent in folders]
     for candidate in candidates:
-        if os.path.isfile(candidate):  # False also where a name is too long
+        if os.path.isfile(candidate):  # Path.is_file raises if the name is too long
             return candidate
-    tried = " and ".join(map(str, candidates))
+    tried = " or ".join(map(str, candidates))
     raise ValueError(f"{example.where}: there is no image {tried}.")

@@ -1,83 +1,84 @@
-"""How the image of a row is seen: opened, framed, and made smaller where its row is too long."""
+"""Load an image, compute its frame, and downscale it if its row exceeds ``data.max_tokens``."""
 
 from PIL import Image
 
 from mm_numeric.answers import Example
 from mm_numeric.data.image_cache import ImageCache
 from mm_numeric.data.images import open_image
-from mm_numeric.data.lengths import Fit
+from mm_numeric.data.lengths import LengthLimit
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
 
-Seen = tuple[Image.Image | None, Frame | None]
-"""An image, and the frame that it is seen in."""
+FramedImage = tuple[Image.Image | None, Frame | None]
+"""An image and the frame in which the model sees it; (None, None) for a row without an image."""
 
 
-def framed(
+def load_framed_image(
     family: Family,
     example: Example,
     *,
-    fit: Fit | None = None,
-    cache: ImageCache | None = None,
-) -> Seen:
-    """Load the image of an example, and say how it is seen; None for one without an image.
+    length_limit: LengthLimit | None = None,
+    image_cache: ImageCache | None = None,
+) -> FramedImage:
+    """Load the image of an example and compute the frame in which the model sees it.
 
     Args:
-        family: Who sees it.
-        example: With its image.
-        fit: What is done where the row is too long; None where no row is.
-        cache: Where images are kept as the family sees them.
+        family: Family of the model.
+        example: A row, with or without an image.
+        length_limit: Maximum row length; None for no limit.
+        image_cache: Cache of resized images; None to decode every image.
 
     Raises:
-        TooLongError: If the row is too long.
-        ValueError: If the image cannot be read, is of another size than its row says, or has no
-            place in the family's frame.
+        TooLongError: If the row exceeds the limit.
+        ValueError: If the image cannot be read, differs in size from what its row declares, or
+            has no frame.
     """
     if example.image is None:
-        if fit is not None:
-            fit.frame(example, None)
+        if length_limit is not None:
+            length_limit.frame(example, None)
         return None, None
-    if cache is None or not family.takes_images:
+    if image_cache is None or not family.takes_images:
         image = open_image(example)
         size = image.size
     else:
-        image, size = cache.open(family, example)
-    refuse_other_size(example, size)
-    frame = frame_of(family, example, size)
-    fitted = frame if fit is None else fit.frame(example, frame)
-    if fitted is not None and fitted != frame:
-        image = open_image(example) if cache is not None else image
-        seen = fitted.view.width_px, fitted.view.height_px
-        return image.resize(seen, family.image_processor.resample), fitted
+        image, size = image_cache.open(family, example)
+    check_declared_size(example, size)
+    frame = compute_frame(family, example, size)
+    limited = frame if length_limit is None else length_limit.frame(example, frame)
+    if limited is not None and limited != frame:
+        # Downscale the original: a cached image has been resized already.
+        image = open_image(example) if image_cache is not None else image
+        new_size = limited.view.width_px, limited.view.height_px
+        return image.resize(new_size, family.image_processor.resample), limited
     return image, frame
 
 
-def refuse_other_size(example: Example, size: tuple[int, int]) -> None:
-    """Refuse a row that says another size than its upright image has.
+def check_declared_size(example: Example, size: tuple[int, int]) -> None:
+    """Check that the size declared by a row is that of its upright image.
 
     Raises:
-        ValueError: If it does: its coordinates would be those of another image.
+        ValueError: If they differ: the coordinates of the row belong to another image.
     """
     if example.size_px not in (None, size):
         raise ValueError(
-            f"{example.where}: the row says width and height {example.size_px}, and the upright "
-            f"image {example.image} has {size}; coordinates are those of the upright image (as "
-            "its EXIF says): correct the row."
+            f"{example.where}: the row declares width and height {example.size_px}, but the "
+            f"upright image {example.image} has {size}; coordinates refer to the upright image "
+            "(after applying its EXIF orientation): correct the row."
         )
 
 
-def frame_of(family: Family, example: Example, size: tuple[int, int]) -> Frame:
-    """Return how an image of so many pixels is seen.
+def compute_frame(family: Family, example: Example, size: tuple[int, int]) -> Frame:
+    """Return the frame of an example's image, given the image size in pixels.
 
     Raises:
-        ValueError: If it has no place in the family's frame, or the family takes no images.
+        ValueError: If the family cannot frame an image of this size, or accepts no images.
     """
     if not family.takes_images:
         raise ValueError(
-            f"{example.where}: the row has an image, and model.family {family.name} takes none; "
-            "set model.family to one that does, or take the image out of the row."
+            f"{example.where}: the row has an image, but model.family {family.name} accepts none; "
+            "set model.family to one that does, or remove the image from the row."
         )
     try:
         return family.frame(*size)
     except ValueError as error:
-        raise ValueError(f"{example.where}: {error}; crop it or take its row out.") from error
+        raise ValueError(f"{example.where}: {error}; crop it or remove its row.") from error

@@ -1,4 +1,4 @@
-"""Rows of Hugging Face's ``datasets``: from the hub, from a folder of its own, or from parquet."""
+"""Read rows with Hugging Face's ``datasets``: from the hub, a local folder, or parquet files."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -9,86 +9,88 @@ from mm_numeric.answers import EmbeddedImage
 from mm_numeric.compat import decoded_columns
 from mm_numeric.config.data import DataSource
 
-_OWN = ("dataset_info.json", "dataset_dict.json")  # what save_to_disk leaves in a folder
-_TOGETHER = 1000  # rows of a table that are read at a time
+_SAVED_FILES = ("dataset_info.json", "dataset_dict.json")  # written by save_to_disk
+_BATCH_SIZE = 1000  # rows of a table read at once
 
 T = TypeVar("T")
 
-Row = tuple[str, dict[str, Any], EmbeddedImage | None]
-"""Where a row stands, its fields, and its image if it holds one."""
+DatasetRow = tuple[str, dict[str, Any], EmbeddedImage | None]
+"""The row's location for messages, its fields, and its image if it has one."""
 
 
-def dataset_rows(source: DataSource, cache: Path, *, stream: bool) -> Iterator[Row]:
+def dataset_rows(source: DataSource, cache: Path, *, stream: bool) -> Iterator[DatasetRow]:
     """Yield the rows of a data set.
 
-    The first column of images, whatever it is called, becomes ``image``: the number of the row
-    stands for its name; other columns of images, sounds and videos are left out. Nothing is
-    decoded here, and of a table no bytes are read until the image is looked at; a row of a stream
-    holds them.
+    The first image column, whatever its name, becomes ``image``, and the row number becomes the
+    image's name. Other columns of images, audio and video are removed. No image is decoded here. A
+    row of a table reads the bytes of its image when they are needed; a row of a stream holds them.
 
     Args:
-        source: With a ``dataset``.
-        cache: Where tables that are made of files are kept.
-        stream: Read the data set while rows are asked for, and keep nothing of it.
+        source: A source with ``dataset`` set.
+        cache: Folder in which ``datasets`` caches its tables.
+        stream: Read the data set lazily and cache nothing.
 
     Raises:
-        ValueError: If ``datasets`` is not installed, or the data set cannot be loaded or read on.
+        ValueError: If ``datasets`` is not installed, or the data set cannot be loaded or read.
     """
-    dataset, column = _undecoded(_load(source, cache, stream=stream))
-    rows = _streamed(dataset, column) if stream else _of_table(dataset, column)
-    for number, (row, read) in enumerate(_to_their_end(rows, source)):
+    dataset, column = _without_decoding(_load(source, cache, stream=stream))
+    rows = _stream_rows(dataset, column) if stream else _table_rows(dataset, column)
+    for number, (row, read) in enumerate(_report_read_errors(rows, source)):
         where = f"{source.name}, row {number}"
         if read is None:
             yield where, row, None
         else:
-            name = f"{number}.png"  # of whatever kind it is
+            name = f"{number}.png"  # only a name: the format is detected from the bytes
             image = EmbeddedImage(name, f"{where}, {column}", read)
             yield where, {**row, "image": name}, image
 
 
-def _to_their_end(rows: Iterator[T], source: DataSource) -> Iterator[T]:
+def _report_read_errors(rows: Iterator[T], source: DataSource) -> Iterator[T]:
+    """Yield rows, and turn any error of ``datasets`` into a ValueError that names the source."""
     try:
         yield from rows
-    except Exception as error:  # of a file that is damaged, the network
+    except Exception as error:  # damaged file, network
         raise ValueError(
-            f"data, dataset {source.name}: it cannot be read to its end ({_said(error)})."
+            f"data, dataset {source.name}: reading stopped before the end ({_summary(error)})."
         ) from error
 
 
-def _streamed(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, Any], Any]]:
+def _stream_rows(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Yield each row of a stream, and a function that returns the bytes of its image or None."""
     for row in dataset:
         stored = row.pop(column, None)
-        yield row, stored and partial(_bytes, stored)
+        yield row, stored and partial(_image_bytes, stored)
 
 
-def _of_table(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, Any], Any]]:
+def _table_rows(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Yield each row of a table, and a function that returns the bytes of its image or None."""
     start = 0
     images = dataset.select_columns([column]) if column else None
-    for table in dataset.with_format("arrow").iter(batch_size=_TOGETHER):
+    for table in dataset.with_format("arrow").iter(batch_size=_BATCH_SIZE):
         rows = (table.drop_columns([column]) if column else table).to_pylist()
-        seen = table[column].is_valid().to_pylist() if column else [False] * len(rows)
-        for i, (row, has_image) in enumerate(zip(rows, seen, strict=True), start=start):
-            yield row, partial(_bytes_of_row, images, i, column) if has_image else None
+        has_images = table[column].is_valid().to_pylist() if column else [False] * len(rows)
+        for i, (row, has_image) in enumerate(zip(rows, has_images, strict=True), start=start):
+            yield row, partial(_image_bytes_of_row, images, i, column) if has_image else None
         start += len(rows)
 
 
-def _bytes_of_row(images: Any, number: int, column: str | None) -> bytes:
-    return _bytes(images[number][column])
+def _image_bytes_of_row(images: Any, number: int, column: str | None) -> bytes:
+    return _image_bytes(images[number][column])
 
 
-def _bytes(stored: dict[str, Any]) -> bytes:
-    """Return the file of an image: it is in the table, or the table says where it is."""
+def _image_bytes(stored: dict[str, Any]) -> bytes:
+    """Return the bytes of an image, which are in the table or in the file that it names."""
     inside: bytes | None = stored["bytes"]
     return Path(stored["path"]).read_bytes() if inside is None else inside
 
 
-def _undecoded(dataset: Any) -> tuple[Any, str | None]:
-    """Return a data set that leaves images as they are stored, and its column of images."""
+def _without_decoding(dataset: Any) -> tuple[Any, str | None]:
+    """Return a data set that does not decode images, and the name of its first image column."""
     import datasets
 
     features = dataset.features or {}
-    found = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
-    column = found[0] if found else None
+    images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
+    column = images[0] if images else None
     if column is not None:
         dataset = dataset.cast_column(column, datasets.Image(decode=False))
     others = [name for name in decoded_columns(features) if name != column]
@@ -96,6 +98,7 @@ def _undecoded(dataset: Any) -> tuple[Any, str | None]:
 
 
 def _load(source: DataSource, cache: Path, *, stream: bool) -> Any:
+    """Load a data set from a folder of ``save_to_disk``, a folder of files, or the hub."""
     try:
         import datasets
     except ImportError as error:
@@ -106,12 +109,12 @@ def _load(source: DataSource, cache: Path, *, stream: bool) -> Any:
     name = str(source.dataset)
     folder = Path(name)
     try:
-        if any((folder / file).is_file() for file in _OWN):
-            found = datasets.load_from_disk(name)
-            _refuse_other_parts(source, found)
-            if isinstance(found, datasets.DatasetDict):
-                found = found[source.split]
-            return found.to_iterable_dataset() if stream else found
+        if any((folder / file).is_file() for file in _SAVED_FILES):
+            saved = datasets.load_from_disk(name)
+            _check_saved(source, saved)
+            if isinstance(saved, datasets.DatasetDict):
+                saved = saved[source.split]
+            return saved.to_iterable_dataset() if stream else saved
         return datasets.load_dataset(
             str(folder.resolve()) if folder.is_dir() else name,
             name=source.subset,
@@ -120,29 +123,29 @@ def _load(source: DataSource, cache: Path, *, stream: bool) -> Any:
             streaming=stream,
             cache_dir=str(cache / "datasets"),
         )
-    except Exception as error:  # of its builders, pyarrow, the hub, the network
+    except Exception as error:  # dataset builders, pyarrow, the hub and the network
         raise ValueError(
-            f"data, dataset {source.name}: it cannot be loaded ({_said(error)}); "
-            "give a name on the hub, a folder of save_to_disk, or one of parquet, arrow, JSON or "
-            "CSV files, with subset and split where it has several."
+            f"data, dataset {source.name}: it cannot be loaded ({_summary(error)}); "
+            "give a name on the hub, a folder written by save_to_disk, or a folder of parquet, "
+            "arrow, JSON or CSV files, with subset and split if it has several."
         ) from error
 
 
-def _refuse_other_parts(source: DataSource, found: Any) -> None:
-    """Refuse what a folder of save_to_disk does not have: it would be passed over.
+def _check_saved(source: DataSource, saved: Any) -> None:
+    """Check that a folder of ``save_to_disk`` has the split, subset and revision asked for.
 
-    Raises:
-        ValueError: That says what it has.
+    ``load_from_disk`` would ignore them silently.
     """
-    asked = [name for name in ("subset", "revision") if getattr(source, name) is not None]
-    has_splits = isinstance(found, dict)
-    splits = list(found) if has_splits else ["train", str(found.split)]
+    missing = [name for name in ("subset", "revision") if getattr(source, name) is not None]
+    has_splits = isinstance(saved, dict)
+    splits = list(saved) if has_splits else ["train", str(saved.split)]
     if source.split not in splits:
-        asked.append(f"split {source.split}")
-    if asked:
-        has = f"the splits {', '.join(splits)}" if has_splits else "one data set"
-        raise ValueError(f"save_to_disk left {has} there, and no {' or '.join(asked)}")
+        missing.append(f"split {source.split}")
+    if missing:
+        content = f"the splits {', '.join(splits)}" if has_splits else "one data set"
+        raise ValueError(f"the folder contains {content}, and no {' or '.join(missing)}")
 
 
-def _said(error: Exception) -> str:
+def _summary(error: Exception) -> str:
+    """Return the type and the first line of an error."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -1,4 +1,4 @@
-"""A folder of images as a family sees them: decoded, upright, resized; never decoded again."""
+"""A folder of decoded, upright and resized images, so that no image is decoded twice."""
 
 import hashlib
 import os
@@ -17,73 +17,77 @@ from mm_numeric.families.family import Family
 
 @dataclass(frozen=True)
 class ImageCache:
-    """Images in a folder, each under what it was made of.
+    """Images resized for a model family, stored in a folder under a hash of their origin.
 
-    That is the image's file, by name, time and size, or the bytes of one that is in a table, and
-    how the family resizes: an image that is changed, or seen otherwise, is another. What the
-    family then does to an image of this size is nothing, so that it sees the same pixels; where
-    Qwen's two limits are so close together that it would be something, the image is not kept.
-    Several processes may share a folder; old images are never taken out of it, delete it for
-    that.
+    The hash covers the image file (path, modification time, size) or the bytes of an embedded
+    image, and the family's resize settings, so a changed image or setting gets a new entry.
+    Resizing a cached image again changes nothing, so the model sees the same pixels with and
+    without a cache; where that does not hold (Qwen with ``min_pixels`` close to ``max_pixels``) the
+    image is not cached. Several processes may share a folder. Old entries are never deleted; delete
+    the folder to free the space.
     """
 
     folder: Path
 
     def open(self, family: Family, example: Example) -> tuple[Image.Image, tuple[int, int]]:
-        """Return an image as the family sees it, and the size of the original one, upright.
+        """Return an image resized for the family, and the size of the upright original in pixels.
 
         Raises:
-            UnreadableImageError: If it cannot be read.
-            ValueError: If it cannot be kept, or what was kept of it is damaged.
+            UnreadableImageError: If the image cannot be read.
+            ValueError: If the folder cannot be written to, or a cached image is damaged.
         """
         key = _key(family, example)
         file = self.folder / key[:2] / f"{key}.npz"
         if not file.is_file():
-            image = open_image(example)
-            try:
-                seen = family.resize_image(image)
-                view = family.resize.view(*seen.size)
-            except ValueError:  # it has no place in a frame: who asks for that says it
-                return image, image.size
-            if (view.width_px, view.height_px) != seen.size:
-                return image, image.size  # it would be resized once more; see the class
-            try:
-                _write(file, pixels=np.asarray(seen), size=np.array(image.size))
-            except OSError as error:
-                raise ValueError(
-                    f"{file}: an image cannot be kept there ({error.strerror or error}); free "
-                    "some space, or give another folder as data.image_cache."
-                ) from error
-            return seen, image.size
+            return _add(file, family, open_image(example))
         try:
-            with np.load(file) as kept:
-                width, height = (int(edge) for edge in kept["size"])
-                return Image.fromarray(kept["pixels"]), (width, height)
-        except Exception as error:  # zipfile and numpy raise what they meet
+            with np.load(file) as arrays:
+                width, height = (int(edge) for edge in arrays["size"])
+                return Image.fromarray(arrays["pixels"]), (width, height)
+        except Exception as error:  # zipfile and numpy raise many types
             raise ValueError(
-                f"{file}: the image of {example.where} that was kept is damaged ({error}); "
-                "delete it."
+                f"{file}: the cached image of {example.where} is damaged ({error}); delete it."
             ) from error
 
 
+def _add(file: Path, family: Family, image: Image.Image) -> tuple[Image.Image, tuple[int, int]]:
+    """Resize an image for the family and write it to the cache, unless it must not be cached."""
+    try:
+        resized = family.resize_image(image)
+        view = family.resize.view(*resized.size)
+    except ValueError:  # the family cannot frame this image: the caller reports it with its row
+        return image, image.size
+    if (view.width_px, view.height_px) != resized.size:
+        return image, image.size  # a second resize would change it; see ImageCache
+    try:
+        _write(file, pixels=np.asarray(resized), size=np.array(image.size))
+    except OSError as error:
+        raise ValueError(
+            f"{file}: an image cannot be written to the cache ({error.strerror or error}); free "
+            "some space, or set data.image_cache to another folder."
+        ) from error
+    return resized, image.size
+
+
 def _key(family: Family, example: Example) -> str:
+    """Return the hash under which an image is cached."""
     image = example.image
     assert image is not None
-    made_of: Any
+    origin: Any
     try:
         if isinstance(image, Path):
-            facts = os.stat(image)
-            made_of = (str(image.resolve()), facts.st_mtime_ns, facts.st_size)
+            status = os.stat(image)
+            origin = (str(image.resolve()), status.st_mtime_ns, status.st_size)
         else:
-            made_of = hashlib.sha256(image.read()).hexdigest()
-    except Exception:  # of a table's readers, too: opening it says what is wrong
-        made_of = str(image)
-    how = (family.name, family.resize, family.image_processor.resample)
-    return hashlib.sha256(repr((made_of, how)).encode()).hexdigest()
+            origin = hashlib.sha256(image.read()).hexdigest()
+    except Exception:  # also of a table reader: open_image reports what is wrong
+        origin = str(image)
+    settings = (family.name, family.resize, family.image_processor.resample)
+    return hashlib.sha256(repr((origin, settings)).encode()).hexdigest()
 
 
 def _write(file: Path, **arrays: Any) -> None:
-    """Write a file in one piece, whoever else writes the same."""
+    """Write an .npz file atomically; other processes may write the same one."""
     file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = file.with_name(f"{uuid.uuid4().hex}.unfinished")
     try:

@@ -1,144 +1,99 @@
-"""The order of rows that are grouped by length."""
+"""Count the tokens of a row, and enforce ``data.max_tokens``."""
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import torch
-from torch.utils.data import Sampler
 
 from mm_numeric.answers import Example
-from mm_numeric.compat import length_grouped_indices
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.tasks.base import Task
 
 
-class LengthGrouped(Sampler[int]):
-    """Rows by chance, those of a step of about one length; another order in each epoch.
-
-    A step is all ranks and micro-batches, so that ranks do not wait for each other's padding, and
-    the same rows are in the same steps on any number of them. transformers' own sampler (5.23)
-    groups the rows of one rank, and cannot say in which order an epoch was that a run goes on in.
-    """
-
-    def __init__(
-        self, lengths: Sequence[int], rows: int, seed: int, epoch: Callable[[], int]
-    ) -> None:
-        """Group rows.
-
-        Args:
-            lengths: Of each row, in tokens.
-            rows: Of a step.
-            seed: Of the order.
-            epoch: Says which one begins; ``set_epoch`` of accelerate (1.15) does not get through to
-                the sampler of a rank that goes on in the middle of one.
-        """
-        self.lengths, self.rows, self.seed, self.epoch = lengths, rows, seed, epoch
-
-    def __len__(self) -> int:
-        """Return how many rows there are."""
-        return len(self.lengths)
-
-    def __iter__(self) -> Iterator[int]:
-        """Yield the places of rows."""
-        chance = torch.Generator()
-        chance.manual_seed(self.seed + self.epoch())
-        yield from length_grouped_indices(self.lengths, self.rows, chance)
-
-
-def rows_of_step(args: Any) -> int:
-    """Return how many rows an optimiser step has, of all ranks and micro-batches."""
-    rows: int = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    return rows
-
-
-def seed_of_rows(args: Any) -> int:
-    """Return the seed of the order of rows."""
-    seed: int = args.seed if args.data_seed is None else args.data_seed
-    return seed
-
-
 class TooLongError(ValueError):
-    """A row has more tokens than ``data.max_tokens``; the text says which, and how many."""
+    """A row has more tokens than ``data.max_tokens``; the message names the row and its length."""
 
 
 @dataclass(frozen=True)
-class Fit:
-    """What is done with rows that are too long: ``data.max_tokens`` and ``data.too_long``."""
+class LengthLimit:
+    """The maximum length of a row in tokens, and what happens to longer rows."""
 
     family: Family
     task: Task
     max_tokens: int
+    """``data.max_tokens``."""
+
     too_long: str
+    """``data.too_long``: stop, drop or resize."""
 
     def frame(self, example: Example, frame: Frame | None) -> Frame | None:
-        """Return the frame that a row fits in: its own, or a smaller one under ``resize``.
+        """Return a frame in which the row is short enough.
+
+        That is the frame passed in, or, with ``data.too_long: resize``, one of a smaller image.
 
         Raises:
-            TooLongError: If there is none.
-            ValueError: If its answer cannot be written.
+            TooLongError: If there is no such frame.
+            ValueError: If the answer cannot be formatted.
         """
-        tokens, of_image = row_tokens(self.family, self.task, example, frame)
+        tokens, image_tokens = count_tokens(self.family, self.task, example, frame)
         if tokens <= self.max_tokens:
             return frame
         smaller = None
         if self.too_long == "resize" and frame is not None and self.family.resize.kind == "smart":
-            smaller = self._smaller(example, frame, self.max_tokens - tokens + of_image)
+            smaller = self._smaller_frame(example, frame, self.max_tokens - tokens + image_tokens)
         if smaller is None:
             raise TooLongError(
-                f"{example.where}: the row {example.id!r} has {tokens} tokens, {of_image} of "
-                f"them for its image, and data.max_tokens is {self.max_tokens}; raise it, take "
-                f"the row out, or {self._advice(frame)}."
+                f"{example.where}: the row {example.id!r} has {tokens} tokens, {image_tokens} of "
+                f"them for its image, and data.max_tokens is {self.max_tokens}; raise it, remove "
+                f"the row, or {self._advice(frame)}."
             )
         return smaller
 
     def _advice(self, frame: Frame | None) -> str:
+        """Return the last part of the message for a row that is too long."""
         if self.too_long == "resize":
-            return "set data.too_long to drop, for no image here can be made so small"
+            return "set data.too_long to drop, because its image cannot be made small enough"
         if frame is not None and self.family.resize.kind == "smart":
             return "set data.too_long to drop or resize"
         return "set data.too_long to drop"
 
-    def _smaller(self, example: Example, frame: Frame, of_image: int) -> Frame | None:
-        """Return a frame with at most so many tokens for the image, in which the row fits."""
+    def _smaller_frame(self, example: Example, frame: Frame, image_tokens: int) -> Frame | None:
+        """Return a frame of at most ``image_tokens`` image tokens in which the row fits, if any."""
         resize, size = self.family.resize, (frame.width_px, frame.height_px)
-        while of_image > 0:
-            view = replace(resize, max_pixels=of_image * resize.factor**2).view(*size)
-            own = resize.view(view.width_px, view.height_px)
-            if (own.width_px, own.height_px) != (view.width_px, view.height_px):
-                return None  # the family would see it larger again
-            found = replace(frame, view=view)
-            # An answer in pixels as seen may have other digits.
-            tokens, _ = row_tokens(self.family, self.task, example, found)
+        while image_tokens > 0:
+            view = replace(resize, max_pixels=image_tokens * resize.factor**2).view(*size)
+            resized = resize.view(view.width_px, view.height_px)
+            if (resized.width_px, resized.height_px) != (view.width_px, view.height_px):
+                return None  # the family would enlarge the image again
+            smaller = replace(frame, view=view)
+            # An answer in pixels of the resized image may now have a different number of digits.
+            tokens, _ = count_tokens(self.family, self.task, example, smaller)
             if tokens <= self.max_tokens:
-                return found
-            of_image -= tokens - self.max_tokens
+                return smaller
+            image_tokens -= tokens - self.max_tokens
         return None
 
 
-def row_tokens(
+def count_tokens(
     family: Family, task: Task, example: Example, frame: Frame | None
 ) -> tuple[int, int]:
-    """Return how many tokens a row has, and how many of them are its image's.
+    """Return the number of tokens of a row, and how many of them are image tokens.
 
-    Where the answer goes to a decoder of its own, the longer of question and answer counts.
+    For an encoder-decoder the number is the maximum of the question and the answer.
 
     Raises:
-        ValueError: If its question cannot be asked, or its answer not be written.
+        ValueError: If the question or the answer cannot be formatted.
     """
-    of_image = image_token_count(family, frame)
+    image_tokens = count_image_tokens(family, frame)
     try:
-        question = len(family.question(example.prompt, of_image))
+        question = len(family.question(example.prompt, image_tokens))
         answer = len(family.answer(task.format(example.answer, frame).text).ids)
     except ValueError as error:
         raise ValueError(f"{example.where}: {error}") from error
-    both = max(question, answer) if family.encoder_decoder else question + answer
-    return both, of_image
+    tokens = max(question, answer) if family.encoder_decoder else question + answer
+    return tokens, image_tokens
 
 
-def image_token_count(family: Family, frame: Frame | None) -> int:
-    """Return how many tokens an image has in a frame: the family's own, or a smaller one."""
+def count_image_tokens(family: Family, frame: Frame | None) -> int:
+    """Return the number of image tokens in a frame; it may be smaller than the family's own."""
     if frame is None:
         return 0
     size = frame.width_px, frame.height_px

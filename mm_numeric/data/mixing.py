@@ -1,4 +1,4 @@
-"""Several data sets mixed by weight, evenly and without chance: whose turn it is."""
+"""Deterministic weighted interleaving of several data sources."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
@@ -6,39 +6,39 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def turns(weights: Sequence[float]) -> Iterator[int]:
-    """Yield without end which source the next row is from.
+def weighted_round_robin(weights: Sequence[float]) -> Iterator[int]:
+    """Yield the index of the source of each next row, without end.
 
-    After n rows each source has had its share of n, to less than one row for two sources: the one
-    that is farthest behind is next, the first of equals.
+    The next source is the one with the largest deficit, the first one on a tie. After n rows of two
+    sources, each source has had its share of n to within one row.
     """
     total = sum(weights)
     shares = [weight / total for weight in weights]
-    had = [0] * len(shares)
+    counts = [0] * len(shares)
     drawn = 0
     while True:
         drawn += 1
-        behind = [share * drawn - count for share, count in zip(shares, had, strict=True)]
-        chosen = behind.index(max(behind))
-        had[chosen] += 1
+        deficits = [share * drawn - count for share, count in zip(shares, counts, strict=True)]
+        chosen = deficits.index(max(deficits))
+        counts[chosen] += 1
         yield chosen
 
 
 def mixed_epoch(sources: Sequence[Sequence[T]], weights: Sequence[float]) -> list[T]:
-    """Return the rows of an epoch: it ends when every row was in it at least once.
+    """Return the rows of one epoch, which ends once every row has occurred at least once.
 
     Args:
-        sources: The rows of each, at least one.
-        weights: The share of each is this over their sum.
+        sources: The rows of each source, at least one row per source.
+        weights: One weight per source; its share is the weight divided by their sum.
     """
     rows: list[T] = []
-    had = [0] * len(sources)
-    left = len(sources)
-    for chosen in turns(weights):
+    counts = [0] * len(sources)
+    incomplete = len(sources)
+    for chosen in weighted_round_robin(weights):
         source = sources[chosen]
-        rows.append(source[had[chosen] % len(source)])
-        had[chosen] += 1
-        left -= had[chosen] == len(source)
-        if not left:
+        rows.append(source[counts[chosen] % len(source)])
+        counts[chosen] += 1
+        incomplete -= counts[chosen] == len(source)
+        if not incomplete:
             return rows
-    raise AssertionError  # turns have no end
+    raise AssertionError  # weighted_round_robin never ends

@@ -1,10 +1,10 @@
-"""Training rows that are read while they are trained on, and never held all at once.
+"""Training rows that are read during training and never held in memory all at once.
 
-Every rank, and each of its workers, reads the same rows in the same order and keeps its own: a row
-is trained on by one rank, and once, until a source begins again. The batch of all ranks together is
-cut into pieces as transformers cuts that of a list. So the same rows are in the same steps on any
-number of ranks and workers. A run that goes on reads the rows that it was trained on once more, and
-opens none of their images.
+Every rank and each of its workers reads the same rows in the same order and keeps its own share:
+one rank trains on a row, once, until its source starts again. The global batch is split among ranks
+as transformers splits that of a list, so every number of ranks and workers trains on the same rows
+in the same steps. A resumed run reads the rows it was already trained on again, but does not open
+their images.
 """
 
 import random
@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from mm_numeric.answers import Example
 from mm_numeric.config.data import DataConfig, DataSource, listed
-from mm_numeric.data.examples import Found, examples_of_row, files_of, rows_of_file
-from mm_numeric.data.mixing import turns
+from mm_numeric.data.examples import SourceRow, examples_of_row, find_files, rows_of_file
+from mm_numeric.data.mixing import weighted_round_robin
 from mm_numeric.tasks.base import Task
 
 T = TypeVar("T")
@@ -29,18 +29,18 @@ class ExampleStream(IterableDataset[list[Example]]):
     """The micro-batches of one rank, without end."""
 
     def __init__(self, task: Task, data: DataConfig, *, seed: int | None) -> None:
-        """Stream the training rows of a config.
+        """Create a stream of the training rows of a config.
 
         Args:
-            task: What is asked; it reads the rows.
-            data: The sources; each of its own begins again when it has ended.
-            seed: Of the order, which differs from one pass to the next; None for that of the files.
+            task: Task that turns rows into examples.
+            data: The sources; each starts again when it has been read to its end.
+            seed: Seed of the order, which differs between passes; None for the order of the files.
         """
         self.task, self.data, self.seed = task, data, seed
         self.batch_rows = self.ranks = 1
         self.rank = 0
         self.skipped = 0
-        """How many micro-batches were trained on before; lists without rows stand for them."""
+        """Number of micro-batches already trained on before a resume; each is an empty list."""
 
     def __iter__(self) -> Iterator[list[Example]]:
         """Yield this worker's share of the rank's micro-batches.
@@ -59,59 +59,61 @@ class ExampleStream(IterableDataset[list[Example]]):
             yield [] if number < self.skipped else batch[start : start + self.batch_rows]
 
     def examples(self) -> Iterator[Example]:
-        """Yield examples without end: of the sources in turn, or as their weights say."""
+        """Yield examples without end: all sources as one, or interleaved by their weights."""
         sources = listed(self.data.train)
         weights = [source.weight for source in sources if source.weight is not None]
         if not weights:
             yield from self._passes(sources, "all")
         endless = [self._passes([source], str(i)) for i, source in enumerate(sources)]
-        for chosen in turns(weights):
+        for chosen in weighted_round_robin(weights):
             yield next(endless[chosen])
 
     def check(self) -> None:
-        """Look for every file, and read the first row of each source that asks something.
+        """Check that every file exists, and read each source up to its first example.
 
-        A shard that is missing is found before a model is loaded, and not when its turn comes.
+        A missing file is reported before the model is loaded, and not hours later.
 
         Raises:
-            ValueError: If a source has none, or a row before it cannot be used.
+            ValueError: If a file is missing, a source has no example, or its first row is invalid.
         """
         for source in listed(self.data.train):
-            for file in _pieces(self.task, source, self._cache):
+            for file in _files(self.task, source, self._cache):
                 if file is not None and not file.is_file():
                     raise ValueError(f"{file}: there is no such file.")
             next(self._one_pass([source], None))
 
     def _passes(self, sources: Iterable[DataSource], name: str) -> Iterator[Example]:
+        """Yield the examples of sources again and again, in a new order for each pass."""
         for number in count():
-            chance = None if self.seed is None else random.Random(f"{self.seed} {name} {number}")
-            yield from self._one_pass(sources, chance)
+            rng = None if self.seed is None else random.Random(f"{self.seed} {name} {number}")
+            yield from self._one_pass(sources, rng)
 
     def _one_pass(
-        self, sources: Iterable[DataSource], chance: random.Random | None
+        self, sources: Iterable[DataSource], rng: random.Random | None
     ) -> Iterator[Example]:
-        """Yield every example of sources once, their files shuffled, and rows within a buffer."""
-        pieces = [
-            (source, file) for source in sources for file in _pieces(self.task, source, self._cache)
+        """Yield every example of sources once; files are shuffled, and rows within a buffer."""
+        files = [
+            (source, file) for source in sources for file in _files(self.task, source, self._cache)
         ]
-        if chance is None:
-            yield from self._read(pieces)
+        if rng is None:
+            yield from self._read(files)
         else:
-            chance.shuffle(pieces)
-            yield from shuffled(self._read(pieces), self.data.shuffle_rows, chance)
+            rng.shuffle(files)
+            yield from shuffled(self._read(files), self.data.shuffle_rows, rng)
 
-    def _read(self, pieces: Iterable[tuple[DataSource, Path | None]]) -> Iterator[Example]:
-        asked = 0
-        for source, file in pieces:
-            for found in _rows(source, file, self._cache):
-                for example, error in examples_of_row(self.task, found, source, training=True):
+    def _read(self, files: Iterable[tuple[DataSource, Path | None]]) -> Iterator[Example]:
+        """Yield the examples of files in their order."""
+        examples = 0
+        for source, file in files:
+            for row in _rows(source, file, self._cache):
+                for example, error in examples_of_row(self.task, row, source, training=True):
                     if error is not None:
                         raise error
-                    asked += 1
+                    examples += 1
                     yield example
-        if not asked:
-            names = " and ".join(source.name for source, _ in pieces)
-            raise ValueError(f"{names}: no question in any row; give at least one.")
+        if not examples:
+            names = " and ".join(source.name for source, _ in files)
+            raise ValueError(f"{names}: no row contains a question; give at least one.")
 
     @property
     def _cache(self) -> Path:
@@ -119,15 +121,16 @@ class ExampleStream(IterableDataset[list[Example]]):
 
 
 def stream_loader(stream: ExampleStream, args: Any, accelerator: Any, collate: Any) -> Any:
-    """Return what a trainer reads the micro-batches of this rank from.
+    """Return the data loader of a stream for this rank.
 
-    accelerate would share the rows among ranks by itself, each rank's workers all the same ones.
+    The stream itself splits the rows among ranks, so accelerate is configured not to: it would give
+    the workers of a rank the same rows.
 
     Args:
-        stream: Of the whole run; it is told which rank this is.
+        stream: Stream of the whole run; its rank and batch size are set here.
         args: transformers' TrainingArguments.
-        accelerator: accelerate's.
-        collate: Makes a batch of examples.
+        accelerator: accelerate's Accelerator.
+        collate: Function from a list of examples to a batch.
     """
     stream.batch_rows, stream.rank = args.train_batch_size, args.process_index
     stream.ranks = args.world_size
@@ -151,30 +154,32 @@ def stream_loader(stream: ExampleStream, args: Any, accelerator: Any, collate: A
     )
 
 
-def shuffled(rows: Iterable[T], held: int, chance: random.Random) -> Iterator[T]:
-    """Yield every row once; of those that are held, one by chance is next."""
+def shuffled(rows: Iterable[T], buffer_size: int, rng: random.Random) -> Iterator[T]:
+    """Yield every row once, each drawn at random from a buffer of ``buffer_size`` rows."""
     buffer: list[T] = []
     for row in rows:
-        if len(buffer) < held:
+        if len(buffer) < buffer_size:
             buffer.append(row)
             continue
-        place = chance.randrange(held)
-        yield buffer[place]
-        buffer[place] = row
-    chance.shuffle(buffer)
+        index = rng.randrange(buffer_size)
+        yield buffer[index]
+        buffer[index] = row
+    rng.shuffle(buffer)
     yield from buffer
 
 
-def _pieces(task: Task, source: DataSource, cache: Path) -> list[Any]:
-    """Return the files of a source; None stands for a data set."""
-    return [None] if source.dataset is not None else list(files_of(task, source, cache))
+def _files(task: Task, source: DataSource, cache: Path) -> list[Any]:
+    """Return the files of a source; [None] for a Hugging Face data set."""
+    return [None] if source.dataset is not None else list(find_files(task, source, cache))
 
 
-def _rows(source: DataSource, file: Path | None, cache: Path) -> Iterator[Found | ValueError]:
+def _rows(source: DataSource, file: Path | None, cache: Path) -> Iterator[SourceRow | ValueError]:
+    """Yield the rows of a file, or of the source's data set if ``file`` is None."""
     if file is not None:
         yield from rows_of_file(file)
         return
-    from mm_numeric.data.huggingface import dataset_rows  # which loads `datasets`
+    # Imported here because it loads `datasets`, an optional dependency.
+    from mm_numeric.data.huggingface import dataset_rows
 
     for where, row, image in dataset_rows(source, cache, stream=True):
-        yield Found(where, row, Path(str(source.dataset)), image)
+        yield SourceRow(where, row, Path(str(source.dataset)), image)

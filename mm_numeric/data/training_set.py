@@ -1,11 +1,10 @@
-"""What a run is trained on: rows from one source or several, their lengths, and what is too long.
+"""The training rows of a run: loaded from one or more sources, filtered by length, and mixed.
 
-Of a list every row is read and checked before the model is loaded: ids, answers, images that are
-missing, and with ``data.max_tokens`` lengths. Of a stream the first row of each source is, the
-others when they are read.
+In: the ``data`` section of a config. Out: a list of examples, or a stream of them. For a list,
+every row is read and checked before the model is loaded: ids, answers, missing images and, with
+``data.max_tokens``, lengths. For a stream, only the first row of each source is checked in advance.
 """
 
-from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,120 +14,89 @@ from mm_numeric.config.data import listed
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.data.examples import fingerprint, load_examples
-from mm_numeric.data.framing import frame_of
-from mm_numeric.data.images import UnreadableImageError, image_size
-from mm_numeric.data.lengths import TooLongError, row_tokens
+from mm_numeric.data.lengths import TooLongError
 from mm_numeric.data.mixing import mixed_epoch
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.log import logger
 
-_NAMED = 3  # rows in a sentence
+_MAX_NAMED = 3  # rows named in a message
 
 
 class TrainingRows:
-    """The rows of a run, as a list or a stream."""
+    """The training rows of a run, as a list or a stream."""
 
     def __init__(self, config: Config) -> None:
-        """Read them, or begin to.
+        """Load the rows; of a stream, check that every file exists and read the first row.
 
         Raises:
-            ValueError: If one cannot be used.
+            ValueError: If a row cannot be used; the message names it.
         """
         self.config, self.too_long = config, 0
         self.stream: ExampleStream | None = None
         self.sources: list[list[Example]] = []
         if config.data.stream:
-            ordered = config.trainer.get("train_sampling_strategy") == "sequential"
+            is_sequential = config.trainer.get("train_sampling_strategy") == "sequential"
             seeds = (config.trainer.get(name) for name in ("data_seed", "seed"))
             seed = next((seed for seed in seeds if seed is not None), 42)
-            self.stream = ExampleStream(config.task, config.data, seed=None if ordered else seed)
+            seed_or_none = None if is_sequential else seed
+            self.stream = ExampleStream(config.task, config.data, seed=seed_or_none)
             self.stream.check()
             return
-        cache, seen = Path(config.data.cache), dict[str, str]()
+        cache, ids = Path(config.data.cache), dict[str, str]()
         for source in listed(config.data.train):
-            found = load_examples(config.task, source, cache, training=True, seen=seen)
-            self.sources.append(found)
+            examples = load_examples(config.task, source, cache, training=True, seen=ids)
+            self.sources.append(examples)
 
     def rows(self) -> list[Example]:
-        """Return every row once; of a stream none is known."""
+        """Return every row once; an empty list for a stream."""
         return list(chain.from_iterable(self.sources))
 
     def for_trainer(self, collator: TrainingCollator) -> list[Example] | ExampleStream:
-        """Return what a trainer takes: the rows of an epoch, without those that are dropped.
+        """Return the rows of one epoch without dropped rows, or the stream.
 
         Raises:
-            ValueError: If a row is too long, and not to be dropped.
+            ValueError: If a row is too long and ``data.too_long`` is not ``drop``.
         """
         if self.stream is not None:
             return self.stream
-        if collator.fit is not None:
-            self._leave_out_long(collator)
+        if collator.length_limit is not None:
+            self._apply_length_limit(collator)
         weights = [s.weight for s in listed(self.config.data.train) if s.weight is not None]
         return mixed_epoch(self.sources, weights) if weights else self.rows()
 
-    def facts(self) -> dict[str, Any]:
-        """Return what run.json says of them."""
-        known = self.stream is None
+    def metadata(self) -> dict[str, Any]:
+        """Return the entries of run.json that describe the rows."""
+        is_list = self.stream is None
         return {
-            "rows": sum(map(len, self.sources)) if known else None,
-            "rows_sha256": fingerprint(self.rows()) if known else None,
+            "rows": sum(map(len, self.sources)) if is_list else None,
+            "rows_sha256": fingerprint(self.rows()) if is_list else None,
             "rows_too_long": self.too_long,
         }
 
-    def _leave_out_long(self, collator: TrainingCollator) -> None:
-        assert collator.fit is not None
+    def _apply_length_limit(self, collator: TrainingCollator) -> None:
+        """Drop the rows that are too long, or raise an error that names the first of them."""
+        limit = collator.length_limit
+        assert limit is not None
         kept: list[list[Example]] = []
-        refused: list[str] = []
+        errors: list[str] = []
         for examples in self.sources:
             kept.append([])
             for example in examples:
                 try:
-                    length(collator, example)
+                    collator.length(example)
                     kept[-1].append(example)
                 except TooLongError as error:
-                    refused.append(str(error))
-        if refused and collator.fit.too_long != "drop":
-            more = f" ({len(refused)} rows are too long)" if len(refused) > 1 else ""
-            raise ValueError(f"{refused[0].removesuffix('.')}{more}.")
-        self.sources, self.too_long = kept, len(refused)
+                    errors.append(str(error))
+        if errors and limit.too_long != "drop":
+            more = f" ({len(errors)} rows are too long)" if len(errors) > 1 else ""
+            raise ValueError(f"{errors[0].removesuffix('.')}{more}.")
+        self.sources, self.too_long = kept, len(errors)
         for source, rest in zip(listed(self.config.data.train), kept, strict=True):
             if not rest:
                 raise ValueError(
                     f"{source.name}: every row has more tokens than data.max_tokens "
-                    f"{collator.fit.max_tokens}; raise it."
+                    f"{limit.max_tokens}; raise it."
                 )
-        if refused:
-            named = "; ".join(refused[:_NAMED])
-            logger.info("%d rows dropped: %s", len(refused), named)
-
-
-def lengths(collator: TrainingCollator, examples: Sequence[Example]) -> list[int]:
-    """Return how many tokens each row has; one that stands there several times is read once."""
-    known: dict[int, int] = {}
-    for example in examples:
-        if id(example) not in known:
-            known[id(example)] = length(collator, example)
-    return [known[id(example)] for example in examples]
-
-
-def length(collator: TrainingCollator, example: Example) -> int:
-    """Return how many tokens a row has, by the size that it says or the header of its image.
-
-    A row that the collator will leave out for its image has none.
-
-    Raises:
-        ValueError: If its image cannot be read, or it is too long.
-    """
-    frame, fit = None, collator.fit
-    if example.image is not None:
-        try:
-            size = example.size_px or image_size(example.image)
-        except ValueError as error:
-            if collator.skip_unreadable_images:
-                return 0
-            said = f"{example.where}: {error}; replace it or take its row out."
-            raise UnreadableImageError(said) from error
-        frame = frame_of(collator.family, example, size)
-    if fit is not None:
-        frame = fit.frame(example, frame)
-    return row_tokens(collator.family, collator.task, example, frame)[0]
+        if errors:
+            named = "; ".join(errors[:_MAX_NAMED])
+            logger.info("%d rows dropped: %s", len(errors), named)

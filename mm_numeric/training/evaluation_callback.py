@@ -24,7 +24,7 @@ from mm_numeric.answers import Example
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import has_mixed_modalities
 from mm_numeric.data.examples import load_examples
-from mm_numeric.evaluation.metrics.base import Metric, figures_of, taken
+from mm_numeric.evaluation.metrics.base import Metric, metrics_by_category, select_rows
 from mm_numeric.evaluation.score import read_scores, scorer_of
 from mm_numeric.families.family import Family
 from mm_numeric.files import write_text
@@ -204,7 +204,7 @@ class Evaluation(TrainerCallback):
         write_text(file, "".join(json.dumps(line) + "\n" for line in lines))
         scores = read_scores(file)
         figures = {
-            m.name: float(m.value(taken(scores.columns, rows))) for m, rows in scores.figures
+            m.name: float(m.value(select_rows(scores.columns, rows))) for m, rows in scores.figures
         }
         known = {f"eval_{name}": value for name, value in figures.items() if math.isfinite(value)}
         return {**known, FAILURES: sum(scores.failures.values())}
@@ -233,7 +233,10 @@ def _metrics(config: Config, examples: Sequence[Example]) -> list[Metric]:
     """Return what is measured of the answers to some rows."""
     where = f"{config.title}, task"
     scorer = scorer_of(config.task, config.task_name, examples[0].answer, where)
-    return [metric for metric, _ in figures_of(scorer, [example.buckets for example in examples])]
+    return [
+        metric
+        for metric, _ in metrics_by_category(scorer, [example.buckets for example in examples])
+    ]
 
 
 def _unfinished(folder: Path) -> Path:

@@ -18,7 +18,7 @@ from mm_numeric.config.schema import Config
 from mm_numeric.config.training_arguments import find_deepspeed
 from mm_numeric.data.collator import has_mixed_modalities, make_collator
 from mm_numeric.data.streaming import ExampleStream
-from mm_numeric.data.training_set import TrainingRows, lengths
+from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.families.family import Family
 from mm_numeric.log import NO_PREFIX, logger, shows_progress
 from mm_numeric.losses.objective import make_term
@@ -111,7 +111,7 @@ def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> P
         def facts() -> dict[str, Any]:
             return {
                 "steps": trainer.state.global_step,
-                **rows.facts(),
+                **rows.metadata(),
                 "rows_left_out": len(trainer.left_out.ids),
                 "batch_rows": args.train_batch_size
                 * args.gradient_accumulation_steps
@@ -173,7 +173,7 @@ def make_trainer(
         callbacks=[JsonLog(config.output_dir / LOG), GradientCheck(parts)],
     )
     if args.train_sampling_strategy == "group_by_length":
-        trainer.lengths = lengths(collator, known)
+        trainer.lengths = collator.lengths(known)
     refuse_unsharded(trainer, f"{config.title}, trainer")
     trainer.remove_callback(PrinterCallback)
     return trainer

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, Trainer
 from transformers.training_args import OptimizerNames
 
 from mm_numeric.compat import base_dataloader
-from mm_numeric.data.lengths import LengthGrouped, rows_of_step, seed_of_rows
+from mm_numeric.data.length_sampler import LengthGroupedSampler, rows_per_step, sampler_seed
 from mm_numeric.data.streaming import ExampleStream, stream_loader
 from mm_numeric.models.adapters import (
     gathered_parameters,
@@ -128,10 +128,10 @@ class NumericTrainer(NumericLossMixin, Trainer):
         """Return the order of rows; grouped by length, transformers' own knows no lengths."""
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
-        return LengthGrouped(
+        return LengthGroupedSampler(
             self.lengths,
-            rows_of_step(self.args),
-            seed_of_rows(self.args),
+            rows_per_step(self.args),
+            sampler_seed(self.args),
             epoch=lambda: int(self.state.epoch or 0),
         )
 
@@ -150,7 +150,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
             bad = own_sentence(error)
         self.ranks.exchange(bad)
         for batch in batches:
-            self.left_out.note(batch["origin"].left_out)
+            self.left_out.note(batch["origin"].skipped)
         self.finite.begin_step([batch["origin"].ids for batch in batches])
         samples: tuple[list[Any], Any] = super().get_batch_samples(
             iter(batches), num_batches, device
@@ -287,7 +287,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         super()._save_optimizer_and_scheduler(output_dir)
         args = self.args
         if args.should_save:
-            write_step(Path(output_dir), ranks=args.world_size, rows=rows_of_step(args))
+            write_step(Path(output_dir), ranks=args.world_size, rows=rows_per_step(args))
             self.left_out.save(Path(output_dir))
 
     def _load_from_checkpoint(

@@ -84,7 +84,7 @@ def test_a_question_that_cannot_be_asked_is_named_with_its_row(collator, clock_e
     example = dataclasses.replace(
         clock_examples[1][0], prompt="What is <|image_pad|>?", where="x, line 3"
     )
-    with pytest.raises(ValueError, match=r"x, line 3: .*take the token out of the question"):
+    with pytest.raises(ValueError, match=r"x, line 3: .*remove the token from the question"):
         collator([clock_examples[1][1], example])
 
 
@@ -103,7 +103,7 @@ def test_a_row_whose_image_cannot_be_read_is_left_out(collator, clock_examples, 
         assert torch.equal(batch[key], wanted[key])
     assert batch["spans"].samples == 2
     assert batch["origin"].ids == wanted["origin"].ids == (good[0].id, good[1].id)
-    assert batch["origin"].left_out.keys() == {"cut"}
+    assert batch["origin"].skipped.keys() == {"cut"}
 
 
 @pytest.mark.parametrize("digit_runs", [False, True])

@@ -12,7 +12,7 @@ from PIL import Image
 
 from mm_numeric.answers import ClockTime, Example
 from mm_numeric.config.data import DataSource
-from mm_numeric.data.examples import load_examples, rendered
+from mm_numeric.data.examples import load_examples, render_rows
 from mm_numeric.data.images import open_image
 from mm_numeric.files import read_rows
 from mm_numeric.tasks.clock import Clock
@@ -112,11 +112,17 @@ GOOD = '{"id": "x", "image": "a.png", "time": "7:05"}\n'
         (GOOD + "[1]", r'rows\.jsonl, line 2: expected an object \{"id": \.\.\.\}, found \[1\]\.'),
         (GOOD + "9" * 5000, r"rows\.jsonl, line 2: not JSON \(Exceeds the limit"),
         (GOOD + "[" * 100_000, r"rows\.jsonl, line 2: not JSON \(maximum recursion depth"),
-        (GOOD + r'{"image": "a.png", "a": "b\ud83d"}', r"line 2: '\\ud83d' is half of a character"),
+        (
+            GOOD + r'{"image": "a.png", "a": "b\ud83d"}',
+            r"line 2: '\\ud83d' is an unpaired surrogate",
+        ),
         ("", r"rows\.jsonl: no rows; give at least one\."),
         ("\n \n", r"rows\.jsonl: no rows"),
         (b"\xff\xfe{}", r"rows\.jsonl: cannot be read \('utf-8'"),
-        (GOOD + GOOD, r"line 2: the id 'x' already stands in .*rows\.jsonl, line 1; give each row"),
+        (
+            GOOD + GOOD,
+            r"line 2: the id 'x' is already used in .*rows\.jsonl, line 1; give each row",
+        ),
         ('{"time": "7:05"}', r'line 1: no image; each row needs "image" \(or "file"\)\.'),
         ('{"image": 7, "time": "7:05"}', r"line 1: no image"),
         ('{"image": "", "time": "7:05"}', r"line 1: no image"),
@@ -202,7 +208,7 @@ def test_a_missing_image_names_where_it_was_looked_for(tmp_path):
     path = rows_file(tmp_path, GOOD + '{"image": "c.png", "time": "7:05"}')
     with pytest.raises(ValueError, match="there is no image") as caught:
         load(path)
-    places = f"{tmp_path / 'c.png'} and {tmp_path / 'images' / 'c.png'}"
+    places = f"{tmp_path / 'c.png'} or {tmp_path / 'images' / 'c.png'}"
     assert str(caught.value) == f"{path}, line 2: there is no image {places}."
 
 
@@ -260,7 +266,7 @@ def test_rows_without_a_question_are_refused(tmp_path):
 
     path = rows_file(tmp_path, GOOD + GOOD)
     with pytest.raises(
-        ValueError, match=r"rows\.jsonl: no question in any of 2 rows; give at least"
+        ValueError, match=r"rows\.jsonl: none of its 2 rows contains a question; give at least"
     ):
         load_examples(Silent(), DataSource(path=str(path)), tmp_path, training=True)
 
@@ -268,7 +274,7 @@ def test_rows_without_a_question_are_refused(tmp_path):
 def test_what_is_no_image_is_refused(tmp_path):
     path = tmp_path / "a.png"
     path.write_text("not an image", encoding="utf-8")
-    message = r"^r, line 1: the image \S+a\.png cannot be read \(.*\); replace it or take its row"
+    message = r"^r, line 1: the image \S+a\.png cannot be read \(.*\); replace it or remove its row"
     with pytest.raises(ValueError, match=message):
         make_image(path)
     with pytest.raises(ValueError, match="cannot be read"):
@@ -328,8 +334,8 @@ def test_rendered_clocks_are_kept(tmp_path):
     ],
 )
 def test_what_looks_different_is_kept_apart(tmp_path, other):
-    path = rendered(Clock(face=STYLE), DataSource(render=2, seed=3), tmp_path)
-    assert rendered(*other, tmp_path).parent != path.parent
+    path = render_rows(Clock(face=STYLE), DataSource(render=2, seed=3), tmp_path)
+    assert render_rows(*other, tmp_path).parent != path.parent
 
 
 class Interrupted(Clock):
@@ -344,10 +350,10 @@ def test_an_interrupted_rendering_is_not_taken_for_a_whole_one(tmp_path, monkeyp
     source = DataSource(render=3, seed=3)
     task = Interrupted(face=STYLE)
     with pytest.raises(KeyboardInterrupt):
-        rendered(task, source, tmp_path)
+        render_rows(task, source, tmp_path)
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(Interrupted, "render", Clock.render)
-    path = rendered(task, source, tmp_path)
+    path = render_rows(task, source, tmp_path)
     assert len(path.read_text(encoding="utf-8").splitlines()) == 3
 
 
@@ -360,7 +366,7 @@ class Slow(Clock):
 
 
 def test_two_processes_may_render_the_same_images(tmp_path):
-    path = rendered(Slow(face=STYLE), DataSource(render=2), tmp_path)
+    path = render_rows(Slow(face=STYLE), DataSource(render=2), tmp_path)
     assert path.is_file()
     assert [folder.name for folder in tmp_path.iterdir()] == [path.parent.name]
 
@@ -368,7 +374,7 @@ def test_two_processes_may_render_the_same_images(tmp_path):
 def test_a_task_without_a_renderer_is_told_so(tmp_path):
     message = r"data\.render: the task Numbers cannot render; give a path\."
     with pytest.raises(ValueError, match=message):
-        rendered(Numbers(), DataSource(render=2), tmp_path)
+        render_rows(Numbers(), DataSource(render=2), tmp_path)
 
 
 @pytest.mark.skipif(not REAL_CLOCKS.is_file(), reason="the real clocks are not here")

@@ -21,10 +21,11 @@ from mm_numeric.config.data import DataSource
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import TrainingCollator, make_collator
 from mm_numeric.data.examples import load_examples
-from mm_numeric.data.framing import framed
+from mm_numeric.data.framing import load_framed_image
 from mm_numeric.data.image_cache import ImageCache
-from mm_numeric.data.lengths import Fit, LengthGrouped, TooLongError
-from mm_numeric.data.training_set import TrainingRows, lengths
+from mm_numeric.data.length_sampler import LengthGroupedSampler
+from mm_numeric.data.lengths import LengthLimit, TooLongError
+from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.registry import FAMILIES, choose
@@ -41,9 +42,9 @@ def large(folder, width=400, height=300):
     return examples, TrainingCollator(family, Grounding(), family.vocabulary())
 
 
-def with_fit(collator, most, too_long):
-    fit = Fit(collator.family, collator.task, most, too_long)
-    return dataclasses.replace(collator, fit=fit)
+def with_limit(collator, most, too_long):
+    limit = LengthLimit(collator.family, collator.task, most, too_long)
+    return dataclasses.replace(collator, length_limit=limit)
 
 
 @pytest.mark.parametrize("limits_are_close", [False, True])
@@ -52,29 +53,29 @@ def test_the_length_of_a_row_is_that_of_what_the_model_is_given(tmp_path, limits
     examples, collator = large(tmp_path, *((211, 130) if limits_are_close else ()))
     if limits_are_close:
         collator = dataclasses.replace(collator, family=tiny_family())
-    for example, length in zip(examples, lengths(collator, examples), strict=True):
+    for example, length in zip(examples, collator.lengths(examples), strict=True):
         assert collator([example])["input_ids"].shape == (1, length)
 
 
 def test_a_row_that_is_too_long_is_refused_with_its_length(tmp_path):
     examples, collator = large(tmp_path)
-    (length, _) = lengths(collator, examples)
+    (length, _) = collator.lengths(examples)
     message = rf"line 1: the row '0' has {length} tokens, \d+ of them for its image, and "
     with pytest.raises(TooLongError, match=message):
-        with_fit(collator, length - 1, "stop")(examples)
-    assert len(with_fit(collator, length, "stop")(examples[:1])["input_ids"]) == 1
+        with_limit(collator, length - 1, "stop")(examples)
+    assert len(with_limit(collator, length, "stop")(examples[:1])["input_ids"]) == 1
 
 
 @pytest.mark.parametrize("fewer", [1, 10, 50])
 def test_an_image_is_made_smaller_until_its_row_fits(tmp_path, fewer):
     """Its answer is whole, and says the same place of the original image."""
     examples, plain = large(tmp_path)
-    most = lengths(plain, examples)[0] - fewer
-    collator = with_fit(plain, most, "resize")
+    most = plain.lengths(examples)[0] - fewer
+    collator = with_limit(plain, most, "resize")
     batch, whole = collator(examples[:1]), plain(examples[:1])
     assert most - 30 < batch["input_ids"].shape[1] <= most
     assert torch.equal(batch["labels"], whole["labels"])  # Qwen2-VL's are parts of the image
-    image, frame = framed(plain.family, examples[0], fit=collator.fit)
+    image, frame = load_framed_image(plain.family, examples[0], length_limit=collator.length_limit)
     assert image.size == (frame.view.width_px, frame.view.height_px)
     assert (frame.width_px, frame.height_px) == (400, 300)
     read = Grounding().parse(Grounding().format(examples[0].answer, frame).text, frame)
@@ -86,8 +87,8 @@ def test_an_image_is_made_smaller_until_its_row_fits(tmp_path, fewer):
 
 def test_what_cannot_be_made_smaller_is_refused(tmp_path):
     examples, collator = large(tmp_path)
-    with pytest.raises(TooLongError, match="no image here can be made so small"):
-        with_fit(collator, 12, "resize")(examples)
+    with pytest.raises(TooLongError, match="its image cannot be made small enough"):
+        with_limit(collator, 12, "resize")(examples)
 
 
 def test_rows_are_dropped_with_a_count(tmp_path):
@@ -95,7 +96,7 @@ def test_rows_are_dropped_with_a_count(tmp_path):
     rows = write_mixed(tmp_path / "rows", "tptt")
     examples = load_examples(Counts(), DataSource(path=str(rows)), tmp_path, training=True)
     family = tiny_family()
-    text, shown, *_ = lengths(TrainingCollator(family, Counts(), family.vocabulary()), examples)
+    text, shown, *_ = TrainingCollator(family, Counts(), family.vocabulary()).lengths(examples)
     assert text < shown
     overrides = (
         "task={name: 'mixed_rows:Counts'}", f"data.test={{path: {rows}}}",
@@ -154,7 +155,7 @@ def test_check_data_says_what_becomes_of_long_rows(tmp_path, too_long):
 def test_rows_of_a_step_are_of_one_length_and_each_is_there_once():
     lengths = [int(n) for n in np.random.default_rng(0).integers(1, 200, 64)]
     epochs = [0, 0, 1]
-    order = LengthGrouped(lengths, 4, seed=1, epoch=lambda: epochs.pop(0))
+    order = LengthGroupedSampler(lengths, 4, seed=1, epoch=lambda: epochs.pop(0))
     first, same, other = list(order), list(order), list(order)
     assert sorted(first) == sorted(other) == list(range(64))
     assert first == same != other
@@ -197,7 +198,7 @@ def test_an_image_that_is_kept_is_seen_as_the_original(tmp_path, name):
     rows = write_rectangles(tmp_path / "rows", 2, 211, 130)
     examples = load_examples(Grounding(), DataSource(path=str(rows)), tmp_path, training=True)
     plain = TrainingCollator(family, Grounding(), family.vocabulary())
-    cached = dataclasses.replace(plain, cache=ImageCache(tmp_path / "cache"))
+    cached = dataclasses.replace(plain, image_cache=ImageCache(tmp_path / "cache"))
     wanted = plain(examples)
     for _ in range(2):  # what is written, and what is read
         found = cached(examples)
@@ -205,7 +206,10 @@ def test_an_image_that_is_kept_is_seen_as_the_original(tmp_path, name):
             if isinstance(wanted[key], torch.Tensor):
                 assert torch.equal(found[key], wanted[key]), key
     assert len(list((tmp_path / "cache").rglob("*.npz"))) == 2
-    assert framed(family, examples[0], cache=cached.cache)[1] == framed(family, examples[0])[1]
+    assert (
+        load_framed_image(family, examples[0], image_cache=cached.image_cache)[1]
+        == load_framed_image(family, examples[0])[1]
+    )
 
 
 def test_an_image_that_would_be_resized_twice_is_not_kept(tmp_path):
@@ -214,28 +218,32 @@ def test_an_image_that_would_be_resized_twice_is_not_kept(tmp_path):
     rows = write_rectangles(tmp_path / "rows", 1, 211, 130)
     examples = load_examples(Grounding(), DataSource(path=str(rows)), tmp_path, training=True)
     cache = ImageCache(tmp_path / "cache")
-    assert framed(family, examples[0], cache=cache)[0].size == (211, 130)
+    assert load_framed_image(family, examples[0], image_cache=cache)[0].size == (211, 130)
     assert not list((tmp_path / "cache").rglob("*.npz"))
 
 
 def test_an_image_that_was_changed_is_decoded_again(tmp_path):
     examples, collator = large(tmp_path)
-    collator = dataclasses.replace(collator, cache=ImageCache(tmp_path / "cache"))
+    collator = dataclasses.replace(collator, image_cache=ImageCache(tmp_path / "cache"))
     before = collator(examples[:1])["pixel_values"]
     Image.effect_noise((400, 300), 50).convert("RGB").save(examples[0].image)
     os.utime(examples[0].image, ns=(1, 1))
     assert not torch.equal(collator(examples[:1])["pixel_values"], before)
     for file in (tmp_path / "cache").rglob("*.npz"):
         file.write_bytes(b"PK")
-    with pytest.raises(ValueError, match=r"line 1 that was kept is damaged \(.*\); delete it\.$"):
+    with pytest.raises(
+        ValueError, match=r"cached image of .*line 1 is damaged \(.*\); delete it\.$"
+    ):
         collator(examples[:1])
 
 
 def test_an_image_that_cannot_be_kept_or_read_is_one_sentence(tmp_path):
     examples, collator = large(tmp_path)
     (tmp_path / "file").write_text("")
-    cached = dataclasses.replace(collator, cache=ImageCache(tmp_path / "file"))
-    with pytest.raises(ValueError, match=r"file/.*kept there \(Not a directory\); free some space"):
+    cached = dataclasses.replace(collator, image_cache=ImageCache(tmp_path / "file"))
+    with pytest.raises(
+        ValueError, match=r"file/.*written to the cache \(Not a directory\); free some space"
+    ):
         cached(examples[:1])
 
     def read():
@@ -244,8 +252,8 @@ def test_an_image_that_cannot_be_kept_or_read_is_one_sentence(tmp_path):
     inside = EmbeddedImage("0.png", "a table, row 0, photo", read)
     row = dataclasses.replace(examples[0], image=inside)
     cache = ImageCache(tmp_path / "cache")
-    skipping = dataclasses.replace(collator, cache=cache, skip_unreadable_images=True)
-    assert "row 0, photo cannot be read" in skipping([row])["origin"].left_out[row.id]
+    skipping = dataclasses.replace(collator, image_cache=cache, skip_unreadable_images=True)
+    assert "row 0, photo cannot be read" in skipping([row])["origin"].skipped[row.id]
 
 
 @pytest.mark.slow
@@ -273,8 +281,8 @@ def test_workers_make_the_same_batches(tmp_path):
 def test_workers_can_be_started_anew(tmp_path):
     """As ``dataloader_multiprocessing_context: spawn`` does: what they need is sent to them."""
     examples, collator = large(tmp_path)
-    collator = with_fit(collator, 100, "resize")
-    collator = dataclasses.replace(collator, cache=ImageCache(tmp_path / "cache"))
+    collator = with_limit(collator, 100, "resize")
+    collator = dataclasses.replace(collator, image_cache=ImageCache(tmp_path / "cache"))
     sent = pickle.loads(pickle.dumps((collator, examples)))
     assert torch.equal(sent[0](sent[1])["pixel_values"], collator(examples)["pixel_values"])
 
@@ -290,4 +298,4 @@ def test_training_rows_keep_what_a_source_gave(tmp_path):
     found = TrainingRows(config)
     epoch = found.for_trainer(make_collator(config, tiny_family()))
     assert [e.id for e in epoch].count("z") >= 3
-    assert found.facts()["rows"] == 3
+    assert found.metadata()["rows"] == 3

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.config.data import DataConfig, DataSource
-from mm_numeric.data.mixing import mixed_epoch, turns
+from mm_numeric.data.mixing import mixed_epoch, weighted_round_robin
 
 WEIGHTS = st.lists(st.floats(0.05, 20), min_size=1, max_size=4)
 
 
 @given(WEIGHTS)
 def test_each_source_has_its_share_all_along(weights):
-    drawn = list(islice(turns(weights), 200))
+    drawn = list(islice(weighted_round_robin(weights), 200))
     for count in (1, 7, 50, 200):
         had = Counter(drawn[:count])
         for i, weight in enumerate(weights):

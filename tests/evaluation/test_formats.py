@@ -324,7 +324,7 @@ def test_ap_of_coco_files_and_of_text_files(tmp_path):
     saved = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
     assert saved["metrics"]["ap_50"] == figures["ap_50"] == pytest.approx(1)
     assert saved["metrics"]["ap_large"] is None
-    assert "refused" in saved["protocols"]["all"]["ties"]
+    assert "the same score for all is an error" in saved["protocols"]["all"]["ties"]
     assert ranked_table(figures).splitlines()[2] == "  AP 50                          100.0 %"
     with pytest.raises(ValueError, match=r"results\.json would be overwritten by the results"):
         rank_files(results, truth, out=tmp_path)

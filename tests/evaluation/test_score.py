@@ -232,7 +232,7 @@ def test_a_prediction_says_what_its_text_is_read_by(tmp_path):
     assert rows[0]["task_options"] == {"answer": "list"}
     scores = read_scores(predictions(tmp_path, rows, task="grounding"))
     assert scores.metrics()["f1_at_0.5"]["value"] == 1
-    assert scores.scorer.protocols["all"]["labels"] == "must be equal, letter by letter"
+    assert scores.scorer.protocols["all"]["labels"] == "must be equal, including case"
     other = {**rows[0], "id": "2", "task_options": None}
     with pytest.raises(ValueError, match=r"line 2: task_options None among rows of \{'answer'"):
         read_scores(predictions(tmp_path, [*rows, other], task="grounding"))

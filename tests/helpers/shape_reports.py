@@ -5,7 +5,7 @@ import json
 import re
 
 from mm_numeric.answers import Box, Instance
-from mm_numeric.evaluation.metrics.matching import pair
+from mm_numeric.evaluation.metrics.matching import match_rows
 from mm_numeric.evaluation.report.report import write_report
 from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
@@ -90,7 +90,7 @@ def scenes(folder, shifts_px, count=16):
 
 def counted(row):
     """Add what a scorer of several shapes writes."""
-    (own,) = pair([row], "a test")
+    (own,) = match_rows([row], "a test")
     counts = {"matched": sum(own.found), "detected": sum(own.counts), "truths": len(own.truths)}
     return row | counts
 

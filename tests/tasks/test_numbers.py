@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mm_numeric.answers import Number, Unreadable
 from mm_numeric.config.data import DataSource
-from mm_numeric.data.examples import load_examples, rendered
+from mm_numeric.data.examples import load_examples, render_rows
 from mm_numeric.tasks.arithmetic import Arithmetic
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.multiplication import Multiplication
@@ -156,14 +156,14 @@ def test_a_source_renders_the_categories_that_it_names(tmp_path):
     examples = load_examples(Arithmetic(), source, tmp_path, training=False)
     assert [example.buckets["category"] for example in examples] == [*BOTH, *BOTH, *BOTH]
     assert all(example.image is None for example in examples)
-    other = rendered(Arithmetic(), DataSource(render=6, seed=2), tmp_path)
-    assert other != rendered(Arithmetic(), source, tmp_path)
+    other = render_rows(Arithmetic(), DataSource(render=6, seed=2), tmp_path)
+    assert other != render_rows(Arithmetic(), source, tmp_path)
     with pytest.raises(
         ValueError, match=r"categories: there is no category 'inter'\. Known: extra"
     ):
-        rendered(Arithmetic(), DataSource(render=6, categories=("inter",)), tmp_path)
-    with pytest.raises(ValueError, match=r"data\.categories: the rows of Clock have none"):
-        rendered(Clock(), source, tmp_path)
+        render_rows(Arithmetic(), DataSource(render=6, categories=("inter",)), tmp_path)
+    with pytest.raises(ValueError, match=r"data\.categories: the task Clock has none"):
+        render_rows(Clock(), source, tmp_path)
     with pytest.raises(ValueError, match=r"categories require render"):
         DataSource(path="a.jsonl", categories=BOTH)
 

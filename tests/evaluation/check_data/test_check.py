@@ -50,10 +50,10 @@ FAULTY = [
     ('{"id": "8", "image": "0.png", "phrase": "a", "box": [50, 4, 21, 16]}', "is reversed"),
     ('{"id": "9", "image": "0.png", "phrase": "a", "box": [5, 4, 5, 16]}', "has no area"),
     ('{"id": "10", "image": "0.png", "phrase": "a", "bbox": [5, 4, 21, 16]}', "may be x1, y1, x2"),
-    ('{"id": "1", "image": "0.png", "phrase": "a", "box": [5, 4, 21, 16]}', "already stands in"),
+    ('{"id": "1", "image": "0.png", "phrase": "a", "box": [5, 4, 21, 16]}', "is already used in"),
     ('{"id": "11", "image": "bad.png", "phrase": "a", "box": [5, 4, 21, 16]}', "cannot be read"),
     ('{"id": "12", "image": "turned.jpg", "phrase": "a", "box": [5, 4, 21, 16], "width": 80, '
-     '"height": 60}', "as its EXIF says"),
+     '"height": 60}', "after applying its EXIF"),
     ('{"id": "13", "image": "long.png", "phrase": "a", "box": [0, 4, 2, 16]}', "aspect ratio"),
 ]  # fmt: skip
 

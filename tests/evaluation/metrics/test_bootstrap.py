@@ -20,7 +20,7 @@ def columns(seed, rows=40):
 @pytest.mark.parametrize("chunk", [1, 250, 4_000_000])
 @pytest.mark.parametrize("value", [mean_of("share"), median_of("minutes")])
 def test_an_interval_equals_the_loop(monkeypatch, chunk, value):
-    monkeypatch.setattr(bootstrap, "_ELEMENTS_AT_ONCE", chunk)
+    monkeypatch.setattr(bootstrap, "_MAX_ELEMENTS", chunk)
     rng, drawn = np.random.default_rng(5), []
     for _ in range(300):
         at = rng.integers(40, size=40)
@@ -70,7 +70,7 @@ RUNS = {"ce": [columns(1), columns(2), columns(3)], "emd": [columns(4), columns(
 
 @pytest.mark.parametrize("chunk", [90, 4_000_000])
 def test_draws_of_runs_equal_the_loop(monkeypatch, chunk):
-    monkeypatch.setattr(bootstrap, "_ELEMENTS_AT_ONCE", chunk)
+    monkeypatch.setattr(bootstrap, "_MAX_ELEMENTS", chunk)
     found = run_draws(RUNS, median_of("minutes"), resamples=60, seed=7)
     row_rng, seed_rng = np.random.default_rng(7), np.random.default_rng(8)
     for draw in range(60):

@@ -15,7 +15,7 @@ from pycocotools.cocoeval import COCOeval
 from mm_numeric import cli
 from mm_numeric.answers import Box, Instance, Instances, Polygon
 from mm_numeric.evaluation.metrics.coco_ap import (
-    FIGURES,
+    METRIC_NAMES,
     average_precision,
     coco_average_precision,
     protocol,
@@ -35,7 +35,9 @@ def by_pycocotools(dataset, results):
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    return {n: math.nan if v == -1 else v for n, v in zip(FIGURES, evaluation.stats, strict=True)}
+    return {
+        n: math.nan if v == -1 else v for n, v in zip(METRIC_NAMES, evaluation.stats, strict=True)
+    }
 
 
 def made_up(seed, count=30, levels=None):
@@ -129,7 +131,7 @@ def test_averaged_ties_know_no_order_of_images(levels):
         seen.add(round(by_pycocotools(*other)["ap_50"], 6))
     assert len(seen) > 1  # pycocotools itself does depend on it
     assert abs(averaged["ap_50"] - official["ap_50"]) < 0.05
-    for name in FIGURES[6:]:
+    for name in METRIC_NAMES[6:]:
         assert averaged[name] == pytest.approx(official[name], nan_ok=True)
 
 
@@ -158,11 +160,15 @@ def test_an_averaged_tie_is_the_mean_over_its_orders():
         (
             None,
             "official",
-            r"detection 1: no score, and AP ranks .* or average ties \(ties='averaged', --ties av",
+            r"detection 1: no score, but AP ranks .* or average ties \(ties='averaged', --ties av",
         ),
-        ([[0.5], None], "averaged", r"detection 2: no score, and AP ranks .* of its tokens\."),
-        ([[0.5], [0.5, 0.1]], "official", "image 2: 2 scores for 1 detections; give one each"),
-        ([[0.5], [math.nan]], "official", "detection 2: nan is no score; give a number"),
+        ([[0.5], None], "averaged", r"detection 2: no score, but AP ranks .* of its tokens\."),
+        (
+            [[0.5], [0.5, 0.1]],
+            "official",
+            "image 2: 2 scores for 1 detections; give one per detection",
+        ),
+        ([[0.5], [math.nan]], "official", "detection 2: the score is nan; give a finite number"),
         ([[0.5], [0.4]], "mean", "ties is one of official, averaged, not 'mean'"),
     ],
 )
@@ -174,7 +180,7 @@ def test_what_is_no_ranking_is_one_sentence(scores, ties, message):
 
 def test_nothing_found_and_nothing_to_find_are_sentences():
     something, nothing = Instances((Instance(Box(0, 0, 10, 10)),)), Instances(())
-    with pytest.raises(ValueError, match="there are no detections at all, and nothing to rank"):
+    with pytest.raises(ValueError, match="there are no detections to rank, so AP is undefined"):
         average_precision([None, nothing], [something] * 2, ties="averaged")
     with pytest.raises(ValueError, match="the ground truth has no annotations"):
         average_precision([something], [nothing], ties="averaged")
@@ -203,7 +209,7 @@ def test_ignored_regions_are_crowds_and_polygons_the_boxes_around_them():
 
 
 def test_the_protocol_says_what_becomes_of_ties():
-    assert "refused" in protocol("official", "token probability")["ties"]
+    assert "the same score for all is an error" in protocol("official", "token probability")["ties"]
     averaged = protocol("averaged", "none")
     assert "mean of its tie" in averaged["ties"]
     assert averaged["scores"] == "none"
@@ -261,7 +267,7 @@ def test_predictions_are_ranked_by_the_scores_that_stand_beside_them(tmp_path, c
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        ([None, None, None], "no score, and AP ranks detections by it"),
+        ([None, None, None], "no score, but AP ranks detections by score"),
         ([[0.5, 0.5]] * 3, "all 6 scores are 0.5"),
         (
             [[0.5]] * 3,

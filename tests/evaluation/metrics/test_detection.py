@@ -219,7 +219,7 @@ def test_images_may_come_in_parts():
 def test_pairs_may_be_looked_at_a_few_at_a_time(monkeypatch):
     predictions, targets = made_up(60, 5)
     whole = score_instances(predictions, targets)
-    monkeypatch.setattr("mm_numeric.evaluation.metrics.polygon_iou._PAIRS_AT_ONCE", 7)
+    monkeypatch.setattr("mm_numeric.evaluation.metrics.polygon_iou._MAX_PAIRS", 7)
     few = score_instances(predictions, targets)
     assert {name: v.tolist() for name, v in few.items()} == {
         k: v.tolist() for k, v in whole.items()

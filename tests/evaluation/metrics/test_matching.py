@@ -2,11 +2,11 @@
 
 import pytest
 
-from mm_numeric.evaluation.metrics.matching import pair
+from mm_numeric.evaluation.metrics.matching import match_rows
 
 
 def paired(truths, answers):
-    (found,) = pair([{"id": "x", "target": truths, "parsed": answers}], "a test")
+    (found,) = match_rows([{"id": "x", "target": truths, "parsed": answers}], "a test")
     return found
 
 
