@@ -221,7 +221,7 @@ def _add_prepare(add: _Add) -> None:
 
 
 def _prepare(arguments: argparse.Namespace) -> None:
-    from mm_numeric.importers.prepare import run
+    from mm_numeric.importers.command import run
 
     # argparse.REMAINDER takes the global options too.
     words = [word for word in arguments.words if word not in _GLOBAL_FLAGS]

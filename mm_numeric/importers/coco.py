@@ -1,9 +1,9 @@
-"""COCO instances: ``instances_val2017.json`` and files made like it.
+"""COCO instances: ``instances_val2017.json`` and files in the same format.
 
-Boxes are [x, y, width, height] in pixels. A crowd region (``iscrowd``) is to be ignored: it stands
-for any number of things.
+Boxes are [x, y, width, height] in pixels. A crowd region (``iscrowd``) becomes an ignored region,
+because it covers an unknown number of objects.
 
-Source: https://cocodataset.org/#format-data; pycocotools puts annotations and images together.
+Source: https://cocodataset.org/#format-data; pycocotools joins annotations and images.
 """
 
 import contextlib
@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from mm_numeric.files import read_json
-from mm_numeric.importers.files import ImageFolder, listed
+from mm_numeric.importers.files import ImageFolder, input_files
 from mm_numeric.importers.importer import (
-    BadLine,
-    Found,
     ImagesFolder,
-    LeftOut,
+    ImportedItem,
+    InvalidLine,
+    InvalidRowError,
     Option,
-    RefusedError,
     Row,
-    box_of,
-    size_of,
-    text_of,
+    SkippedLine,
+    declared_size,
+    parse_box,
+    parse_text,
 )
 
 _PARTS = {"images": "image", "categories": "category", "annotations": "annotation"}
@@ -33,40 +33,41 @@ _PARTS = {"images": "image", "categories": "category", "annotations": "annotatio
 
 @dataclass(frozen=True, kw_only=True)
 class Coco:
-    """COCO instances JSON: labelled boxes; a row an image, or a row a category in it."""
+    """COCO instances JSON: labelled boxes, one row per image or per category of an image."""
 
     version: ClassVar[int] = 1
 
     per: Annotated[
         str,
         Option(
-            "a row for each image, with all its boxes; or for each category that stands once in "
-            "an image, as a phrase with one box (default: image)",
+            "image: one row per image with all its boxes; category: one row per category that "
+            "occurs once in an image, as a phrase with one box (default: image)",
             choices=("image", "category"),
+            renamed={"picture": "image"},
         ),
     ] = "image"
     images: ImagesFolder = None
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files that will be read."""
-        return listed(inputs, (".json",))
+        """Return the files to read."""
+        return input_files(inputs, (".json",))
 
-    def rows(self, files: Sequence[Path]) -> Iterator[Found]:
-        """Read them; an image with a bad annotation has no row."""
+    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+        """Yield the rows; no row is written for an image with an invalid annotation."""
         image_folder = ImageFolder(self.images)
         for path in files:
             yield from self._file(path, image_folder)
 
-    def _file(self, path: Path, image_folder: ImageFolder) -> Iterator[Found]:
+    def _file(self, path: Path, image_folder: ImageFolder) -> Iterator[ImportedItem]:
         raw = read_instances(path)
-        faults, good = _sorted_out(raw, path)
-        yield from (bad for bad, _ in faults)
-        broken = {image for _, image in faults}
+        errors, valid = _validate(raw, path)
+        yield from (invalid for invalid, _ in errors)
+        broken = {image for _, image in errors}
         from pycocotools.coco import COCO
 
         coco = COCO()
-        coco.dataset = good
-        with contextlib.redirect_stdout(io.StringIO()):  # "creating index..."
+        coco.dataset = valid
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints "creating index..."
             coco.createIndex()
         names = {key: category["name"] for key, category in coco.cats.items()}
         for key, image in coco.imgs.items():
@@ -74,30 +75,35 @@ class Coco:
                 continue
             where = f"{path}, image {key}"
             try:
-                facts = image_folder.facts(image["file_name"], size_of(image))
-            except RefusedError as refusal:
-                yield refusal.at(where)
+                image_fields = image_folder.fields(image["file_name"], declared_size(image))
+            except InvalidRowError as error:
+                yield error.at(where)
                 continue
             annotations = coco.imgToAnns[key]
             if self.per == "image":
                 instances = [_instance(a, names) for a in annotations]
-                yield Row(where, {"id": str(key), **facts, "instances": instances})
+                yield Row(where, {"id": str(key), **image_fields, "instances": instances})
                 continue
             for category in dict.fromkeys(a["category_id"] for a in annotations):
                 there = [a for a in annotations if a["category_id"] == category]
                 if len(there) > 1 or there[0].get("iscrowd"):
-                    yield LeftOut("categories that stand more than once in an image")
+                    yield SkippedLine("categories that occur more than once in an image")
                     continue
-                box = box_of(there[0]["bbox"], xywh=True)
-                fields = {"id": f"{key}.{category}", **facts, "phrase": names[category], "box": box}
+                box = parse_box(there[0]["bbox"], xywh=True)
+                fields = {
+                    "id": f"{key}.{category}",
+                    **image_fields,
+                    "phrase": names[category],
+                    "box": box,
+                }
                 yield Row(where, fields)
 
 
 def read_instances(path: Path) -> dict[str, list[Any]]:
-    """Return the images, annotations and categories of a file, not looked into.
+    """Return the images, annotations and categories of a file, without validating them.
 
     Raises:
-        ValueError: If the file is none of COCO's instances.
+        ValueError: If the file is not in COCO's instances format.
     """
     raw = read_json(path)
     for part in _PARTS:
@@ -106,32 +112,34 @@ def read_instances(path: Path) -> dict[str, list[Any]]:
     return {part: raw[part] for part in _PARTS}
 
 
-def _sorted_out(
+def _validate(
     raw: Mapping[str, list[Any]], path: Path
-) -> tuple[list[tuple[BadLine, Any]], dict[str, list[Any]]]:
-    """Return bad lines, each with the id of the image that it costs its row; and the rest.
+) -> tuple[list[tuple[InvalidLine, Any]], dict[str, list[Any]]]:
+    """Return the invalid lines, each with the id of its image, and all valid entries.
 
-    pycocotools would stop at these with a KeyError, or keep the last of two in silence.
+    pycocotools would raise a KeyError for them, or silently keep the last of two equal ids.
     """
-    faults: list[tuple[BadLine, Any]] = []
-    good: dict[str, list[Any]] = {part: [] for part in _PARTS}
+    errors: list[tuple[InvalidLine, Any]] = []
+    valid: dict[str, list[Any]] = {part: [] for part in _PARTS}
     keys: dict[str, set[Any]] = {part: set() for part in _PARTS}
 
     def check_image(image: Mapping[str, Any]) -> None:
-        text_of(image.get("file_name"), "file_name")
-        size_of(image)
+        parse_text(image.get("file_name"), "file_name")
+        declared_size(image)
 
     def check_category(category: Mapping[str, Any]) -> None:
-        text_of(category.get("name"), "name")
+        parse_text(category.get("name"), "name")
 
     def check_annotation(annotation: Mapping[str, Any]) -> None:
         for name, part in (("image_id", "images"), ("category_id", "categories")):
             key = annotation.get(name)
             if type(key) not in (int, str) or key not in keys[part]:
-                raise RefusedError("reference", f"{name} {key!r:.20} is none of the {part}.")
-        box_of(annotation.get("bbox"), xywh=True)
+                raise InvalidRowError("reference", f"{name} {key!r:.20} is not among the {part}.")
+        parse_box(annotation.get("bbox"), xywh=True)
         if annotation.get("iscrowd", 0) not in (0, 1):
-            raise RefusedError("crowd", f"iscrowd is 0 or 1, not {annotation['iscrowd']!r:.20}.")
+            raise InvalidRowError(
+                "crowd", f"iscrowd must be 0 or 1, not {annotation['iscrowd']!r:.20}."
+            )
 
     checks = {"images": check_image, "categories": check_category, "annotations": check_annotation}
     for part, check in checks.items():
@@ -139,25 +147,28 @@ def _sorted_out(
             where, image = f"{path}, {part}.{i}", None
             try:
                 if not isinstance(item, Mapping) or type(item.get("id")) not in (int, str):
-                    raise RefusedError("id", f"expected an object with an id, found {item!r:.40}.")
+                    raise InvalidRowError(
+                        "id", f"expected an object with an id, found {item!r:.40}."
+                    )
                 where = f"{path}, {_PARTS[part]} {item['id']}"
                 image = item.get("image_id") if part == "annotations" else item["id"]
                 if item["id"] in keys[part]:
-                    raise RefusedError("id", "this id stands twice.")
-                if part != "categories":  # what is about a bad image is no second fault
+                    raise InvalidRowError("id", "this id is used twice.")
+                if part != "categories":
+                    # An annotation of an invalid image is not a second error.
                     keys[part].add(item["id"])
                 check(item)
                 keys[part].add(item["id"])
-                good[part].append(item)
-            except RefusedError as refusal:
+                valid[part].append(item)
+            except InvalidRowError as error:
                 is_key = type(image) in (int, str) and part != "categories"
-                faults.append((refusal.at(where), image if is_key else None))
-    return faults, good
+                errors.append((error.at(where), image if is_key else None))
+    return errors, valid
 
 
 def _instance(annotation: Mapping[str, Any], names: Mapping[Any, str]) -> dict[str, Any]:
     instance: dict[str, Any] = {
-        "box": box_of(annotation["bbox"], xywh=True),
+        "box": parse_box(annotation["bbox"], xywh=True),
         "label": names[annotation["category_id"]],
     }
     if annotation.get("iscrowd"):

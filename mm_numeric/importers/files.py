@@ -1,4 +1,4 @@
-"""Files, folders and archives of published data sets, and the images that go with them."""
+"""Input files, folders and archives of published data sets, and the folder of their images."""
 
 import re
 import zipfile
@@ -11,16 +11,16 @@ from typing import Any
 
 from mm_numeric.data.images import image_size
 from mm_numeric.files import rows_or_errors
-from mm_numeric.importers.importer import BadLine, Found, RefusedError
+from mm_numeric.importers.importer import ImportedItem, InvalidLine, InvalidRowError
 
-PICTURES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp")
 
 
-def listed(inputs: Sequence[Path], endings: Sequence[str]) -> list[Path]:
-    """Return files as they are, and of each folder the files with one of some endings.
+def input_files(inputs: Sequence[Path], endings: Sequence[str]) -> list[Path]:
+    """Return the input files, and for each folder the files in it with one of the endings.
 
     Raises:
-        ValueError: If a file or folder is not there, or is of another kind.
+        ValueError: If a file does not exist or has another ending, or a folder has no such file.
     """
     found = []
     for path in inputs:
@@ -33,7 +33,7 @@ def listed(inputs: Sequence[Path], endings: Sequence[str]) -> list[Path]:
             raise ValueError(f"{path}: there is no such file.")
         elif path.suffix.lower() not in endings:
             raise ValueError(
-                f"{path}: this format is read from {' or '.join(endings)}, not "
+                f"{path}: this format has files ending in {' or '.join(endings)}, not "
                 f"{path.suffix or 'no ending'!r}."
             )
         else:
@@ -43,13 +43,13 @@ def listed(inputs: Sequence[Path], endings: Sequence[str]) -> list[Path]:
 
 def read_texts(
     files: Sequence[Path], endings: Sequence[str], encoding: str
-) -> Iterator[tuple[str, PurePosixPath, str | RefusedError]]:
-    """Yield where each text stands, its file name, and the text or why it cannot be read.
+) -> Iterator[tuple[str, PurePosixPath, str | InvalidRowError]]:
+    """Yield the position, the file name and the text of each file, or an error in place of a text.
 
-    A byte order mark is taken off. A .zip stands for the files in it.
+    A byte order mark is removed. A .zip archive is replaced by the files in it.
 
     Raises:
-        ValueError: If an archive is none, or holds no such files.
+        ValueError: If an archive is damaged or contains no file with one of the endings.
     """
     for path in files:
         if path.suffix.lower() != ".zip":
@@ -65,7 +65,7 @@ def read_texts(
                     yield f"{path}/{name}", PurePosixPath(name), text
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
             raise ValueError(f"{path}: not a whole .zip archive ({error}).") from error
-        except (RuntimeError, NotImplementedError) as error:  # a password, an unknown compression
+        except (RuntimeError, NotImplementedError) as error:  # password, unknown compression
             raise ValueError(f"{path}: cannot be unpacked ({error}).") from error
 
 
@@ -74,140 +74,137 @@ def _is_wanted(name: PurePosixPath, endings: Sequence[str]) -> bool:
     return name.suffix.lower() in endings and not hidden
 
 
-def _decoded(raw: bytes, encoding: str) -> str | RefusedError:
+def _decoded(raw: bytes, encoding: str) -> str | InvalidRowError:
     try:
         return raw.decode("utf-8-sig" if encoding == "utf-8" else encoding)
     except UnicodeDecodeError as error:
-        return RefusedError(
+        return InvalidRowError(
             "encoding",
-            f"not {encoding} ({error.reason} at byte {error.start}); say what it is with "
+            f"not {encoding} ({error.reason} at byte {error.start}); set another one with "
             "--encoding, such as latin-1.",
         )
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Return what sorts ``img_2`` before ``img_10``."""
+    """Return a sort key that puts ``img_2`` before ``img_10``."""
     parts = re.split(r"([0-9]+)", name)
     return [(int(part), "") if i % 2 else (0, part) for i, part in enumerate(parts)]
 
 
-def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]] | BadLine]:
-    """Yield where each object of a .json or .jsonl file stands, and its fields.
+def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]] | InvalidLine]:
+    """Yield the position and the fields of each object of a .json or .jsonl file.
 
     Raises:
-        ValueError: If the file cannot be read at all.
+        ValueError: If the whole file cannot be read.
     """
     for row in rows_or_errors(path):
         if isinstance(row, ValueError):
             place, _, why = str(row).removeprefix(str(path)).partition(": ")
             if not place:
                 raise row
-            yield BadLine(f"{path}{place}", why, "json")
+            yield InvalidLine(f"{path}{place}", why, "json")
         else:
             yield row
 
 
-def read_each(
-    files: Sequence[Path], read: Callable[[str, str, dict[str, Any]], Iterable[Found]]
-) -> Iterator[Found]:
-    """Yield what each object of .json and .jsonl files gives; one that is refused is a bad line.
+def rows_from_objects(
+    files: Sequence[Path], read: Callable[[str, str, dict[str, Any]], Iterable[ImportedItem]]
+) -> Iterator[ImportedItem]:
+    """Yield the items of each object in .json and .jsonl files, and invalid lines.
 
     Args:
-        files: In their order.
-        read: Takes where an object stands, a name for it, and its fields.
+        files: The files, in order.
+        read: Function of an object's position, a unique id and its fields. An ``InvalidRowError``
+            that it raises is yielded as an invalid line.
 
     Raises:
-        ValueError: If a file cannot be read at all.
+        ValueError: If a whole file cannot be read.
     """
     for path in files:
         for count, item in enumerate(read_objects(path), start=1):
-            if isinstance(item, BadLine):
+            if isinstance(item, InvalidLine):
                 yield item
                 continue
             where, raw = item
             try:
                 yield from read(where, f"{Path(path.name.removesuffix('.gz')).stem}.{count}", raw)
-            except RefusedError as refusal:
-                yield refusal.at(where)
+            except InvalidRowError as error:
+                yield error.at(where)
 
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """The folder of the image_folder, where it was given."""
+    """The folder given as ``--images``, if any; it provides the sizes of the images."""
 
     folder: Path | None
-    otherwise: tuple[int, int] | None = None
-    """Width and height of images of which nothing says it."""
+    default_size: tuple[int, int] | None = None
+    """Width and height, in pixels, of images whose row declares none."""
 
     def __post_init__(self) -> None:
-        """Refuse a folder that is not there."""
+        """Check that the folder exists."""
         if self.folder is not None and not self.folder.is_dir():
             raise ValueError(f"--images {self.folder}: there is no such folder.")
 
-    def named(self, stem: str) -> str:
-        """Return the name of an image whose ending is not known; without a folder it is .jpg.
-
-        Raises:
-            RefusedError: If the folder does not hold it.
-        """
+    def find(self, stem: str) -> str:
+        """Return the file name of an image, given its stem; ``.jpg`` if no folder was given."""
         if self.folder is None:
             return f"{stem}.jpg"
         names = self._names.get(stem, [])
         if len(names) != 1:
             found = " and ".join(names) or "no image with this name"
-            raise RefusedError("image", f"{stem}: {found} in {self.folder}.")
+            raise InvalidRowError("image", f"{stem}: {found} in {self.folder}.")
         return names[0]
 
-    def size(self, name: str, said: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return width and height of an image, upright, if the folder or the file says them.
+    def size(self, name: str, declared: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Return the width and height of an upright image, from the folder or as declared.
 
         Raises:
-            RefusedError: If it cannot be read, or has another size than its file says.
+            InvalidRowError: If the image cannot be read, or its size differs from the declared one.
         """
         if self.folder is None:
-            return said
+            return declared
         try:
             found = image_size(self.folder / name)
         except ValueError as error:
-            raise RefusedError("image", f"{error}.") from error
-        if said not in (None, found):
-            raise RefusedError(
+            raise InvalidRowError("image", f"{error}.") from error
+        if declared not in (None, found):
+            raise InvalidRowError(
                 "image",
-                f"its size is said to be {said[0]} x {said[1]}; the image, upright, has "
+                f"its declared size is {declared[0]} x {declared[1]}, but the upright image has "
                 f"{found[0]} x {found[1]}.",
             )
         return found
 
-    def facts(self, name: str, said: tuple[int, int] | None = None) -> dict[str, Any]:
-        """Return the fields of a row that are about its image.
+    def fields(self, name: str, declared: tuple[int, int] | None = None) -> dict[str, Any]:
+        """Return the fields of a row that describe its image: ``image``, ``width``, ``height``.
 
         Raises:
-            RefusedError: As ``size``.
+            InvalidRowError: As ``size``.
         """
-        size = self.size(name, said)
+        size = self.size(name, declared)
         if size is None:
             return {"image": name}
         return {"image": name, "width": size[0], "height": size[1]}
 
-    def sized(self, name: str, said: tuple[int, int] | None) -> dict[str, Any]:
-        """Return the same, with a size in any case.
+    def fields_with_size(self, name: str, declared: tuple[int, int] | None) -> dict[str, Any]:
+        """Return the fields of ``fields``; the size is required.
 
         Raises:
-            RefusedError: As ``size``, and if nothing says the size.
+            InvalidRowError: As ``size``, or if the size is unknown.
         """
-        facts = self.facts(name, said or (self.otherwise if self.folder is None else None))
-        if "width" not in facts:
-            raise RefusedError(
-                "image", "its size is not known; give --images, --size, or width and height."
+        fields = self.fields(name, declared or (self.default_size if self.folder is None else None))
+        if "width" not in fields:
+            raise InvalidRowError(
+                "image", "its size is unknown; give --images, --size, or width and height."
             )
-        return facts
+        return fields
 
     @cached_property
     def _names(self) -> dict[str, list[str]]:
-        """The images of the folder, by their names without the ending."""
+        """File names of the images in the folder, by their stem."""
         assert self.folder is not None
         names: dict[str, list[str]] = {}
         for path in sorted(self.folder.iterdir()):
-            if path.suffix.lower() in PICTURES:
+            if path.suffix.lower() in IMAGE_SUFFIXES:
                 names.setdefault(path.stem, []).append(path.name)
         return names

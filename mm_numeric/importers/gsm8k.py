@@ -1,4 +1,4 @@
-"""GSM8K as it is published: ``train.jsonl`` and ``test.jsonl``, packed (.gz) or not.
+"""GSM8K as published: ``train.jsonl`` and ``test.jsonl``, optionally compressed (.gz).
 
     {"question": "Janet has ...", "answer": "Janet sells 16 - 3 - 4 = <<16-3-4=9>>9 .. #### 18"}
 
@@ -10,31 +10,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mm_numeric.importers.files import listed, read_each
-from mm_numeric.importers.importer import Found, RefusedError, Row, text_of
+from mm_numeric.importers.files import input_files, rows_from_objects
+from mm_numeric.importers.importer import ImportedItem, InvalidRowError, Row, parse_text
 from mm_numeric.tasks import gsm8k
 
 
 @dataclass(frozen=True, kw_only=True)
 class GSM8K:
-    """GSM8K's problems and solutions: a row a line."""
+    """GSM8K: problems and solutions, one row per line."""
 
     version: ClassVar[int] = 1
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files that will be read."""
-        return listed(inputs, (".jsonl", ".gz"))
+        """Return the files to read."""
+        return input_files(inputs, (".jsonl", ".gz"))
 
-    def rows(self, files: Sequence[Path]) -> Iterator[Found]:
-        """Read each line as the task would."""
-        return read_each(files, _row)
+    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+        """Yield one row per line, validated by the task."""
+        return rows_from_objects(files, _row)
 
 
-def _row(where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[Found]:
-    question = text_of(raw.get("question"), "question")
-    answer = text_of(raw.get("answer"), "answer")
+def _row(where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
+    question = parse_text(raw.get("question"), "question")
+    answer = parse_text(raw.get("answer"), "answer")
     try:
         gsm8k.GSM8K().read_answer(answer, "")
     except ValueError as error:
-        raise RefusedError("answer", str(error).lstrip(": ")) from error
+        raise InvalidRowError("answer", str(error).lstrip(": ")) from error
     yield Row(where, {"id": identity, "question": question, "answer": answer})

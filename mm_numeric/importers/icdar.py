@@ -1,6 +1,6 @@
-"""ICDAR's focused (2013) and incidental (2015) scene text: ``gt_img_1.txt`` beside ``img_1.jpg``.
+"""ICDAR focused (2013) and incidental (2015) scene text: ``gt_img_1.txt`` for ``img_1.jpg``.
 
-2015    377,117,463,117,465,130,378,130,Genaxis Theatre     a quadrilateral; ### is to be ignored
+2015    377,117,463,117,465,130,378,130,Genaxis Theatre     a quadrilateral; ### means ignore
 2013    38, 43, 920, 215, "Tiredness"                       left, top, right, bottom (test)
         158 128 411 181 "Footpath"                          the same (training)
 
@@ -10,7 +10,7 @@ Source: https://rrc.cvc.uab.es, challenges 2 and 4, task 1.
 import re
 from dataclasses import dataclass
 
-from mm_numeric.importers.importer import RefusedError, number
+from mm_numeric.importers.importer import InvalidRowError, parse_number
 from mm_numeric.importers.text_files import TextFiles, Word, leading_numbers
 
 UNREADABLE = "###"
@@ -18,37 +18,37 @@ UNREADABLE = "###"
 
 @dataclass(frozen=True, kw_only=True)
 class Icdar2015(TextFiles):
-    """ICDAR 2015: text files with eight numbers and a transcription in each line."""
+    """ICDAR 2015: text files with eight numbers and a transcription per line, one row per image."""
 
     def word(self, record: str) -> Word:
-        """Read a line; the transcription may hold commas."""
+        """Parse a line; the transcription may contain commas."""
         parts = record.split(",", 8)
         count = leading_numbers(parts[:8])
         if count < 8:
-            raise RefusedError(
+            raise InvalidRowError(
                 "numbers", f"expected eight numbers and a transcription, found {count} numbers."
             )
         text = parts[8] if len(parts) > 8 else None
-        return Word([number(part) for part in parts[:8]], text, text == UNREADABLE)
+        return Word([parse_number(part) for part in parts[:8]], text, text == UNREADABLE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Icdar2013(TextFiles):
-    """ICDAR 2013: text files with four numbers and a transcription in quotes in each line."""
+    """ICDAR 2013: text files with four numbers and a quoted text per line, one row per image."""
 
     def word(self, record: str) -> Word:
-        """Read a line, with commas or spaces between numbers."""
-        # Quotes are asked for: else a line of ICDAR 2015 would be a box and a text of numbers.
+        """Parse a line with numbers separated by commas or spaces."""
+        # Quotes are required: otherwise a line of ICDAR 2015 would parse as a box and a text.
         before, quote, quoted = record.strip().partition('"')
         parts = re.split(r"[,\s]+", before.strip().rstrip(",").rstrip())
         count = leading_numbers(parts)
         if count != 4 or len(parts) != 4:
-            raise RefusedError(
+            raise InvalidRowError(
                 "numbers",
                 'expected four numbers and a transcription in "quotes", found '
                 f"{count} numbers" + (f" and {parts[count]!r:.40}." if count < len(parts) else "."),
             )
         if quote and not quoted.endswith('"'):
-            raise RefusedError("text", "the transcription has no closing quote.")
+            raise InvalidRowError("text", "the transcription has no closing quote.")
         text = quoted[:-1] if quote else None
-        return Word([number(part) for part in parts], text, text == UNREADABLE, is_box=True)
+        return Word([parse_number(part) for part in parts], text, text == UNREADABLE, is_box=True)

@@ -1,4 +1,4 @@
-"""What an importer is: files of a published format in; rows out, and every line that gives none."""
+"""The contract of an importer: files of a published format in; rows and invalid lines out."""
 
 import math
 import re
@@ -13,152 +13,144 @@ _NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)\s*", re.ASCII)
 
 
 class Row(NamedTuple):
-    """A row, as tasks read it."""
+    """A row in the format that tasks read."""
 
     where: str
-    """The file, and the place in it."""
+    """The file and the position in it."""
 
     fields: dict[str, Any]
 
 
-class BadLine(NamedTuple):
-    """A part of a file that gives no row, or that cost its image the row."""
+class InvalidLine(NamedTuple):
+    """A part of a file that is invalid; no row is written for it, or for its image."""
 
     where: str
+    """The file and the position in it."""
+
     why: str
-    """One sentence."""
+    """What is wrong, in one sentence."""
 
     kind: str
-    """A word to count it under."""
+    """One word by which invalid lines are counted."""
 
 
-class LeftOut(NamedTuple):
-    """Something that is in order and is no row: it is counted."""
+class SkippedLine(NamedTuple):
+    """A valid part of a file for which no row is written; it is only counted."""
 
     what: str
-    """In the plural, such as "answers without a box"."""
+    """Plural noun for the count, such as "answers without a box"."""
 
 
-Found = Row | BadLine | LeftOut
+ImportedItem = Row | InvalidLine | SkippedLine
 
 
-class RefusedError(ValueError):
-    """Why something is a bad line; where it stands is added by who knows it."""
+class InvalidRowError(ValueError):
+    """Raised for an invalid part of a file; the caller adds the position with ``at``."""
 
     def __init__(self, kind: str, why: str) -> None:
         super().__init__(why)
         self.kind = kind
 
-    def at(self, where: str) -> BadLine:
-        """Return it as a bad line."""
-        return BadLine(where, str(self), self.kind)
+    def at(self, where: str) -> InvalidLine:
+        """Return the error as an invalid line at a position."""
+        return InvalidLine(where, str(self), self.kind)
 
 
 class Option(NamedTuple):
-    """What the command line says of a field: ``split: Annotated[str, Option("which part")]``."""
+    """Help of a command line option: ``split: Annotated[str, Option("split to read")]``."""
 
     meaning: str
     choices: Iterable[str] | None = None
     name: str | None = None
-    """What stands for the value in the help."""
+    """Placeholder of the value in the help."""
+
+    renamed: Mapping[str, str] = {}
+    """Old values that are accepted for one release, and the new value of each."""
 
 
 ImagesFolder = Annotated[
     Path | None,
-    Option("the folder that image names start from: sizes are read and checked", name="FOLDER"),
+    Option("folder of the images; sizes are read from it and checked", name="FOLDER"),
 ]
-OneSize = Annotated[
-    str | None, Option("of images of which nothing else says it, without --images", name="WxH")
+DefaultSize = Annotated[
+    str | None, Option("size of images whose row declares none; not used with --images", name="WxH")
 ]
 
 
 class Importer(Protocol):
-    """A frozen dataclass; each of its fields is an option of the command.
+    """A frozen dataclass whose fields are options of ``mm-numeric prepare FORMAT``.
 
-    A field without a default must be given; an ``Option`` in its annotation explains it.
+    A field without a default is a required option; an ``Option`` in its annotation is its help.
     """
 
     version: ClassVar[int]
-    """Raise it when the same files give other rows."""
+    """Increased when the same files give different rows."""
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files that will be read.
+        """Return the files to read.
 
         Raises:
-            ValueError: If there are none.
+            ValueError: If a file does not exist or has an unknown ending.
         """
 
-    def rows(self, files: Sequence[Path]) -> Iterator[Found]:
-        """Read them.
+    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+        """Yield rows, invalid lines and skipped lines.
 
         Raises:
-            ValueError: If a file cannot be read at all.
+            ValueError: If a whole file cannot be read.
         """
 
 
-def number(text: str) -> float:
-    """Read a decimal number; ``nan``, ``1e3`` and digits that are not ASCII are none.
-
-    Raises:
-        RefusedError: If it is none.
-    """
+def parse_number(text: str) -> float:
+    """Parse a decimal number; ``nan``, ``1e3`` and non-ASCII digits are rejected."""
     if not _NUMBER.fullmatch(text):
-        raise RefusedError("numbers", f"{text.strip()!r:.40} is not a number.")
+        raise InvalidRowError("numbers", f"{text.strip()!r:.40} is not a number.")
     return float(text)
 
 
-def box_of(value: Any, *, xywh: bool = False) -> list[float]:
-    """Return a box as ``[x1, y1, x2, y2]``.
+def parse_box(value: Any, *, xywh: bool = False) -> list[float]:
+    """Validate a box and return it as ``[x1, y1, x2, y2]``.
 
-    Raises:
-        RefusedError: If it is none.
+    Args:
+        value: A list of four numbers.
+        xywh: Whether the numbers are x, y, width and height.
     """
     try:
         box = read_box(value, "box", xywh=xywh)
     except ValueError as error:
-        raise RefusedError("box", _sentence(error)) from error
-    return tidy([box.x1, box.y1, box.x2, box.y2])
+        raise InvalidRowError("box", _reason(error)) from error
+    return round_coordinates([box.x1, box.y1, box.x2, box.y2])
 
 
-def polygon_of(value: Any) -> list[float]:
-    """Return a polygon as ``[x1, y1, x2, y2, ...]``.
-
-    Raises:
-        RefusedError: If it is none.
-    """
+def parse_polygon(value: Any) -> list[float]:
+    """Validate a polygon and return it as ``[x1, y1, x2, y2, ...]``."""
     try:
         polygon = read_polygon(value, "polygon")
     except ValueError as error:
-        raise RefusedError("polygon", _sentence(error)) from error
-    return tidy([coordinate for point in polygon.points for coordinate in point])
+        raise InvalidRowError("polygon", _reason(error)) from error
+    return round_coordinates([coordinate for point in polygon.points for coordinate in point])
 
 
-def tidy(numbers: Iterable[float]) -> list[float]:
-    """Return numbers without the last bits of floating point: 358.28999999999996 is 358.29."""
+def round_coordinates(numbers: Iterable[float]) -> list[float]:
+    """Round to 6 decimals to remove floating-point noise: 358.28999999999996 becomes 358.29."""
     rounded = (round(value, 6) for value in numbers)
     return [int(value) if float(value).is_integer() else value for value in rounded]
 
 
-def size_of(fields: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return ``width`` and ``height`` of an image, or None where it has neither.
-
-    Raises:
-        RefusedError: If they are no size.
-    """
+def declared_size(fields: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return ``width`` and ``height`` of an image, or None if it has neither."""
     width, height = fields.get("width"), fields.get("height")
     if width is None and height is None:
         return None
     if not (type(width) is int and type(height) is int and min(width, height) >= 1):
-        raise RefusedError("image", f"width {width!r:.20} and height {height!r:.20} are no size.")
+        raise InvalidRowError(
+            "image", f"width {width!r:.20} and height {height!r:.20} are not a size in pixels."
+        )
     return width, height
 
 
-def read_size(text: str | None) -> tuple[int, int] | None:
-    """Read ``640x480``.
-
-    Raises:
-        ValueError: If it is no size.
-    """
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    """Parse the value of ``--size``, such as ``640x480``."""
     if text is None:
         return None
     match = re.fullmatch(r"([1-9][0-9]*)x([1-9][0-9]*)", text)
@@ -167,36 +159,33 @@ def read_size(text: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2])
 
 
-def text_of(value: Any, what: str) -> str:
-    """Return a text that is not empty.
+def parse_text(value: Any, what: str) -> str:
+    """Validate a non-empty text and return it.
 
-    Raises:
-        RefusedError: If it is none.
+    Args:
+        value: The text.
+        what: Name of the field for the error message.
     """
     if not isinstance(value, str) or not value.strip():
-        raise RefusedError("text", f"{what} is not a text: {shown(value)}.")
+        raise InvalidRowError("text", f"{what} must be a non-empty text, not {shorten(value)}.")
     return value
 
 
-def shown(value: Any) -> str:
-    """Return the beginning of a value as Python writes it, however deep it is nested."""
+def shorten(value: Any) -> str:
+    """Return the first 40 characters of the ``repr`` of a value of any depth."""
     return reprlib.repr(value)[:40]
 
 
-def number_list(value: Any) -> list[float]:
-    """Return a list of finite numbers.
-
-    Raises:
-        RefusedError: If it is none.
-    """
+def parse_number_list(value: Any) -> list[float]:
+    """Validate a list of finite numbers and return it."""
     if not isinstance(value, list):
-        raise RefusedError("numbers", f"expected a list of numbers, found {value!r:.40}.")
+        raise InvalidRowError("numbers", f"expected a list of numbers, found {value!r:.40}.")
     for item in value:
         if type(item) not in (int, float) or not math.isfinite(item):
-            raise RefusedError("numbers", f"{item!r:.40} is not a number.")
+            raise InvalidRowError("numbers", f"{item!r:.40} is not a number.")
     return [float(item) for item in value]
 
 
-def _sentence(error: ValueError) -> str:
-    """Return what an error says behind its place."""
+def _reason(error: ValueError) -> str:
+    """Return an error message without its position."""
     return str(error).partition(": ")[2]

@@ -1,12 +1,12 @@
-r"""LLaVA's and ShareGPT's conversations, with boxes written in the answers.
+r"""Conversations of LLaVA and ShareGPT, with boxes in the answers.
 
     {"image": "1.jpg", "conversations": [{"from": "human", "value": "<image>\nWhere is the man?"},
                                          {"from": "gpt", "value": "[0.12, 0.34, 0.5, 0.6]"}]}
 
-Nothing in such a file says what its numbers are relative to: LLaVA's own are of the image padded
-to a square, those of others of the image as it is, and a wrong guess is off by up to 80 pixels in
-an image of 640 x 480, without a word. So it is declared: what a coordinate is (a key of
-``COORDINATES``), and, unless it is in pixels of the original, how the image was resized.
+Such a file does not define its coordinates: LLaVA's own refer to the image padded to a square,
+others to the original image, and a wrong guess is off by up to 80 pixels in an image of 640 x 480,
+without any error. Options therefore declare the coordinate format (a key of ``COORDINATES``) and,
+unless coordinates refer to the original image, how the image was resized.
 """
 
 import re
@@ -19,98 +19,101 @@ from typing import Annotated, Any, ClassVar
 from mm_numeric.answers import Box, Instances
 from mm_numeric.geometry.coordinates import COORDINATES, RENAMED_PRESETS, Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.importers.conversations import question_of, read_images, read_turns
-from mm_numeric.importers.files import ImageFolder, listed, read_each
+from mm_numeric.importers.conversations import read_images, read_turns, strip_image_token
+from mm_numeric.importers.files import ImageFolder, input_files, rows_from_objects
 from mm_numeric.importers.importer import (
-    Found,
+    DefaultSize,
     ImagesFolder,
-    LeftOut,
-    OneSize,
+    ImportedItem,
+    InvalidRowError,
     Option,
-    RefusedError,
     Row,
-    box_of,
-    read_size,
-    size_of,
-    tidy,
+    SkippedLine,
+    declared_size,
+    parse_box,
+    parse_size,
+    round_coordinates,
 )
 from mm_numeric.moved import warn_renamed
 from mm_numeric.registry import unknown
 
-_ANY_SIDE = 1000  # what is relative is the same whatever the side
+_ANY_SIDE = 1000  # relative coordinates do not depend on the side
 
 
 @dataclass(frozen=True, kw_only=True)
 class Llava:
-    """LLaVA and ShareGPT conversations: boxes in answers, in a frame that is declared."""
+    """LLaVA and ShareGPT conversations: boxes in answers, in a declared coordinate format."""
 
     version: ClassVar[int] = 1
 
     coordinates: Annotated[
         str,
         Option(
-            "how coordinates are written, a name that `mm-numeric ls` lists: llava, unit_3 ...",
+            "coordinate format, as listed by `mm-numeric ls`, such as llava or unit_3",
             name="NAME",
         ),
     ]
     resize: Annotated[
         str | None,
         Option(
-            "what the image was made into: padded to a square, squashed to one, brought to "
-            "multiples of --factor, or nothing; needed unless coordinates are of the original",
+            "how the image was resized: letterbox (padded to a square), squash (stretched to a "
+            "square), smart (to multiples of --factor) or none; required unless --coordinates "
+            "refer to the original image",
             choices=("letterbox", "squash", "smart", "none"),
         ),
     ] = None
     side: Annotated[
         int | None,
-        Option("pixels of the square, where coordinates are pixels of it", name="PIXELS"),
+        Option("side of the square, if coordinates are pixels of it", name="PIXELS"),
     ] = None
-    factor: Annotated[int | None, Option("of smart: 28 or 32", name="PIXELS")] = None
-    min_pixels: Annotated[int | None, Option("of smart", name="PIXELS")] = None
-    max_pixels: Annotated[int | None, Option("of smart", name="PIXELS")] = None
+    factor: Annotated[int | None, Option("for --resize smart: 28 or 32", name="PIXELS")] = None
+    min_pixels: Annotated[
+        int | None, Option("for --resize smart: smallest image area", name="PIXELS")
+    ] = None
+    max_pixels: Annotated[
+        int | None, Option("for --resize smart: largest image area", name="PIXELS")
+    ] = None
     question: Annotated[
         str | None,
         Option(
-            "how questions are written, {phrase} where the phrase stands; by default the phrase is "
-            "all of it",
+            "template of the questions with {phrase} in place of the phrase (default: the whole "
+            "question is the phrase)",
             name="TEXT",
         ),
     ] = None
     per: Annotated[
         str,
         Option(
-            "a row for each question with one box, as a phrase; or for each answer, with all its "
+            "phrase: one row per question with one box; answer: one row per answer with all its "
             "boxes (default: phrase)",
             choices=("phrase", "answer"),
         ),
     ] = "phrase"
     images: ImagesFolder = None
-    size: OneSize = None
+    size: DefaultSize = None
 
     def __post_init__(self) -> None:
-        """Refuse a frame that leaves something open."""
+        """Validate the options; together they must define the coordinates completely."""
         if self.coordinates in RENAMED_PRESETS:
             preset = RENAMED_PRESETS[self.coordinates]
             warn_renamed("--coordinates", self.coordinates, preset)
             object.__setattr__(self, "coordinates", preset)
         if self.coordinates not in COORDINATES:
-            raise unknown(
-                self.coordinates, COORDINATES, "way to write coordinates", "--coordinates"
-            )
+            raise unknown(self.coordinates, COORDINATES, "coordinate format", "--coordinates")
         if self.question is not None and self.question.count("{phrase}") != 1:
             raise ValueError(f"--question needs {{phrase}} once, not {self.question!r:.60}.")
         if self._coordinates.space == "original":
             if self.resize not in (None, "none"):
                 raise ValueError(
-                    f"--coordinates {self.coordinates} are of the original image: --resize "
-                    f"{self.resize} does not go with them."
+                    f"--coordinates {self.coordinates} refer to the original image, so --resize "
+                    f"{self.resize} cannot be used; remove it."
                 )
         elif self.resize is None:
             raise ValueError(
-                f"--coordinates {self.coordinates} are of the image as the model saw it; say "
-                "with --resize what it was made into: letterbox, squash, smart or none."
+                f"--coordinates {self.coordinates} refer to the resized image; set --resize to "
+                "letterbox, squash, smart or none."
             )
-        _ = self._resize, read_size(self.size)  # they refuse what is missing
+        _ = self._resize, parse_size(self.size)  # both validate their options
 
     @property
     def _coordinates(self) -> Coordinates:
@@ -122,14 +125,14 @@ class Llava:
         for name in ("side", "factor", "min_pixels", "max_pixels"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"--{name.replace('_', '-')} is at least 1, not {value}.")
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {value}.")
         if kind == "smart":
             numbers = (self.factor, self.min_pixels, self.max_pixels)
             if not all(numbers):
                 raise ValueError("--resize smart needs --factor, --min-pixels and --max-pixels.")
         elif kind != "none" and self._coordinates.max_value is None and not self.side:
             raise ValueError(
-                f"--coordinates {self.coordinates} are pixels of the square: give its --side."
+                f"--coordinates {self.coordinates} are pixels of the square; set its --side."
             )
         return Resize(
             kind=kind,
@@ -140,100 +143,107 @@ class Llava:
         )
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files that will be read."""
-        return listed(inputs, (".json", ".jsonl"))
+        """Return the files to read."""
+        return input_files(inputs, (".json", ".jsonl"))
 
-    def rows(self, files: Sequence[Path]) -> Iterator[Found]:
-        """Read the answers that hold boxes."""
-        image_folder = ImageFolder(self.images, read_size(self.size))
-        return read_each(files, partial(self._conversation, image_folder))
+    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+        """Yield the rows of the answers with boxes."""
+        image_folder = ImageFolder(self.images, parse_size(self.size))
+        return rows_from_objects(files, partial(self._conversation, image_folder))
 
     def _conversation(
         self, image_folder: ImageFolder, where: str, identity: str, raw: Mapping[str, Any]
-    ) -> Iterator[Found]:
+    ) -> Iterator[ImportedItem]:
         names = read_images(raw)
         question = ""
         for i, turn in enumerate(list(read_turns(raw))):
             if turn.role == "user":
-                question = question_of(turn.text)
+                question = strip_image_token(turn.text)
             if turn.role != "assistant":
                 continue
             place = f"{where}, message {i}"
             try:
                 numerals = self._numerals(turn.text)
                 if not numerals:
-                    yield LeftOut("answers without a box")
+                    yield SkippedLine("answers without a box")
                     continue
                 if len(names) != 1:
-                    raise RefusedError("image", f"a box, and {len(names)} images.")
-                facts = image_folder.sized(names[0], size_of(raw))
-                boxes = self._boxes(turn.text, facts)
-                fields = {"id": f"{identity}.{i}", **facts}
+                    raise InvalidRowError("image", f"a box, but {len(names)} images; expected one.")
+                image_fields = image_folder.fields_with_size(names[0], declared_size(raw))
+                boxes = self._boxes(turn.text, image_fields)
+                fields = {"id": f"{identity}.{i}", **image_fields}
                 yield Row(place, {**fields, **self._asked(question, boxes)})
-            except RefusedError as refusal:
-                yield refusal.at(place)
+            except InvalidRowError as error:
+                yield error.at(place)
 
     def _asked(self, question: str, boxes: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return question and answer as fields of a row."""
+        """Return the question and the answer as fields of a row."""
         if self.per == "answer":
             return {"question": question, "instances": boxes}
         if len(boxes) > 1:
-            raise RefusedError(
-                "several boxes", f"{len(boxes)} boxes for a phrase; see --per answer."
+            raise InvalidRowError(
+                "several boxes", f"{len(boxes)} boxes for one phrase; use --per answer."
             )
         phrase: str = question
         if self.question is not None:
             pattern = re.escape(self.question).replace(re.escape("{phrase}"), "(.+)")
             match = re.fullmatch(pattern, question, re.DOTALL)
             if not match:
-                raise RefusedError("question", f"{question!r:.60} is not asked as --question says.")
+                raise InvalidRowError(
+                    "question", f"{question!r:.60} does not match the template --question."
+                )
             phrase = match[1]
         if not phrase.strip():
-            raise RefusedError("question", "a box, and no question before it.")
+            raise InvalidRowError("question", "a box without a question before it.")
         return {"phrase": phrase.strip(), "box": boxes[0]["box"]}
 
     def _numerals(self, text: str) -> list[str]:
-        """Return the coordinates of an answer, four for each box."""
+        """Return the coordinates of an answer, four per box."""
         layout = self._coordinates.text
         reading = layout.read(text)
         if reading.cut:
-            raise RefusedError("box", f"cut off within a box: {text[-40:]!r}.")
+            raise InvalidRowError("box", f"truncated within a box: {text[-40:]!r}.")
         found: list[str] = []
         for shape in reading.shapes:
             if len(shape.numerals) not in (0, 4):
-                raise RefusedError(
-                    "box", f"a box has four numbers, not {len(shape.numerals)}: {text!r:.60}."
+                raise InvalidRowError(
+                    "box", f"a box needs four numbers, not {len(shape.numerals)}: {text!r:.60}."
                 )
             found += shape.numerals
         begun = re.findall(rf"{re.escape(layout.open or layout.point_open)}[(\s]*[-.]?[0-9]", text)
         if not layout.bins and len(begun) != len(found) // (4 if layout.open else 2):
-            raise RefusedError("box", f"it begins like a box and is none: {text!r:.60}.")
+            raise InvalidRowError("box", f"incomplete box: {text!r:.60}.")
         top, step = self._coordinates.max_value, 10**self._coordinates.decimals
         for numeral in found:
             level = self._coordinates.read_numeral(numeral)
             if top is not None and not 0 <= level <= top * step:
-                raise RefusedError(
-                    "range", f"{numeral} is not 0 to {top}, as --coordinates {self.coordinates} is."
+                raise InvalidRowError(
+                    "range",
+                    f"{numeral} is not within 0 to {top}, as --coordinates {self.coordinates} "
+                    "requires.",
                 )
             if top is not None and step == 1 and "." in numeral:
-                raise RefusedError(
-                    "range", f"{numeral} is not whole, as --coordinates {self.coordinates} is."
+                raise InvalidRowError(
+                    "range",
+                    f"{numeral} is not an integer, as --coordinates {self.coordinates} requires.",
                 )
         return found
 
-    def _boxes(self, text: str, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-        width, height = facts["width"], facts["height"]
+    def _boxes(self, text: str, image_fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+        width, height = image_fields["width"], image_fields["height"]
         try:
             view = self._resize.view(width, height)
         except ValueError as error:
-            raise RefusedError("image", f"{error}.") from error
+            raise InvalidRowError("image", f"{error}.") from error
         instances = Frame(width, height, view, self._coordinates).read(text)
         assert isinstance(instances, Instances), text
         boxes = []
         for instance in instances.items:
             assert isinstance(instance.shape, Box), text
             shape = instance.shape
-            box: dict[str, Any] = {"box": box_of(tidy([shape.x1, shape.y1, shape.x2, shape.y2]))}
+            box: dict[str, Any] = {
+                "box": parse_box(round_coordinates([shape.x1, shape.y1, shape.x2, shape.y2]))
+            }
             if instance.label:
                 box["label"] = instance.label
             boxes.append(box)

@@ -1,11 +1,11 @@
-"""MathVista: ``testmini.json`` (or ``annot_testmini.json``), or the rows of its parquet files.
+"""MathVista: ``testmini.json`` (or ``annot_testmini.json``), or rows of its parquet files.
 
     {"1": {"pid": "1", "question": ..., "image": "images/1.jpg", "choices": null, "unit": "g",
            "precision": 1, "answer": "1.2", "question_type": "free_form", "answer_type": "float",
            "metadata": {"split": "testmini", "skills": [...], ...}}, ...}
 
-From parquet, rows come as .json or .jsonl with ``query`` and the path of a saved image in
-``decoded_image``. Fields keep their names; ``metadata.split`` says that the rows are for testing.
+Rows of parquet files are exported as .json or .jsonl with ``query`` and the path of a saved image
+in ``decoded_image``. Fields keep their names; ``metadata.split`` marks the rows as test rows.
 
 Source: https://github.com/lupantech/MathVista, data/testmini.json; AI4Math/MathVista on the hub.
 """
@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.files import read_json
-from mm_numeric.importers.files import ImageFolder, listed, read_objects
+from mm_numeric.importers.files import ImageFolder, input_files, read_objects
 from mm_numeric.importers.importer import (
-    BadLine,
-    Found,
     ImagesFolder,
-    RefusedError,
+    ImportedItem,
+    InvalidLine,
+    InvalidRowError,
     Row,
-    shown,
-    text_of,
+    parse_text,
+    shorten,
 )
 from mm_numeric.tasks.mathvista import MathVista as Task
 
@@ -37,33 +37,33 @@ _KEPT = (
 
 @dataclass(frozen=True, kw_only=True)
 class MathVista:
-    """MathVista's questions, for testing alone: a row a question."""
+    """MathVista: questions for evaluation only, one row per question."""
 
     version: ClassVar[int] = 1
 
     images: ImagesFolder = None
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files that will be read."""
-        return listed(inputs, (".json", ".jsonl"))
+        """Return the files to read."""
+        return input_files(inputs, (".json", ".jsonl"))
 
-    def rows(self, files: Sequence[Path]) -> Iterator[Found]:
-        """Read each question as the task would."""
+    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+        """Yield one row per question, validated by the task."""
         image_folder = ImageFolder(self.images)
         for path in files:
             for item in _problems(path):
-                if isinstance(item, BadLine):
+                if isinstance(item, InvalidLine):
                     yield item
                     continue
                 where, raw = item
                 try:
                     yield Row(where, _fields(where, raw, image_folder))
-                except RefusedError as refusal:
-                    yield refusal.at(where)
+                except InvalidRowError as error:
+                    yield error.at(where)
 
 
-def _problems(path: Path) -> Iterator[tuple[str, dict[str, Any]] | BadLine]:
-    """Yield each question of an object by pid, or of a list."""
+def _problems(path: Path) -> Iterator[tuple[str, dict[str, Any]] | InvalidLine]:
+    """Yield the position and the fields of each question, from an object by pid or from a list."""
     found = read_json(path) if path.suffix.lower() == ".json" else None
     if not isinstance(found, dict):
         yield from read_objects(path)
@@ -73,28 +73,24 @@ def _problems(path: Path) -> Iterator[tuple[str, dict[str, Any]] | BadLine]:
         if isinstance(raw, dict):
             yield where, {"pid": pid, **raw}
         else:
-            yield BadLine(where, f"expected an object, found {shown(raw)}.", "json")
+            yield InvalidLine(where, f"expected an object, found {shorten(raw)}.", "json")
 
 
 def _fields(where: str, raw: Mapping[str, Any], image_folder: ImageFolder) -> dict[str, Any]:
-    """Return a row, after its task has read it.
-
-    Raises:
-        RefusedError: If the task would refuse it, or its image is not there.
-    """
+    """Return a row after its task has validated it."""
     saved = raw.get("decoded_image")
-    image = text_of(saved if isinstance(saved, str) and saved else raw.get("image"), "image")
+    image = parse_text(saved if isinstance(saved, str) and saved else raw.get("image"), "image")
     kept = {name: raw[name] for name in _KEPT if not _is_missing(raw.get(name))}
     if isinstance(kept.get("precision"), float) and kept["precision"].is_integer():
-        kept["precision"] = int(kept["precision"])  # parquet holds 1.0
-    row = {"id": text_of(raw.get("pid"), "pid"), **image_folder.facts(image), **kept}
+        kept["precision"] = int(kept["precision"])  # parquet stores 1.0
+    row = {"id": parse_text(raw.get("pid"), "pid"), **image_folder.fields(image), **kept}
     try:
         list(Task().examples([(where, row)], training=False))
     except ValueError as error:
-        raise RefusedError("row", str(error).removeprefix(where).lstrip(":, ")) from error
+        raise InvalidRowError("row", str(error).removeprefix(where).lstrip(":, ")) from error
     return row
 
 
 def _is_missing(value: Any) -> bool:
-    """Return whether a field says nothing: null, which pandas writes as NaN where numbers are."""
+    """Return True if a field is null, which pandas writes as NaN in numeric columns."""
     return value is None or (isinstance(value, float) and math.isnan(value))

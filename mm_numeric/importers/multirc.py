@@ -1,9 +1,9 @@
-"""MultiRC as SuperGLUE has it: a passage a line, with its questions and their answers.
+"""MultiRC of SuperGLUE: one passage per line, with its questions and their answers.
 
     {"idx": 0, "passage": {"text": ..., "questions": [
         {"idx": 0, "question": ..., "answers": [{"idx": 0, "text": ..., "label": 1}, ...]}, ...]}}
 
-A row a question. Test files have no labels.
+One row is written per question. Test files have no labels.
 
 Source: https://super.gluebenchmark.com, MultiRC.zip.
 """
@@ -13,54 +13,52 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mm_numeric.importers.files import listed, read_each
-from mm_numeric.importers.importer import Found, RefusedError, Row, shown, text_of
+from mm_numeric.importers.files import input_files, rows_from_objects
+from mm_numeric.importers.importer import ImportedItem, InvalidRowError, Row, parse_text, shorten
 from mm_numeric.tasks.multirc import read_answers
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultiRC:
-    """MultiRC of SuperGLUE: passages with questions; a row a question."""
+    """MultiRC of SuperGLUE: passages with questions, one row per question."""
 
     version: ClassVar[int] = 1
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files that will be read."""
-        return listed(inputs, (".jsonl",))
+        """Return the files to read."""
+        return input_files(inputs, (".jsonl",))
 
-    def rows(self, files: Sequence[Path]) -> Iterator[Found]:
-        """Read the questions of each passage."""
-        return read_each(files, _questions)
+    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+        """Yield one row per question."""
+        return rows_from_objects(files, _questions)
 
 
-def _questions(where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[Found]:
+def _questions(where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
     passage = raw.get("passage")
     if not isinstance(passage, Mapping) or not isinstance(passage.get("questions"), list):
-        raise RefusedError("passage", f"no passage with questions: {shown(passage)}.")
-    text = text_of(passage.get("text"), "the passage's text")
+        raise InvalidRowError(
+            "passage", f"expected a passage with questions, found {shorten(passage)}."
+        )
+    text = parse_text(passage.get("text"), "the passage's text")
     number = raw["idx"] if type(raw.get("idx")) is int else identity
     for i, question in enumerate(passage["questions"]):
         place = f"{where}, questions.{i}"
         try:
             yield Row(place, {"id": f"{number}.{i}", "passage": text, **_question(question)})
-        except RefusedError as refusal:
-            yield refusal.at(place)
+        except InvalidRowError as error:
+            yield error.at(place)
 
 
 def _question(raw: Any) -> dict[str, Any]:
-    """Return question and answers.
-
-    Raises:
-        RefusedError: If it lacks one of them.
-    """
+    """Return the question and the answers of a row."""
     if not isinstance(raw, Mapping):
-        raise RefusedError("question", f"expected an object, found {shown(raw)}.")
+        raise InvalidRowError("question", f"expected an object, found {shorten(raw)}.")
     try:
         answers = read_answers(raw.get("answers"), "")
     except ValueError as error:
-        raise RefusedError("answers", str(error).lstrip(":, ")) from error
+        raise InvalidRowError("answers", str(error).lstrip(":, ")) from error
     return {
-        "question": text_of(raw.get("question"), "question"),
+        "question": parse_text(raw.get("question"), "question"),
         "answers": [
             {"text": text} if label is None else {"text": text, "label": int(label)}
             for text, label in answers

@@ -1,14 +1,14 @@
-"""The command ``prepare``: an importer's rows into one file, with counts and checksums beside it.
+"""Write the rows of an importer to a file, with a record of counts and checksums next to it.
 
-rows.jsonl                  one row a line, as tasks read them; the same files give the same bytes
-rows.jsonl.prepared.json    written last: format, options, sha256 of every file, counts, bad lines
+rows.jsonl                  one row per line in the format of tasks; the same files give the same
+                            bytes
+rows.jsonl.prepared.json    written last: format, options, sha256 of every file, counts, and every
+                            invalid line
 """
 
-import argparse
 import dataclasses
 import hashlib
 import json
-import typing
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,34 +21,29 @@ from mm_numeric.answers import Shape
 from mm_numeric.files import write_text
 from mm_numeric.geometry.row_shapes import clipped, read_box, read_polygon
 from mm_numeric.importers.importer import (
-    BadLine,
     Importer,
-    LeftOut,
-    Option,
-    RefusedError,
+    InvalidLine,
+    InvalidRowError,
     Row,
-    tidy,
+    SkippedLine,
+    round_coordinates,
 )
-from mm_numeric.registry import IMPORTERS, choose
-
-SHOWN = 20
-"""Bad lines and files that are listed on the terminal; all are in the .prepared.json."""
 
 _SHAPES = {"box", "box_xywh", "polygon"}
-_SLACK_PX = 1.0  # as in a frame: a rounded annotation may reach so far beyond its image
+_TOLERANCE_PX = 1.0  # as in a frame: a rounded annotation may be this far outside its image
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What was done."""
+    """The result of ``prepare``."""
 
     out: Path
     record: dict[str, Any]
-    """What stands in the .prepared.json."""
+    """The content of the .prepared.json."""
 
     @property
     def bad(self) -> int:
-        """How many bad lines there were."""
+        """Number of invalid lines."""
         return len(self.record["bad_lines"])
 
 
@@ -61,44 +56,44 @@ def prepare(
     clip: bool = False,
     force: bool = False,
 ) -> Prepared:
-    """Write the rows of some files.
+    """Write the rows of input files to a .jsonl file.
 
     Args:
-        name: Of the format.
-        importer: What reads them.
-        inputs: Files, or folders of them.
-        out: A .jsonl file; ``OUT.prepared.json`` is written beside it.
-        clip: Whether shapes are cut at the edges of their images.
-        force: Whether files that are there already are replaced.
+        name: Name of the format.
+        importer: Importer that reads the files.
+        inputs: Files and folders.
+        out: A .jsonl file; ``OUT.prepared.json`` is written next to it.
+        clip: Whether to clip shapes to their images.
+        force: Whether to replace existing files.
 
     Raises:
-        ValueError: If a file cannot be read at all or holds nothing, or ``out`` may not be written.
+        ValueError: If a whole file cannot be read, there are no rows, or ``out`` cannot be written.
     """
-    beside = out.with_name(f"{out.name}.prepared.json")
-    _refuse_out(out, beside, force=force)
+    record_path = out.with_name(f"{out.name}.prepared.json")
+    _check_out(out, record_path, force=force)
     files = importer.files(inputs)
     if out.resolve() in [path.resolve() for path in files]:
-        raise ValueError(f"{out} is also read; name another file.")
+        raise ValueError(f"{out} is also an input; name another file.")
     checksums = [{"path": str(path), "sha256": _sha256(path)} for path in files]
     counts: Counter[str] = Counter()
-    left_out: Counter[str] = Counter()
-    bad: list[BadLine] = []
+    skipped: Counter[str] = Counter()
+    invalid: list[InvalidLine] = []
     digest = hashlib.sha256()
     unfinished = out.with_name(f"{out.name}.{uuid.uuid4().hex}.unfinished")
     try:
         with unfinished.open("wb") as file:
-            for item in _checked(importer.rows(files), counts, clip=clip):
-                if isinstance(item, BadLine):
-                    bad.append(item)
-                elif isinstance(item, LeftOut):
-                    left_out[item.what] += 1
+            for item in _checked_lines(importer.rows(files), counts, clip=clip):
+                if isinstance(item, InvalidLine):
+                    invalid.append(item)
+                elif isinstance(item, SkippedLine):
+                    skipped[item.what] += 1
                 else:
                     file.write(item)
                     digest.update(item)
-        if not counts["rows"] and not bad:
-            found = ", ".join(f"{count} {what}" for what, count in left_out.items()) or "nothing"
-            raise ValueError(f"{', '.join(map(str, inputs))}: no rows in it, but {found}.")
-        beside.unlink(missing_ok=True)
+        if not counts["rows"] and not invalid:
+            found = ", ".join(f"{count} {what}" for what, count in skipped.items()) or "nothing"
+            raise ValueError(f"{', '.join(map(str, inputs))}: no rows; found {found}.")
+        record_path.unlink(missing_ok=True)
         unfinished.replace(out)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -110,47 +105,51 @@ def prepare(
         "inputs": checksums,
         "output": {"path": str(out), "sha256": digest.hexdigest()},
         "counts": dict(counts),
-        "left_out": dict(sorted(left_out.items())),
-        "bad_by_kind": dict(sorted(Counter(line.kind for line in bad).items())),
-        "bad_lines": [line._asdict() for line in bad],
+        "left_out": dict(sorted(skipped.items())),
+        "bad_by_kind": dict(sorted(Counter(line.kind for line in invalid).items())),
+        "bad_lines": [line._asdict() for line in invalid],
     }
-    write_text(beside, json.dumps(record, indent=1) + "\n")  # ASCII: names may not be UTF-8
+    # ASCII, because file names may not be valid UTF-8.
+    write_text(record_path, json.dumps(record, indent=1) + "\n")
     return Prepared(out, record)
 
 
-def _refuse_out(out: Path, beside: Path, *, force: bool) -> None:
+def _check_out(out: Path, record_path: Path, *, force: bool) -> None:
+    """Check that the output files can be written."""
     if out.suffix != ".jsonl":
-        raise ValueError(f"--out {out}: rows are written as .jsonl.")
+        raise ValueError(f"--out {out}: the file name must end in .jsonl.")
     if not out.parent.is_dir():
         raise ValueError(f"{out.parent}: there is no such folder.")
-    for path in (out, beside):
+    for path in (out, record_path):
         if path.is_dir() or (path.exists() and not force):
             raise ValueError(f"{path} exists; name another file, or replace it with --force.")
 
 
-def _checked(
-    found: Iterator[Row | BadLine | LeftOut], counts: Counter[str], *, clip: bool
-) -> Iterator[bytes | BadLine | LeftOut]:
-    """Yield rows as the lines of a file, counted; and what else there is."""
-    places: dict[str, str] = {}
-    for item in found:
+def _checked_lines(
+    items: Iterator[Row | InvalidLine | SkippedLine], counts: Counter[str], *, clip: bool
+) -> Iterator[bytes | InvalidLine | SkippedLine]:
+    """Count, validate and encode rows; yield their lines, invalid lines and skipped lines."""
+    locations: dict[str, str] = {}
+    for item in items:
         if not isinstance(item, Row):
             yield item
             continue
         where, fields = item
         try:
-            if fields["id"] in places:
-                first = places[fields["id"]]
-                raise RefusedError("id", f"the id {fields['id']!r:.60} already stands in {first}.")
-            outside = _inside(fields, clip=clip)
+            if fields["id"] in locations:
+                first = locations[fields["id"]]
+                raise InvalidRowError(
+                    "id", f"the id {fields['id']!r:.60} is already used in {first}."
+                )
+            outside = _count_outside(fields, clip=clip)
             line = _encoded(fields)
-        except RefusedError as refusal:
-            yield refusal.at(where)
+        except InvalidRowError as error:
+            yield error.at(where)
             continue
-        places[fields["id"]] = where
+        locations[fields["id"]] = where
         instances = fields.get("instances")
         counts["rows"] += 1
-        if "question" in fields and "image" not in fields:  # the rest is about images
+        if "question" in fields and "image" not in fields:  # all other counts are of images
             yield line
             continue
         counts["instances"] += bool(_SHAPES & set(fields)) + len(instances or ())
@@ -163,26 +162,28 @@ def _checked(
 
 
 def _encoded(fields: dict[str, Any]) -> bytes:
-    """Return a row as the line of a file.
+    """Return a row as a line of JSON.
 
     Raises:
-        RefusedError: If it holds what no file can: half of a character, a number that is none.
+        InvalidRowError: If it contains an unpaired surrogate, an infinity or a nan.
     """
     try:
         return (json.dumps(fields, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")
     except ValueError as error:
-        raise RefusedError("text", f"cannot be written ({error}).") from error
+        raise InvalidRowError("text", f"cannot be written ({error}).") from error
 
 
-def _inside(fields: dict[str, Any], *, clip: bool) -> int:
-    """Return how many shapes reach out of their image, by more than a pixel; cut them if asked.
+def _count_outside(fields: dict[str, Any], *, clip: bool) -> int:
+    """Return the number of shapes outside of their image, and clip them if ``clip`` is set.
+
+    Without ``clip``, a shape may be outside by one pixel.
 
     Raises:
-        RefusedError: If it cannot be done.
+        InvalidRowError: If the image size is unknown or nothing of a shape is inside.
     """
     if "width" not in fields:
         if clip:
-            raise RefusedError("image", "--clip needs the size of the image; give --images.")
+            raise InvalidRowError("image", "--clip needs the size of the image; give --images.")
         return 0
     width, height = fields["width"], fields["height"]
     outside = 0
@@ -194,22 +195,22 @@ def _inside(fields: dict[str, Any], *, clip: bool) -> int:
                 shape = read_polygon(holder[name], name)
             else:
                 shape = read_box(holder[name], name, xywh=xywh)
-            slack = 0.0 if clip else _SLACK_PX
+            tolerance = 0.0 if clip else _TOLERANCE_PX
             if all(
-                -slack <= x <= width + slack and -slack <= y <= height + slack
+                -tolerance <= x <= width + tolerance and -tolerance <= y <= height + tolerance
                 for x, y in shape.points
             ):
                 continue
             outside += 1
             if clip:
                 try:
-                    cut = clipped(shape, width, height)
+                    inside = clipped(shape, width, height)
                 except ValueError as error:
-                    raise RefusedError(name, f"{error}.") from error
-                numbers = [coordinate for point in cut.points for coordinate in point]
+                    raise InvalidRowError(name, f"{error}.") from error
+                numbers = [coordinate for point in inside.points for coordinate in point]
                 if xywh:
                     numbers[2:] = numbers[2] - numbers[0], numbers[3] - numbers[1]
-                holder[name] = tidy(numbers)
+                holder[name] = round_coordinates(numbers)
     return outside
 
 
@@ -221,90 +222,3 @@ def _sha256(path: Path) -> str:
 def _options(importer: Any) -> dict[str, Any]:
     raw = dataclasses.asdict(importer)
     return {name: str(v) if isinstance(v, Path) else v for name, v in raw.items()}
-
-
-def report_text(prepared: Prepared) -> str:
-    """Return what is shown on the terminal."""
-    record = prepared.record
-    counts = [f"{count} {what}" for what, count in record["counts"].items() if count]
-    lines = [f"{record['format']}: {', '.join(counts) or 'no rows'}"]
-    lines += [f"left out: {count} {what}" for what, count in record["left_out"].items()]
-    if prepared.bad:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in record["bad_by_kind"].items())
-        lines.append(f"bad lines: {prepared.bad} ({kinds})")
-        shown = record["bad_lines"][:SHOWN]
-        lines += [f"  {line['where']}: {line['why']}" for line in shown]
-        if prepared.bad > SHOWN:
-            lines.append(f"  and {prepared.bad - SHOWN} more in {prepared.out}.prepared.json")
-    files = record["inputs"]
-    lines += [f"sha256 {file['sha256']}  {file['path']}" for file in files[:SHOWN]]
-    if len(files) > SHOWN:
-        lines.append(f"  and {len(files) - SHOWN} more files in {prepared.out}.prepared.json")
-    lines.append(f"sha256 {record['output']['sha256']}  {prepared.out}")
-    # What a file name holds is not sent to the terminal as it is.
-    return "\n".join(line if line.isprintable() else repr(line) for line in lines)
-
-
-def run(name: str, words: Sequence[str]) -> bool:
-    """Do what the command line asks, and print the report.
-
-    Args:
-        name: A format.
-        words: What stands behind it.
-
-    Returns:
-        Whether there were no more bad lines than allowed.
-
-    Raises:
-        ValueError: As ``prepare``, and if there is no such format or an option is wrong.
-    """
-    kind = choose(name, IMPORTERS, "format", "prepare")
-    arguments = _parser(name, kind).parse_args(words)
-    options = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(kind)}
-    prepared = prepare(
-        name,
-        kind(**options),
-        arguments.inputs,
-        arguments.out,
-        clip=arguments.clip,
-        force=arguments.force,
-    )
-    print(report_text(prepared))
-    return prepared.bad <= arguments.allow_bad
-
-
-def _parser(name: str, kind: type) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"mm-numeric prepare {name}", description=kind.__doc__)
-    parser.add_argument("inputs", nargs="+", type=Path, metavar="INPUT", help="a file or folder")
-    parser.add_argument("--out", type=Path, required=True, help="the .jsonl file of the rows")
-    parser.add_argument(
-        "--clip", action="store_true", help="cut shapes at the edges of their images"
-    )
-    parser.add_argument(
-        "--allow-bad",
-        type=int,
-        default=0,
-        metavar="N",
-        help="exit with 0 up to so many bad lines (default: 0); they are listed all the same",
-    )
-    parser.add_argument("--force", action="store_true", help="replace files that are there already")
-    hints = typing.get_type_hints(kind, include_extras=True)
-    for field in dataclasses.fields(kind):
-        hint, about = hints[field.name], Option("")
-        if typing.get_origin(hint) is typing.Annotated:
-            hint, about = typing.get_args(hint)
-        flag = f"--{field.name.replace('_', '-')}"
-        if hint is bool:
-            parser.add_argument(flag, action="store_true", help=about.meaning)
-            continue
-        required = field.default is dataclasses.MISSING
-        parser.add_argument(
-            flag,
-            type=(typing.get_args(hint) or (hint,))[0],
-            required=required,
-            default=None if required else field.default,
-            choices=about.choices,
-            metavar=about.name,
-            help=about.meaning,
-        )
-    return parser

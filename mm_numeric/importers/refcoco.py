@@ -1,11 +1,10 @@
 """RefCOCO, RefCOCO+ and RefCOCOg: the folder with ``refs(unc).p`` and ``instances.json``.
 
-A ref is a thing in an image of COCO train2014 and the sentences that people said of it. The split
-and who made it (``unc`` for RefCOCO and RefCOCO+, ``umd`` or ``google`` for RefCOCOg) are named and
+A ref is an object in an image of COCO train2014 with its referring expressions. The split and its
+author (``unc`` for RefCOCO and RefCOCO+, ``umd`` or ``google`` for RefCOCOg) are options and are
 checked against the file.
 
-The pickle is opened without ever running what it asks for: it may hold containers, text and
-numbers.
+The pickle is read without executing code: only containers, text and numbers are allowed.
 
 Source: https://github.com/lichengunc/refer, refer.py.
 """
@@ -18,19 +17,19 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from mm_numeric.importers.coco import read_instances
-from mm_numeric.importers.files import ImageFolder, listed
+from mm_numeric.importers.files import ImageFolder, input_files
 from mm_numeric.importers.importer import (
-    BadLine,
-    Found,
     ImagesFolder,
-    LeftOut,
+    ImportedItem,
+    InvalidLine,
+    InvalidRowError,
     Option,
-    RefusedError,
     Row,
-    box_of,
-    shown,
-    size_of,
-    text_of,
+    SkippedLine,
+    declared_size,
+    parse_box,
+    parse_text,
+    shorten,
 )
 
 SPLITS: Mapping[str, frozenset[str]] = {
@@ -38,28 +37,28 @@ SPLITS: Mapping[str, frozenset[str]] = {
     "umd": frozenset({"train", "val", "test"}),
     "google": frozenset({"train", "val", "test"}),
 }
-"""Who made a split, and which parts it can have."""
+"""The names of the splits by each author."""
 
 _ENDINGS = (".p", ".pkl", ".pickle")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RefCoco:
-    """RefCOCO, RefCOCO+ and RefCOCOg: refs and instances; a row a ref, with its sentences."""
+    """RefCOCO, RefCOCO+ and RefCOCOg: refs and instances, one row per ref with its sentences."""
 
     version: ClassVar[int] = 1
 
-    split: Annotated[str, Option("which part of the data: train, val, testA ...", name="NAME")]
-    split_by: Annotated[str, Option("who made the split", choices=SPLITS)]
+    split: Annotated[str, Option("split to read: train, val, testA, testB or test", name="NAME")]
+    split_by: Annotated[str, Option("author of the split", choices=SPLITS)]
     images: ImagesFolder = None
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the refs and the instances."""
+        """Return the files of the refs and the instances."""
         found: list[Path] = []
         for path in inputs:
             inside = [path / f"refs({self.split_by}).p", path / "instances.json"]
             found += inside if path.is_dir() else [path]
-        found = listed(found, (".json", *_ENDINGS))
+        found = input_files(found, (".json", *_ENDINGS))
         if sorted(path.suffix == ".json" for path in found) != [False, True]:
             raise ValueError(
                 "refcoco is read from one folder with refs(...).p and instances.json, or from "
@@ -68,71 +67,72 @@ class RefCoco:
         named = re.search(r"\((\w+)\)", found[0].name + found[1].name)
         if named and named[1] != self.split_by:
             raise ValueError(
-                f"the refs were split by {named[1]}, as their name says, not by {self.split_by}."
+                f"the refs were split by {named[1]} according to their name, not by "
+                f"{self.split_by}."
             )
         return found
 
-    def rows(self, files: Sequence[Path]) -> Iterator[Found]:
-        """Read the refs of a split."""
+    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+        """Yield the rows of the split."""
         image_folder = ImageFolder(self.images)
         instances, pickled = sorted(files, key=lambda path: path.suffix != ".json")
         refs = read_pickle(pickled)
         if not isinstance(refs, list):
-            raise ValueError(f"{pickled}: expected a list of refs, found {shown(refs)}.")
+            raise ValueError(f"{pickled}: expected a list of refs, found {shorten(refs)}.")
         raw = read_instances(instances)
         images, annotations = _by_id(raw["images"]), _by_id(raw["annotations"])
-        mine: list[tuple[str, dict[str, Any]]] = []
+        selected: list[tuple[str, dict[str, Any]]] = []
         splits = set()
         for i, ref in enumerate(refs):
             try:
                 fields = _fields(ref)
-                split = text_of(fields.get("split"), "split")
-            except RefusedError as refusal:
-                yield refusal.at(f"{pickled}, refs.{i}")
+                split = parse_text(fields.get("split"), "split")
+            except InvalidRowError as error:
+                yield error.at(f"{pickled}, refs.{i}")
                 continue
             splits.add(split)
             if split == self.split:
-                mine.append((f"{pickled}, ref {fields.get('ref_id')}", fields))
+                selected.append((f"{pickled}, ref {fields.get('ref_id')}", fields))
             else:
-                yield LeftOut("refs of other splits")
+                yield SkippedLine("refs of other splits")
         self._check(pickled, splits)
-        for where, fields in mine:
+        for where, fields in selected:
             yield _row(where, fields, images, annotations, image_folder)
 
     def _check(self, path: Path, found: set[str]) -> None:
-        """Refuse a split that the file does not have, or a maker whose splits are others."""
-        there = ", ".join(sorted(found))
+        """Check that the file has the split, and only splits by the given author."""
+        names = ", ".join(sorted(found))
         if found - SPLITS[self.split_by]:
             raise ValueError(
-                f"{path}: holds {there}; a split by {self.split_by} has "
+                f"{path}: contains {names}; a split by {self.split_by} has "
                 f"{', '.join(sorted(SPLITS[self.split_by]))}."
             )
         if self.split not in found:
-            raise ValueError(f"{path}: there is no split {self.split!r}; it holds {there}.")
+            raise ValueError(f"{path}: there is no split {self.split!r}; it contains {names}.")
 
 
-class _Plain(pickle.Unpickler):
-    """Containers, text and numbers alone: a class or function is refused, never looked up."""
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads containers, text and numbers; never imports a class or function."""
 
     def persistent_load(self, pid: Any) -> Any:
-        raise pickle.UnpicklingError("it asks for something outside itself")
+        raise pickle.UnpicklingError("it refers to an external object")
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(
-            f"it asks for {module}.{name}, and a pickle that does could run anything; only lists, "
-            "dicts, text and numbers are read"
+            f"it imports {module}.{name}, which could execute code; only lists, dicts, text and "
+            "numbers are allowed"
         )
 
 
 def read_pickle(path: Path) -> Any:
-    """Read a pickle of plain values. Text that Python 2 wrote comes as bytes.
+    """Read a pickle of plain values; text written by Python 2 is returned as bytes.
 
     Raises:
-        ValueError: If it is no pickle, or holds anything else.
+        ValueError: If the file is not a pickle, or contains other values.
     """
     try:
         with path.open("rb") as file:
-            return _Plain(file, encoding="bytes").load()
+            return _PlainUnpickler(file, encoding="bytes").load()
     except (
         pickle.UnpicklingError,
         AttributeError,
@@ -144,15 +144,15 @@ def read_pickle(path: Path) -> Any:
         RecursionError,
         TypeError,
         ValueError,
-    ) as error:  # all of them come from files that are cut off or are no pickle
+    ) as error:  # damaged files raise any of these
         reason = str(error) or type(error).__name__
         raise ValueError(f"{path}: not a pickle of plain values ({reason}).") from error
 
 
 def _fields(ref: Any) -> dict[str, Any]:
-    """Return a dict with its keys and its own texts decoded."""
+    """Return a dict with its keys and text values decoded."""
     if not isinstance(ref, Mapping):
-        raise RefusedError("ref", f"expected a dict, found {shown(ref)}.")
+        raise InvalidRowError("ref", f"expected a dict, found {shorten(ref)}.")
     return {str(_decoded(key)): _decoded(value) for key, value in ref.items()}
 
 
@@ -162,7 +162,7 @@ def _decoded(value: Any) -> Any:
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RefusedError("text", f"{value!r:.40} is not UTF-8 ({error.reason}).") from error
+        raise InvalidRowError("text", f"{value!r:.40} is not UTF-8 ({error.reason}).") from error
 
 
 def _by_id(items: Sequence[Any]) -> dict[Any, Mapping[str, Any]]:
@@ -176,27 +176,29 @@ def _row(
     images: Mapping[Any, Mapping[str, Any]],
     annotations: Mapping[Any, Mapping[str, Any]],
     image_folder: ImageFolder,
-) -> Row | BadLine:
+) -> Row | InvalidLine:
     try:
         if type(ref.get("ref_id")) is not int:
-            raise RefusedError("id", f"ref_id is not a whole number: {shown(ref.get('ref_id'))}.")
+            raise InvalidRowError("id", f"ref_id is not an integer: {shorten(ref.get('ref_id'))}.")
         annotation = _referred(ref, "ann_id", annotations)
         image = _referred(annotation, "image_id", images)
         if ref.get("image_id") != image["id"]:
-            raise RefusedError("reference", "ref and annotation are about different images.")
-        box_of(annotation.get("bbox"), xywh=True)
+            raise InvalidRowError(
+                "reference", "the ref and its annotation refer to different images."
+            )
+        parse_box(annotation.get("bbox"), xywh=True)
         sentences = ref.get("sentences")
         if not isinstance(sentences, list) or not sentences:
-            raise RefusedError("text", "there are no sentences.")
-        name = text_of(image.get("file_name"), "file_name")
+            raise InvalidRowError("text", "there are no sentences.")
+        name = parse_text(image.get("file_name"), "file_name")
         fields = {
             "id": str(ref["ref_id"]),
-            **image_folder.facts(name, size_of(image)),
-            "sentences": [text_of(_fields(s).get("sent"), "sent") for s in sentences],
+            **image_folder.fields(name, declared_size(image)),
+            "sentences": [parse_text(_fields(s).get("sent"), "sent") for s in sentences],
             "box_xywh": annotation["bbox"],
         }
-    except RefusedError as refusal:
-        return refusal.at(where)
+    except InvalidRowError as error:
+        return error.at(where)
     return Row(where, fields)
 
 
@@ -205,5 +207,5 @@ def _referred(
 ) -> Mapping[str, Any]:
     key = item.get(name)
     if type(key) is not int or key not in table:
-        raise RefusedError("reference", f"{name} {shown(key)} is not in the instances.")
+        raise InvalidRowError("reference", f"{name} {shorten(key)} is not in instances.json.")
     return table[key]

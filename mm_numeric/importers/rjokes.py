@@ -1,8 +1,8 @@
-"""rJokes (Weller and Seppi, LREC 2020): jokes with the log of their votes, 0 to 11.
+"""rJokes (Weller and Seppi, LREC 2020): jokes with the logarithm of their votes, 0 to 11.
 
-    data/train.tsv, dev.tsv, test.tsv, or the same with .gz: a score, a tab, and the joke
+    data/train.tsv, dev.tsv, test.tsv, or the same with .gz: score, tab, joke
 
-Tabs and backslashes within a joke stand behind a backslash, as its script writes them.
+Tabs and backslashes in a joke are escaped with a backslash, as in the authors' script.
 """
 
 import gzip
@@ -13,36 +13,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from mm_numeric.importers.files import listed
-from mm_numeric.importers.importer import Found, RefusedError, Row, shown, text_of
+from mm_numeric.importers.files import input_files
+from mm_numeric.importers.importer import ImportedItem, InvalidRowError, Row, parse_text, shorten
 from mm_numeric.tasks.rjokes import HIGHEST
 
 
 @dataclass(frozen=True, kw_only=True)
 class RJokes:
-    """rJokes: jokes, and how funny they were found."""
+    """rJokes: jokes and their scores, one row per line."""
 
     version: ClassVar[int] = 1
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files that will be read."""
-        return listed(inputs, (".tsv", ".gz"))
+        """Return the files to read."""
+        return input_files(inputs, (".tsv", ".gz"))
 
-    def rows(self, files: Sequence[Path]) -> Iterator[Found]:
-        """Read the jokes.
-
-        Raises:
-            ValueError: If a file cannot be read at all.
-        """
+    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+        """Yield one row per joke."""
         for path in files:
-            # Not splitlines: a joke may hold U+2028.
+            # Not splitlines: a joke may contain U+2028, a line separator.
             for number, line in enumerate(_text(path).split("\n"), start=1):
                 if line.strip():
                     where = f"{path}, line {number}"
                     try:
                         yield _row(where, f"{path.name.partition('.')[0]}-{number}", line)
-                    except RefusedError as refusal:
-                        yield refusal.at(where)
+                    except InvalidRowError as error:
+                        yield error.at(where)
 
 
 def _text(path: Path) -> str:
@@ -56,8 +52,8 @@ def _text(path: Path) -> str:
 def _row(where: str, identity: str, line: str) -> Row:
     score, tab, joke = line.rstrip("\r").partition("\t")
     if not tab:
-        raise RefusedError("line", f"expected a score, a tab and a joke, found {shown(line)}.")
+        raise InvalidRowError("line", f"expected a score, a tab and a joke, found {shorten(line)}.")
     if not (score.isascii() and score.isdecimal() and int(score) <= HIGHEST):
-        raise RefusedError("score", f"the score is 0 to {HIGHEST}, not {shown(score)}.")
-    question = text_of(re.sub(r"\\(.)", r"\1", joke), "the joke").strip()
+        raise InvalidRowError("score", f"the score must be 0 to {HIGHEST}, not {shorten(score)}.")
+    question = parse_text(re.sub(r"\\(.)", r"\1", joke), "the joke").strip()
     return Row(where, {"id": identity, "question": question, "answer": int(score)})

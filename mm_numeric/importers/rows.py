@@ -1,10 +1,10 @@
-"""Rows that were made elsewhere in the form that tasks read: checked one by one, sizes added.
+"""Rows that are already in the format of a task: each is validated, and image sizes are added.
 
     {"ref_id": 5044, "image": "1.jpg", "box_xyxy": [285, 23, 424, 146], "sentences": ["a bush"]}
     {"id": "7", "image": "2.jpg", "instances": [{"polygon": [...], "ignore": true}]}
     {"id": "8", "question": "What is 3 + 4?", "answer": 7}
 
-What a task does not look at is kept as it is.
+Fields that the task does not read are kept unchanged.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.geometry.row_shapes import read_id, read_image
-from mm_numeric.importers.files import ImageFolder, listed, read_each
+from mm_numeric.importers.files import ImageFolder, input_files, rows_from_objects
 from mm_numeric.importers.importer import (
-    Found,
     ImagesFolder,
-    RefusedError,
+    ImportedItem,
+    InvalidRowError,
     Row,
 )
 from mm_numeric.tasks.grounding import Grounding
@@ -29,33 +29,29 @@ _OTHER_NAMES = {"file": "image", "img_path": "image", "box_xyxy": "box", "ref_id
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Rows of your own, as grounding, text_detection and numbers read them: each is checked."""
+    """Your own rows in the format of grounding, text_detection or numbers; each is validated."""
 
     version: ClassVar[int] = 1
 
     images: ImagesFolder = None
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files that will be read."""
-        return listed(inputs, (".json", ".jsonl"))
+        """Return the files to read."""
+        return input_files(inputs, (".json", ".jsonl"))
 
-    def rows(self, files: Sequence[Path]) -> Iterator[Found]:
-        """Read each row as its task would."""
-        return read_each(files, partial(_row, ImageFolder(self.images)))
+    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+        """Yield the rows, validated by their task."""
+        return rows_from_objects(files, partial(_row, ImageFolder(self.images)))
 
 
 def _row(
     image_folder: ImageFolder, where: str, identity: str, raw: Mapping[str, Any]
-) -> Iterator[Found]:
+) -> Iterator[ImportedItem]:
     yield Row(where, _fields(where, raw, image_folder))
 
 
 def _fields(where: str, raw: Mapping[str, Any], image_folder: ImageFolder) -> dict[str, Any]:
-    """Return a row under one name each, after its task has read it.
-
-    Raises:
-        RefusedError: If the task would refuse it, or its image is not there.
-    """
+    """Return a row with the field names of its task, after the task has validated it."""
     text_only = {"question", "answer"} <= set(raw) and not raw.get("image")
     task = Grounding(answer="list" if "instances" in raw else "box")
     try:
@@ -65,6 +61,6 @@ def _fields(where: str, raw: Mapping[str, Any], image_folder: ImageFolder) -> di
         image, size_px = read_image(raw, where)
         identity = read_id(raw, ("id", "ref_id"), image)
     except ValueError as error:
-        raise RefusedError("row", str(error).removeprefix(where).lstrip(":, ")) from error
+        raise InvalidRowError("row", str(error).removeprefix(where).lstrip(":, ")) from error
     kept = {_OTHER_NAMES.get(name, name): value for name, value in raw.items()}
-    return {**kept, "id": identity, **image_folder.facts(str(image), size_px)}
+    return {**kept, "id": identity, **image_folder.fields(str(image), size_px)}

@@ -1,12 +1,12 @@
-"""ms-swift's grounding rows: placeholders in the messages, and what they stand for beside them.
+"""Grounding rows of ms-swift: placeholders in the messages, and their values in ``objects``.
 
     {"messages": [{"role": "user", "content": "<image>Find the <ref-object>"},
                   {"role": "assistant", "content": "<bbox>"}],
      "images": ["1.jpg"],
      "objects": {"ref": ["sheep"], "bbox": [[90, 160, 135, 212]], "bbox_type": "real"}}
 
-``real`` boxes, the default, are in pixels of the image, ``norm1`` ones 0 to 1 of it. A box
-belongs to the ref before it; where there is none, to the question.
+``real`` boxes (the default) are in pixels of the image, ``norm1`` boxes are 0 to 1. A box belongs
+to the ref before it, or to the question if there is none.
 
 Source: https://swift.readthedocs.io, custom datasets, grounding.
 """
@@ -18,86 +18,87 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from mm_numeric.importers.conversations import question_of, read_images, read_turns
-from mm_numeric.importers.files import ImageFolder, listed, read_each
+from mm_numeric.importers.conversations import read_images, read_turns, strip_image_token
+from mm_numeric.importers.files import ImageFolder, input_files, rows_from_objects
 from mm_numeric.importers.importer import (
-    BadLine,
-    Found,
+    DefaultSize,
     ImagesFolder,
-    LeftOut,
-    OneSize,
+    ImportedItem,
+    InvalidLine,
+    InvalidRowError,
     Option,
-    RefusedError,
     Row,
-    box_of,
-    number_list,
-    read_size,
-    size_of,
-    text_of,
-    tidy,
+    SkippedLine,
+    declared_size,
+    parse_box,
+    parse_number_list,
+    parse_size,
+    parse_text,
+    round_coordinates,
 )
 
-_PLACE = re.compile(r"<ref-object>|<bbox>")
+_PLACEHOLDER = re.compile(r"<ref-object>|<bbox>")
 
 
 class _Answer(NamedTuple):
-    """A box of an answer."""
+    """A box in an answer."""
 
     phrase: str
     phrase_number: int
-    """Counts phrases: the boxes of one have the same."""
+    """Number of the phrase; all boxes of a phrase share it."""
 
     bbox: int
-    """Which box of the objects."""
+    """Index of the box in ``objects``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Swift:
-    """ms-swift rows: messages with <ref-object> and <bbox>, and objects; boxes in answers."""
+    """ms-swift rows: messages with <ref-object> and <bbox>, with their values in objects."""
 
     version: ClassVar[int] = 1
 
     per: Annotated[
         str,
         Option(
-            "a row for each phrase with one box; or for each image, with all its boxes (default: "
-            "phrase)",
+            "phrase: one row per phrase with one box; image: one row per image with all its boxes "
+            "(default: phrase)",
             choices=("phrase", "image"),
+            renamed={"picture": "image"},
         ),
     ] = "phrase"
     images: ImagesFolder = None
-    size: OneSize = None
+    size: DefaultSize = None
 
     def __post_init__(self) -> None:
-        """Refuse a size that is none."""
-        read_size(self.size)
+        """Validate ``size``."""
+        parse_size(self.size)
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files that will be read."""
-        return listed(inputs, (".json", ".jsonl"))
+        """Return the files to read."""
+        return input_files(inputs, (".json", ".jsonl"))
 
-    def rows(self, files: Sequence[Path]) -> Iterator[Found]:
-        """Read the boxes in answers."""
-        image_folder = ImageFolder(self.images, read_size(self.size))
-        return read_each(files, partial(self._row, image_folder))
+    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+        """Yield the rows of the boxes in answers."""
+        image_folder = ImageFolder(self.images, parse_size(self.size))
+        return rows_from_objects(files, partial(self._row, image_folder))
 
     def _row(
         self, image_folder: ImageFolder, where: str, identity: str, raw: Mapping[str, Any]
-    ) -> Iterator[Found]:
+    ) -> Iterator[ImportedItem]:
         objects = raw.get("objects")
         if not objects:
-            yield LeftOut("rows without objects")
+            yield SkippedLine("rows without objects")
             return
         if not isinstance(objects, Mapping):
-            raise RefusedError("objects", f"objects is no object: {objects!r:.40}.")
+            raise InvalidRowError("objects", f"objects must be an object, not {objects!r:.40}.")
         answers, asked = _answers(raw, objects)
-        yield from [LeftOut("boxes in questions")] * asked
+        yield from [SkippedLine("boxes in questions")] * asked
         if not answers and not asked:
-            yield LeftOut("rows without objects")
+            yield SkippedLine("rows without objects")
         names = read_images(raw)
         which = [_image_number(objects, answer.bbox, len(names)) for answer in answers]
         boxes = [
-            _box(objects, answer.bbox, image_folder, names[number], size_of(raw))
+            _box(objects, answer.bbox, image_folder, names[number], declared_size(raw))
             for answer, number in zip(answers, which, strict=True)
         ]
         if self.per == "image":
@@ -107,73 +108,79 @@ class Swift:
                     for answer, box, mine in zip(answers, boxes, which, strict=True)
                     if mine == number
                 ]
-                facts = image_folder.facts(names[number], size_of(raw))
-                yield Row(where, {"id": f"{identity}.{number}", **facts, "instances": instances})
+                image_fields = image_folder.fields(names[number], declared_size(raw))
+                yield Row(
+                    where, {"id": f"{identity}.{number}", **image_fields, "instances": instances}
+                )
             return
         for phrase_number in dict.fromkeys(answer.phrase_number for answer in answers):
             mine = [i for i, a in enumerate(answers) if a.phrase_number == phrase_number]
             phrase = answers[mine[0]].phrase
             if len(mine) > 1:
-                yield BadLine(
+                yield InvalidLine(
                     where,
-                    f"{len(mine)} boxes for {phrase!r:.40}; see --per image.",
+                    f"{len(mine)} boxes for {phrase!r:.40}; use --per image.",
                     "several boxes",
                 )
                 continue
-            facts = image_folder.facts(names[which[mine[0]]], size_of(raw))
-            fields = {"id": f"{identity}.{phrase_number}", **facts}
+            image_fields = image_folder.fields(names[which[mine[0]]], declared_size(raw))
+            fields = {"id": f"{identity}.{phrase_number}", **image_fields}
             yield Row(where, {**fields, "phrase": phrase, "box": boxes[mine[0]]})
 
 
 def _answers(raw: Mapping[str, Any], objects: Mapping[str, Any]) -> tuple[list[_Answer], int]:
-    """Return the boxes that answers hold, and how many questions hold."""
+    """Return the boxes in answers, and the number of boxes in questions."""
     refs, bboxes = objects.get("ref") or [], objects.get("bbox") or []
     if not isinstance(refs, list) or not isinstance(bboxes, list):
-        raise RefusedError("objects", "objects needs lists as ref and bbox.")
-    marks = [(turn, mark) for turn in read_turns(raw) for mark in ("", *_PLACE.findall(turn.text))]
-    for name, there in (("<ref-object>", refs), ("<bbox>", bboxes)):
-        stand = sum(mark == name for _, mark in marks)
-        if stand != len(there):
-            raise RefusedError(
-                "placeholders", f"{stand} {name} in the messages and {len(there)} in the objects."
+        raise InvalidRowError("objects", "ref and bbox of objects must be lists.")
+    marks = [
+        (turn, mark) for turn in read_turns(raw) for mark in ("", *_PLACEHOLDER.findall(turn.text))
+    ]
+    for name, values in (("<ref-object>", refs), ("<bbox>", bboxes)):
+        count = sum(mark == name for _, mark in marks)
+        if count != len(values):
+            raise InvalidRowError(
+                "placeholders", f"{count} {name} in the messages, but {len(values)} in the objects."
             )
     answers: list[_Answer] = []
     question, phrase, phrases, asked = "", "", 0, 0
-    since: list[str] = []  # refs that no box has followed yet
+    pending: list[str] = []  # refs without a box so far
     in_question = False
     ref, bbox = iter(refs), iter(range(len(bboxes)))
     for turn, mark in marks:
         answer = turn.role == "assistant"
         if not mark and turn.role == "user":
-            question, phrase, since, in_question = question_of(turn.text), "", [], True
+            question, phrase, pending, in_question = strip_image_token(turn.text), "", [], True
         elif mark == "<ref-object>":
-            if answer and in_question:  # an answer that names its own things again
-                since, in_question = [], False
-            since.append(text_of(next(ref), "a ref"))
+            if answer and in_question:  # the answer repeats the refs of the question
+                pending, in_question = [], False
+            pending.append(parse_text(next(ref), "a ref"))
         elif mark and not answer:
             asked += next(bbox) >= 0
         elif mark:
-            if len(set(since)) > 1:
-                raise RefusedError(
+            if len(set(pending)) > 1:
+                raise InvalidRowError(
                     "placeholders",
-                    f"{len(since)} <ref-object> stand before a <bbox>: which of them it belongs to "
-                    "is not said.",
+                    f"{len(pending)} <ref-object> before a <bbox>; it is not defined to which of "
+                    "them the box belongs.",
                 )
-            if since or not phrase:
-                phrase = text_of(since[0] if since else question, "the question")
-                phrases, since = phrases + 1, []
+            if pending or not phrase:
+                phrase = parse_text(pending[0] if pending else question, "the question")
+                phrases, pending = phrases + 1, []
             answers.append(_Answer(phrase, phrases, next(bbox)))
     return answers, asked
 
 
 def _image_number(objects: Mapping[str, Any], bbox: int, images: int) -> int:
-    """Return which image a box is in; the first where nothing says it."""
+    """Return the index of the image of a box; 0 if ``image_id`` does not give it."""
     numbers = objects.get("image_id") or []
     if not isinstance(numbers, list):
-        raise RefusedError("objects", f"image_id is not a list: {numbers!r:.40}.")
+        raise InvalidRowError("objects", f"image_id must be a list, not {numbers!r:.40}.")
     number = numbers[bbox] if bbox < len(numbers) else 0
     if type(number) is not int or not 0 <= number < images:
-        raise RefusedError("image", f"box {bbox} is in image {number!r:.20} of {images}.")
+        raise InvalidRowError(
+            "image", f"box {bbox} refers to image {number!r:.20}, but there are {images} images."
+        )
     return number
 
 
@@ -182,19 +189,19 @@ def _box(
     bbox: int,
     image_folder: ImageFolder,
     name: str,
-    said: tuple[int, int] | None,
+    declared: tuple[int, int] | None,
 ) -> list[float]:
     """Return a box in pixels of the original image."""
-    numbers = number_list(objects["bbox"][bbox])
+    numbers = parse_number_list(objects["bbox"][bbox])
     if len(numbers) == 2:
-        raise RefusedError("box", f"box {bbox} is a point; a row has boxes of four numbers.")
+        raise InvalidRowError("box", f"box {bbox} is a point; four numbers are required.")
     kind = objects.get("bbox_type") or "real"
     if kind == "norm1":
         if not all(0 <= value <= 1 for value in numbers):
-            raise RefusedError("range", f"box {bbox} is not 0 to 1, as norm1 is.")
-        facts = image_folder.sized(name, said)
-        edges = (facts["width"], facts["height"])
-        numbers = tidy(value * edges[i % 2] for i, value in enumerate(numbers))
+            raise InvalidRowError("range", f"box {bbox} is not in the range 0 to 1 of norm1.")
+        image_fields = image_folder.fields_with_size(name, declared)
+        edges = (image_fields["width"], image_fields["height"])
+        numbers = round_coordinates(value * edges[i % 2] for i, value in enumerate(numbers))
     elif kind != "real":
-        raise RefusedError("box", f"bbox_type is real or norm1, not {kind!r:.20}.")
-    return box_of(numbers)
+        raise InvalidRowError("box", f"bbox_type must be real or norm1, not {kind!r:.20}.")
+    return parse_box(numbers)

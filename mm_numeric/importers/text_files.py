@@ -1,4 +1,4 @@
-"""What data sets with a text file for each image have in common."""
+"""Base class of importers for data sets with one text file per image."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -6,28 +6,28 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from mm_numeric.importers.files import ImageFolder, listed, read_texts
+from mm_numeric.importers.files import ImageFolder, input_files, read_texts
 from mm_numeric.importers.importer import (
-    BadLine,
-    Found,
     ImagesFolder,
+    ImportedItem,
+    InvalidLine,
+    InvalidRowError,
     Option,
-    RefusedError,
     Row,
-    box_of,
-    number,
-    polygon_of,
+    parse_box,
+    parse_number,
+    parse_polygon,
 )
 
 
 class Word(NamedTuple):
-    """A region of text as a file has it."""
+    """A text region of a file."""
 
     numbers: list[float]
     """x1, y1, x2, y2 of a box; x and y of three or more points of a polygon."""
 
     text: str | None
-    """What is written there; None where the file does not say it."""
+    """The transcription; None if the file has none."""
 
     ignore: bool
     is_box: bool = False
@@ -35,60 +35,63 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TextFiles(ABC):
-    """Text files named after their image_folder, in folders or .zip archives; a row an image."""
+    """Text files named after their images, in folders or .zip archives, one row per image."""
 
     version: ClassVar[int] = 1
     endings: ClassVar[tuple[str, ...]] = (".txt",)
 
     images: ImagesFolder = None
-    encoding: Annotated[str, Option("of the text files (default: utf-8)", name="NAME")] = "utf-8"
+    encoding: Annotated[str, Option("encoding of the text files (default: utf-8)", name="NAME")] = (
+        "utf-8"
+    )
 
     def __post_init__(self) -> None:
-        """Refuse an encoding that there is not."""
+        """Validate ``encoding``."""
         try:
             "a".encode(self.encoding)
         except (LookupError, ValueError):
             raise ValueError(f"--encoding: there is no encoding {self.encoding!r}.") from None
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files that will be read."""
-        return listed(inputs, (*self.endings, ".zip"))
+        """Return the files to read."""
+        return input_files(inputs, (*self.endings, ".zip"))
 
-    def rows(self, files: Sequence[Path]) -> Iterator[Found]:
-        """Read them.
+    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+        """Yield the rows.
 
-        An image with a bad line has no row: the word that is missing would be taught as not there.
+        No row is written for an image with an invalid line: a model would be trained to omit the
+        missing word.
         """
         image_folder = ImageFolder(self.images)
         for where, name, text in read_texts(files, self.endings, self.encoding):
-            if isinstance(text, RefusedError):
+            if isinstance(text, InvalidRowError):
                 yield text.at(where)
                 continue
             try:
                 stem = self.image(name.stem)
-                fields = {"id": stem, **image_folder.facts(image_folder.named(stem))}
-            except RefusedError as refusal:
-                yield refusal.at(where)
+                fields = {"id": stem, **image_folder.fields(image_folder.find(stem))}
+            except InvalidRowError as error:
+                yield error.at(where)
                 continue
             fields["instances"] = []
-            whole = True
-            for found in self._instances(where, name, text):
-                if isinstance(found, dict):
-                    fields["instances"].append(found)
+            is_complete = True
+            for item in self._instances(where, name, text):
+                if isinstance(item, dict):
+                    fields["instances"].append(item)
                 else:
-                    yield found[0]
-                    whole = whole and found[1]
-            if whole:
+                    yield item[0]
+                    is_complete = is_complete and item[1]
+            if is_complete:
                 yield Row(where, fields)
 
     def _instances(
         self, where: str, name: PurePosixPath, text: str
-    ) -> Iterator[dict[str, Any] | tuple[BadLine, bool]]:
-        """Yield instances; or a bad line, and whether the image is whole without it."""
+    ) -> Iterator[dict[str, Any] | tuple[InvalidLine, bool]]:
+        """Yield instances, or an invalid line and whether the image is complete without it."""
         try:
             records = list(self.records(text, name.suffix.lower()))
-        except RefusedError as refusal:
-            yield refusal.at(where), False
+        except InvalidRowError as error:
+            yield error.at(where), False
             return
         for line, record in records:
             ignore = False
@@ -96,52 +99,40 @@ class TextFiles(ABC):
                 word = self.word(record)
                 ignore = word.ignore
                 yield _instance(word)
-            except RefusedError as refusal:
-                # A region to ignore that has no area excludes nothing.
-                yield refusal.at(f"{where}, line {line}"), ignore
+            except InvalidRowError as error:
+                # An ignored region without an area excludes nothing, so it may be missing.
+                yield error.at(f"{where}, line {line}"), ignore
 
     def image(self, stem: str) -> str:
-        """Return the name of an image without its ending, from that of its text file.
-
-        Raises:
-            RefusedError: If it is no such name.
-        """
+        """Return the stem of the image, given the stem of its text file."""
         return stem.removeprefix("gt_")
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
-        """Yield the line that each region begins in, and what stands there.
-
-        Raises:
-            RefusedError: If nothing of the file can be read.
-        """
+        """Yield the first line number and the text of each region."""
         for line, record in enumerate(text.split("\n"), start=1):
             if record.strip():
                 yield line, record.removesuffix("\r")
 
     @abstractmethod
     def word(self, record: str) -> Word:
-        """Read a region.
-
-        Raises:
-            RefusedError: If it is none.
-        """
+        """Parse a region; raise an ``InvalidRowError`` if it is invalid."""
 
 
 def leading_numbers(parts: Sequence[str]) -> int:
-    """Return how many numbers a line begins with."""
+    """Return the count of numbers at the beginning of a line."""
     for count, part in enumerate(parts):
         try:
-            number(part)
-        except RefusedError:
+            parse_number(part)
+        except InvalidRowError:
             return count
     return len(parts)
 
 
 def _instance(word: Word) -> dict[str, Any]:
     if word.is_box:
-        instance: dict[str, Any] = {"box": box_of(word.numbers)}
+        instance: dict[str, Any] = {"box": parse_box(word.numbers)}
     else:
-        instance = {"polygon": polygon_of(word.numbers)}
+        instance = {"polygon": parse_polygon(word.numbers)}
     if word.text is not None:
         instance["text"] = word.text
     if word.ignore:

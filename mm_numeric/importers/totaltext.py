@@ -1,9 +1,9 @@
-"""Total-Text: a text file an image, ``poly_gt_img1.txt``, as the authors made it from .mat files.
+"""Total-Text: one text file per image, ``poly_gt_img1.txt``, converted by its authors from .mat.
 
     x: [[206 251 386 542]], y: [[ 633  811  931  946]], ornt: [u'c'], transcriptions: [u'the']
 
-The arrays are as numpy prints them: spaces between, and over several lines where they are long.
-Some tools write y before x, or commas. ``#`` as transcription or orientation is to be ignored.
+Arrays are printed by numpy: separated by spaces, and wrapped over several lines if long. Some tools
+write y before x, or commas. ``#`` as transcription or orientation marks an ignored region.
 
 Source: https://github.com/cs-chan/Total-Text-Dataset, Groundtruth/Text, txt_format.zip.
 """
@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mm_numeric.importers.importer import RefusedError, number
+from mm_numeric.importers.importer import InvalidRowError, parse_number
 from mm_numeric.importers.text_files import TextFiles, Word
 
 _BEGIN = re.compile(r"\s*[xy]\s*:")
@@ -28,38 +28,39 @@ UNREADABLE = "#"
 
 @dataclass(frozen=True, kw_only=True)
 class TotalText(TextFiles):
-    """Total-Text: text files with x, y, orientation and transcription of each polygon."""
+    """Total-Text: text files with polygons and their transcriptions, one row per image."""
 
     def image(self, stem: str) -> str:
-        """Return the name of an image without its ending."""
+        """Return the stem of the image."""
         return stem.removeprefix("poly_").removeprefix("gt_")
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
-        """Yield regions, each of which may stand on several lines."""
-        begun, lines = 1, list[str]()
+        """Yield regions, which may span several lines."""
+        first_line, lines = 1, list[str]()
         for number_, line in enumerate(text.split("\n"), start=1):
             if _BEGIN.match(line) and lines:
-                yield begun, "\n".join(lines)
+                yield first_line, "\n".join(lines)
                 lines = []
             if line.strip():
-                begun = begun if lines else number_
+                first_line = first_line if lines else number_
                 lines.append(line)
         if lines:
-            yield begun, "\n".join(lines)
+            yield first_line, "\n".join(lines)
 
     def word(self, record: str) -> Word:
-        """Read a region."""
+        """Parse a region."""
         match = _RECORD.fullmatch(record)
         if not match or match["first"] == match["second"]:
-            raise RefusedError(
+            raise InvalidRowError(
                 "record",
                 "expected x: [[...]], y: [[...]], ornt: [...], transcriptions: [...], found "
                 f"{record.strip()!r:.60}.",
             )
         axes = {match["first"]: _array(match["a"]), match["second"]: _array(match["b"])}
         if len(axes["x"]) != len(axes["y"]):
-            raise RefusedError(
-                "numbers", f"{len(axes['x'])} x and {len(axes['y'])} y are no points."
+            raise InvalidRowError(
+                "numbers",
+                f"{len(axes['x'])} x and {len(axes['y'])} y coordinates do not form points.",
             )
         text, orientation = _string(match["text"]), _string(match["orientation"])
         ignore = UNREADABLE in (text, orientation) or text is None
@@ -68,17 +69,21 @@ class TotalText(TextFiles):
 
 
 def _array(text: str) -> list[float]:
-    return [number(part) for part in text.replace(",", " ").split()]
+    return [parse_number(part) for part in text.replace(",", " ").split()]
 
 
 def _string(text: str) -> str | None:
-    """Return the one string of a list as Python 2 writes it, or None where the list is empty."""
+    """Return the only string of a list printed by Python 2; None for an empty list."""
     try:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         found = [None]
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise RefusedError("text", f"{text!r:.60} is not a list of a text, such as [u'the'].")
+        raise InvalidRowError(
+            "text", f"{text!r:.60} is not a list with one text, such as [u'the']."
+        )
     if len(found) > 1:
-        raise RefusedError("text", f"{text!r:.60} holds {len(found)} texts; a region has one.")
+        raise InvalidRowError(
+            "text", f"{text!r:.60} contains {len(found)} texts; a region has one."
+        )
     return found[0] if found else None

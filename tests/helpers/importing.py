@@ -10,7 +10,7 @@ from PIL import Image
 
 from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import load_examples
-from mm_numeric.importers.importer import BadLine, LeftOut, Row
+from mm_numeric.importers.importer import InvalidLine, Row, SkippedLine
 from mm_numeric.importers.prepare import prepare
 from mm_numeric.tasks.grounding import Grounding
 from mm_numeric.tasks.text_detection import TextDetection
@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
     """What an importer gave."""
 
     rows: list[dict]
-    bad: list[BadLine]
+    bad: list[InvalidLine]
     left_out: Counter
 
     @property
@@ -67,9 +67,9 @@ def outcome(importer, *inputs):
     """Read files."""
     rows, bad, left_out = [], [], Counter()
     for found in importer.rows(importer.files(inputs)):
-        if isinstance(found, BadLine):
+        if isinstance(found, InvalidLine):
             bad.append(found)
-        elif isinstance(found, LeftOut):
+        elif isinstance(found, SkippedLine):
             left_out[found.what] += 1
         else:
             rows.append(found.fields)

@@ -59,7 +59,7 @@ def test_a_row_a_category_that_stands_once(tmp_path):
         ("3.7", "red car", [1, 2, 4, 6]),
         ("4.7", "red car", [9, 9, 18, 18]),
     ]
-    assert done.left_out == {"categories that stand more than once in an image": 1}
+    assert done.left_out == {"categories that occur more than once in an image": 1}
 
 
 def test_a_crowd_alone_is_no_phrase(tmp_path):
@@ -84,11 +84,11 @@ FAULTS = [
     (thing(1, 3, [1, 2, 3]), "box", "not 3 numbers"),
     (thing(1, 3, [1, 2, "3", 4]), "box", "'3' is not a number"),
     (thing(1, 3, None), "box", "expected a list of numbers"),
-    (thing(1, 99, [1, 2, 3, 4]), "reference", "image_id 99 is none of the images"),
-    (thing(1, [3], [1, 2, 3, 4]), "reference", "image_id [3] is none of the images"),
-    (thing(1, 3, [1, 2, 3, 4], 99), "reference", "category_id 99 is none of the categories"),
-    (thing(1, 3, [1, 2, 3, 4], iscrowd=2), "crowd", "iscrowd is 0 or 1, not 2"),
-    (thing(9, 3, [1, 2, 3, 4]), "id", "stands twice"),
+    (thing(1, 99, [1, 2, 3, 4]), "reference", "image_id 99 is not among the images"),
+    (thing(1, [3], [1, 2, 3, 4]), "reference", "image_id [3] is not among the images"),
+    (thing(1, 3, [1, 2, 3, 4], 99), "reference", "category_id 99 is not among the categories"),
+    (thing(1, 3, [1, 2, 3, 4], iscrowd=2), "crowd", "iscrowd must be 0 or 1, not 2"),
+    (thing(9, 3, [1, 2, 3, 4]), "id", "used twice"),
     ({"image_id": 3}, "id", "expected an object with an id"),
     (7, "id", "expected an object with an id, found 7"),
 ]
@@ -142,5 +142,5 @@ def test_images_are_compared_with_the_file(tmp_path):
     make_image(tmp_path / "images" / "4.jpg", turned=True)
     done = outcome(Coco(images=tmp_path / "images"), path)
     assert done.row["id"] == "3"
-    assert "said to be 640 x 480; the image, upright, has 480 x 640" in done.bad[0].why
+    assert "declared size is 640 x 480, but the upright image has 480 x 640" in done.bad[0].why
     assert f"there is no image {tmp_path / 'images' / '5.jpg'}" in done.bad[1].why

@@ -76,12 +76,12 @@ def test_what_a_frame_writes_comes_back(tmp_path, coordinates, options):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"resize": None}, "as the model saw it; say with --resize"),
-        ({"coordinates": "lava"}, "no way to write coordinates 'lava'. Did you mean 'llava'?"),
-        ({"coordinates": "pixels_original"}, "of the original image: --resize letterbox does"),
-        ({"coordinates": "pixels_resized"}, "are pixels of the square: give its --side"),
+        ({"resize": None}, "refer to the resized image; set --resize"),
+        ({"coordinates": "lava"}, "no coordinate format 'lava'. Did you mean 'llava'?"),
+        ({"coordinates": "pixels_original"}, "refer to the original image, so --resize letterbox"),
+        ({"coordinates": "pixels_resized"}, "are pixels of the square; set its --side"),
         ({"resize": "smart", "factor": 28}, "needs --factor, --min-pixels and --max-pixels"),
-        ({"resize": "smart", "factor": -28}, "--factor is at least 1, not -28"),
+        ({"resize": "smart", "factor": -28}, "--factor must be at least 1, not -28"),
         ({"question": "Where is it?"}, "--question needs {phrase} once"),
         ({"size": "640"}, "--size 640: write width and height in pixels, such as 640x480"),
     ],
@@ -101,12 +101,12 @@ def test_a_phrase_is_cut_out_of_its_question(tmp_path):
     done = llava(tmp_path, row, question=ASKED.replace("{}", "{phrase}"))
     assert done.row["phrase"] == "the man"
     assert done.kinds == ["question"]
-    assert "'Where else?' is not asked as --question says" in done.why
+    assert "'Where else?' does not match the template --question" in done.why
 
 
 def test_several_boxes(tmp_path):
     row = talk("All dogs?", "a dog [0.1, 0.3, 0.5, 0.6], a puppy [0.2, 0.3, 0.5, 0.6]")
-    assert "2 boxes for a phrase; see --per answer" in llava(tmp_path, row).why
+    assert "2 boxes for one phrase; use --per answer" in llava(tmp_path, row).why
     done = llava(tmp_path, row, per="answer")
     assert done.row["question"] == "All dogs?"
     assert [i["label"] for i in done.row["instances"]] == ["a dog", ", a puppy"]
@@ -119,34 +119,46 @@ def test_sizes(tmp_path):
     assert llava(tmp_path, row, **there).row["box"] == [-10, 120, 150, 240]
     assert llava(tmp_path, {**row, "width": 400, "height": 400}).row["box"] == [40, 120, 200, 240]
     wrong = {**row, "width": 400, "height": 300}
-    assert "said to be 400 x 300" in llava(tmp_path, wrong, **there).why
-    assert "its size is not known; give --images" in llava(tmp_path, row, size=None).why
+    assert "its declared size is 400 x 300" in llava(tmp_path, wrong, **there).why
+    assert "its size is unknown; give --images" in llava(tmp_path, row, size=None).why
     assert "no image" in llava(tmp_path, talk("a", "[0, 0.2, 1, 1]", image="2.jpg"), **there).why
 
 
 @pytest.mark.parametrize(
     ("row", "kind", "why"),
     [
-        (talk("a", "[0.1, 0.3, 0.5]"), "box", "a box has four numbers, not 3"),
+        (talk("a", "[0.1, 0.3, 0.5]"), "box", "a box needs four numbers, not 3"),
         (talk("a", "[0.1, 0.3, 0.5, 0.6, 0.1, 0.3, 0.5]"), "box", "not 7"),
         (talk("a", "[0.1, 0.3, 0.5, 0.6] [0.1]"), "box", "not 1"),
-        (talk("a", "[0.1, nan, 0.5, 0.6]"), "box", "it begins like a box and is none"),
-        (talk("a", "[0.1, 1e-5, 0.5, 0.6]"), "box", "it begins like a box and is none"),
-        (talk("a", "[0.1, 0.3, 0.5, 0.6"), "box", "cut off within a box"),
+        (talk("a", "[0.1, nan, 0.5, 0.6]"), "box", "incomplete box"),
+        (talk("a", "[0.1, 1e-5, 0.5, 0.6]"), "box", "incomplete box"),
+        (talk("a", "[0.1, 0.3, 0.5, 0.6"), "box", "truncated within a box"),
         (talk("a", "[0.5, 0.3, 0.1, 0.6]"), "box", "is reversed"),
         (talk("a", "[0.1, 0.3, 0.1, 0.6]"), "box", "has no area"),
-        (talk("a", "[64, 100, 320, 350]"), "range", "64 is not 0 to 1, as --coordinates llava is"),
-        (talk("a", "[0.1, 0.3, 0.5, 1.2]"), "range", "1.2 is not 0 to 1"),
-        (talk("a", "[-0.1, 0.3, 0.1, 0.6]"), "range", "-0.1 is not 0 to 1"),
-        (talk("a", "[0.1, 0.3, 0.5, 0.6]", image=None), "image", "a box, and 0 images"),
-        (talk("a", "[0.1, 0.3, 0.5, 0.6]", image=["1", "2"]), "image", "a box, and 2 images"),
-        (talk("a", "[0.1, 0.3, 0.5, 0.6]", image=[7]), "text", "an image is not a text: 7"),
+        (
+            talk("a", "[64, 100, 320, 350]"),
+            "range",
+            "64 is not within 0 to 1, as --coordinates llava",
+        ),
+        (talk("a", "[0.1, 0.3, 0.5, 1.2]"), "range", "1.2 is not within 0 to 1"),
+        (talk("a", "[-0.1, 0.3, 0.1, 0.6]"), "range", "-0.1 is not within 0 to 1"),
+        (talk("a", "[0.1, 0.3, 0.5, 0.6]", image=None), "image", "a box, but 0 images"),
+        (talk("a", "[0.1, 0.3, 0.5, 0.6]", image=["1", "2"]), "image", "a box, but 2 images"),
+        (
+            talk("a", "[0.1, 0.3, 0.5, 0.6]", image=[7]),
+            "text",
+            "an image must be a non-empty text",
+        ),
         (talk("a", "[0.1, 0.3, 0.5, 0.6]", width=7), "image", "width 7 and height None are no"),
-        (talk("<image>", "[0.1, 0.3, 0.5, 0.6]"), "question", "no question before it"),
-        (talk("a", None), "text", "message 1 is not a text: None"),
+        (talk("<image>", "[0.1, 0.3, 0.5, 0.6]"), "question", "a box without a question"),
+        (talk("a", None), "text", "message 1 must be a non-empty text, not None"),
         ({"image": "1.jpg"}, "messages", 'no list "conversations" or "messages"'),
         ({"conversations": [7]}, "messages", "message 0 is not an object: 7"),
-        ({"conversations": [{"from": "me", "value": "a"}]}, "messages", "message 0 is from 'me'"),
+        (
+            {"conversations": [{"from": "me", "value": "a"}]},
+            "messages",
+            "message 0 has the role 'me'",
+        ),
         (7, "json", "expected an object"),
     ],
 )
@@ -161,7 +173,7 @@ def test_a_bad_conversation(tmp_path, row, kind, why):
 def test_whole_numbers_are_whole(tmp_path):
     row = talk("a", "[0.1, 0.3, 0.5, 0.6]")
     done = llava(tmp_path, row, coordinates="relative_1000", resize="none")
-    assert "0.1 is not whole, as --coordinates relative_1000 is" in done.why
+    assert "0.1 is not an integer, as --coordinates relative_1000 requires" in done.why
 
 
 def test_parentheses_are_counted_by_points(tmp_path):
@@ -238,7 +250,7 @@ def test_whose_a_box_is(tmp_path, user, assistant, ref):
 
 def test_several_boxes_of_a_ref(tmp_path):
     row = swift_row("Find the <ref-object>", "<bbox><bbox>", ["sheep"], [DOG, WOMAN])
-    assert "2 boxes for 'sheep'; see --per image" in swift(tmp_path, row).why
+    assert "2 boxes for 'sheep'; use --per image" in swift(tmp_path, row).why
     done = swift(tmp_path, row, per="image")
     assert done.row["instances"] == [{"box": b, "label": "sheep"} for b in (DOG, WOMAN)]
 
@@ -255,7 +267,7 @@ def test_boxes_of_several_images(tmp_path):
 
 def test_boxes_of_0_to_1(tmp_path):
     row = swift_row("a", "<bbox>", bbox=[[0, 0.25, 0.5, 1]], bbox_type="norm1")
-    assert "its size is not known" in swift(tmp_path, row).why
+    assert "its size is unknown" in swift(tmp_path, row).why
     assert swift(tmp_path, row, size="640x480").row["box"] == [0, 120, 320, 480]
     images = make_image(tmp_path / "images" / "1.jpg", (100, 200)).parent
     done = swift(tmp_path, row, images=images)
@@ -277,27 +289,59 @@ def test_what_is_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("row", "kind", "why"),
     [
-        (swift_row("a", "<bbox>", bbox=[DOG, DOG]), "placeholders", "1 <bbox> in the messages and"),
+        (
+            swift_row("a", "<bbox>", bbox=[DOG, DOG]),
+            "placeholders",
+            "1 <bbox> in the messages, b",
+        ),
         (swift_row("a", "<bbox>", ["x"], [DOG]), "placeholders", "0 <ref-object> in the messages"),
         (
             swift_row("<ref-object> <ref-object>", "<bbox><bbox>", ["x", "y"], [DOG, DOG]),
             "placeholders",
-            "2 <ref-object> stand before a <bbox>",
+            "2 <ref-object> before a <bbox>",
         ),
         (swift_row("a", "<bbox>", bbox=[[615, 226]]), "box", "box 0 is a point"),
         (swift_row("a", "<bbox>", bbox=[[1, 2, 3]]), "box", "not 3 numbers"),
         (swift_row("a", "<bbox>", bbox=[[1, 2, 3, "4"]]), "numbers", "'4' is not a number"),
         (swift_row("a", "<bbox>", bbox=[7]), "numbers", "expected a list of numbers, found 7"),
         (swift_row("a", "<bbox>", bbox=[[9, 2, 3, 4]]), "box", "is reversed"),
-        (swift_row("a", "<bbox>", bbox=[DOG], bbox_type="norm1000"), "box", "is real or norm1"),
-        (swift_row("a", "<bbox>", bbox=[DOG], bbox_type="norm1"), "range", "is not 0 to 1"),
-        (swift_row("a", "<bbox>", bbox=[DOG], image_id=[1]), "image", "in image 1 of 1"),
-        (swift_row("a", "<bbox>", bbox=[DOG], image_id=1), "objects", "image_id is not a list: 1"),
-        (swift_row("a", "<bbox>", bbox=[DOG], images=[]), "image", "in image 0 of 0"),
-        (swift_row("a", "<ref-object><bbox>", [7], [DOG]), "text", "a ref is not a text: 7"),
-        (swift_row("<image>", "<bbox>", bbox=[DOG]), "text", "the question is not a text"),
-        ({**swift_row("a", "b"), "objects": [7]}, "objects", "objects is no object: [7]"),
-        ({**swift_row("a", "b"), "objects": {"bbox": {1: 2}}}, "objects", "needs lists"),
+        (
+            swift_row("a", "<bbox>", bbox=[DOG], bbox_type="norm1000"),
+            "box",
+            "must be real or norm",
+        ),
+        (
+            swift_row("a", "<bbox>", bbox=[DOG], bbox_type="norm1"),
+            "range",
+            "not in the range 0 to 1",
+        ),
+        (
+            swift_row("a", "<bbox>", bbox=[DOG], image_id=[1]),
+            "image",
+            "refers to image 1, but",
+        ),
+        (
+            swift_row("a", "<bbox>", bbox=[DOG], image_id=1),
+            "objects",
+            "image_id must be a list",
+        ),
+        (
+            swift_row("a", "<bbox>", bbox=[DOG], images=[]),
+            "image",
+            "refers to image 0, but",
+        ),
+        (
+            swift_row("a", "<ref-object><bbox>", [7], [DOG]),
+            "text",
+            "a ref must be a non-empty te",
+        ),
+        (
+            swift_row("<image>", "<bbox>", bbox=[DOG]),
+            "text",
+            "the question must be a non-empty",
+        ),
+        ({**swift_row("a", "b"), "objects": [7]}, "objects", "objects must be an object, not [7]"),
+        ({**swift_row("a", "b"), "objects": {"bbox": {1: 2}}}, "objects", "must be lists"),
         ({"objects": {"bbox": [DOG]}}, "messages", "there is no list"),
     ],
 )

@@ -94,10 +94,10 @@ def test_what_total_text_ignores(tmp_path, ignored):
         (record(xs="[[1 9 9]]"), "numbers", "3 x and 4 y"),
         (record(xs="[[1 9 a 1]]"), "numbers", "'a' is not a number"),
         (record(xs="[[1 9]]", ys="[[1 9]]"), "polygon", "at least three points, not 4 numbers"),
-        (record(text="[u'a', u'b']"), "text", "holds 2 texts"),
-        (record(text="[7]"), "text", "is not a list of a text"),
-        (record(text="[u'a]"), "text", "is not a list of a text"),
-        (record(text="[__import__('os')]"), "text", "is not a list of a text"),
+        (record(text="[u'a', u'b']"), "text", "contains 2 texts"),
+        (record(text="[7]"), "text", "is not a list with one text"),
+        (record(text="[u'a]"), "text", "is not a list with one text"),
+        (record(text="[__import__('os')]"), "text", "is not a list with one text"),
         ("x: [[1 9 9 1]], y: [[1 1 5 5", "record", "expected x: [[...]], y: [[...]]"),
         ("x: [[1 9 9 1]], x: [[1 1 5 5]], ornt: [], transcriptions: []", "record", "expected x"),
         ("10,20,30,20,30,40,the", "record", "expected x: [[...]]"),
@@ -232,7 +232,7 @@ def test_tasks_read_both(tmp_path):
 @pytest.mark.parametrize(
     ("line", "kind", "why"),
     [
-        (TEST, "numbers", "expected 32 numbers, or points and ####text; found 28 numbers"),
+        (TEST, "numbers", "expected 32 numbers, or points and ####transcription; found 28 numbers"),
         (OLD + ",7", "numbers", "found 33 numbers"),
         (OLD.replace("131", "x"), "numbers", "'x' is not a number"),
         ("1,2,3,4,5,6,7,####the", "polygon", "not 7 numbers"),
@@ -261,6 +261,6 @@ def test_files_of_ctw1500_that_are_none(tmp_path):
     )
     done = outcome(CTW1500(), gt)
     assert done.kinds == ["xml", "xml", "numbers", "name"]
-    assert "not XML, or not all of it" in done.bad[0].why
+    assert "invalid or truncated XML" in done.bad[0].why
     assert "'readme' is not the number of an image" in done.bad[3].why
     assert not done.rows

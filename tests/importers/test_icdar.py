@@ -134,7 +134,7 @@ def test_inputs_that_are_none(tmp_path):
         outcome(Icdar2015(), empty)
     with pytest.raises(ValueError, match=r"none\.txt: there is no such file"):
         outcome(Icdar2015(), tmp_path / "none.txt")
-    with pytest.raises(ValueError, match=r"is read from \.txt or \.zip, not '\.jpg'"):
+    with pytest.raises(ValueError, match=r"has files ending in \.txt or \.zip, not '\.jpg'"):
         outcome(Icdar2015(), empty / "img_1.jpg")
 
 
@@ -142,7 +142,7 @@ def test_an_encoding_is_said(tmp_path):
     gt = text_folder(tmp_path / "gt", gt_img_1__txt=f"{LINE} é".encode("latin-1"))
     done = outcome(Icdar2015(), gt)
     assert done.kinds == ["encoding"]
-    assert "not utf-8 (unexpected end of data at byte 48); say what it is with" in done.why
+    assert "not utf-8 (unexpected end of data at byte 48); set another one with" in done.why
     done = outcome(Icdar2015(encoding="latin-1"), gt)
     assert done.row["instances"][0]["text"] == "Genaxis Theatre é"
     for name in ("utf-ate", "rot13"):
@@ -201,13 +201,17 @@ def test_mmocr(tmp_path):
         (scene("a.jpg", {**WORD, "polygon": [1, 2, 3]}), "polygon", "not 3 numbers"),
         (scene("a.jpg", {**WORD, "polygon": [1, 2, 3, 4, 5, 6, 7]}), "polygon", "not 7 numbers"),
         (scene("a.jpg", {**WORD, "polygon": None, "bbox": [5, 5, 1, 1]}), "box", "is reversed"),
-        (scene("a.jpg", {**WORD, "ignore": "no"}), "ignore", "ignore is true or false"),
-        (scene("a.jpg", {**WORD, "ignore": []}), "ignore", "ignore is true or false"),
-        (scene("a.jpg", {**WORD, "text": 7}), "text", "text is not a text: 7"),
+        (scene("a.jpg", {**WORD, "ignore": "no"}), "ignore", "ignore must be true or false"),
+        (scene("a.jpg", {**WORD, "ignore": []}), "ignore", "ignore must be true or false"),
+        (scene("a.jpg", {**WORD, "text": 7}), "text", "text must be a non-empty text, not 7"),
         (scene("a.jpg", 7), "instances", "expected an object, found 7"),
         ({**scene("a.jpg"), "instances": None}, "instances", 'there is no list "instances"'),
-        ({**scene("a.jpg"), "img_path": None}, "text", "img_path is not a text: None"),
-        ({**scene("a.jpg"), "height": "720"}, "image", "height '720' are no size"),
+        (
+            {**scene("a.jpg"), "img_path": None},
+            "text",
+            "img_path must be a non-empty text",
+        ),
+        ({**scene("a.jpg"), "height": "720"}, "image", "height '720' are not a size in pixels"),
         (7, "json", "expected an object"),
     ],
 )

@@ -58,8 +58,8 @@ def test_images_are_checked(tmp_path):
 @pytest.mark.parametrize(
     ("change", "kind", "why"),
     [
-        ({"image": ""}, "text", "image is not a text: ''."),
-        ({"pid": 7}, "text", "pid is not a text: 7."),
+        ({"image": ""}, "text", "image must be a non-empty text, not ''."),
+        ({"pid": 7}, "text", "pid must be a non-empty text, not 7."),
         ({"answer": "cube"}, "row", "the answer 'cube' is not one of the choices."),
         ({"question": None}, "row", 'no "question" (a text).'),
         ({"answer_type": "words"}, "row", "question_type 'multi_choice' with answer_type 'words'"),

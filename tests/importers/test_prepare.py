@@ -89,7 +89,7 @@ def test_nothing_is_replaced_unasked(capsys, tmp_path, gt):
 def test_an_input_is_never_the_output(capsys, tmp_path):
     path = json_file(tmp_path / "rows.jsonl", [{"objects": None}])
     said = run(capsys, "swift", path, "--out", path, "--force", code=2)
-    assert "is also read; name another file" in said
+    assert "is also an input; name another file" in said
     assert path.read_text(encoding="utf-8") == '{"objects": null}'
 
 
@@ -108,7 +108,7 @@ def test_bad_lines_are_listed_and_fail(capsys, tmp_path, gt):
     (gt / "gt_img_3.txt").write_text("1,2\n" * 25, encoding="utf-8")
     out = tmp_path / "rows.jsonl"
     said = run(capsys, "icdar2015", gt, "--out", out, code=1)
-    assert "bad lines: 25 (25 numbers)\n" in said
+    assert "invalid lines: 25 (25 numbers)\n" in said
     assert said.count(f"  {gt}/gt_img_3.txt, line ") == 20
     assert f"  and 5 more in {out}.prepared.json\n" in said
     record = prepared(out)
@@ -137,7 +137,7 @@ def test_an_id_that_stands_twice(tmp_path, gt):
     done = prepare("icdar2015", Icdar2015(), [gt, other], tmp_path / "rows.jsonl")
     (bad,) = done.record["bad_lines"]
     assert bad["where"] == str(other / "gt_img_1.txt")
-    assert bad["why"] == f"the id 'img_1' already stands in {gt}/gt_img_1.txt."
+    assert bad["why"] == f"the id 'img_1' is already used in {gt}/gt_img_1.txt."
     assert done.record["counts"]["rows"] == 2
 
 
@@ -210,13 +210,13 @@ def test_a_name_is_no_command_to_the_terminal(capsys, tmp_path):
     ("words", "why"),
     [
         (["cocoa", "gt", "--out", "a.jsonl"], "no format 'cocoa'. Did you mean 'coco'?"),
-        (["icdar2015", "gt", "--out", "a.json"], "--out a.json: rows are written as .jsonl"),
+        (["icdar2015", "gt", "--out", "a.json"], "--out a.json: the file name must end in .jsonl"),
         (["icdar2015", "gt", "--out", "none/a.jsonl"], "none: there is no such folder"),
         (["icdar2015", "none", "--out", "a.jsonl"], "none: there is no such file"),
         (["icdar2015", "gt", "--out", "a.jsonl", "--images", "no"], "--images no: there is no"),
-        (["llava", "gt", "--out", "a.jsonl", "--coordinates", "llava"], "say with --resize"),
-        (["swift", "empty.jsonl", "--out", "a.jsonl"], "empty.jsonl: no rows in it, but nothing."),
-        (["swift", "none.jsonl", "--out", "a.jsonl"], "in it, but 2 rows without objects."),
+        (["llava", "gt", "--out", "a.jsonl", "--coordinates", "llava"], "set --resize to"),
+        (["swift", "empty.jsonl", "--out", "a.jsonl"], "empty.jsonl: no rows; found nothing."),
+        (["swift", "none.jsonl", "--out", "a.jsonl"], "no rows; found 2 rows without objects."),
         (["icdar2015", "gt"], "arguments are required: --out"),
         (["icdar2015", "gt", "--out", "a.jsonl", "--split", "val"], "unrecognized arguments: --s"),
         (["coco", "gt", "--out", "a.jsonl", "--per", "x"], "argument --per: invalid choice: 'x'"),
@@ -231,6 +231,14 @@ def test_a_mistake_is_one_sentence(capsys, tmp_path, monkeypatch, gt, words, why
     assert why in said.splitlines()[-1]
     assert "Traceback" not in said
     assert not list(tmp_path.glob("a.json*"))
+
+
+def test_the_old_value_picture_is_read_with_a_warning(capsys, tmp_path):
+    out = tmp_path / "rows.jsonl"
+    with pytest.warns(FutureWarning, match="--per: picture is now image"):
+        run(capsys, "coco", coco(tmp_path, [1, 1, 50, 50]), "--out", out, "--per", "picture")
+    assert prepared(out)["options"]["per"] == "image"
+    assert len(json.loads(out.read_text(encoding="utf-8"))["instances"]) == 1
 
 
 @pytest.mark.parametrize("name", IMPORTERS)

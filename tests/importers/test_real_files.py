@@ -51,7 +51,7 @@ def test_coco_as_phrases(tmp_path):
     path = real("coco/instances_val2014_100.json")
     record, rows = written("coco", Coco(per="category"), path, tmp_path)
     assert record["counts"]["rows"] == 175
-    assert record["left_out"] == {"categories that stand more than once in an image": 135}
+    assert record["left_out"] == {"categories that occur more than once in an image": 135}
     found = list(Grounding().examples(rows, training=True))
     assert len({example.id for example in found}) == 175
 

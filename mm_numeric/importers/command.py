@@ -1,0 +1,116 @@
+"""The command ``mm-numeric prepare``: its options, and the report that it prints."""
+
+import argparse
+import dataclasses
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mm_numeric.importers.importer import Option
+from mm_numeric.importers.prepare import Prepared, prepare
+from mm_numeric.moved import warn_renamed
+from mm_numeric.registry import IMPORTERS, choose
+
+MAX_LISTED = 20
+"""Number of invalid lines and of files listed on the terminal; the .prepared.json has all."""
+
+
+def report_text(prepared: Prepared) -> str:
+    """Return the report printed on the terminal."""
+    record = prepared.record
+    counts = [f"{count} {what}" for what, count in record["counts"].items() if count]
+    lines = [f"{record['format']}: {', '.join(counts) or 'no rows'}"]
+    lines += [f"skipped: {count} {what}" for what, count in record["left_out"].items()]
+    if prepared.bad:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in record["bad_by_kind"].items())
+        lines.append(f"invalid lines: {prepared.bad} ({kinds})")
+        listed = record["bad_lines"][:MAX_LISTED]
+        lines += [f"  {line['where']}: {line['why']}" for line in listed]
+        if prepared.bad > MAX_LISTED:
+            lines.append(f"  and {prepared.bad - MAX_LISTED} more in {prepared.out}.prepared.json")
+    files = record["inputs"]
+    lines += [f"sha256 {file['sha256']}  {file['path']}" for file in files[:MAX_LISTED]]
+    if len(files) > MAX_LISTED:
+        lines.append(f"  and {len(files) - MAX_LISTED} more files in {prepared.out}.prepared.json")
+    lines.append(f"sha256 {record['output']['sha256']}  {prepared.out}")
+    # A file name may contain terminal escape sequences.
+    return "\n".join(line if line.isprintable() else repr(line) for line in lines)
+
+
+def run(name: str, words: Sequence[str]) -> bool:
+    """Run ``mm-numeric prepare`` and print the report.
+
+    Args:
+        name: Name of the format.
+        words: Command line arguments after the format.
+
+    Returns:
+        False if there are more invalid lines than ``--allow-bad``.
+    """
+    kind = choose(name, IMPORTERS, "format", "prepare")
+    arguments = _parser(name, kind).parse_args(words)
+    options = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(kind)}
+    prepared = prepare(
+        name,
+        kind(**options),
+        arguments.inputs,
+        arguments.out,
+        clip=arguments.clip,
+        force=arguments.force,
+    )
+    print(report_text(prepared))
+    return prepared.bad <= arguments.allow_bad
+
+
+def _parser(name: str, kind: type) -> argparse.ArgumentParser:
+    """Return a parser with the common options and one option per field of the importer."""
+    parser = argparse.ArgumentParser(prog=f"mm-numeric prepare {name}", description=kind.__doc__)
+    parser.add_argument(
+        "inputs", nargs="+", type=Path, metavar="INPUT", help="input file or folder"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="output file of the rows, ending in .jsonl"
+    )
+    parser.add_argument("--clip", action="store_true", help="clip shapes to their images")
+    parser.add_argument(
+        "--allow-bad",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of invalid lines up to which the exit code is 0 (default: 0)",
+    )
+    parser.add_argument("--force", action="store_true", help="replace existing output files")
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        hint, option = hints[field.name], Option("")
+        if typing.get_origin(hint) is typing.Annotated:
+            hint, option = typing.get_args(hint)
+        flag = f"--{field.name.replace('_', '-')}"
+        if hint is bool:
+            parser.add_argument(flag, action="store_true", help=option.meaning)
+            continue
+        required = field.default is dataclasses.MISSING
+        parser.add_argument(
+            flag,
+            type=_reader(flag, (typing.get_args(hint) or (hint,))[0], option),
+            required=required,
+            default=None if required else field.default,
+            choices=option.choices,
+            metavar=option.name,
+            help=option.meaning,
+        )
+    return parser
+
+
+def _reader(flag: str, kind: type, option: Option) -> Callable[[str], object]:
+    """Return the function that parses an option's value; a renamed value causes a warning."""
+    if not option.renamed:
+        return kind
+
+    def read(text: str) -> object:
+        new = option.renamed.get(text, text)
+        if new != text:
+            warn_renamed(flag, text, new)
+        return kind(new)
+
+    return read
