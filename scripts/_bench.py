@@ -1,4 +1,4 @@
-"""What the benchmarks of the losses compare: made-up batches, and who calculates a loss of them.
+"""Contenders of the loss benchmarks, and the synthetic batches on which they are compared.
 
 Axes    n supervised rows, v vocabulary, k number tokens, d width of the model
 """
@@ -32,7 +32,7 @@ Step = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The size of a step."""
+    """The size of a training step."""
 
     vocabulary: int = 151936
     rows: int = 1024
@@ -40,13 +40,13 @@ class Setting:
     """The share of the rows whose label is a digit; above 0.75 no text is left between numbers."""
 
     width: int = 896
-    """Of the hidden states, as in Qwen2-0.5B."""
+    """Width of the hidden states, as in Qwen2-0.5B."""
 
     dtype: torch.dtype = torch.float32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def labels(self) -> Tensor:
-        """Return labels [n] on the CPU: numbers of three digits between text."""
+        """Return labels [n] on the CPU: three-digit numbers between text tokens."""
         wanted = torch.randint(30, self.vocabulary, (self.rows,))
         starts = torch.linspace(0, self.rows - 3, round(self.rows * self.digits / 3)).long()
         at = (starts[:, None] + torch.arange(3)).flatten()
@@ -54,18 +54,18 @@ class Setting:
         return wanted
 
     def random(self, *shape: int, scale: float = 1.0) -> Tensor:
-        """Return normal noise, which wants a gradient."""
+        """Return normal noise that requires a gradient."""
         noise = torch.randn(*shape, device=self.device, dtype=self.dtype)
         return noise.mul_(scale).requires_grad_()
 
 
 class Stand:
-    """Stands in for a tokenizer: ten digits, and a vocabulary of the size asked for."""
+    """Minimal tokenizer with ten digits and a vocabulary of a given size."""
 
     name_or_path = "made up"
 
     def __init__(self, size: int) -> None:
-        """Take the size of the vocabulary."""
+        """Set the size of the vocabulary."""
         self.size = size
 
     def __len__(self) -> int:
@@ -73,22 +73,22 @@ class Stand:
         return self.size
 
     def add_tokens(self, _: list[str]) -> int:
-        """Say that nothing had to be added."""
+        """Return 0: no token has to be added."""
         return 0
 
     def get_vocab(self) -> dict[str, int]:
-        """Return the tokens that matter."""
+        """Return the tokens used by the losses."""
         return {**DIGITS, "a": 0, ".": 13}
 
     def convert_tokens_to_ids(self, token: str) -> int:
-        """Return the id of a token that matters."""
+        """Return the id of a token."""
         return self.get_vocab()[token]
 
 
 def known_names() -> list[str]:
-    """Return the presets, and the terms that are in none of them and fit these batches.
+    """Return the presets, and the terms that are in no preset and apply to these batches.
 
-    Box and time terms do not fit: a label id alone has no role, and nothing would be charged.
+    Box and time terms do not apply: label ids have no roles, so their loss would be 0.
     """
     used = {term.name for spec in PRESETS.values() for term in spec.terms}
     lone = [name for name in TERMS if name not in used]
@@ -96,17 +96,17 @@ def known_names() -> list[str]:
 
 
 def objective_of(name: str, setting: Setting) -> Objective:
-    """Return a preset, or CE + 0.3 of one term."""
+    """Return the objective of a preset, or CE + 0.3 times one term."""
     spec = PRESETS[name] if name in PRESETS else ObjectiveSpec(terms=(TermSpec(name=name),))
     return objective(spec, NumberVocabulary.from_tokenizer(Stand(setting.vocabulary)))
 
 
 def ntloss_forms(vocabulary: int, *, reweigh: bool = False) -> dict[str, tuple[str, Step]]:
-    """Return the forms of the ntloss package, by the preset that each is the same as.
+    """Return the losses of the ntloss package, by the name of the equivalent preset.
 
     Args:
-        vocabulary: Tokens of the head.
-        reweigh: Charge for text in place of digits too: on in the package, off in its paper.
+        vocabulary: Number of tokens of the output head.
+        reweigh: Whether to penalise probability on text; on in the package, off in its paper.
 
     Raises:
         ImportError: If the package is missing.
@@ -127,14 +127,14 @@ def ntloss_forms(vocabulary: int, *, reweigh: bool = False) -> dict[str, tuple[s
 def blocks(
     setting: Setting, names: Sequence[str], repeats: int, *, time_lean: bool = False
 ) -> list[Block]:
-    """Return all that is compared at one size.
+    """Return all comparisons at one size.
 
     Args:
-        setting: The size.
-        names: Presets.
-        repeats: Timed rounds.
-        time_lean: Time ``Objective.from_hidden`` too, not only measure its memory with the last
-            of ``LEAN``: the terms do not matter to it, and the head's products take their time.
+        setting: Size of the step.
+        names: Names of presets and terms.
+        repeats: Number of timed rounds.
+        time_lean: Whether to time ``Objective.from_hidden`` too; by default only its memory is
+            measured, with the last of ``LEAN``, because the products with the head are slow.
     """
     torch.manual_seed(0)
     wanted = setting.labels()
@@ -176,18 +176,18 @@ def full_block(
             )
         )
         if published:
-            step = _beside_cross_entropy(published, labels)
+            step = _plus_cross_entropy(published, labels)
             contenders.append(Contender(name=rival, step=step, inputs=logits))
     return Block(title=FULL, contenders=contenders, repeats=repeats)
 
 
 def _objective_step(made: Objective, labels: Tensor, spans: NumberSpans) -> Step:
-    """Return logits to loss."""
+    """Return the step from logits to the loss of an objective."""
     return lambda z: made(z, labels, spans).loss
 
 
-def _beside_cross_entropy(published: Step, labels: Tensor) -> Step:
-    """Return torch's CE plus 0.3 of a loss of the ntloss package, as its paper adds them."""
+def _plus_cross_entropy(published: Step, labels: Tensor) -> Step:
+    """Return the step of torch's CE plus 0.3 times a loss of ntloss, as in its paper."""
     return lambda z: (
         functional.cross_entropy(z.float(), labels) + 0.3 * published(z.float()[None], labels[None])
     )
@@ -201,11 +201,11 @@ def alone_blocks(
     repeats: int,
     logits: tuple[Tensor, ...],
 ) -> list[Block]:
-    """Compare our terms without cross-entropy to the same of ntloss, from the same logits [n, v].
+    """Compare single terms with the equivalent losses of ntloss, from the same logits [n, v].
 
-    Either backward returns a gradient of the size of the logits, nearly all of it zeros, and that
-    is nearly all of its time where nothing is reweighed. On a CPU ours are pages that the system
-    zeroes when they are first touched, so that a part of the cost falls on whoever reads them.
+    Both backward passes return a gradient of the size of the logits, nearly all zeros, which takes
+    nearly all of their time without reweighing. On a CPU ours are pages that the system zeroes on
+    first access, so that a part of the cost is paid by the reader of the gradient.
     """
     labels = wanted[None].to(setting.device)
     made = []
@@ -227,12 +227,12 @@ def alone_blocks(
 
 
 def _ntloss_alone(published: Step, labels: Tensor, logits: Tensor) -> Tensor:
-    """Return what the ntloss package makes of logits."""
+    """Return the loss of the ntloss package."""
     return published(logits.float()[None], labels)
 
 
 def _term_alone(name: str, wanted: Tensor, setting: Setting, *, reweigh: bool) -> Step:
-    """Return logits to the mean of one term, with no cross-entropy beside it."""
+    """Return the step from logits to the mean of one term, without cross-entropy."""
     term = TermSpec(name=name, options={"reweigh": True} if reweigh else {})
     spec = ObjectiveSpec(terms=(term,), ce_weight=0.0, weight=1.0)
     made = Objective(spec, NumberVocabulary.from_tokenizer(Stand(setting.vocabulary)))
@@ -244,11 +244,11 @@ def _term_alone(name: str, wanted: Tensor, setting: Setting, *, reweigh: bool) -
 def lean_blocks(
     setting: Setting, wanted: Tensor, names: Sequence[str], repeats: int
 ) -> list[Block]:
-    """Compare ``Objective.from_hidden`` to torch's CE on ``hidden @ head.T``."""
+    """Compare ``Objective.from_hidden`` with torch's CE on ``hidden @ head.T``."""
     if not names:
         return []
     hidden = setting.random(setting.rows, setting.width)
-    # Logits of variance 1: far larger ones make denormal chances, whose products are very slow.
+    # Logits of variance 1: larger ones cause denormal probabilities, which are very slow.
     trained = setting.random(setting.vocabulary, setting.width, scale=setting.width**-0.5)
     labels = wanted.to(setting.device)
 

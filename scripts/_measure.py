@@ -1,7 +1,7 @@
-"""Time, peak memory and waits of one step: what the benchmarks have in common.
+"""Measure time, peak memory and GPU waits of one step; shared by the benchmarks.
 
-Nothing here knows of losses. A contender is a function of tensors to a loss; contenders that are
-compared stand in one block with what they are compared to.
+This module is independent of losses. A contender is a function from tensors to a loss; a block is a
+group of contenders that are compared with the first of them.
 """
 
 import json
@@ -20,22 +20,22 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-Measured = TypeVar("Measured")
+Measurement = TypeVar("Measurement")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Contender:
-    """One way to calculate a loss.
+    """One implementation of a loss.
 
     Attributes:
-        name: What the table calls it.
-        step: Takes ``inputs``, returns the loss.
-        inputs: Those that want a gradient get one.
-        rival: The name of another contender of the block that it is compared to as well; it should
-            be the next one, so that the two are neighbours in time.
-        head_gradient_bytes: How much of the peak is the gradient of the head, which the caller
-            wants; 0 where there is none.
-        compiled: Runs under ``torch.compile``, and so has to warm up.
+        name: Name in the table.
+        step: Function from ``inputs`` to the loss.
+        inputs: Tensors; those that require a gradient get one.
+        rival: Name of another contender of the block for a second comparison; it should be the next
+            one, so that both are timed close together.
+        head_gradient_bytes: Size of the head's gradient, an output that is part of the peak; 0 if
+            there is none.
+        compiled: Whether it runs under ``torch.compile``, and so needs a warm-up.
     """
 
     name: str
@@ -48,52 +48,52 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Contenders that are compared to the first of them."""
+    """Contenders that are compared with the first of them."""
 
     title: str
     contenders: Sequence[Contender]
     repeats: int
-    """Timed rounds; 0 measures memory alone."""
+    """Number of timed rounds; 0 measures only memory."""
 
 
 @dataclass(kw_only=True)
 class Result:
-    """What was measured of one contender; a ratio is to a neighbour in the same round."""
+    """Measurements of one contender; ratios are computed within a round."""
 
     name: str
     block: str
     compiled: bool
     rival: str
     peak_bytes: int
-    """The most that is allocated at once above what there was before the step."""
+    """Largest number of bytes allocated during the step, beyond those before it."""
 
     head_gradient_bytes: int
     waits: int | None
-    """How often the host waits for the device; None on a CPU."""
+    """Number of times the host waits for the device; None on a CPU."""
 
     milliseconds: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
     rival_ratios: list[float] = field(default_factory=list)
     peak_ratio: float = 1.0
-    """Its peak over that of the first of its block."""
+    """Peak divided by that of the first contender of the block."""
 
     @property
     def ratio(self) -> float | None:
-        """The median of its ratios to the first of its block; None where nothing was timed."""
+        """Median ratio to the first contender of the block; None if nothing was timed."""
         return statistics.median(self.ratios) if self.ratios else None
 
     @property
     def rival_ratio(self) -> float | None:
-        """The median of its ratios to its rival."""
+        """Median ratio to the rival; None if there is none."""
         return statistics.median(self.rival_ratios) if self.rival_ratios else None
 
     @property
     def median_milliseconds(self) -> float | None:
-        """The median of its times."""
+        """Median time in milliseconds; None if nothing was timed."""
         return statistics.median(self.milliseconds) if self.milliseconds else None
 
     def summary(self) -> dict[str, object]:
-        """Return everything as JSON takes it."""
+        """Return all measurements as JSON values."""
         medians = {
             "median_milliseconds": self.median_milliseconds,
             "ratio": self.ratio,
@@ -103,35 +103,37 @@ class Result:
 
 
 def measure(
-    blocks: Sequence[Block], device: torch.device, *, backward: bool, told: Callable[[str], None]
+    blocks: Sequence[Block], device: torch.device, *, backward: bool, report: Callable[[str], None]
 ) -> list[Result]:
-    """Measure memory and waits of each contender once, then time all of them, round by round.
+    """Measure memory and waits of each contender once, then time all contenders in rounds.
 
     Args:
-        blocks: What is compared to what.
-        device: Where the inputs are.
-        backward: With the backward pass, or the forward pass of training alone.
-        told: Is called with a line about how far it is.
+        blocks: The comparisons.
+        device: Device of the inputs.
+        backward: Whether to include the backward pass.
+        report: Called with a line about the progress.
     """
     results: list[list[Result]] = []
     for block in blocks:
         found = []
         for contender in block.contenders:
-            told(f"memory of {contender.name}")
-            found.append(_first_look(contender, block, device, backward))
+            report(f"memory of {contender.name}")
+            found.append(_measure_memory(contender, block, device, backward))
             found[-1].peak_ratio = found[-1].peak_bytes / max(1, found[0].peak_bytes)
         results.append(found)
     for turn in range(max(block.repeats for block in blocks)):
         for block, found in zip(blocks, results, strict=True):
             if turn < block.repeats:
-                told(f"round {turn + 1} of {block.repeats}: {block.title}")
+                report(f"round {turn + 1} of {block.repeats}: {block.title}")
                 _round(block, found, device, backward)
-    told("")
+    report("")
     return [result for found in results for result in found]
 
 
-def _first_look(contender: Contender, block: Block, device: torch.device, backward: bool) -> Result:
-    """Measure what does not change from step to step; it also warms up."""
+def _measure_memory(
+    contender: Contender, block: Block, device: torch.device, backward: bool
+) -> Result:
+    """Measure peak memory and waits, which are the same in every step; also warms up."""
     on_gpu = device.type == "cuda"
     if contender.compiled or on_gpu:
         _once(lambda step: step(), contender, backward)
@@ -147,10 +149,10 @@ def _first_look(contender: Contender, block: Block, device: torch.device, backwa
 
 
 def _round(block: Block, results: Sequence[Result], device: torch.device, backward: bool) -> None:
-    """Time each contender once, the first of the block again after every two others.
+    """Time each contender once, and the first of the block again after every two others.
 
-    Machines drift, and a minute later the same work can take half as long again. So each ratio is
-    to the mean of the two runs of the first one that are just before and just after.
+    The speed of a machine drifts by up to 50 % within a minute, so each ratio is relative to the
+    mean of the runs of the first contender immediately before and after.
     """
     clock = milliseconds_cuda if device.type == "cuda" else milliseconds_cpu
     first, others = block.contenders[0], list(zip(block.contenders, results, strict=True))[1:]
@@ -171,9 +173,9 @@ def _round(block: Block, results: Sequence[Result], device: torch.device, backwa
 
 
 def _once(
-    measured: Callable[[Callable[[], None]], Measured], contender: Contender, backward: bool
-) -> Measured:
-    """Measure one step that starts without gradients, and drop those that it leaves."""
+    measure_step: Callable[[Callable[[], None]], Measurement], contender: Contender, backward: bool
+) -> Measurement:
+    """Measure one step that starts without gradients, and free its gradients."""
 
     def step() -> None:
         loss = contender.step(*contender.inputs)
@@ -181,21 +183,21 @@ def _once(
             loss.backward()
 
     try:
-        return measured(step)
+        return measure_step(step)
     finally:
         for tensor in contender.inputs:
             tensor.grad = None
 
 
 def milliseconds_cpu(step: Callable[[], None]) -> float:
-    """Time a step."""
+    """Return the time of a step in milliseconds."""
     start = time.perf_counter()
     step()
     return 1000 * (time.perf_counter() - start)
 
 
 def milliseconds_cuda(step: Callable[[], None]) -> float:
-    """Time a step on the GPU's own clock."""
+    """Return the time of a step in milliseconds, measured by GPU events."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     start.record()
@@ -206,10 +208,10 @@ def milliseconds_cuda(step: Callable[[], None]) -> float:
 
 
 def peak_cpu(step: Callable[[], None]) -> int:
-    """Return the most bytes of tensors that a step holds at once above those at its start.
+    """Return the peak of bytes allocated during a step, beyond those at its start.
 
-    It adds up every allocation and release in the order of time, so that it is exact and the same
-    each time. What a library takes for itself without asking torch (BLAS) is not in it.
+    The sum over all allocations and releases in order of time is exact and reproducible. Memory
+    that a library (BLAS) allocates without torch is not included.
     """
     with memory_profile() as profile:
         step()
@@ -217,13 +219,13 @@ def peak_cpu(step: Callable[[], None]) -> int:
 
 
 def memory_profile() -> torch.profiler.profile:
-    """Return what notes every allocation and release of tensors on the CPU while it runs."""
+    """Return a profiler that records every allocation and release on the CPU."""
     kinds = [torch.profiler.ProfilerActivity.CPU]
     return torch.profiler.profile(activities=kinds, profile_memory=True)
 
 
 def peak_of(profile: torch.profiler.profile) -> int:
-    """Return the most bytes of tensors that were held at once, above those at its start."""
+    """Return the peak of bytes allocated during a profile, beyond those at its start."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profile.export_chrome_trace(str(path))
@@ -237,7 +239,7 @@ def peak_of(profile: torch.profiler.profile) -> int:
 
 
 def peak_cuda(step: Callable[[], None]) -> int:
-    """Return the same from the statistics of the GPU's allocator."""
+    """Return the peak of a step on the GPU, from the statistics of torch's allocator."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -247,7 +249,7 @@ def peak_cuda(step: Callable[[], None]) -> int:
 
 
 def waits_cuda(step: Callable[[], None]) -> int:
-    """Count how often the host waits for the GPU in a step, by torch's own debug mode."""
+    """Return the number of GPU synchronisations in a step, by torch's sync debug mode."""
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -261,10 +263,10 @@ def waits_cuda(step: Callable[[], None]) -> int:
 def compiled(block: Block) -> Block:
     """Return a block with every step under ``torch.compile``.
 
-    The closures of one line of code share the counter of recompilations, hence the higher limit.
+    Closures of the same line share a recompilation counter, so the limit is raised.
     """
     torch._dynamo.config.recompile_limit = 256
-    torch._logging.set_logs(dynamo=logging.ERROR)  # ntloss breaks the graph, at length
+    torch._logging.set_logs(dynamo=logging.ERROR)  # ntloss breaks the graph and logs it at length
     contenders = [
         Contender(**{**vars(each), "step": torch.compile(each.step), "compiled": True})
         for each in block.contenders
@@ -273,22 +275,22 @@ def compiled(block: Block) -> Block:
 
 
 def compile_fails() -> str:
-    """Return why torch.compile does not work on this machine; empty where it does."""
+    """Return why torch.compile fails on this machine; an empty text if it works."""
     try:
         torch.compile(lambda x: x + 1)(torch.ones(2))
-    except Exception as error:  # whatever is missing: a compiler, headers, a backend
+    except Exception as error:  # a missing compiler, header or backend
         return str(error).strip().splitlines()[0]
     return ""
 
 
 def machine(device: torch.device) -> dict[str, object]:
-    """Return what the figures depend on besides the settings."""
+    """Return the hardware and software on which the results depend."""
     return {
         "machine": torch.cuda.get_device_name() if device.type == "cuda" else processor(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "platform": platform.platform(),
-        # Of the last minute: others that use the machine turn times into noise.
+        # Load of the last minute: other processes make times unreliable.
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
 
@@ -302,7 +304,7 @@ def processor() -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table; the first column is set left, the others right."""
+    """Yield the lines of a table; the first column is left-aligned, all others right-aligned."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for row in (header, *rows):
         cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]

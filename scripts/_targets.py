@@ -1,4 +1,4 @@
-"""What the losses are held to, on a CPU at the size of Qwen2's vocabulary."""
+"""Performance targets of the losses, on a CPU at the size of Qwen2's vocabulary."""
 
 from collections.abc import Sequence
 
@@ -16,13 +16,13 @@ MOST_OF_FULL_MEMORY = 0.2
 
 
 def at_target_size(setting: Setting) -> bool:
-    """Say whether the targets are meant for this size."""
+    """Return True if the targets apply to this size."""
     size = (setting.vocabulary, setting.rows, setting.digits, setting.dtype)
     return setting.device.type == "cpu" and size == (151936, 1024, 0.3, torch.float32)
 
 
 def targets(results: Sequence[Result]) -> list[dict[str, object]]:
-    """Hold what was measured to the targets; each says what, bound, limit, measured and met."""
+    """Compare results with the targets; return what, bound, limit, measured and met of each."""
     found = []
     eager = [result for result in results if not result.compiled]
     for result in eager:
@@ -38,8 +38,8 @@ def targets(results: Sequence[Result]) -> list[dict[str, object]]:
             what = f"{name}, {result.block.split(', ')[1]}, peak x {CE} on all logits"
             found.append(_target(what, "<=", MOST_OF_FULL_MEMORY, result.peak_ratio))
             if result.head_gradient_bytes:
-                # It is of use to the caller, not working memory; that of torch's CE comes after
-                # the logits are dropped, and is not in its peak.
+                # The gradient is an output, not working memory; torch's CE allocates it after
+                # freeing the logits, so it is not in that peak.
                 rest = 1 - result.head_gradient_bytes / result.peak_bytes
                 what += ", less the gradient of the head"
                 measured = rest * result.peak_ratio
@@ -48,12 +48,12 @@ def targets(results: Sequence[Result]) -> list[dict[str, object]]:
 
 
 def of_tokens(name: str) -> bool:
-    """Say whether every term of a preset charges tokens, not numbers."""
+    """Return True if every term of a preset has a loss per token, not per number."""
     terms = PRESETS[name].terms
     return all(make_term(term.name, term.options).per in ("row", "token") for term in terms)
 
 
 def _target(what: str, bound: str, limit: float, measured: float) -> dict[str, object]:
-    """Write one down."""
+    """Return the record of one target."""
     met = measured <= limit if bound == "<=" else measured >= limit
     return {"what": what, "bound": bound, "limit": limit, "measured": measured, "met": met}

@@ -1,4 +1,4 @@
-"""How long a step of each objective takes and how much memory, next to torch's cross-entropy.
+"""Measure time and peak memory of a step of each objective, compared with torch's cross-entropy.
 
     python scripts/bench_losses.py                         the targets, in about three minutes
     python scripts/bench_losses.py --preset ntl_was ntil --forward
@@ -6,14 +6,14 @@
     python scripts/bench_losses.py --sweep --json sweep.json
     python scripts/bench_losses.py --sweep --rows 128 1024 --vocabulary 32000 151936
 
-Who is compared stands in one table with what it is compared to: every preset with torch's CE (and,
-where the ntloss package has the term, with torch's CE and ntloss), each of these terms alone with
-ntloss alone, and Objective.from_hidden with torch's CE on all logits. Box and time terms are left
-out: they need roles, which made-up labels do not have.
+One table per comparison: every preset with torch's CE (and with torch's CE plus ntloss, if the
+ntloss package has the term), each of these terms alone with ntloss alone, and Objective.from_hidden
+with torch's CE on all logits. Box and time terms are omitted, because synthetic labels have no
+roles.
 
-x CE, x ntloss   ratio of times, of neighbours in one round; the median over the rounds
-peak             bytes of tensors held at once above those there were before the step; exact
-waits            how often the host waits for the GPU in a step
+x CE, x ntloss   ratio of times within one round; median over the rounds
+peak             largest number of bytes allocated during the step, beyond those before it; exact
+waits            number of times the host waits for the GPU in a step
 """
 
 import argparse
@@ -35,7 +35,7 @@ from _targets import at_target_size, targets
 from mm_numeric.registry import unknown
 
 DEFAULTS = {"vocabulary": [151936], "rows": [1024], "digits": [0.3]}
-SWEEP = {  # the first of each stays where another one is varied
+SWEEP = {  # the first value is used while another axis is varied
     "vocabulary": [151936, 32000, 65024, 262144],
     "rows": [512, 128, 1024, 2048],
     "digits": [0.3, 0.0, 0.1, 0.6],
@@ -45,7 +45,7 @@ MIB = 1 << 20
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark."""
     options = arguments()
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -85,9 +85,9 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name, kind, what in (
-        ("vocabulary", int, "tokens of the head"),
+        ("vocabulary", int, "size of the vocabulary"),
         ("rows", int, "supervised tokens in the step"),
-        ("digits", float, "share of them that are digits, 0 to 0.75"),
+        ("digits", float, "share of digits among them, 0 to 0.75"),
     ):
         parser.add_argument(
             f"--{name}",
@@ -96,36 +96,44 @@ def arguments() -> argparse.Namespace:
             help=f"{what} (default: {DEFAULTS[name][0]}); several with --sweep",
         )
     parser.add_argument("--sweep", action="store_true", help="vary each of these three in turn")
-    parser.add_argument("--preset", nargs="+", metavar="NAME", help="these (default: all)")
+    parser.add_argument(
+        "--preset", nargs="+", metavar="NAME", help="presets and terms to measure (default: all)"
+    )
     parser.add_argument("--forward", action="store_true", help="without the backward pass")
     parser.add_argument("--compile", action="store_true", help="under torch.compile as well")
     parser.add_argument(
         "--lean",
         action="store_true",
-        help="time from_hidden too, with every term that it is offered for: slow on a CPU",
+        help="time from_hidden too, with several objectives; slow on a CPU",
     )
-    parser.add_argument("--width", type=int, default=896, help="of the hidden states")
+    parser.add_argument(
+        "--width", type=int, default=896, help="width of the hidden states (default: 896)"
+    )
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds (default: 5)")
-    parser.add_argument("--threads", type=int, help="on the CPU (default: torch's own)")
+    parser.add_argument(
+        "--threads", type=int, help="number of CPU threads (default: that of torch)"
+    )
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
         default="float32",
-        help="of logits and hidden states (default: float32)",
+        help="dtype of logits and hidden states (default: float32)",
     )
     parser.add_argument(
         "--device",
         default="cuda" if torch.cuda.is_available() else "cpu",
-        help="cpu or cuda (default: cuda where there is one)",
+        help="cpu or cuda (default: cuda if available)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here as well")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write all results to this file"
+    )
     options = parser.parse_args()
     check(parser, options)
     return options
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Fill in what was left open, and end with one sentence where something cannot be."""
+    """Set defaults, and exit with an error for invalid options."""
     for name, values in (SWEEP if options.sweep else DEFAULTS).items():
         setattr(options, name, getattr(options, name) or values)
         if len(getattr(options, name)) > 1 and not options.sweep:
@@ -139,7 +147,7 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if min(options.repeats, options.width) < 1 or (options.threads or 1) < 1:
         parser.error("--repeats, --width and --threads must be >= 1")
     if not 0 <= min(options.digits) <= max(options.digits) <= 0.75:
-        parser.error("--digits is from 0 to 0.75: text stands between numbers of three digits")
+        parser.error("--digits must be 0 to 0.75: text separates numbers of three digits")
     if options.device.split(":")[0] not in ("cpu", "cuda"):
         parser.error(f"--device is cpu or cuda, not {options.device!r}")
     if options.device != "cpu" and not torch.cuda.is_available():
@@ -151,13 +159,13 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
 
 
 def point(setting: Setting, options: argparse.Namespace) -> dict[str, object]:
-    """Measure everyone at one size."""
+    """Measure all contenders at one size."""
     made = blocks(setting, options.preset, options.repeats, time_lean=options.lean)
     if options.sweep:
         made = [block for block in made if block.title == FULL]
     if options.compile:
         made += [compiled(block) for block in made]
-    results = measure(made, setting.device, backward=not options.forward, told=tell)
+    results = measure(made, setting.device, backward=not options.forward, report=tell)
     return {
         "vocabulary": setting.vocabulary,
         "rows": setting.rows,
@@ -167,7 +175,7 @@ def point(setting: Setting, options: argparse.Namespace) -> dict[str, object]:
 
 
 def sweep(setting: Setting, options: argparse.Namespace) -> list[dict[str, object]]:
-    """Vary one size at a time, and print what it does to the time per row."""
+    """Vary one axis at a time, and print the time per row."""
     points: dict[Setting, dict[str, object]] = {}
     for axis in SWEEP:
         settings = [replace(setting, **{axis: v}) for v in sorted(getattr(options, axis))]
@@ -181,7 +189,7 @@ def sweep(setting: Setting, options: argparse.Namespace) -> list[dict[str, objec
 
 
 def print_sweep(axis: str, points: Sequence[dict[str, object]], itemsize: int) -> None:
-    """Print a line for each contender and three columns for each size."""
+    """Print one line per contender and three columns per size."""
     header = [axis]
     lines: dict[tuple[str, bool], list[str]] = {}
     for each in points:
@@ -203,7 +211,7 @@ def print_sweep(axis: str, points: Sequence[dict[str, object]], itemsize: int) -
 
 
 def show(results: Sequence[Result], options: argparse.Namespace) -> None:
-    """Print a table for each thing that is compared."""
+    """Print one table per comparison."""
     size = f"{options.rows[0]:,} rows, vocabulary {options.vocabulary[0]:,}"
     size += f", {options.digits[0]:.0%} digits"
     for title in dict.fromkeys(result.block for result in results):
@@ -231,28 +239,28 @@ def show(results: Sequence[Result], options: argparse.Namespace) -> None:
 
 
 def times(result: Result) -> list[str]:
-    """Write the median time and the median ratio."""
+    """Return the median time and the median ratio as text."""
     median = result.median_milliseconds
     return ["-" if median is None else f"{median:,.1f}", ratio(result.ratio)]
 
 
 def ratio(value: float | None) -> str:
-    """Write a ratio."""
+    """Return a ratio as text."""
     return "-" if value is None else f"{value:.2f}"
 
 
 def spread(result: Result) -> str:
-    """Write the smallest and the largest ratio."""
+    """Return the range of the ratios as text."""
     return f"{min(result.ratios):.2f} to {max(result.ratios):.2f}" if result.ratios else "-"
 
 
 def waits(result: Result) -> str:
-    """Write how often the host waits."""
+    """Return the number of waits as text."""
     return "-" if result.waits is None else str(result.waits)
 
 
 def show_targets(found: Iterable[dict[str, object]]) -> None:
-    """Print what was wanted beside what was measured."""
+    """Print measured values and targets."""
     print("Targets\n")
     rows = [
         [
@@ -267,7 +275,7 @@ def show_targets(found: Iterable[dict[str, object]]) -> None:
 
 
 def tell(line: str) -> None:
-    """Say how far it is, to who watches."""
+    """Show the progress on a terminal."""
     if sys.stderr.isatty():
         print(f"\r{line[:78]:<78}\r", end="", file=sys.stderr, flush=True)
 

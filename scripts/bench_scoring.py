@@ -1,11 +1,11 @@
-"""How long scoring takes, and that it grows with the number of images alone.
+"""Measure the time of scoring, and check that it grows linearly with the number of images.
 
     python scripts/bench_scoring.py
     python scripts/bench_scoring.py --images 2000 --repeats 5
 
-Made-up images with five words each, most of them found, and one detection that is wrong. Each
-scorer is timed on n, 2n and 4n images; a cost that is linear has ratios near 2 and 4. The best of
-several rounds is shown, in seconds of one processor, without reading files and without intervals.
+The images are synthetic, with five words each, most of them detected, and one wrong detection. Each
+scorer is timed on n, 2n and 4n images; a linear cost has ratios near 2 and 4. Times are the best of
+several rounds, in seconds of processor time, without reading files or bootstrap intervals.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def images(
 
 
 def seconds(run: Callable[[], object], repeats: int) -> float:
-    """Return the processor time of the fastest of several runs."""
+    """Return the processor time of the fastest run, in seconds."""
     found = []
     for _ in range(repeats):
         start = time.process_time()
@@ -66,7 +66,7 @@ def seconds(run: Callable[[], object], repeats: int) -> float:
 
 
 def growth(name: str, score: Callable[..., object], sizes: Sequence[int], repeats: int) -> None:
-    """Print a line of times and their ratios."""
+    """Print the times for all sizes and their ratios."""
     taken = []
     for size in sizes:
         predictions, targets = images(size, quad)
@@ -76,11 +76,15 @@ def growth(name: str, score: Callable[..., object], sizes: Sequence[int], repeat
 
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="Time scoring.")
-    parser.add_argument("--images", type=int, default=500)
-    parser.add_argument("--pairs", type=int, default=1_000_000)
-    parser.add_argument("--repeats", type=int, default=3)
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--images", type=int, default=500, help="n (default: 500)")
+    parser.add_argument(
+        "--pairs", type=int, default=1_000_000, help="pairs of boxes (default: 1000000)"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="timed rounds (default: 3)")
     options = parser.parse_args()
     load = os.getloadavg()[0]
     print(f"{platform.processor() or platform.machine()}, load {load:.1f}, numpy {np.__version__}")
@@ -100,7 +104,7 @@ def main() -> None:
     pairs = len(predictions) * each**2
     print(f"\n{pairs:,} pairs of boxes, {each} x {each} in {len(predictions):,} images")
     taken = seconds(lambda: overlapping_pairs(detections, truths), options.repeats)
-    print(f"  shared areas                    {taken:8.3f}")
+    print(f"  intersections                   {taken:8.3f}")
     taken = seconds(lambda: score_instances(predictions, targets), options.repeats)
     print(f"  scored, all columns             {taken:8.3f}")
     a, b = (

@@ -1,26 +1,26 @@
-"""How long a training step takes and how much memory, next to other trainers on the same model.
+"""Measure time and peak memory of a training step, compared with other trainers on the same model.
 
     python scripts/bench_training.py                       the targets, in about five minutes
     python scripts/bench_training.py --rounds 9 --threads 1 --json training.json
 
-A Qwen2 made from code (hidden 256, 2 layers, 151,936 tokens) reads a prompt of 1,000 tokens and is
-trained on the 24 of its answer, batch 1, float32, on the CPU, by
+A randomly initialised Qwen2 (hidden 256, 2 layers, 151,936 tokens) is trained on prompts of 1,000
+tokens with answers of 24 tokens, batch size 1, float32, on the CPU, by
 
 transformers.Trainer    with the model's own loss
-trl.SFTTrainer          its own loss, which on a GPU leaves out rows without a label, and not on a
-                        CPU; without its activation checkpointing, which would cost it time
+trl.SFTTrainer          its own loss, which skips positions without a label on a GPU but not on a
+                        CPU; without its activation checkpointing, which would slow it down
 NumericTrainer          objectives ce and ntil
 
-Each runs its own training loop in its own process; in a round each takes one step while the others
-wait, and ratios are those of one round. Everything else is the same: weights, row, AdamW (fused,
-transformers' default) and clipping.
+Each trainer runs its own loop in its own process; in a round each takes one step while the others
+wait, and ratios are computed within a round. Everything else is equal: weights, data, AdamW (fused,
+transformers' default) and gradient clipping.
 
-step           from where the trainer has its batch to where its gradients are dropped; median
-before AdamW   of it what is before the optimiser: forward, backward, clipping
-x ours         ratio of steps to that of NumericTrainer with ce in the same round; median
-peak           the most bytes of tensors held at once in a step above those before it, which are the
-               weights and AdamW's state; gradients, as large as the weights, are in it; exact
-loss           of the first step
+step           time from receiving the batch to freeing the gradients; median
+before AdamW   the part of it before the optimiser: forward, backward, clipping
+x ours         ratio to the step of NumericTrainer with ce in the same round; median
+peak           largest number of bytes allocated during a step, beyond the weights and AdamW's state
+               before it; includes the gradients; exact
+loss           loss of the first step
 """
 
 import argparse
@@ -62,13 +62,13 @@ from mm_numeric.training.trainer import NumericTrainer
 OURS = "NumericTrainer, ce"
 THEIRS = ("transformers.Trainer", "trl.SFTTrainer")
 NAMES = (*THEIRS, OURS, "NumericTrainer, ntil")
-WARM_UP = 2  # AdamW makes its state in the first step
+WARM_UP = 2  # AdamW allocates its state in the first step
 FASTER, MOST_OF_PEAK, SAME_LOSS = 5.0, 1 / 3, 1e-5
 MIB = 1 << 20
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark."""
     options = arguments()
     torch.set_num_threads(options.threads)
     if options.worker:
@@ -91,18 +91,18 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name, default, what in (
-        ("vocabulary", 151936, "tokens of the head"),
+        ("vocabulary", 151936, "size of the vocabulary"),
         ("hidden", 256, "width of the model"),
-        ("layers", 2, "of the model"),
-        ("prompt", 1000, "tokens that are not trained on"),
-        ("answer", 24, "tokens that are"),
-        ("rounds", 5, "timed steps of each"),
-        ("threads", torch.get_num_threads(), "on the CPU"),
+        ("layers", 2, "number of layers"),
+        ("prompt", 1000, "tokens of the prompt"),
+        ("answer", 24, "tokens of the answer"),
+        ("rounds", 5, "timed steps per trainer"),
+        ("threads", torch.get_num_threads(), "number of CPU threads"),
     ):
         parser.add_argument(
             f"--{name}", type=int, default=default, help=f"{what} (default: {default})"
         )
-    parser.add_argument("--json", type=Path, help="write everything to this file too")
+    parser.add_argument("--json", type=Path, help="also write all results to this file")
     parser.add_argument("--worker", choices=NAMES, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -111,10 +111,10 @@ def arguments() -> argparse.Namespace:
 
 
 class Worker:
-    """A trainer in a process of its own."""
+    """A trainer in its own process."""
 
     def __init__(self, name: str, errors: TextIO) -> None:
-        """Start it with the settings of this process."""
+        """Start the process with the options of this one."""
         self.name, self.errors = name, errors
         command = [sys.executable, __file__, *sys.argv[1:], "--worker", name]
         self.process = subprocess.Popen(
@@ -122,7 +122,7 @@ class Worker:
         )
 
     def step(self, what: str) -> dict[str, Any]:
-        """Have it take a step and measure its ``time`` or its ``memory``."""
+        """Run one step and return its ``time`` or its ``memory``."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(what + "\n")
@@ -137,7 +137,7 @@ class Worker:
 
 @contextmanager
 def workers() -> Iterator[list[Worker]]:
-    """Start everyone, and end them."""
+    """Start all workers, and stop them on exit."""
     with ExitStack() as stack:
         started = []
         for name in NAMES:
@@ -149,7 +149,7 @@ def workers() -> Iterator[list[Worker]]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Measure memory of everyone once, and time in rounds."""
+    """Measure the memory of each worker once, and its time in rounds."""
     with workers() as everyone:
         warm = {each.name: [each.step("time") for _ in range(WARM_UP)] for each in everyone}
         peaks = {each.name: each.step("memory")["peak_bytes"] for each in everyone}
@@ -169,7 +169,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def targets(results: dict[str, dict[str, Any]]) -> list[dict[str, object]]:
-    """Hold ``ce`` to what it is to reach beside each of the others."""
+    """Compare ``ce`` with its targets relative to the other trainers."""
     ours, found = results[OURS], []
     for name in THEIRS:
         theirs = results[name]
@@ -177,11 +177,11 @@ def targets(results: dict[str, dict[str, Any]]) -> list[dict[str, object]]:
         share = ours["peak_bytes"] / theirs["peak_bytes"]
         apart = abs(ours["loss"] - theirs["loss"])
         found += [
-            {"what": f"a step is so much faster than {name}'s", "measured": faster,
+            {"what": f"speed-up of a step over {name}", "measured": faster,
              "target": f">= {FASTER:g}", "met": faster >= FASTER},
             {"what": f"share of {name}'s peak", "measured": share,
              "target": f"<= {MOST_OF_PEAK:.3f}", "met": share <= MOST_OF_PEAK},
-            {"what": f"difference of {name}'s loss", "measured": apart,
+            {"what": f"difference from {name}'s loss", "measured": apart,
              "target": f"<= {SAME_LOSS:g}", "met": apart <= SAME_LOSS},
         ]  # fmt: skip
     return found
@@ -221,32 +221,32 @@ def show(
 
 
 class Stopwatch(TrainerCallback):
-    """Waits for a word before each step, measures the step, and says what it was."""
+    """Waits for a command before each step, measures the step, and writes the result."""
 
     def __init__(self, answers: TextIO) -> None:
-        """Take where to say it."""
+        """Set the stream of the results."""
         self.answers = answers
         self.profile: torch.profiler.profile | None = None
 
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-        """Wait, and start."""
+        """Wait for a command, and start measuring."""
         self.profile = memory_profile() if sys.stdin.readline().strip() == "memory" else None
         if self.profile is not None:
             self.profile.start()
         self.start = time.perf_counter()
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Note when gradients are there."""
+        """Record the time before the optimiser step."""
         self.before_optimizer = time.perf_counter() - self.start
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        """Stop."""
+        """Stop measuring."""
         self.seconds = time.perf_counter() - self.start
         if self.profile is not None:
             self.profile.stop()
 
     def on_log(self, *args: Any, logs: dict[str, float], **kwargs: Any) -> None:
-        """Say it, with the loss that the trainer logs behind each step."""
+        """Write the result with the loss that the trainer logs after each step."""
         if "loss" in logs:
             found = {
                 "seconds": self.seconds,
@@ -258,8 +258,8 @@ class Stopwatch(TrainerCallback):
 
 
 def work(options: argparse.Namespace) -> None:
-    """Train, a step at a time."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # where a trainer may print what it likes
+    """Train step by step on command."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # a trainer may print to stdout
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(options, Path(folder))
         trainer.remove_callback(PrinterCallback)
@@ -268,7 +268,7 @@ def work(options: argparse.Namespace) -> None:
 
 
 def make_trainer(options: argparse.Namespace, folder: Path) -> Trainer:
-    """Return the trainer that is asked for, with the same model, row and settings as the others."""
+    """Return the worker's trainer, with the same model, data and settings as the others."""
     from trl import SFTConfig, SFTTrainer
 
     steps = WARM_UP + 1 + options.rounds
@@ -309,7 +309,7 @@ def make_trainer(options: argparse.Namespace, folder: Path) -> Trainer:
 
 
 def make_model(options: argparse.Namespace) -> Qwen2ForCausalLM:
-    """Return the model, the same one in each process."""
+    """Return the model, with the same weights in each process."""
     torch.manual_seed(0)
     return Qwen2ForCausalLM(
         Qwen2Config(
@@ -325,7 +325,7 @@ def make_model(options: argparse.Namespace) -> Qwen2ForCausalLM:
 
 
 def make_row(options: argparse.Namespace) -> dict[str, list[int]]:
-    """Return a prompt of text and an answer with numbers in it, the same in each process."""
+    """Return a text prompt and an answer with numbers, the same in each process."""
     torch.manual_seed(0)
     asked = Setting(vocabulary=options.vocabulary, rows=options.prompt, digits=0.0).labels()
     answer = Setting(vocabulary=options.vocabulary, rows=options.answer, digits=0.5).labels()
@@ -334,7 +334,7 @@ def make_row(options: argparse.Namespace) -> dict[str, list[int]]:
 
 
 def collate(rows: Sequence[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
-    """Return rows of one length as tensors."""
+    """Return rows of equal length as tensors."""
     batch = {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
     return {**batch, "attention_mask": torch.ones_like(batch["input_ids"])}
 

@@ -1,15 +1,15 @@
-"""The figures of the NTL paper (arXiv 2411.02083), of every loss term of this library.
+"""Draw the figures of the NTL paper (arXiv 2411.02083) for every loss term of this library.
 
     python scripts/figures_losses.py --out figures
     python scripts/bench_losses.py --json bench.json
     python scripts/figures_losses.py --out figures --bench bench.json
 
-predicted_digit     what each term charges a model that is all but certain of one digit (figure 1)
-two_probabilities   what a term charges where the chance is split between digits (figure 2)
-overhead            how long a step of each objective takes (figure 3): of bench.json, or of a run
+predicted_digit     loss of each term if the model is nearly certain of one digit (figure 1)
+two_probabilities   loss of some terms if the probability is split between digits (figure 2)
+overhead            duration of a step of each objective (figure 3): from bench.json, or from a run
                     of a few seconds at a small size
 
-Each is an SVG image, with its numbers in a JSON file of the same name.
+Each figure is an SVG file, with its numbers in a JSON file of the same name.
 """
 
 import argparse
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether i
 import torch
 from _bench import CE, DIGITS, FULL, Setting, Stand, blocks, known_names
 from _measure import machine, measure
-from _svg import colour_bar, heat, image, placed, words
+from svg import colour_bar, heat, image, placed, words
 from torch import Tensor
 
 from mm_numeric.evaluation.report.charts import Axis, Line, line_chart, nice_ticks, tick_text
@@ -37,12 +37,12 @@ from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import TERMS
 
-LABEL = 5  # of the first figure
+LABEL = 5  # in the first figure
 CERTAINTY = 0.99
-SPLIT = (0, 4, 8)  # of the second: the label is the one in the middle
-STEPS = 30  # even, so that one half is one of them
-LEAST = 1e-4  # the chance that stands for 0 there, so that cross-entropy stays finite
-HEAT_TERMS = {  # what each comes to for these digits, with a and b the chances of 0 and 8
+SPLIT = (0, 4, 8)  # in the second figure; the label is the middle one
+STEPS = 30  # even, so that 0.5 is one of the steps
+LEAST = 1e-4  # replaces a probability of 0, so that cross-entropy stays finite
+HEAT_TERMS = {  # formulas for these digits; a and b are the probabilities of 0 and 8
     "ce": "−log(1 − a − b)",
     "ntl_was": "4 (a + b)",
     "ntl_mse": "16 (b − a)²",
@@ -52,12 +52,16 @@ SMALL = Setting(vocabulary=32000, rows=256)
 
 
 def main() -> None:
-    """Draw all of them."""
+    """Draw all figures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="is made if missing")
-    parser.add_argument("--bench", type=Path, metavar="FILE", help="from bench_losses.py --json")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="output folder; created if missing"
+    )
+    parser.add_argument(
+        "--bench", type=Path, metavar="FILE", help="output of bench_losses.py --json"
+    )
     options = parser.parse_args()
     try:
         bench = read_bench(options.bench) if options.bench else small_bench()
@@ -75,69 +79,65 @@ def main() -> None:
         print(path)
 
 
-def charges(name: str, chances: Tensor, label: int) -> list[float]:
-    """Return what a term charges for chances [k, 10] of the digits, where each label is one digit.
+def losses_of(name: str, probs: Tensor, label: int) -> list[float]:
+    """Return the loss of a term for digit probabilities [k, 10], with one digit as the label.
 
     Args:
         name: A key of ``TERMS``, or ``ce``.
-        chances: Each row sums to 1; text has no chance.
-        label: The digit that is right.
+        probs: Probabilities of the ten digits; each row sums to 1.
+        label: The correct digit.
     """
     if name == "ce":
-        return (-chances[:, label].log()).tolist()
+        return (-probs[:, label].log()).tolist()
     vocabulary = NumberVocabulary.from_tokenizer(Stand(100))
-    labels = torch.full((len(chances), 1), DIGITS[str(label)])
+    labels = torch.full((len(probs), 1), DIGITS[str(label)])
     spans = NumberSpans.from_labels(labels, vocabulary)
     classes = NumberClasses.of(vocabulary, torch.device("cpu"), torch.float64)
-    # One term (del) asks each logit on its own, so it matters where they are: around 0.
-    logits = chances.log() - chances.log().mean(dim=1, keepdim=True)
+    # One term (del) reads each logit by itself, so they are centred at 0.
+    logits = probs.log() - probs.log().mean(dim=1, keepdim=True)
     numbers = NumberLogits.at(logits, logits.logsumexp(dim=-1), classes, spans.target)
     return make_term(name, {})(numbers, spans).tolist()
 
 
 def predicted_digit() -> dict[str, Any]:
-    """Return what each term charges by the digit that the model is all but certain of."""
+    """Return the loss of each term by the digit of which the model is nearly certain."""
     rest = (1 - CERTAINTY) / 9
-    chances = torch.full((10, 10), rest, dtype=torch.float64).fill_diagonal_(CERTAINTY)
+    probs = torch.full((10, 10), rest, dtype=torch.float64).fill_diagonal_(CERTAINTY)
     names = ["ce", *(n for n in TERMS if make_term(n, {}).per not in ("box", "time"))]
     return {
         "label": LABEL,
         "certainty": CERTAINTY,
         "digits": list(range(10)),
-        "losses": {name: charges(name, chances, LABEL) for name in names},
+        "losses": {name: losses_of(name, probs, LABEL) for name in names},
     }
 
 
 def two_probabilities() -> dict[str, Any]:
-    """Return what some terms charge by the chances of two wrong digits; the label has the rest."""
+    """Return the loss of some terms by the probabilities of two wrong digits."""
     low, label, high = SPLIT
     pairs = [(i / STEPS, j / STEPS) for i in range(STEPS + 1) for j in range(STEPS + 1 - i)]
-    chances = torch.full((len(pairs), 10), LEAST, dtype=torch.float64)
-    for row, (of_low, of_high) in zip(chances, pairs, strict=True):
+    probs = torch.full((len(pairs), 10), LEAST, dtype=torch.float64)
+    for row, (of_low, of_high) in zip(probs, pairs, strict=True):
         row[[low, label, high]] += torch.tensor([of_low, 1 - of_low - of_high, of_high]).to(row)
-    chances /= chances.sum(dim=1, keepdim=True)
+    probs /= probs.sum(dim=1, keepdim=True)
     return {
         "label": label,
         "digits": [low, high],
-        "chances": pairs,
-        "losses": {name: charges(name, chances, label) for name in HEAT_TERMS},
+        "probabilities": pairs,
+        "losses": {name: losses_of(name, probs, label) for name in HEAT_TERMS},
     }
 
 
 def small_bench() -> dict[str, Any]:
-    """Measure at a small size."""
+    """Run the benchmark at a small size."""
     made = [each for each in blocks(SMALL, known_names(), repeats=3) if each.title == FULL]
-    results = measure(made, SMALL.device, backward=True, told=lambda line: None)
+    results = measure(made, SMALL.device, backward=True, report=lambda line: None)
     size = {"vocabulary": SMALL.vocabulary, "rows": SMALL.rows, "digits": SMALL.digits}
     return overhead(machine(SMALL.device), size, False, [result.summary() for result in results])
 
 
 def read_bench(path: Path) -> dict[str, Any]:
-    """Read what bench_losses.py has written; of a sweep the first size.
-
-    Raises:
-        ValueError: If it is something else.
-    """
+    """Read the output of ``bench_losses.py --json``; of a sweep, its first size."""
     try:
         bench = json.loads(path.read_text(encoding="utf-8"))
         first = bench["points"][0]
@@ -149,7 +149,7 @@ def read_bench(path: Path) -> dict[str, Any]:
 def overhead(
     machine: Mapping[str, Any], size: Mapping[str, Any], forward: bool, results: Sequence[Any]
 ) -> dict[str, Any]:
-    """Return the times of those that start from logits, and what they were measured on."""
+    """Return the step times of the contenders that start from logits, and the hardware."""
     return {
         **{key: machine[key] for key in ("machine", "threads", "torch")},
         **{key: size[key] for key in ("vocabulary", "rows", "digits")},
@@ -163,7 +163,7 @@ def overhead(
 
 
 def draw_predicted_digit(numbers: Mapping[str, Any]) -> str:
-    """Draw a panel for each term, cross-entropy dashed in each; all between 0 and their largest."""
+    """Draw a panel per term, with cross-entropy dashed; each curve is scaled to its maximum."""
     losses = numbers["losses"]
     names = [name for name in losses if name != "ce"]
     across, wide, tall, top = 6, 190, 170, 74
@@ -181,8 +181,8 @@ def draw_predicted_digit(numbers: Mapping[str, Any]) -> str:
         words(
             20,
             48,
-            "Solid: the term, as a share of its largest value, which stands above it. "
-            "Dashed: cross-entropy likewise. Each label is a number of one digit.",
+            "Solid: the term, as a share of its largest value, shown above it. "
+            "Dashed: cross-entropy, scaled likewise. Each label is a number of one digit.",
         ),
     ]
     for i, name in enumerate(names):
@@ -209,14 +209,14 @@ def scaled(values: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def draw_two_probabilities(numbers: Mapping[str, Any]) -> str:
-    """Draw a triangle for each term, with what it charges where the two digits have all chance."""
+    """Draw a triangle per term, coloured by its loss."""
     low, high = numbers["digits"]
     side, gap, left, top = 240, 70, 66, 92
     parts = [
         words(
             20,
             28,
-            f"The loss where {numbers['label']} is right and the chance is split between "
+            f"The loss where {numbers['label']} is right and the probability is split between "
             f"{low}, {numbers['label']} and {high}",
             "title",
         ),
@@ -224,7 +224,7 @@ def draw_two_probabilities(numbers: Mapping[str, Any]) -> str:
             20,
             48,
             "Light is low, dark is high, each to its own scale. The corner at 0, 0 is the perfect "
-            f"answer; the ring is half on {low} and half on {high}. A chance of 0 counts as "
+            f"answer; the ring is half on {low} and half on {high}. A probability of 0 counts as "
             f"{LEAST:g}.",
         ),
     ]
@@ -234,7 +234,7 @@ def draw_two_probabilities(numbers: Mapping[str, Any]) -> str:
         largest = max(losses)
         parts.append(words(x0, top - 12, name, "name"))
         parts.append(words(x0 + side, top - 12, HEAT_TERMS[name], anchor="end"))
-        for (of_low, of_high), loss in zip(numbers["chances"], losses, strict=True):
+        for (of_low, of_high), loss in zip(numbers["probabilities"], losses, strict=True):
             x, y = x0 + of_low * STEPS * cell, y0 - (of_high * STEPS + 1) * cell
             parts.append(
                 f'<rect x="{x:.1f}" y="{y:.1f}" width="{cell + 0.4:.1f}" height="{cell + 0.4:.1f}" '
@@ -242,31 +242,38 @@ def draw_two_probabilities(numbers: Mapping[str, Any]) -> str:
             )
         edge = f"M{x0},{top}V{y0}H{x0 + side}V{y0 - cell:.1f}L{x0 + cell:.1f},{top}Z"
         parts.append(f'<path d="{edge}" fill="none" stroke="var(--base)" stroke-width="0.8"/>')
-        half = losses[numbers["chances"].index((0.5, 0.5))]
+        half = losses[numbers["probabilities"].index((0.5, 0.5))]
         ring = (x0 + (STEPS / 2 + 0.5) * cell, y0 - (STEPS / 2 + 0.5) * cell)
         circle = f'<circle cx="{ring[0]:.1f}" cy="{ring[1]:.1f}" r="6" fill="none" '
         parts += [
             circle + 'stroke="#fff" stroke-width="5"/>',
             circle + 'stroke="var(--ink)" stroke-width="2"/>',
             words(ring[0] + 10, ring[1] - 8, f"{abs(half):.2f}", "name"),
-            words(x0 + side / 2, y0 + 38, f"a, chance of {low}", anchor="middle"),
+            words(x0 + side / 2, y0 + 38, f"a, probability of {low}", anchor="middle"),
             colour_bar(x0 + side - 92, top + 8, largest),
         ]
-        for value in (0, 0.5, 1):
-            at = (value * STEPS + 0.5) * cell
-            parts.append(words(x0 + at, y0 + 18, tick_text(value), anchor="middle"))
-            parts.append(words(x0 - 6, y0 - at + 4, tick_text(value), anchor="end"))
+        parts += _tick_labels(x0, y0, cell)
         x, y = x0 - 34, y0 - side / 2
         parts.append(
             f'<text x="{x}" y="{y}" text-anchor="middle" transform="rotate(-90 {x} {y})">'
-            f"b, chance of {high}</text>"
+            f"b, probability of {high}</text>"
         )
     width = left + len(numbers["losses"]) * (side + gap)
-    return image(width, top + side + 54, "Loss by the chances of two wrong digits", parts)
+    return image(width, top + side + 54, "Loss by the probabilities of two wrong digits", parts)
+
+
+def _tick_labels(x0: float, y0: float, cell: float) -> list[str]:
+    """Return the labels of both axes of a triangle whose origin is at x0, y0."""
+    labels = []
+    for value in (0, 0.5, 1):
+        at = (value * STEPS + 0.5) * cell
+        labels.append(words(x0 + at, y0 + 18, tick_text(value), anchor="middle"))
+        labels.append(words(x0 - 6, y0 - at + 4, tick_text(value), anchor="end"))
+    return labels
 
 
 def draw_overhead(numbers: Mapping[str, Any]) -> str:
-    """Draw a bar for each contender, median and range, with torch's cross-entropy as a line."""
+    """Draw a bar per contender with median and range, and torch's cross-entropy as a line."""
     times = numbers["milliseconds"]
     medians = {name: statistics.median(values) for name, values in times.items()}
     left, wide, row, top = 230, 560, 20, 84

@@ -150,7 +150,7 @@ def test_a_sweep_has_each_size_once(tmp_path):
     [
         (["--preset", "ntl_wass"], "there is no preset 'ntl_wass'. Did you mean 'ntl_was'?"),
         (["--rows", "8", "16"], "--rows takes one value without --sweep"),
-        (["--digits", "0.9"], "--digits is from 0 to 0.75"),
+        (["--digits", "0.9"], "--digits must be 0 to 0.75"),
         (["--json", "/nowhere/bench.json"], "--json: there is no folder /nowhere"),
     ],
 )
@@ -197,7 +197,7 @@ def test_a_gpu_is_asked_for_time_memory_and_waits(parts, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         first, other = parts.measure.measure(
-            [block], SimpleNamespace(type="cuda"), backward=True, told=lambda line: None
+            [block], SimpleNamespace(type="cuda"), backward=True, report=lambda line: None
         )
     assert (other.peak_bytes, other.waits, other.milliseconds) == (250, 1, [7.0])
     assert (other.ratio, first.ratio, len(first.milliseconds)) == (1.0, 1.0, 2)
@@ -227,7 +227,7 @@ def test_the_figures_plot_what_the_losses_say(bench, tmp_path):
     wrong, right = -math.log(rest), -math.log(0.99)
     assert by_digit["ce"] == pytest.approx([wrong] * 5 + [right] + [wrong] * 4)
     split = numbers["two_probabilities"]
-    at = {tuple(pair): i for i, pair in enumerate(split["chances"])}
+    at = {tuple(pair): i for i, pair in enumerate(split["probabilities"])}
     losses = {
         name: [values[at[p]] for p in ((0, 0), (0.5, 0.5), (1, 0))]
         for name, values in split["losses"].items()
@@ -292,5 +292,5 @@ def test_a_step_of_every_trainer_is_measured(tmp_path):
     for result in results.values():
         assert 0 < result["seconds_before_optimizer"][0] < result["seconds"][0]
     assert [each["what"] for each in found["targets"] if "loss" in each["what"]] == [
-        f"difference of {name}'s loss" for name in theirs
+        f"difference from {name}'s loss" for name in theirs
     ]

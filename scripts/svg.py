@@ -1,4 +1,4 @@
-"""SVG images that stand on their own, with the charts of the report in them."""
+"""Standalone SVG images that contain charts of the report."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from markupsafe import escape
 
 from mm_numeric.evaluation.markup import element
 
-COLOURS = {  # by the names that the charts of the report use, and two more
+COLOURS = {  # CSS variables of the report's charts, and two more
     "--ink": "#171b22",
     "--soft": "#59626f",
     "--grid": "#e8ebef",
@@ -18,20 +18,20 @@ HEAT = ((255, 252, 238), (253, 204, 120), (232, 110, 60), (150, 28, 60), (52, 8,
 
 
 def words(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
-    """Write a line of text."""
+    """Return a line of text."""
     return str(element("text", text, x=x, y=y, class_=kind, text_anchor=anchor))
 
 
 def placed(chart: str, x: float, y: float, width: float, height: float) -> str:
-    """Put a chart of the report at a place in an image."""
+    """Return a chart of the report at a position in an image."""
     at = f'<svg x="{x}" y="{y}" width="{width}" height="{height}" '
     return str(chart).replace("<svg ", at, 1)  # Markup would escape the replacement
 
 
 def image(width: float, height: float, spoken: str, parts: Sequence[str]) -> str:
-    """Put parts together to a file that stands on its own."""
+    """Return a complete SVG file."""
     body = "\n".join(parts)
-    for name, colour in COLOURS.items():  # viewers of single files often know no CSS variables
+    for name, colour in COLOURS.items():  # many viewers do not support CSS variables
         body = body.replace(f"var({name})", colour)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -45,7 +45,7 @@ def image(width: float, height: float, spoken: str, parts: Sequence[str]) -> str
 
 
 def colour_bar(x: float, y: float, largest: float) -> str:
-    """Draw the scale of a panel, from 0 to its largest loss."""
+    """Return the colour scale of a panel, from 0 to its largest loss."""
     cells = "".join(
         f'<rect x="{x + 4 * i}" y="{y}" width="4.4" height="9" fill="{heat(i / 19)}"/>'
         for i in range(20)
@@ -55,7 +55,7 @@ def colour_bar(x: float, y: float, largest: float) -> str:
 
 
 def heat(share: float) -> str:
-    """Return the colour of a loss, as a share of the largest one."""
+    """Return the colour of a loss, given as a share of the largest one."""
     place = max(0.0, min(1.0, share)) * (len(HEAT) - 1)
     low = min(int(place), len(HEAT) - 2)
     pairs = zip(HEAT[low], HEAT[low + 1], strict=True)
