@@ -1,4 +1,4 @@
-"""Rows of JSONL, JSON and CSV files, each with its place."""
+"""Read rows of JSONL, JSON and CSV files with their locations; write files atomically."""
 
 import csv
 import gzip
@@ -12,13 +12,13 @@ from typing import Any
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield where each row of a .jsonl, .json or .csv file stands, and its fields.
+    """Yield the location (file and line) and the fields of each row of a file.
 
-    Behind each ending .gz may stand. A .json file is a list of rows, or an object with such a list
-    as ``data_list`` (MMOCR).
+    The file is .jsonl, .json or .csv, optionally followed by .gz. A .json file holds a list of
+    rows, or an object with such a list as ``data_list`` (MMOCR).
 
     Raises:
-        ValueError: If the file or a line of it cannot be read.
+        ValueError: If the file or one of its lines is invalid. The message names the line.
     """
     for row in rows_or_errors(path):
         if isinstance(row, ValueError):
@@ -27,15 +27,15 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
-    """Yield what ``read_rows`` yields, and what it would raise where it stands.
+    """Yield rows as ``read_rows`` does, and in place of an invalid row its error.
 
-    A .jsonl file is read line by line.
+    A .jsonl file is read line by line, so that it may be larger than the memory.
     """
     packed = path.suffix == ".gz"
     ending = Path(path.stem).suffix if packed else path.suffix
     if ending not in (".jsonl", ".json", ".csv"):
         yield ValueError(
-            f"{path}: rows come as .jsonl, .json or .csv, not {ending or 'no ending'!r}."
+            f"{path}: rows are read from .jsonl, .json or .csv, not {ending or 'no extension'!r}."
         )
         return
     opened = gzip.open if packed else open
@@ -57,13 +57,13 @@ def rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueErr
 def _jsonl_rows(
     lines: Iterable[str], path: Path
 ) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
-    # a file's lines, and not splitlines: it would also cut at U+2028, which JSON may hold
+    # The lines of the file and not str.splitlines, which also splits at U+2028 inside of strings.
     for number, line in enumerate(lines, start=1):
         if line.strip():
             where = f"{path}, line {number}"
             try:
                 yield _object(json.loads(line), where)
-            except (ValueError, RecursionError) as error:  # [[[[[...
+            except (ValueError, RecursionError) as error:  # deep nesting: [[[[[...
                 yield ValueError(f"{where}: not JSON ({error}).")
 
 
@@ -95,8 +95,7 @@ def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]] | Va
             where = f"{path}, line {reader.line_num}"
             if "(more)" in record or None in record.values():
                 yield ValueError(
-                    f"{where}: expected {len(names)} fields ({', '.join(names)}), as the first "
-                    "line says."
+                    f"{where}: expected {len(names)} fields ({', '.join(names)}) as in the header."
                 )
             else:
                 yield where, dict(record)
@@ -105,17 +104,23 @@ def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]] | Va
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file in one piece: a kill leaves the old one or the new one, never half of it."""
+    """Write a file atomically: after a kill it has its old content or all of the new one."""
     unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)
+
+
+def write_json(path: Path, value: Any, *, indent: int | None = None) -> None:
+    """Write a JSON file atomically."""
+    write_text(path, json.dumps(value, indent=indent) + "\n")
 
 
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        ValueError: If it cannot be read, or is none.
+        ValueError: If the file is missing, cannot be read or is not valid JSON. The message names
+            the file.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
@@ -126,6 +131,6 @@ def read_json(path: Path) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}).") from error
     except ValueError as error:
-        raise ValueError(f"{path}: not JSON, or not all of it ({error}).") from error
+        raise ValueError(f"{path}: not valid or not complete JSON ({error}).") from error
     except RecursionError as error:
-        raise ValueError(f"{path}: not JSON that can be read (nested too deep).") from error
+        raise ValueError(f"{path}: not readable JSON (nested too deep).") from error

@@ -1,31 +1,30 @@
-"""What a run keeps in its folder, and whether a folder may be used.
+"""The files of a run folder, and the checks before a folder is used.
 
-config.yaml       the config with every default filled in
-log.jsonl         one line for each logged step
-checkpoint-N/     of transformers.Trainer
-model/            the weights (of a model with adapters, those), tokenizer and image processor
-run.json          written last: what was done, with which versions
-evaluation/       predictions.jsonl of the last evaluation on the way, if the config asks for them
-best/             the best weights of those, as a run folder of its own
+config.yaml       config with all defaults
+log.jsonl         one line per logged step
+checkpoint-N/     checkpoints of transformers.Trainer
+model/            weights (only the adapters if there are any), tokenizer and image processor
+run.json          written last: steps, number of rows, package versions
+evaluation/       predictions.jsonl of the last evaluation during training, if configured
+best/             run folder with the weights of the best evaluation, if configured
 
-and, where it was tested, predictions.jsonl, scores.jsonl and results.json; in a comparison also
-digits.json (see digit_chances).
+``mm-numeric predict`` and ``score`` add predictions.jsonl, scores.jsonl and results.json, a
+comparison also digits.json (``inference.digit_distribution``).
 """
 
-import fcntl
-import json
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.schema import Config
-from mm_numeric.files import write_text
+from mm_numeric.files import read_json, write_json, write_text
 from mm_numeric.parsing import read_yaml
 
 CONFIG, LOG, MODEL, FINISHED = "config.yaml", "log.jsonl", "model", "run.json"
@@ -33,23 +32,31 @@ EVALUATION, BEST = "evaluation", "best"
 PREDICTIONS, SCORES, RESULTS = "predictions.jsonl", "scores.jsonl", "results.json"
 DIGITS = "digits.json"
 
-_FREE_TO_CHANGE = frozenset({"predict", "compare"})  # what does not change what is trained
+WARM_START = "warm_start"
+"""Prefix of the folders of warm starts in a comparison; no compared row may have this name."""
+
+_MAY_DIFFER = frozenset({"predict", "compare"})  # sections that do not change the training
 _LEFTOVERS = (CONFIG, LOG, EVALUATION, BEST, "init", "checkpoint-*", "*.unfinished")
 _HEADER = "# Written by mm-numeric: the config of this folder, every default filled in.\n"
 _PACKAGES = ("mm-numeric", "torch", "transformers", "accelerate", "peft", "numpy", "pillow")
 
 
-def claim(folder: Path, config: Config, *, ignore: Set[str] = _FREE_TO_CHANGE) -> bool:
-    """Take a folder for a run: write its config, or check that it is this very run's.
+def claim(folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER) -> bool:
+    """Write the config of a run to its folder, or check that the folder belongs to the same run.
 
-    What a run left behind that ended before its first checkpoint is cleared away: nothing in it can
-    be gone on with, and the config may have been at fault.
+    Deletes the leftovers of a run that stopped before its first checkpoint: it cannot be resumed,
+    and its config may have been wrong.
+
+    Args:
+        folder: The run folder; created if missing.
+        config: The config of the run.
+        ignore: Top-level sections that may differ from the config in the folder.
 
     Returns:
-        Whether the run was already there, with something to go on with.
+        True if the folder contains the same run, and the run can be resumed.
 
     Raises:
-        ValueError: If the folder holds something else.
+        ValueError: If the folder contains another run or other files.
     """
     entries = list(folder.iterdir()) if folder.is_dir() else []
     left = [p for p in entries if any(p.match(name) for name in _LEFTOVERS)]
@@ -58,12 +65,12 @@ def claim(folder: Path, config: Config, *, ignore: Set[str] = _FREE_TO_CHANGE) -
         difference = _first_difference(_without(_read(folder), ignore), _without(config, ignore))
         if difference:
             raise ValueError(
-                f"{folder} holds another run: {difference}. Choose another folder, or delete it."
+                f"{folder} contains another run: {difference}. Choose another folder, or delete it."
             )
         return True
-    # Nothing is cleared away on the word of a file name: a config.yaml may be the user's own.
+    # Names alone do not make files ours to delete: a config.yaml may be the user's own.
     if (folder.exists() and not folder.is_dir()) or (entries and (begun or not _is_ours(folder))):
-        raise ValueError(f"{folder} is not empty and holds no run. Choose another folder.")
+        raise ValueError(f"{folder} is not empty and contains no run. Choose another folder.")
     for path in left:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,12 +79,12 @@ def claim(folder: Path, config: Config, *, ignore: Set[str] = _FREE_TO_CHANGE) -
 
 
 def write_config(folder: Path, config: Config) -> None:
-    """Write the config of a folder, marked as written here."""
+    """Write config.yaml with the header that marks it as written by this library."""
     write_text(folder / CONFIG, _HEADER + config.to_yaml())
 
 
 def _is_ours(folder: Path) -> bool:
-    """Say whether a run has claimed a folder, or was cut off while it did."""
+    """Return True if ``claim`` has written to the folder, or was killed while it did."""
     path = folder / CONFIG
     if path.is_file():
         return path.read_bytes().startswith(_HEADER.encode())
@@ -86,33 +93,46 @@ def _is_ours(folder: Path) -> bool:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep a folder to one process at a time; the lock ends with the process, killed included.
+    """Lock a folder for this process; the system releases the lock if the process is killed.
 
     Raises:
-        ValueError: If another process is at work in it.
+        ValueError: If another process holds the lock.
     """
-    beside = folder.with_name(f".{folder.name}.lock")
-    beside.parent.mkdir(parents=True, exist_ok=True)
-    with beside.open("w") as file:
+    path = folder.with_name(f".{folder.name}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
         except OSError:
             raise ValueError(
-                f"{folder}: another process is at work in it; wait for it or choose another folder."
+                f"{folder}: another process is using this folder; wait until it ends, or choose "
+                "another folder."
             ) from None
         yield
+
+
+def _lock(file: IO[str]) -> None:
+    """Lock an open file without waiting; closing the file releases the lock."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def read_run(folder: Path) -> Config:
     """Return the config of a finished run.
 
     Raises:
-        ValueError: If the folder holds none.
+        ValueError: If the folder contains no run, or the run is not finished.
     """
     if not (folder / CONFIG).is_file():
-        raise ValueError(f"{folder} holds no run; give the output_dir of `mm-numeric train`.")
+        raise ValueError(f"{folder} contains no run; use the output_dir of `mm-numeric train`.")
     if not (folder / FINISHED).is_file():
-        raise ValueError(f"{folder} is not finished; go on with `mm-numeric train ... --resume`.")
+        raise ValueError(f"{folder} is not finished; resume with `mm-numeric train ... --resume`.")
     return _read(folder)
 
 
@@ -122,15 +142,15 @@ def _read(folder: Path) -> Config:
     return config_from_dict(raw, where=where, title=folder.name, stored=True)
 
 
-def _without(config: Config, parts: Set[str]) -> dict[str, Any]:
-    return {key: value for key, value in config.to_dict().items() if key not in parts}
+def _without(config: Config, sections: Set[str]) -> dict[str, Any]:
+    return {key: value for key, value in config.to_dict().items() if key not in sections}
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the newest checkpoint that was saved to its end, or None.
+    """Return the newest complete checkpoint, or None.
 
-    transformers writes ``trainer_state.json`` last, so that a checkpoint without it, or with a part
-    of it, was cut off.
+    transformers writes ``trainer_state.json`` last: without a valid one the checkpoint is
+    incomplete.
     """
     complete = [
         path.parent
@@ -141,28 +161,28 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def finish(folder: Path, facts: dict[str, Any]) -> None:
-    """Write that a run has ended, with which versions and where."""
+    """Write run.json, which marks a run as finished, with versions and machine."""
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     facts = {**facts, "machine": machine, "python": platform.python_version()}
     facts["versions"] = versions()
-    write_text(folder / FINISHED, json.dumps(facts, indent=1) + "\n")
+    write_json(folder / FINISHED, facts, indent=1)
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that a result depends on."""
+    """Return the versions of the packages that results depend on."""
     return {name: version(name) for name in _PACKAGES}
 
 
 def _is_json(path: Path) -> bool:
     try:
-        json.loads(path.read_text(encoding="utf-8"))
+        read_json(path)
     except ValueError:
         return False
     return True
 
 
 def _first_difference(theirs: Any, mine: Any, at: str = "") -> str | None:
-    """Say where two configs part, or None."""
+    """Return the first difference of two configs as text, or None."""
     if isinstance(theirs, dict) and isinstance(mine, dict):
         for key in sorted({*theirs, *mine}):
             found = _first_difference(theirs.get(key), mine.get(key), f"{at}.{key}".lstrip("."))
@@ -170,8 +190,3 @@ def _first_difference(theirs: Any, mine: Any, at: str = "") -> str | None:
                 return found
         return None
     return None if theirs == mine else f"{at} is {theirs!r:.60} there and {mine!r:.60} here"
-
-
-WARM_START = "warm_start"
-"""The folder of the run that rows go on from; where they have settings of their own, it begins so.
-No row may have its name."""

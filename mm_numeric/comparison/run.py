@@ -125,7 +125,7 @@ def seed_runs(config: Config, seed: int) -> list[Config]:
 
 def _run(config: Config) -> None:
     """Train one run as far as it is not trained, answer the test rows, and score the answers."""
-    from mm_numeric.inference.digit_distribution import write_digit_chances
+    from mm_numeric.inference.digit_distribution import write_digit_distribution
     from mm_numeric.inference.generate import predict
     from mm_numeric.training.run import train
 
@@ -134,7 +134,7 @@ def _run(config: Config) -> None:
     if not (folder / FINISHED).is_file():
         train(config, resume=last_checkpoint(folder) is not None)
     predict(folder, None, folder / PREDICTIONS)
-    write_digit_chances(folder)
+    write_digit_distribution(folder)
     scores = score(folder / PREDICTIONS)
     for checkpoint in folder.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)  # the model is saved; the comparison keeps many runs

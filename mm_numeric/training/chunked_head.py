@@ -1,19 +1,19 @@
-"""How a trainer calls the head of a model: for as little time and memory as it can be.
+"""Call the output head of a model in training with less memory.
 
 Axes    b samples, t positions, n supervised rows, d width of the model, v vocabulary
 
-Two things can stand in the head's place while a model is called; each is the same to a rounding.
+During a forward pass the head is replaced in one of two ways. Both change results by rounding only.
 
-The objective itself, where there are many logits: it makes a chunk of them at a time
-(``Objective.from_hidden``), and what the head returns is the loss. It has to be calculated there:
-what goes into the head is known there, ZeRO-3 has the weight whole there and nowhere else, and DDP
-goes by what comes out of a model. It is right only where the head is linear and the model returns
-what its head says, and nothing made of it: a scale (Granite, Cohere) or a soft cap (Gemma 2) would
-be left out.
+Chunked loss, for micro-batches with many logits: the objective computes one chunk of logits at a
+time (``Objective.from_hidden``), and the replaced head returns the loss. The loss is computed
+inside of the model because only there the input of the head is known and ZeRO-3 has gathered its
+weight, and because DDP follows the outputs of the model. This is correct only if the head is linear
+and the model returns the head's output unchanged. Models that scale (Granite, Cohere) or soft-cap
+(Gemma 2) their logits are excluded.
 
-A product with another backward, where the head is the table of the embeddings: the gradient that
-``linear`` makes is a transposed one, and torch (2.13) adds that of the embeddings to it in a third
-buffer of their size.
+Tied head, if the head shares its weight with the embeddings: a linear layer whose weight gradient
+is contiguous. That of ``torch.nn.functional.linear`` is transposed, and torch 2.13 sums it with the
+gradient of the embeddings in a third buffer of their size.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,39 +30,42 @@ from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.objective import Objective, ObjectiveResult
 from mm_numeric.numbers.spans import NumberSpans
 
-LEAN_FROM = 1 << 27
-"""Logits of a micro-batch, n * v, from which on they are not made: half a GiB in float32, and as
-much again for their gradient. Without them the head takes a third more arithmetic; on a CPU 1.1 to
-2.1 times the time, and 33 MiB where 1,536 rows of 151,936 take 1,632. Of a few rows on a CPU, and
-half a GiB on a GPU, from_hidden would make one chunk: there is nothing to win."""
+CHUNKED_FROM = 1 << 27
+"""Number of logits of a micro-batch, n * v, from which the loss is computed in chunks.
+
+2**27 logits need 512 MiB in float32, and their gradient the same again. Chunks need a third more
+arithmetic; on a CPU 1.1 to 2.1 times the time, and 33 MiB instead of 1,632 for 1,536 rows with a
+vocabulary of 151,936. Smaller micro-batches would be one chunk, which saves nothing."""
 
 
-class TrainedHead:
-    """The head of a model in training, and what may stand in its place."""
+class ChunkedHead:
+    """Runs a model in training with its output head replaced where that saves memory."""
 
     def __init__(self, model: nn.Module, inputs: Mapping[str, Any], whole: Any) -> None:
-        """Look at a model; all ranks do so together, for it is called once.
+        """Inspect the head; runs the model once, so all ranks must do it together.
 
         Args:
-            model: As it is called in training, whatever it is wrapped in.
-            inputs: Those of a micro-batch.
-            whole: The model without what it is wrapped in.
+            model: The model as called in training, such as one wrapped in DDP.
+            inputs: Inputs of a micro-batch.
+            whole: The unwrapped model.
         """
         self.head = linear_head(whole)
         self.is_tied = self.head is not None and is_tied(whole, self.head)
-        self.hands_on = self.head is not None and hands_on(model, self.head, inputs)
+        self.is_replaceable = self.head is not None and logits_equal_head_output(
+            model, self.head, inputs
+        )
 
-    def is_lean(
-        self, inputs: Mapping[str, Any], labels: Tensor, objective: Objective, lean_from: int
+    def is_chunked(
+        self, inputs: Mapping[str, Any], labels: Tensor, objective: Objective, chunked_from: int
     ) -> bool:
-        """Say whether a micro-batch has so many logits that none are made."""
-        # Terms alone look at few logits.
-        if self.head is None or not self.hands_on or objective.spec.ce_weight == 0:
+        """Return True if the loss of a micro-batch is computed in chunks of logits."""
+        # Without cross-entropy only the logits of numbers are needed, which are few.
+        if self.head is None or not self.is_replaceable or objective.spec.ce_weight == 0:
             return False
         rows = inputs.get("decoder_input_ids", inputs.get("input_ids"))
         if "logits_to_keep" in inputs or rows is None:
             rows = labels
-        return rows.numel() * self.head.out_features >= lean_from
+        return rows.numel() * self.head.out_features >= chunked_from
 
     def __call__(
         self,
@@ -72,33 +75,34 @@ class TrainedHead:
         labels: Tensor,
         spans: NumberSpans | None,
         counts: Counts,
-        lean_from: int = LEAN_FROM,
+        chunked_from: int = CHUNKED_FROM,
     ) -> tuple[Any, ObjectiveResult]:
-        """Return the outputs of a model, and what the objective says of them, figures too.
+        """Return the outputs of a model and the result of the objective, with number metrics.
 
         Args:
-            model: As above.
-            inputs: What it is called with.
-            objective: What is trained on.
-            labels: As the objective takes them, for the rows that the head is called with.
-            spans: As above.
-            counts: As above.
-            lean_from: So many logits are not made; the outputs are without them then.
+            model: As in the constructor.
+            inputs: Keyword arguments of the model.
+            objective: The objective to train on.
+            labels: Labels of the rows that the head is called with, as the objective takes them.
+            spans: Numbers in the labels.
+            counts: Counts of the optimiser step.
+            chunked_from: Number of logits from which the loss is computed in chunks; the outputs
+                have no logits then.
         """
-        if self.is_lean(inputs, labels, objective, lean_from):
+        if self.is_chunked(inputs, labels, objective, chunked_from):
             assert self.head is not None
-            return _without_logits(model, self.head, inputs, objective, labels, spans, counts)
+            return _chunked_loss(model, self.head, inputs, objective, labels, spans, counts)
         head = self.head if self.is_tied else None
-        with nullcontext() if head is None else _one_gradient(head):
+        with nullcontext() if head is None else _contiguous_gradient(head):
             outputs = model(**inputs)
         return outputs, objective(outputs.logits, labels, spans, counts=counts, figures=True)
 
 
 def linear_head(model: Any) -> nn.Linear | None:
-    """Return the head of a model if it is a linear layer and nothing else.
+    """Return the output head of a model if it is a plain linear layer, else None.
 
-    None where there is an adapter on it (LoRA, ``modules_to_save``), its weight is quantised or
-    split over devices, or something has replaced how it is called (``device_map``).
+    It is not plain with an adapter (LoRA, ``modules_to_save``), with a quantised or sharded weight,
+    or if its ``forward`` has been replaced (``device_map``).
     """
     head = getattr(model, "get_output_embeddings", lambda: None)()
     if type(head) is not nn.Linear or type(head.weight) is not nn.Parameter:
@@ -107,41 +111,45 @@ def linear_head(model: Any) -> nn.Linear | None:
 
 
 def is_tied(model: Any, head: nn.Linear) -> bool:
-    """Say whether a head without a bias is trained together with the embeddings, as one tensor."""
+    """Return True if a head without bias shares its trained weight with the input embeddings."""
     trained = head.weight.requires_grad and head.bias is None
     return trained and model.get_input_embeddings().weight is head.weight
 
 
 @torch.no_grad()
-def hands_on(model: nn.Module, head: nn.Linear, inputs: Mapping[str, Any]) -> bool:
-    """Say whether a model returns as its logits, bit for bit, what its head returns.
+def logits_equal_head_output(model: nn.Module, head: nn.Linear, inputs: Mapping[str, Any]) -> bool:
+    """Return True if the logits of a model are bit for bit the output of its head.
 
-    It is tried with made-up logits from -100 to 100, which a scale, cap or cast does not leave be.
+    The head is replaced by artificial logits from -100 to 100, which scaling, soft-capping or a
+    cast of the dtype would change.
     """
-    said: list[Tensor] = []
+    returned: list[Tensor] = []
 
-    def made_up(hidden: Tensor) -> Tensor:
+    def artificial(hidden: Tensor) -> Tensor:
         dtype = hidden.dtype if hidden.dtype == torch.float64 else torch.float32
         row = torch.linspace(-100, 100, head.out_features, dtype=dtype, device=hidden.device)
-        said.append(row.expand(*hidden.shape[:-1], -1))
-        return said[-1].clone()
+        returned.append(row.expand(*hidden.shape[:-1], -1))
+        return returned[-1].clone()
 
     inputs = dict(inputs)
     if "logits_to_keep" in inputs:  # one row is enough
         inputs["logits_to_keep"] = torch.zeros_like(inputs["logits_to_keep"])
         inputs["logits_to_keep"][0, 0] = True
     was_training = model.training
-    model.eval()  # without dropout, so that training goes on with the same random numbers
+    model.eval()  # without dropout, which would change the random numbers of the training
     try:
-        with _in_place_of(head, made_up):
+        with _replaced_forward(head, artificial):
             logits = model(**inputs).logits
     finally:
         model.train(was_training)
-    same = len(said) == 1 and logits.dtype == said[0].dtype and logits.shape == said[0].shape
-    return same and torch.equal(logits, said[0])
+    if len(returned) != 1:
+        return False
+    expected = returned[0]
+    same_kind = logits.dtype == expected.dtype and logits.shape == expected.shape
+    return same_kind and torch.equal(logits, expected)
 
 
-def _without_logits(
+def _chunked_loss(
     model: nn.Module,
     head: nn.Linear,
     inputs: Mapping[str, Any],
@@ -150,24 +158,24 @@ def _without_logits(
     spans: NumberSpans | None,
     counts: Counts,
 ) -> tuple[Any, ObjectiveResult]:
-    """Call a model with the objective in its head's place."""
-    found: list[ObjectiveResult] = []
+    """Call a model with its head replaced by the objective."""
+    results: list[ObjectiveResult] = []
 
-    def charged(hidden: Tensor) -> Tensor:
+    def loss_of(hidden: Tensor) -> Tensor:
         weight, bias = head.weight, head.bias
         result = objective.from_hidden(
             hidden, weight, labels, spans, bias=bias, counts=counts, figures=True
         )
-        found.append(result)
+        results.append(result)
         return result.loss.reshape(1)
 
-    with _in_place_of(head, charged):
+    with _replaced_forward(head, loss_of):
         outputs = model(**inputs)
-    return outputs, replace(found[0], loss=outputs.logits.reshape(()))
+    return outputs, replace(results[0], loss=outputs.logits.reshape(()))
 
 
-class _Product(torch.autograd.Function):
-    """``linear``, whose gradient for the weight another one can be added to in place."""
+class _TiedLinear(torch.autograd.Function):
+    """``linear`` with a contiguous weight gradient, to which torch adds another one in place."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
@@ -183,23 +191,23 @@ class _Product(torch.autograd.Function):
 
 
 @contextmanager
-def _one_gradient(head: nn.Linear) -> Iterator[None]:
-    """Have the gradients of a tied head summed up in one buffer; autocast copies them anyway."""
+def _contiguous_gradient(head: nn.Linear) -> Iterator[None]:
+    """Sum the gradients of a tied head in one buffer; under autocast they are copied anyway."""
 
     def product(hidden: Tensor) -> Tensor:
-        # Asked here: accelerate turns autocast on within the call of the model.
+        # Checked here because accelerate enables autocast inside of the call of the model.
         if torch.is_autocast_enabled(hidden.device.type):
             return linear(hidden, head.weight)
-        product: Tensor = _Product.apply(hidden, head.weight)
+        product: Tensor = _TiedLinear.apply(hidden, head.weight)
         return product
 
-    with _in_place_of(head, product):
+    with _replaced_forward(head, product):
         yield
 
 
 @contextmanager
-def _in_place_of(head: nn.Linear, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Call something else where a model calls its head."""
+def _replaced_forward(head: nn.Linear, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Replace the ``forward`` of a head inside."""
     head.forward = forward  # type: ignore[method-assign, assignment]
     try:
         yield

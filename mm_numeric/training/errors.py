@@ -11,11 +11,11 @@ from safetensors import SafetensorError
 
 from mm_numeric.run_folder import last_checkpoint
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class StoppedError(Exception):
-    """A run was asked to stop, and has saved a checkpoint; its text says how to go on."""
+    """A signal stopped the run after it saved a checkpoint; the message says how to resume."""
 
 
 class EveryRankError(ValueError):
@@ -23,60 +23,62 @@ class EveryRankError(ValueError):
 
 
 @contextmanager
-def full_disk_as_ours(folder: Path) -> Iterator[None]:
-    """Turn what is raised when a file cannot be written to its end into one sentence.
+def translate_disk_full(folder: Path) -> Iterator[None]:
+    """Raise errors of incomplete writes as a ValueError that names the checkpoint to resume from.
 
     Raises:
-        ValueError: That says what to go on from.
+        ValueError: If the disk is full or a quota is exceeded.
     """
     try:
         yield
     except Exception as error:
-        if not _is_full(error):
+        if not _is_disk_full(error):
             raise
         checkpoint = last_checkpoint(folder)
-        rest = f"{checkpoint} is whole: go on with --resume" if checkpoint else "start again"
+        rest = f"resume from {checkpoint} with --resume" if checkpoint else "start again"
         raise ValueError(
-            f"{folder}: a file could not be written to its end, as on a disk that is full "
-            f"({str(error).splitlines()[0]}); free some space, and {rest}."
+            f"{folder}: a file could not be written completely, for example because the disk is "
+            f"full ({str(error).splitlines()[0]}); free some space and {rest}."
         ) from error
 
 
-def _is_full(error: Exception) -> bool:
-    """Say whether a disk is full; safetensors and torch.save raise errors of their own."""
-    if isinstance(error, ValueError):  # a sentence already
+def _is_disk_full(error: Exception) -> bool:
+    """Return True if a write failed for lack of space."""
+    if isinstance(error, ValueError):  # translated already
         return False
-    if getattr(error, "errno", None) in _FULL:
+    if isinstance(error, OSError) and error.errno in _DISK_FULL:
         return True
-    said = str(error)
-    return "inline_container.cc" in said or any(os.strerror(number) in said for number in _FULL)
+    # safetensors and torch.save raise errors of their own, without an errno.
+    message = str(error)
+    strings = map(os.strerror, _DISK_FULL)
+    return "inline_container.cc" in message or any(string in message for string in strings)
 
 
 @contextmanager
-def damaged_as_ours(checkpoint: str | Path) -> Iterator[None]:
-    """Turn what is raised for a file of a checkpoint that is not whole into one sentence.
+def translate_corrupt_checkpoint(checkpoint: str | Path) -> Iterator[None]:
+    """Raise errors of reading a corrupt checkpoint file as a ValueError that says what to do.
 
-    A kill leaves none, as the last file of a checkpoint says that it is whole; a machine that loses
-    its power, and a copy that was cut off, may.
+    A killed run leaves no such file, because the last file of a checkpoint marks it as complete. A
+    power failure or an incomplete copy may.
 
     Raises:
-        ValueError: That says what to do.
+        ValueError: If a file is corrupt.
     """
     try:
         yield
     except Exception as error:
-        said = str(error).splitlines()
-        if not (isinstance(error, SafetensorError) or "PytorchStreamReader" in str(error)):
+        message = str(error)
+        if not (isinstance(error, SafetensorError) or "PytorchStreamReader" in message):
             raise
         raise ValueError(
-            f"{checkpoint}: a file in it is damaged ({said[0]}); delete this checkpoint, and go on "
-            "from the one before with --resume."
+            f"{checkpoint}: a file in it is corrupt ({message.splitlines()[0]}); delete this "
+            "checkpoint and resume from the previous one with --resume."
         ) from error
 
 
-def own_sentence(error: ValueError) -> str:
-    """Take the sentence out of what a DataLoader worker wraps in its traceback."""
-    said = str(error).strip()
-    if "in DataLoader worker process" not in said:
-        return said
-    return re.split(r"^[\w.]*Error: ", said, flags=re.MULTILINE)[-1]
+def worker_error_message(error: ValueError) -> str:
+    """Return the message of an error without the traceback that a DataLoader worker adds."""
+    message = str(error).strip()
+    if "in DataLoader worker process" not in message:
+        return message
+    return re.split(r"^[\w.]*Error: ", message, flags=re.MULTILINE)[-1]

@@ -1,13 +1,13 @@
-"""Evaluation on the way: every so many steps the model answers a few rows and is scored as ever.
+"""Periodic evaluation during training: generate answers, score them, keep the best weights.
 
-The ranks share the rows in batches, each row is answered once, and rank 0 scores the texts as
-``mm-numeric score`` does. The figures go into the trainer's log as ``eval_NAME``, which W&B and
-TensorBoard show as ``eval/NAME``, and into log.jsonl; a figure that no row has (the mean over none)
-is left out. Which weights were best so far is read from the log, so that a resumed run knows it.
+The ranks share the rows in batches, each row is answered once, and rank 0 scores the answers as
+``mm-numeric score`` does. Metrics are logged by the trainer as ``eval_NAME`` (shown as
+``eval/NAME`` by W&B and TensorBoard) and in log.jsonl; a metric without a value (the mean over no
+row) is omitted. The best evaluation is found in the log, so that it survives a resume.
 
-In a run's folder:
-    evaluation/predictions.jsonl    of the last evaluation, as `predict` writes them
-    best/                           the best weights, as a run folder: model/, config.yaml, run.json
+Files in the run folder:
+    evaluation/predictions.jsonl    predictions of the last evaluation
+    best/                           run folder with the best weights: model/, config.yaml, run.json
 """
 
 import json
@@ -27,7 +27,7 @@ from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.metrics.base import Metric, metrics_by_category, select_rows
 from mm_numeric.evaluation.score import read_scores, scorer_of
 from mm_numeric.families.family import Family
-from mm_numeric.files import write_text
+from mm_numeric.files import read_json, write_text
 from mm_numeric.inference.generate import generate, prediction
 from mm_numeric.registry import unknown
 from mm_numeric.run_folder import (
@@ -41,7 +41,7 @@ from mm_numeric.run_folder import (
 )
 
 FAILURES = "eval_failures"
-"""How many answers could not be read; it marks the lines of the log that are an evaluation's."""
+"""Log key for the number of parse failures; it marks the log lines of evaluations."""
 
 
 class Best(NamedTuple):
@@ -51,14 +51,14 @@ class Best(NamedTuple):
     metric: str
     value: float
     worse: int
-    """How many evaluations there were behind it."""
+    """Number of evaluations after it."""
 
 
 def evaluated_rows(config: Config) -> list[Example]:
-    """Return the rows that are answered on the way, none where the config has no evaluation.
+    """Return the rows to evaluate on during training; empty if the config has no ``evaluate``.
 
     Raises:
-        ValueError: If a row has no answer to compare with, or there is no such metric.
+        ValueError: If a row has no answer, or ``evaluate.best`` is not a metric of the task.
     """
     settings = config.evaluate
     if settings is None:
@@ -69,8 +69,8 @@ def evaluated_rows(config: Config) -> list[Example]:
     for example in examples:
         if example.answer is None:
             raise ValueError(
-                f"{example.where}: the row has no answer to score with, and `evaluate` needs one; "
-                "give it one, or name other rows as evaluate.data."
+                f"{example.where}: the row has no answer, and `evaluate` compares with it; add "
+                "one, or set evaluate.data to other rows."
             )
     names = [metric.name for metric in _metrics(config, examples)]
     if settings.best is not None and settings.best not in names:
@@ -78,8 +78,8 @@ def evaluated_rows(config: Config) -> list[Example]:
     return examples
 
 
-class Evaluation(TrainerCallback):
-    """Evaluates the model of a trainer, keeps its best weights, and ends a training in vain."""
+class EvaluationCallback(TrainerCallback):
+    """Evaluates the model, saves its best weights, and stops when the patience is exhausted."""
 
     def __init__(
         self,
@@ -89,14 +89,14 @@ class Evaluation(TrainerCallback):
         examples: Sequence[Example],
         facts: Callable[[], dict[str, Any]],
     ) -> None:
-        """Become the trainer's evaluation.
+        """Add the evaluation to a trainer.
 
         Args:
             trainer: A NumericTrainer.
-            config: With an ``evaluate`` part.
-            family: Of the model.
-            examples: From ``evaluated_rows``.
-            facts: What run.json says of the run so far, for that of ``best/``.
+            config: A config with ``evaluate``.
+            family: Family of the model.
+            examples: Rows of ``evaluated_rows``.
+            facts: Function that returns the current content of run.json, for ``best/``.
         """
         assert config.evaluate is not None
         self.trainer, self.config, self.family = trainer, config, family
@@ -106,43 +106,43 @@ class Evaluation(TrainerCallback):
         }
         self.folder = config.output_dir / BEST
         if trainer.args.should_save and _old(self.folder).exists() and not self.folder.exists():
-            _old(self.folder).rename(self.folder)  # killed while one took the place of the other
+            _old(self.folder).rename(self.folder)  # killed while replacing it
         trainer.evaluation = self
         trainer.add_callback(self)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Ask for an evaluation; the trainer logs the loss first, and saves behind it."""
+        """Request an evaluation; the trainer logs the loss before it and saves after it."""
         if state.global_step % self.settings.every_steps == 0:
             control.should_evaluate = True
         if state.global_step >= state.max_steps:
             control.should_evaluate = True
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """End the training where patience does."""
-        if self.in_vain(state.log_history):
+        """Stop the training if the patience is exhausted."""
+        if self.patience_exhausted(state.log_history):
             control.should_training_stop = True
 
     def run(self) -> dict[str, float]:
-        """Answer the rows, log what they score, and keep the weights if they are the best.
+        """Answer the rows, log the metrics, and save the weights if they are the best so far.
 
-        Every rank calls it, and gets the same figures.
+        All ranks must call it; each returns the same metrics.
         """
         trainer = self.trainer
         lines = self._answer()
-        figures: list[Any] = [self._score(lines) if trainer.args.should_save else None]
-        broadcast_object_list(figures)
-        logged: dict[str, float] = figures[0]
+        metrics: list[Any] = [self._score(lines) if trainer.args.should_save else None]
+        broadcast_object_list(metrics)
+        logged: dict[str, float] = metrics[0]
         trainer.log(logged)
         best = self.best(trainer.state.log_history)
         if best is not None and best.step == trainer.state.global_step:
-            self._keep(best)
+            self._save_best(best)
         trainer.control = trainer.callback_handler.on_evaluate(
             trainer.args, trainer.state, trainer.control, logged
         )
         return logged
 
     def best(self, history: Sequence[Mapping[str, Any]]) -> Best | None:
-        """Return the best evaluation in a trainer's log, the first of equals; None without one."""
+        """Return the best evaluation in a log (the first of equal ones), or None."""
         name = self.settings.best
         if name is None:
             return None
@@ -158,24 +158,24 @@ class Evaluation(TrainerCallback):
                 best = best._replace(worse=best.worse + 1)
         return best
 
-    def in_vain(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        """Say whether the last evaluations of a log were no better than the best, to patience."""
+    def patience_exhausted(self, history: Sequence[Mapping[str, Any]]) -> bool:
+        """Return True if the best evaluation is ``evaluate.patience`` evaluations ago."""
         best, patience = self.best(history), self.settings.patience
         return best is not None and patience is not None and best.worse >= patience
 
     def outcome(self) -> dict[str, Any]:
-        """Return what run.json says of the evaluations: the best that is kept, if one is."""
-        stopped = self.in_vain(self.trainer.state.log_history)
+        """Return the entries of run.json about evaluations: the best one and early stopping."""
+        stopped = self.patience_exhausted(self.trainer.state.log_history)
         if not (self.folder / FINISHED).is_file():
             return {"best": None, "stopped_early": stopped}
-        kept = json.loads((self.folder / FINISHED).read_text(encoding="utf-8"))
-        return {"best": kept["best"], "stopped_early": stopped}
+        saved = read_json(self.folder / FINISHED)
+        return {"best": saved["best"], "stopped_early": stopped}
 
     def _answer(self) -> list[dict[str, Any]]:
-        """Return a prediction for every row, in their order, on every rank.
+        """Return the predictions of all rows in order, on every rank.
 
-        Under ZeRO-3 a forward pass needs all ranks. So each generates as often as the others: one
-        that has no batch left answers the last once more, and keeps nothing of it.
+        Under ZeRO-3 a forward pass needs all ranks, so each rank generates the same number of
+        batches: a rank without a batch repeats the last one and discards the answers.
         """
         trainer, length = self.trainer, self.config.predict.max_new_tokens
         rank, ranks = trainer.args.process_index, trainer.args.world_size
@@ -198,19 +198,19 @@ class Evaluation(TrainerCallback):
         return [line for _, lines in sorted(gather_object(mine)) for line in lines]
 
     def _score(self, lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Write predictions and return their figures, as the trainer logs them."""
+        """Write the predictions, and return their metrics under the names of the log."""
         file = self.config.output_dir / EVALUATION / PREDICTIONS
         file.parent.mkdir(exist_ok=True)
         write_text(file, "".join(json.dumps(line) + "\n" for line in lines))
         scores = read_scores(file)
-        figures = {
+        values = {
             m.name: float(m.value(select_rows(scores.columns, rows))) for m, rows in scores.figures
         }
-        known = {f"eval_{name}": value for name, value in figures.items() if math.isfinite(value)}
+        known = {f"eval_{name}": value for name, value in values.items() if math.isfinite(value)}
         return {**known, FAILURES: sum(scores.failures.values())}
 
-    def _keep(self, best: Best) -> None:
-        """Let the weights of now take the place of the best ones."""
+    def _save_best(self, best: Best) -> None:
+        """Replace ``best/`` by the current weights; a kill leaves the old or the new folder."""
         unfinished, is_writer = _unfinished(self.folder), self.trainer.args.should_save
         if is_writer and unfinished.exists():
             shutil.rmtree(unfinished)
@@ -219,8 +219,8 @@ class Evaluation(TrainerCallback):
             return
         self.family.save(unfinished / MODEL)
         write_config(unfinished, self.config)
-        named = {"step": best.step, "metric": best.metric, "value": best.value}
-        finish(unfinished, {**self.facts(), "best": named})
+        entry = {"step": best.step, "metric": best.metric, "value": best.value}
+        finish(unfinished, {**self.facts(), "best": entry})
         if self.folder.exists():
             if _old(self.folder).exists():
                 shutil.rmtree(_old(self.folder))
@@ -230,7 +230,7 @@ class Evaluation(TrainerCallback):
 
 
 def _metrics(config: Config, examples: Sequence[Example]) -> list[Metric]:
-    """Return what is measured of the answers to some rows."""
+    """Return the metrics of the task for some rows."""
     where = f"{config.title}, task"
     scorer = scorer_of(config.task, config.task_name, examples[0].answer, where)
     return [

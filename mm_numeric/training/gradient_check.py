@@ -1,4 +1,4 @@
-"""Stop a run in which a parameter group that is trained receives no gradient."""
+"""Stop a run in which a trained module group receives no gradient."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,15 +13,15 @@ from mm_numeric.models.parameter_groups import VISION_MODULES, ModelModules
 
 
 class GradientCheck(TrainerCallback):
-    """Stops a run whose first step leaves a trained part without a gradient.
+    """Stops a run if a trained module group has no gradient after the first step.
 
-    It looks at parts, not at tensors: the last layer of a CLIP tower has none where LLaVA takes the
-    features from the layer before. What sees images is waited for until there is one, and a step
-    whose rows are all left out says nothing.
+    Groups are checked and not tensors, because single tensors may have none: LLaVA uses the
+    features before the last layer of its CLIP tower. Groups that process images are checked at the
+    first step with an image; a step whose rows are all skipped is not checked.
     """
 
     def __init__(self, parts: ModelModules) -> None:
-        """Check the parts of a model."""
+        """Check the module groups of a model."""
         self.parts = parts
         self._hooks = ExitStack()
         self._waiting: list[str] = []
@@ -31,31 +31,31 @@ class GradientCheck(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Look out for images, and under DeepSpeed for gradients: it keeps them to itself."""
+        """Add a hook for batches, and for gradients under DeepSpeed, which does not expose them."""
         present = {self.parts.module_of(name) for name, _ in model.named_parameters()}
         frozen = {part for part in present if self.parts.settings.of(part).how == FROZEN}
         self._waiting = [part for part in MODULE_NAMES if part in present - frozen]
-        hook = model.register_forward_pre_hook(self._look_at_batch, with_kwargs=True)
+        hook = model.register_forward_pre_hook(self._inspect_batch, with_kwargs=True)
         self._hooks.callback(hook.remove)
         if args.deepspeed_plugin is not None:
             for part, parameter in self._trained(model):
-                hook = parameter.register_hook(lambda grad, part=part: self._note(part, grad))
+                hook = parameter.register_hook(lambda grad, part=part: self._add(part, grad))
                 self._hooks.callback(hook.remove)
 
     def on_pre_optimizer_step(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Look at the gradients of a step, on all ranks together.
+        """Check the gradients of a step, on all ranks together.
 
         Raises:
-            ValueError: If a part has none.
+            ValueError: If a module group has no gradient on any rank.
         """
         if not self._waiting:
             return
         for part, parameter in self._trained(model):
             if part in self._waiting and part not in self._found and parameter.grad is not None:
                 grad = parameter.grad
-                self._note(part, grad.to_local() if hasattr(grad, "to_local") else grad)
+                self._add(part, grad.to_local() if hasattr(grad, "to_local") else grad)
         seen = [*(part in self._found for part in self._waiting)]
         seen += [self._seen_image, self._seen_answer]
         flags = torch.tensor(seen, dtype=torch.int32, device=args.device)
@@ -67,30 +67,30 @@ class GradientCheck(TrainerCallback):
         if without and answer:
             how = self.parts.settings.of(without[0]).how
             raise ValueError(
-                f"{self.parts.where}, modules.{without[0]}: it is {how}, and step "
+                f"{self.parts.where}, modules.{without[0]}: it is {how}, but step "
                 f"{state.global_step + 1} left no gradient in any of its parameters; freeze it, or "
-                "see what keeps the loss from it (use_reentrant in gradient_checkpointing_kwargs?)."
+                "find out why it has no gradient (use_reentrant in gradient_checkpointing_kwargs?)."
             )
         self._waiting = missing
         if not missing:
             self._hooks.close()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Leave the model as it was."""
+        """Remove the hooks."""
         self._hooks.close()
 
-    def _look_at_batch(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        if not module.training:  # it is tried out
+    def _inspect_batch(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if not module.training:  # a trial run of ChunkedHead or an evaluation
             return
         rows, decoded = kwargs.get("logits_to_keep"), kwargs.get("decoder_input_ids")
         if not self._seen_image and "pixel_values" in kwargs:
-            # A blank image that is seen for other ranks' sake is in the last row, unanswered.
+            # A dummy image row is the last one, and none of its positions is supervised.
             self._seen_image = not isinstance(rows, Tensor) or bool(rows[-1].any())
-        if not self._seen_answer:  # a batch whose rows are all left out has none
+        if not self._seen_answer:  # a batch without rows has none
             started = decoded is None or decoded.shape[1] > 1
             self._seen_answer = bool(rows.any()) if isinstance(rows, Tensor) else started
 
-    def _note(self, part: str, grad: Tensor) -> None:
+    def _add(self, part: str, grad: Tensor) -> None:
         if part not in self._found and bool(grad.any()):
             self._found.add(part)
 

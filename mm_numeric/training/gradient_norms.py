@@ -1,6 +1,6 @@
-"""The norm of the gradient by part of the model, before clipping, at the steps that are logged.
+"""Gradient norm of each module group before clipping, at the steps that are logged.
 
-Each rank squares what it holds, and one sum over ranks puts that together: nothing is gathered.
+Each rank squares its own shard, and the squares are summed over ranks: no gradient is gathered.
 """
 
 import math
@@ -19,9 +19,9 @@ from mm_numeric.models.parameter_groups import ModelModules
 
 
 def is_logged(step: int, args: TrainingArguments, state: TrainerState) -> bool:
-    """Say whether a step will be logged, as transformers' DefaultFlowCallback decides behind it.
+    """Return True if a step will be logged, by the rule of transformers' DefaultFlowCallback.
 
-    It is not known under ``logging_strategy: epoch``: such a log has no norms.
+    The end of an epoch is not known in advance: ``logging_strategy: epoch`` logs no norms.
     """
     if step == 1 and args.logging_first_step:
         return True
@@ -29,10 +29,10 @@ def is_logged(step: int, args: TrainingArguments, state: TrainerState) -> bool:
 
 
 class GradientNorms:
-    """Measures the gradient of a step between its backward pass and its clipping."""
+    """Measures the gradient of a step after its backward pass and before clipping."""
 
     def __init__(self, parts: ModelModules, accelerator: Any) -> None:
-        """Measure by these parts."""
+        """Measure one norm per module group."""
         self.parts, self.accelerator = parts, accelerator
         self._found: dict[str, float] = {}
         self._step = -1
@@ -40,25 +40,25 @@ class GradientNorms:
     def measuring(
         self, model: nn.Module, step: int, engine: Any = None
     ) -> AbstractContextManager[None]:
-        """Return what the last backward pass of a step runs in, on all ranks.
+        """Return the context for the last backward pass of a step, on all ranks.
 
         Args:
-            model: What is trained, as it is after wrapping or before.
-            step: The step that it ends.
-            engine: DeepSpeed's, if it trains.
+            model: The trained model, wrapped or not.
+            step: Number of the step.
+            engine: The engine of DeepSpeed, if it is used.
         """
         if engine is None:
-            return self._behind(model, step)
-        if engine.zero_optimization_stage() == 0:  # its optimisers keep gradients in other places
+            return self._after_backward(model, step)
+        if engine.zero_optimization_stage() == 0:  # its optimisers store gradients elsewhere
             return nullcontext()
         return self._before_step(model, step, engine)
 
     def of_step(self, step: int) -> dict[str, float]:
-        """Return the norm of each part that is trained; none if that step was not measured."""
+        """Return the norm of each trained module group; empty if the step was not measured."""
         return self._found if step == self._step else {}
 
     @contextmanager
-    def _behind(self, model: nn.Module, step: int) -> Iterator[None]:
+    def _after_backward(self, model: nn.Module, step: int) -> Iterator[None]:
         yield
         scaler = getattr(self.accelerator, "scaler", None)
         scale = 1.0 if scaler is None else scaler.get_scale()
@@ -66,13 +66,13 @@ class GradientNorms:
 
     @contextmanager
     def _before_step(self, model: nn.Module, step: int, engine: Any) -> Iterator[None]:
-        """Look at what DeepSpeed steps on: accelerate lets it step inside of the backward pass."""
+        """Measure right before DeepSpeed steps: accelerate's ``backward`` also calls ``step``."""
 
-        def look() -> None:
-            of = _square_of_piece if engine.zero_optimization_stage() < 3 else _square_of_shard
-            self._measure(model, step, of, deepspeed_loss_scale(engine), sharded=True)
+        def measure() -> None:
+            square = _square_zero2 if engine.zero_optimization_stage() < 3 else _square_zero3
+            self._measure(model, step, square, deepspeed_loss_scale(engine), sharded=True)
 
-        with before_deepspeed_step(engine, look):
+        with before_deepspeed_step(engine, measure):
             yield
 
     def _measure(
@@ -84,15 +84,15 @@ class GradientNorms:
         *,
         sharded: bool,
     ) -> None:
-        """Add up squares by part, over ranks where each holds a piece."""
+        """Sum the squares of each module group, over ranks if gradients are sharded."""
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         names = [self.parts.module_of(name) for name, _ in trained]
         present = [part for part in MODULE_NAMES if part in names]
         sums = torch.zeros(len(present), dtype=torch.float64, device=self.accelerator.device)
         for part, (_, parameter) in zip(names, trained, strict=True):
-            of_parameter = square(parameter)
-            if of_parameter is not None:
-                sums[present.index(part)] += of_parameter.to(sums)
+            squared = square(parameter)
+            if squared is not None:
+                sums[present.index(part)] += squared.to(sums)
         if sharded:
             sums = self.accelerator.reduce(sums, reduction="sum")
         self._found = {p: math.sqrt(s) / scale for p, s in zip(present, sums.tolist(), strict=True)}
@@ -104,7 +104,7 @@ def _square_norm(gradient: Tensor) -> Tensor:
 
 
 def _square(parameter: Tensor) -> Tensor | None:
-    """Return the square of a gradient that every rank has, or has its piece of (FSDP2)."""
+    """Return the squared norm of a gradient that is whole on each rank or a DTensor (FSDP2)."""
     gradient = parameter.grad
     if isinstance(gradient, DTensor):
         norm = torch.linalg.vector_norm(gradient, dtype=torch.float32)
@@ -113,14 +113,14 @@ def _square(parameter: Tensor) -> Tensor | None:
     return None if gradient is None else _square_norm(gradient)
 
 
-def _square_of_piece(parameter: Any) -> Tensor | None:
-    """Return the square of this rank's piece under ZeRO-1 and 2."""
+def _square_zero2(parameter: Any) -> Tensor | None:
+    """Return the squared norm of this rank's shard under ZeRO-1 and ZeRO-2."""
     gradient = zero2_gradient(parameter)
     return None if gradient is None else _square_norm(gradient)
 
 
-def _square_of_shard(parameter: Tensor) -> Tensor | None:
-    """Return the square of this rank's piece under ZeRO-3."""
+def _square_zero3(parameter: Tensor) -> Tensor | None:
+    """Return the squared norm of this rank's shard under ZeRO-3."""
     from deepspeed.utils import safe_get_local_grad
 
     gradient = safe_get_local_grad(parameter)

@@ -1,7 +1,7 @@
 """Use an objective with transformers.Trainer, accelerate or your own training loop."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,41 +11,36 @@ from mm_numeric.losses.objective import Objective, ObjectiveResult
 from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, shifted
 
-if TYPE_CHECKING:  # what the mixin stands in front of; a loop needs no transformers
-    from transformers import Trainer as _Trainer
-else:
-    _Trainer = object
-
 
 def loss_func(objective: Objective, *, shift: bool = True) -> Callable[..., Tensor]:
     """Return a ``compute_loss_func`` for transformers.Trainer.
 
-    The loss of a micro-batch, weighed by its share of the step's supervised tokens
-    (``num_items_in_batch``). Cross-entropy is therefore exact under gradient accumulation and on
-    several ranks. A numeric term is not told how many numbers the other micro-batches hold: it is
-    the mean over each micro-batch, then the mean of those, weighed by supervised tokens. That is
-    the mean over the step where there is one micro-batch on one rank; elsewhere a number counts for
-    more in a micro-batch that has few of them. ``NumericLossMixin`` is exact. Like any
-    ``compute_loss_func``, this leaves out the router loss of a mixture of experts.
+    The loss of a micro-batch is weighted by its share of the supervised tokens of the step
+    (``num_items_in_batch``), so cross-entropy is exact under gradient accumulation and on several
+    ranks. Numeric terms do not know the number of numbers in other micro-batches: they are averaged
+    over each micro-batch, and then over micro-batches, weighted by supervised tokens. With one
+    micro-batch on one rank this is the mean over the step; otherwise a number has a larger weight
+    in a micro-batch with few numbers. Use ``NumericLossMixin`` for exact means. The router loss of
+    a mixture of experts is not included, as with any ``compute_loss_func``.
 
     Args:
-        objective: What to train on.
-        shift: Each label is predicted by the row before it, as in a decoder-only model. False for
-            an encoder-decoder, whose labels stand at the row that predicts them.
+        objective: The objective to train on.
+        shift: True for decoder-only models, which predict each label at the previous position.
+            False for encoder-decoders.
 
     Raises:
-        ValueError: If the objective has to be told where a step ends, which this door cannot see.
+        ValueError: If the objective has ``balance: running``, which needs the end of each step.
     """
     if objective.spec.balance == "running":
         raise ValueError(
-            "balance: running goes by whole steps, and a compute_loss_func does not see where one "
-            "ends: use NumericLossMixin, or another balance."
+            "balance: running is updated after each step, which a compute_loss_func cannot detect: "
+            "use NumericLossMixin, or another balance."
         )
 
     def compute_loss(
         outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        labels = _aligned(labels, shift)
+        labels = aligned_labels(labels, shift)
         loss = objective(outputs.logits, labels).loss
         if num_items_in_batch is None:
             return loss
@@ -61,91 +56,87 @@ def step_counts(
     shift: bool = True,
     accelerator: Any = None,
 ) -> Counts:
-    """Count what the micro-batches of one optimiser step add up to.
+    """Count tokens and numbers over the micro-batches of one optimiser step.
 
-    Give the result to the objective with each of them (``counts=``): their losses then sum to that
-    of one big batch, whatever each of them holds.
+    Pass the result to the objective with each micro-batch (``counts=``): the losses then sum to
+    the loss of one large batch.
 
     Args:
-        objective: What is trained on: it says what a number is.
-        labels: [b, t] of each micro-batch, with ``IGNORE_INDEX`` where nothing is trained.
+        objective: The objective to train on, which finds the numbers in the labels.
+        labels: [b, t] of each micro-batch, with ``IGNORE_INDEX`` at positions to ignore.
         shift: As in the call of the objective.
-        accelerator: An ``accelerate.Accelerator``: count over all its ranks. It averages gradients
-            over them, so multiply the loss by its ``num_processes`` (and, if it was given them, by
-            its ``gradient_accumulation_steps``, which its ``backward`` divides by).
-
-    Raises:
-        ValueError: If there is no micro-batch.
+        accelerator: An ``accelerate.Accelerator`` to count over all its ranks. It averages
+            gradients over ranks, so multiply the loss by its ``num_processes`` (and, if it has
+            them, by its ``gradient_accumulation_steps``, by which its ``backward`` divides).
     """
     if isinstance(labels, Tensor):
-        raise ValueError("step_counts takes a list with the labels of each micro-batch: [labels].")
-    counted = [_count(objective, _aligned(each, shift))[1] for each in labels]
+        raise ValueError(
+            "step_counts expects a list with the labels of each micro-batch: [labels]."
+        )
+    counted = [count_numbers(objective, aligned_labels(each, shift))[1] for each in labels]
     if not counted:
         raise ValueError("step_counts: an optimiser step has at least one micro-batch; got none.")
-    return _total(counted, accelerator)
+    return total_counts(counted, accelerator)
 
 
 def end_step(
     objective: Objective, results: Iterable[ObjectiveResult], accelerator: Any = None
 ) -> dict[str, LossSum]:
-    """Close an optimiser step in a loop of your own; ``balance: running`` goes by it.
+    """Finish an optimiser step in your own training loop; updates ``balance: running``.
 
     Args:
-        objective: What is trained on.
-        results: What it said of each micro-batch.
-        accelerator: An ``accelerate.Accelerator``: add up over all its ranks.
+        objective: The objective to train on.
+        results: Result of the objective for each micro-batch.
+        accelerator: An ``accelerate.Accelerator`` to sum over all its ranks.
 
     Returns:
-        The sum of each part over the step, to log: ``sums["ce"].mean``.
-
-    Raises:
-        ValueError: If there is no result.
+        The sum of each loss component over the step, to log as ``sums["ce"].mean``.
     """
     sums: dict[str, LossSum] = {}
     for result in results:
-        sums = _added(sums, result.sums)
+        sums = added_sums(sums, result.sums)
     if not sums:
         raise ValueError("end_step: an optimiser step has at least one micro-batch; got none.")
-    sums = _over_ranks(sums, accelerator)
+    sums = sums_over_ranks(sums, accelerator)
     objective.end_step(sums)
     return sums
 
 
-def _aligned(labels: Tensor | None, shift: bool) -> Tensor:
-    """Return labels that stand at the row that predicts them.
+def aligned_labels(labels: Tensor | None, shift: bool) -> Tensor:
+    """Return labels at the positions that predict them.
 
     Raises:
-        ValueError: If there are none.
+        ValueError: If the batch has no labels.
     """
     if labels is None:
         raise ValueError(
-            "a batch has no labels: the data collator must return `labels` [b, t], with -100 where "
-            "nothing is trained."
+            "a batch has no labels: the data collator must return `labels` [b, t], with -100 at "
+            "positions to ignore."
         )
     return shifted(labels) if shift else labels
 
 
-def _count(
+def count_numbers(
     objective: Objective, labels: Tensor, spans: NumberSpans | None = None
 ) -> tuple[NumberSpans, Tensor]:
     """Return the numbers of a micro-batch, and the fields of its ``Counts`` as one tensor."""
-    if spans is None:  # read on the CPU: on the device each look at a label would be a wait
+    if spans is None:  # found on the CPU, because reading labels on a GPU makes the host wait
         spans = objective.spans(labels.cpu()).to(labels.device)
     if labels.dim() == 2:
         labels = labels[labels != IGNORE_INDEX] if spans.supervised is None else spans.supervised
     return spans, torch.stack(Counts.of(labels, spans))
 
 
-def _total(counted: list[Tensor], accelerator: Any) -> Counts:
-    """Add the counts of micro-batches up, over all ranks if there are several."""
+def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:
+    """Sum the counts of micro-batches, over all ranks of an accelerator."""
     total = torch.stack(counted).sum(dim=0)
     if accelerator is not None and accelerator.num_processes > 1:
         total = accelerator.reduce(total.to(accelerator.device), reduction="sum")
     return Counts(*total.unbind())
 
 
-def _added(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict[str, LossSum]:
-    """Add sums of the same parts; either may be empty. Nothing waits for the device."""
+def added_sums(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict[str, LossSum]:
+    """Add the sums of the same loss components; either may be empty. Does not wait for a GPU."""
     if not one or not other:
         return dict(one or other)
     return {
@@ -154,8 +145,8 @@ def _added(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict[str
     }
 
 
-def _over_ranks(sums: Mapping[str, LossSum], accelerator: Any) -> dict[str, LossSum]:
-    """Add each part's sum up over all ranks, in float64."""
+def sums_over_ranks(sums: Mapping[str, LossSum], accelerator: Any) -> dict[str, LossSum]:
+    """Sum each loss component over all ranks, in float64."""
     pairs = torch.stack([torch.stack([s.total.double(), s.items.double()]) for s in sums.values()])
     if accelerator is not None and accelerator.num_processes > 1:
         pairs = accelerator.reduce(pairs, reduction="sum")

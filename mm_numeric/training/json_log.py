@@ -1,4 +1,4 @@
-"""Where the log of a run goes: always into a file, and to what ``trainer.report_to`` names."""
+"""Write log.jsonl, and validate ``trainer.report_to``."""
 
 import json
 import math
@@ -12,18 +12,18 @@ from mm_numeric.files import write_text
 
 
 class JsonLog(TrainerCallback):
-    """Writes one line of JSON for each logged step; a resumed run goes on where it left off.
+    """Appends one line of JSON per logged step; a resumed run appends to the same file.
 
-    ``parts/ce`` is written as ``{"parts": {"ce": ...}}``, the figures of an evaluation as a line
-    with ``eval``, and a number that is not finite, for which JSON has no word, as null.
+    ``parts/ce`` is written as ``{"parts": {"ce": ...}}``, the metrics of an evaluation as a line
+    with ``eval``, and a non-finite number as null, because JSON has no NaN.
     """
 
     def __init__(self, path: Path) -> None:
-        """Write to a file."""
+        """Log to a file."""
         self.path = path
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Drop what was logged behind the checkpoint that is resumed from, and a line cut off."""
+        """Remove the lines after the checkpoint that the run resumes from, and a partial line."""
         if state.is_world_process_zero:
             *lines, _ = self.path.read_text("utf-8").split("\n") if self.path.exists() else [""]
             kept = [
@@ -32,17 +32,17 @@ class JsonLog(TrainerCallback):
             write_text(self.path, "".join(line + "\n" for line in kept))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Append what the trainer logs, what belongs together in one place."""
+        """Append what the trainer logs; names with a slash become nested objects."""
         if not state.is_world_process_zero or not logs:
             return
         if "loss" in logs:
             line: dict[str, Any] = {"step": state.global_step}
             for name, value in logs.items():
                 *groups, last = name.split("/")
-                place = line
+                target = line
                 for group in groups:
-                    place = place.setdefault(group, {})
-                place[last] = value
+                    target = target.setdefault(group, {})
+                target[last] = value
             self._write({**line, "parts": line.get("parts", {})})
         scores = {k.removeprefix("eval_"): v for k, v in logs.items() if k.startswith("eval_")}
         if scores:
@@ -53,35 +53,35 @@ class JsonLog(TrainerCallback):
             step: int = json.loads(line)["step"]
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(
-                f"{self.path}, line {number}: not a line of a log ({error}); delete the line."
+                f"{self.path}, line {number}: invalid log line ({error}); delete the line."
             ) from error
         return step
 
     def _write(self, line: dict[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_finite(line), allow_nan=False) + "\n")
+            file.write(json.dumps(_without_nan(line), allow_nan=False) + "\n")
 
 
-def refuse_reports(args: TrainingArguments, where: str) -> None:
-    """Refuse to report to what is not there, which the trainer does when its model is loaded.
+def validate_report_to(args: TrainingArguments, where: str) -> None:
+    """Check that the packages of ``report_to`` are installed, before the model is loaded.
 
     Raises:
-        ValueError: If transformers knows no such name, or its package is not installed.
+        ValueError: If transformers does not know a name, or its package is not installed.
     """
     for name in args.report_to:
         try:
             for callback in get_reporting_integration_callbacks([name]):
                 callback()
         except (ValueError, RuntimeError, ImportError) as error:
-            said = " ".join(str(error).split()).rstrip(".")
+            reason = " ".join(str(error).split()).rstrip(".")
             raise ValueError(
-                f"{where}.report_to: {name!r} cannot be reported to ({said}); install what is "
-                "missing, or take it out: log.jsonl has all of it."
+                f"{where}.report_to: {name!r} is not available ({reason}); install its package, or "
+                "remove it: log.jsonl contains the same values."
             ) from error
 
 
-def _finite(value: Any) -> Any:
-    """Return the same with null for every number that is not finite."""
+def _without_nan(value: Any) -> Any:
+    """Return a copy in which each non-finite number is None."""
     if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: _without_nan(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -14,68 +14,68 @@ from mm_numeric.run_folder import last_checkpoint
 from mm_numeric.training.errors import EveryRankError
 from mm_numeric.training.ranks import Ranks
 
-_NAMED = 20  # rows in a sentence
-
-
-_STEPS = 10  # that may pass before a GPU is asked whether they were finite
+_MAX_NAMED_ROWS = 20
+_STEPS_PER_CHECK = 10  # on a GPU, where each check waits for the device
 
 
 @dataclass(frozen=True)
 class _Step:
-    """One optimiser step, until it is looked at."""
+    """One optimiser step that is not checked yet."""
 
     number: int
     names: list[str]
     finite: Tensor  # [len(names)], over all ranks
-    losses: Tensor  # [micro-batches] whether each was finite, on this rank
-    ids: list[Sequence[str]]  # of each of them
+    losses: Tensor  # [micro-batches], whether each loss is finite, on this rank
+    ids: list[Sequence[str]]  # row ids of each micro-batch
 
 
 @dataclass(frozen=True)
-class _Broken:
-    """What one rank knows of the first step that was not finite."""
+class _NonFinite:
+    """The first non-finite step of one rank."""
 
     step: int
     names: list[str]
-    guilty: list[str]  # the rows of micro-batches whose own loss is not finite
-    ids: list[str]
+    suspects: list[str]  # rows of micro-batches whose own loss is not finite
+    ids: list[str]  # rows of the whole step
 
 
 class FiniteCheck:
-    """Stops a run whose loss, gradient or weights are not finite, before it is saved.
+    """Stops a run with a non-finite loss, gradient or weight before the weights are saved.
 
-    To look at a number makes a GPU wait. So it is noted there, step by step, with the rows here,
-    and read where the loop waits anyway, to log and to save, and every tenth step; the sentence
-    names the first step that was broken.
+    Reading a number makes the host wait for the GPU. Flags are therefore collected on the device
+    and read before logging and saving, where the loop waits anyway, and every 10 steps. The error
+    names the first non-finite step and its rows.
     """
 
     def __init__(self, ranks: Ranks, args: TrainingArguments, *, fp16: bool) -> None:
-        """Watch a run.
+        """Create the check.
 
         Args:
-            ranks: Who looks together.
-            args: Of the trainer.
-            fp16: Whether a gradient that is not finite is no fault: its scaler skips the step.
+            ranks: All ranks check together.
+            args: Arguments of the trainer.
+            fp16: Allow non-finite gradients, because the loss scaler of fp16 skips such a step.
         """
         self.ranks, self.folder, self._fp16 = ranks, Path(str(args.output_dir)), fp16
-        self._together = 1 if args.device.type == "cpu" else _STEPS
+        self._steps_per_check = 1 if args.device.type == "cpu" else _STEPS_PER_CHECK
         self._steps: list[_Step] = []
         self._losses: list[Tensor] = []
         self._ids: list[Sequence[str]] = []
 
     def begin_step(self, ids: list[Sequence[str]]) -> None:
-        """Take the rows of each micro-batch of a step."""
+        """Store the row ids of each micro-batch of a step."""
         self._ids, self._losses = ids, []
 
-    def note_loss(self, loss: Tensor) -> None:
-        """Take the loss of the next micro-batch."""
+    def add_loss(self, loss: Tensor) -> None:
+        """Store whether the loss of the next micro-batch is finite."""
         self._losses.append(loss.isfinite())
 
     def end_step(self, number: int, sums: Mapping[str, LossSum], norm: Tensor | float) -> None:
-        """Take what the step came to, over all ranks.
+        """Store whether the results of a step are finite, and check if enough steps are stored.
 
-        Raises:
-            ValueError: If enough steps were noted, and one of them was not finite.
+        Args:
+            number: Number of the step.
+            sums: Sum of each loss component over all ranks.
+            norm: Norm of the gradient.
         """
         names, values = list(sums), [part.total for part in sums.values()]
         if not self._fp16 and norm is not None:
@@ -84,53 +84,53 @@ class FiniteCheck:
         finite = torch.stack([value.isfinite() for value in values])
         step = _Step(number, names, finite, torch.stack(self._losses), self._ids)
         self._steps.append(step)
-        if len(self._steps) >= self._together:
-            self.look()
+        if len(self._steps) >= self._steps_per_check:
+            self.check()
 
-    def look(self, model: torch.nn.Module | None = None) -> None:
-        """Look at the steps that were noted, and at weights that are to be saved.
+    def check(self, model: torch.nn.Module | None = None) -> None:
+        """Check the stored steps, and the weights of a model that is about to be saved.
 
         Raises:
-            ValueError: If a number is not finite.
+            EveryRankError: If a value of any rank is not finite.
         """
-        noted, self._steps = self._steps, []
-        broken = next(filter(None, map(_look_at, noted)), None)
+        stored, self._steps = self._steps, []
+        broken = next(filter(None, map(_non_finite, stored)), None)
         if broken is None and model is not None and not _is_finite(model):
             ids = [row for batch in self._ids for row in batch]
-            number = noted[-1].number if noted else 0
-            broken = _Broken(number, ["a weight behind it"], [], ids)
+            number = stored[-1].number if stored else 0
+            broken = _NonFinite(number, ["a weight after it"], [], ids)
         everywhere = self.ranks.exchange(broken)
         if everywhere:
-            raise EveryRankError(_broken_sentence(everywhere, last_checkpoint(self.folder)))
+            raise EveryRankError(_message(everywhere, last_checkpoint(self.folder)))
 
 
-def _look_at(step: _Step) -> _Broken | None:
+def _non_finite(step: _Step) -> _NonFinite | None:
     if step.finite.all():
         return None
-    names = [name for name, fine in zip(step.names, step.finite.tolist(), strict=True) if not fine]
+    names = [name for name, ok in zip(step.names, step.finite.tolist(), strict=True) if not ok]
     pairs = zip(step.ids, step.losses.tolist(), strict=True)
-    guilty = [row for batch, fine in pairs if not fine for row in batch]
-    return _Broken(step.number, names, guilty, [row for batch in step.ids for row in batch])
+    suspects = [row for batch, ok in pairs if not ok for row in batch]
+    return _NonFinite(step.number, names, suspects, [row for batch in step.ids for row in batch])
 
 
 def _is_finite(model: torch.nn.Module) -> bool:
-    """Say whether all weights that are trained are finite; under ZeRO-3, this rank's piece."""
-    pieces = (local_values(p) for p in model.parameters() if p.requires_grad)
-    flags = [piece.isfinite().all() for piece in pieces]
+    """Return True if all trained weights are finite; under ZeRO-3, the shards of this rank."""
+    shards = (local_values(p) for p in model.parameters() if p.requires_grad)
+    flags = [shard.isfinite().all() for shard in shards]
     return bool(torch.stack(flags).all()) if flags else True
 
 
-def _broken_sentence(everywhere: list[_Broken], checkpoint: Path | None) -> str:
+def _message(everywhere: list[_NonFinite], checkpoint: Path | None) -> str:
     number = max(broken.step for broken in everywhere)
     names = list(dict.fromkeys(name for broken in everywhere for name in broken.names))
-    parts = [name for name in names if not name.startswith(("the ", "a "))] or names
-    rows = [row for broken in everywhere for row in broken.guilty]
+    losses = [name for name in names if not name.startswith(("the ", "a "))] or names
+    rows = [row for broken in everywhere for row in broken.suspects]
     rows = rows or [row for broken in everywhere for row in broken.ids]
-    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+    more = f" and {len(rows) - _MAX_NAMED_ROWS} more" if len(rows) > _MAX_NAMED_ROWS else ""
     kept = f"{checkpoint} is the last good one" if checkpoint else "no checkpoint was written yet"
     return (
-        f"step {number}: {', '.join(parts)} {'are' if len(parts) > 1 else 'is'} not finite, in a "
-        f"batch of the rows {', '.join(rows[:_NAMED])}{more}; nothing of it is saved, and {kept}: "
-        "correct the rows and go on with --resume, or start again with a lower "
+        f"step {number}: {', '.join(losses)} {'are' if len(losses) > 1 else 'is'} not finite, in a "
+        f"batch with the rows {', '.join(rows[:_MAX_NAMED_ROWS])}{more}; the step is not saved, "
+        f"and {kept}: correct the rows and resume with --resume, or start again with a lower "
         "trainer.learning_rate."
     )

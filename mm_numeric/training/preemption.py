@@ -13,72 +13,82 @@ from transformers import TrainerCallback
 from mm_numeric.run_folder import last_checkpoint
 from mm_numeric.training.ranks import Ranks
 
-_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+_SIGNALS = [s for s in signal.Signals if s.name in ("SIGTERM", "SIGUSR1")]  # no SIGUSR1 on Windows
 
 
 class StopOnSignal(TrainerCallback):
-    """Lets SIGTERM and SIGUSR1 end the step that is running, save, and stop, on all ranks."""
+    """On SIGTERM or SIGUSR1: finish the current step, save a checkpoint and stop on all ranks."""
 
     def __init__(self, ranks: Ranks) -> None:
-        """Listen to nothing yet."""
+        """Create the callback; signals are handled only inside of ``listening``."""
         self.ranks = ranks
-        self.asked: signal.Signals | None = None
+        self.received: signal.Signals | None = None
         self.stopped: signal.Signals | None = None
+        # In shared memory, because DataLoader workers read it.
         self.is_listening = torch.zeros((), dtype=torch.bool).share_memory_()
 
     @contextmanager
     def listening(self, stoppable: bool) -> Iterator[None]:
-        """Take the signals inside; if one came, the process is ending, and no other may end it."""
-        numbers = _SIGNALS if stoppable else ()
-        before = {number: signal.signal(number, self._ask) for number in numbers}
+        """Handle the signals inside.
+
+        After a signal was received, further ones are ignored: the process is already stopping.
+        """
+        numbers = _SIGNALS if stoppable else []
+        before = {number: signal.signal(number, self._receive) for number in numbers}
         self.is_listening.fill_(stoppable)
         try:
             yield
         finally:
             self.is_listening.fill_(False)
             for number, handler in before.items():
-                signal.signal(number, signal.SIG_IGN if self.asked else handler)
+                signal.signal(number, signal.SIG_IGN if self.received else handler)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stop if any rank was asked to; a run that has ended anyway is finished."""
-        asked = self.ranks.exchange(self.asked)
-        if asked and state.global_step < state.max_steps:
-            self.stopped = asked[0]
+        """Stop if any rank received a signal, unless this was the last step anyway."""
+        received = self.ranks.exchange(self.received)
+        if received and state.global_step < state.max_steps:
+            self.stopped = received[0]
             control.should_save = control.should_training_stop = True
 
-    def sentence(self, folder: Path, *, resumable: bool) -> str:
-        """Say how to go on."""
+    def message(self, folder: Path, *, resumable: bool) -> str:
+        """Return a message with the checkpoint and how to resume from it."""
         how = (
-            "go on with the same command and --resume"
+            "resume with the same command and --resume"
             if resumable
-            else "trainer.save_only_model keeps weights alone, so that nothing goes on from there"
+            else "the run cannot be resumed, because trainer.save_only_model saves only weights"
         )
         assert self.stopped is not None
-        return f"stopped by {self.stopped.name}; saved in {last_checkpoint(folder)}: {how}."
+        return f"stopped by {self.stopped.name}; saved {last_checkpoint(folder)}: {how}."
 
-    def _ask(self, number: int, frame: Any) -> None:
-        self.asked = signal.Signals(number)
+    def _receive(self, number: int, frame: Any) -> None:
+        self.received = signal.Signals(number)
 
 
-class DeafWorker:
-    """Starts a DataLoader's worker: a scheduler signals it too, and the run still needs it.
+class IgnoreSignalsInWorker:
+    """``worker_init_fn`` of a DataLoader: the worker ignores signals while the run handles them.
 
-    Once the run listens no longer it obeys as any process does: Python itself ends the workers that
-    are left over so, and waits for them.
+    A scheduler signals all processes, and the run still needs its workers to finish the step. Once
+    the run no longer listens, a worker ends at a signal as usual: Python terminates the remaining
+    workers at exit and waits for them.
     """
 
-    def __init__(self, start: Any, is_listening: Tensor) -> None:
-        """Wrap what starts it otherwise; ``StopOnSignal.is_listening`` is shared with it."""
-        self.start, self.is_listening = start, is_listening
+    def __init__(self, init_fn: Any, is_listening: Tensor) -> None:
+        """Wrap another ``worker_init_fn`` or None.
+
+        Args:
+            init_fn: Called in the worker after its signals are set.
+            is_listening: ``StopOnSignal.is_listening``, in shared memory.
+        """
+        self.init_fn, self.is_listening = init_fn, is_listening
 
     def __call__(self, worker: int) -> None:
-        """Leave signals to the run; a worker ends when that is gone."""
+        """Set the signal handlers of a worker."""
         for number in _SIGNALS:
-            signal.signal(number, self._obey_unless_listening)
-        if self.start is not None:
-            self.start(worker)
+            signal.signal(number, self._end_unless_listening)
+        if self.init_fn is not None:
+            self.init_fn(worker)
 
-    def _obey_unless_listening(self, number: int, frame: Any) -> None:
+    def _end_unless_listening(self, number: int, frame: Any) -> None:
         if not self.is_listening:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)

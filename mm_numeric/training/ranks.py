@@ -10,34 +10,37 @@ from mm_numeric.training.errors import EveryRankError
 
 
 class Ranks:
-    """Tells every rank what one of them has found.
+    """Exchanges objects and error messages between all ranks.
 
-    Each rank comes to ``exchange`` equally often: a fault of one is then heard by all at the next
-    one, whatever that was for.
+    All ranks call ``exchange`` the same number of times. An error of one rank is therefore raised
+    on all of them at their next call, whatever the purpose of that call.
     """
 
     def __init__(self, args: TrainingArguments) -> None:
-        """Open a group beside that of the gradients, which may wait for the device."""
+        """Open a process group on the CPU; that of the gradients may wait for the device."""
         self._group: Any = None
         if args.world_size > 1:
             timeout = timedelta(seconds=args.ddp_timeout)
             self._group = torch.distributed.new_group(backend="gloo", timeout=timeout)
 
     def exchange(self, found: Any = None) -> list[Any]:
-        """Return what was found on any rank, on all of them; None is nothing.
+        """Return the objects of all ranks, on every rank.
+
+        Args:
+            found: Object of this rank, or None. A string is an error message.
 
         Raises:
-            EveryRankError: If what was found is a sentence.
+            EveryRankError: With the first error message of any rank.
         """
         all_found = [found]
         if self._group is not None:
-            one = torch.distributed
+            distributed = torch.distributed
             flag = torch.tensor(int(found is not None))
-            one.all_reduce(flag, op=one.ReduceOp.MAX, group=self._group)
+            distributed.all_reduce(flag, op=distributed.ReduceOp.MAX, group=self._group)
             if not flag:
                 return []
-            all_found *= one.get_world_size(self._group)
-            one.all_gather_object(all_found, found, group=self._group)
+            all_found *= distributed.get_world_size(self._group)
+            distributed.all_gather_object(all_found, found, group=self._group)
         for each in all_found:
             if isinstance(each, str):
                 raise EveryRankError(each)

@@ -1,65 +1,66 @@
-"""How many rows an optimiser step has: the same on any number of ranks that a run goes on with.
+"""Keep the number of rows per optimiser step when a run resumes on another number of ranks.
 
-A checkpoint says it in ``step.json``. Were it not kept, a resumed run would skip the wrong rows,
-and its learning rate would be one for other batches.
+Each checkpoint stores it in ``step.json``. With another number a resumed run would skip the wrong
+rows, and the learning rate would not fit the batch size.
 """
 
-import json
 import os
 from pathlib import Path
 
 from mm_numeric.config.reader import with_trainer
 from mm_numeric.config.schema import Config
-from mm_numeric.files import write_text
+from mm_numeric.files import read_json, write_json
 from mm_numeric.log import logger
 
 STEP = "step.json"
 
-_SIZE, _PARTS = "per_device_train_batch_size", "gradient_accumulation_steps"
+_BATCH_SIZE, _ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
 
 
 def write_step(checkpoint: Path, *, ranks: int, rows: int) -> None:
-    """Write how many ranks a step has, and how many rows all of them together."""
-    write_text(checkpoint / STEP, json.dumps({"ranks": ranks, "rows": rows}) + "\n")
+    """Save the number of ranks and the number of rows per optimiser step over all ranks."""
+    write_json(checkpoint / STEP, {"ranks": ranks, "rows": rows})
 
 
 def saved_ranks(checkpoint: Path) -> int:
-    """Return how many ranks saved a checkpoint; one without ``step.json`` is of as many as here."""
-    step = _read(checkpoint)
-    return step["ranks"] if step else ranks_here()
+    """Return the number of ranks that saved a checkpoint; without ``step.json``, the current."""
+    step = _read_step(checkpoint)
+    return step["ranks"] if step else num_ranks()
 
 
-def ranks_here() -> int:
-    """Return how many ranks the launcher started."""
+def num_ranks() -> int:
+    """Return the number of ranks that the launcher started."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def with_same_rows(config: Config, checkpoint: Path) -> Config:
-    """Return a config under which steps have as many rows as they had, on the ranks that are here.
+    """Return a config that keeps the rows per step of a checkpoint on the current ranks.
 
-    Fewer ranks accumulate more micro-batches, more ranks fewer, and at one micro-batch smaller
-    ones. What is changed is said on stderr. A checkpoint without ``step.json`` is not looked at.
+    With fewer ranks the number of accumulated micro-batches grows. With more ranks it shrinks, and
+    where it cannot, the batch size does. The changes are logged. Checkpoints without ``step.json``
+    change nothing.
 
     Raises:
-        ValueError: If the rows cannot be shared equally.
+        ValueError: If the rows of a step cannot be divided equally between the ranks.
     """
-    step = _read(checkpoint)
+    step = _read_step(checkpoint)
     if step is None:
         return config
-    rows, ranks = step["rows"], ranks_here()
-    size, parts = config.trainer.get(_SIZE, 8), config.trainer.get(_PARTS, 1)
-    if ranks * size * parts == rows:
+    rows, ranks = step["rows"], num_ranks()
+    size = config.trainer.get(_BATCH_SIZE, 8)
+    accumulation = config.trainer.get(_ACCUMULATION, 1)
+    if ranks * size * accumulation == rows:
         return config
     if rows % (ranks * size) == 0:
-        changes = {_PARTS: rows // (ranks * size)}
-    elif rows % (ranks * parts) == 0:
-        changes = {_SIZE: rows // (ranks * parts)}
+        changes = {_ACCUMULATION: rows // (ranks * size)}
+    elif rows % (ranks * accumulation) == 0:
+        changes = {_BATCH_SIZE: rows // (ranks * accumulation)}
     elif rows % ranks == 0:
-        changes = {_SIZE: rows // ranks, _PARTS: 1}
+        changes = {_BATCH_SIZE: rows // ranks, _ACCUMULATION: 1}
     else:
         raise ValueError(
-            f"{checkpoint}: a step has {rows} rows, on {step['ranks']} ranks, which {ranks} cannot "
-            f"share equally; resume with a number of ranks that divides {rows}."
+            f"{checkpoint}: a step has {rows} rows on {step['ranks']} ranks, and {ranks} ranks "
+            f"cannot share them equally; resume with a number of ranks that divides {rows}."
         )
     logger.info(
         "%d ranks, previously %d; set %s, so that a step keeps its %d rows.",
@@ -71,9 +72,6 @@ def with_same_rows(config: Config, checkpoint: Path) -> Config:
     return with_trainer(config, **changes)
 
 
-def _read(checkpoint: Path) -> dict[str, int] | None:
+def _read_step(checkpoint: Path) -> dict[str, int] | None:
     file = checkpoint / STEP
-    if not file.is_file():
-        return None
-    step: dict[str, int] = json.loads(file.read_text(encoding="utf-8"))
-    return step
+    return read_json(file) if file.is_file() else None

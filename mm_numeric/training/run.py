@@ -1,8 +1,9 @@
-"""A config in, a trained model in a run folder out."""
+"""Train a model from a config and save it in a run folder."""
 
 import gc
 import os
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -43,105 +44,134 @@ from mm_numeric.run_folder import (
 from mm_numeric.training.deepspeed import (
     join_ranks,
     make_universal,
-    parameters,
-    reading_other_ranks,
-    refuse_settings,
-    refuse_unsharded,
+    num_parameters,
     require_deepspeed,
-    whole_models,
+    validate_deepspeed,
+    validate_sharding,
+    with_universal_checkpoint,
+    without_zero3_init,
 )
-from mm_numeric.training.errors import StoppedError, full_disk_as_ours
-from mm_numeric.training.evaluation_callback import Evaluation, evaluated_rows
+from mm_numeric.training.errors import StoppedError, translate_disk_full
+from mm_numeric.training.evaluation_callback import EvaluationCallback, evaluated_rows
 from mm_numeric.training.gradient_check import GradientCheck
-from mm_numeric.training.json_log import JsonLog, refuse_reports
+from mm_numeric.training.json_log import JsonLog, validate_report_to
 from mm_numeric.training.resume import with_same_rows
 from mm_numeric.training.trainer import NumericTrainer
 
 
 def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> Path:
-    """Fine-tune a model as a config says.
+    """Fine-tune a model.
 
     Args:
-        config: The whole job.
-        resume: Go on from the last checkpoint of the run folder.
-        stoppable: Save a checkpoint and stop at SIGTERM or SIGUSR1.
+        config: Config of the run.
+        resume: Resume from the last checkpoint of the run folder.
+        stoppable: On SIGTERM or SIGUSR1, save a checkpoint and stop.
 
     Returns:
         The folder of the trained model.
 
     Raises:
-        ValueError: If the config, the data or the run folder cannot be used, a number is not
-            finite, or the disk is full.
-        StoppedError: If a signal has stopped it.
+        ValueError: If the config, the data or the run folder is invalid, a loss, gradient or
+            weight is not finite, or the disk is full.
+        StoppedError: If a signal stopped the run.
     """
     started = time.monotonic()
     quiet_unless_terminal()
     folder = config.output_dir
     checkpoint = last_checkpoint(folder) if resume else None
-    args = training_arguments(_as_saved(config, checkpoint) if checkpoint else config)
-    for term in config.objective.spec.terms:  # refused before a folder is claimed or a model loaded
-        make_term(term.name, term.options, f"{config.title}, objective")
-    if resume and checkpoint is None and not (folder / FINISHED).is_file():
-        raise ValueError(f"{folder}: no checkpoint to resume from; train without --resume.")
-    if resume and args.save_only_model:
-        raise ValueError(
-            f"{config.title}, trainer.save_only_model: such checkpoints lack the optimiser's "
-            "state, so that nothing can be resumed from them."
-        )
+    args = training_arguments(_for_checkpoint(config, checkpoint) if checkpoint else config)
+    _validate(config, args, checkpoint, resume=resume)
     with ExitStack() as stack:
         with PartialState().main_process_first():
             rows = TrainingRows(config)
             evaluated = evaluated_rows(config)
             if args.should_save:
                 stack.enter_context(locked(folder))
-                take_folder(config, resume=resume)
+                claim_for_training(folder, config, resume=resume)
             if resume and (folder / FINISHED).is_file():
                 return folder / MODEL
-            with whole_models(args):
+            with without_zero3_init(args):
                 source = model_source(config, folder)
             if checkpoint and args.should_save:
                 make_universal(args, checkpoint)
             family = load_family(config, source)
             examples = rows.for_trainer(make_collator(config, family))
+        logger.debug("loading %s", source)
         trainer = make_trainer(config, args, examples, family, source)
         assert trainer.parts is not None
-        parts = trainer.parts.table(trainer.model)
-        logger.info("%s", table_text(parts), extra=NO_PREFIX)
+        modules = trainer.parts.table(trainer.model)
+        logger.info("%s", table_text(modules), extra=NO_PREFIX)
 
         def facts() -> dict[str, Any]:
             return {
-                "steps": trainer.state.global_step,
-                **rows.metadata(),
-                "rows_left_out": len(trainer.left_out.ids),
-                "batch_rows": args.train_batch_size
-                * args.gradient_accumulation_steps
-                * args.world_size,
-                "parameters": parameters(trainer.model),
-                "modules": parts,
-                "task_version": config.task.version,
+                **_facts(trainer, config, rows, modules),
                 "seconds": round(time.monotonic() - started, 1),
                 "resumed": resume,
             }
 
         if config.evaluate:
-            Evaluation(trainer, config, family, evaluated, facts)
-        with full_disk_as_ours(folder), trainer.stopping.listening(stoppable):
-            fit(trainer, checkpoint)
-            if trainer.stopping.stopped:
-                resumable = not args.save_only_model
-                raise StoppedError(trainer.stopping.sentence(folder, resumable=resumable))
-            trainer.left_out.count()
-            trainer.save_model(str(folder / MODEL))
-            if args.should_save:
-                family.save(folder / MODEL)
-                outcome = trainer.evaluation.outcome() if trainer.evaluation else {}
-                finish(folder, {**facts(), **outcome})
+            EvaluationCallback(trainer, config, family, evaluated, facts)
+        with translate_disk_full(folder), trainer.stopping.listening(stoppable):
+            _fit_and_save(trainer, family, folder, checkpoint, facts)
     return folder / MODEL
 
 
-def _as_saved(config: Config, checkpoint: Path) -> Config:
-    """Return a config that goes on from a checkpoint on the ranks that are here."""
-    return reading_other_ranks(with_same_rows(config, checkpoint), checkpoint)
+def _for_checkpoint(config: Config, checkpoint: Path) -> Config:
+    """Return a config that resumes from a checkpoint on the current number of ranks."""
+    return with_universal_checkpoint(with_same_rows(config, checkpoint), checkpoint)
+
+
+def _validate(
+    config: Config, args: TrainingArguments, checkpoint: Path | None, *, resume: bool
+) -> None:
+    """Check terms and checkpoints before a folder is claimed or a model is loaded."""
+    for term in config.objective.spec.terms:
+        make_term(term.name, term.options, f"{config.title}, objective")
+    folder = config.output_dir
+    if resume and checkpoint is None and not (folder / FINISHED).is_file():
+        raise ValueError(f"{folder}: no checkpoint to resume from; train without --resume.")
+    if resume and args.save_only_model:
+        raise ValueError(
+            f"{config.title}, trainer.save_only_model: its checkpoints lack the state of the "
+            "optimiser, so the run cannot be resumed; train without --resume."
+        )
+
+
+def _facts(
+    trainer: NumericTrainer, config: Config, rows: TrainingRows, modules: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the current content of run.json."""
+    args = trainer.args
+    batch_rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    return {
+        "steps": trainer.state.global_step,
+        **rows.metadata(),
+        "rows_skipped": len(trainer.skipped_rows.ids),
+        "batch_rows": batch_rows,
+        "parameters": num_parameters(trainer.model),
+        "modules": modules,
+        "task_version": config.task.version,
+    }
+
+
+def _fit_and_save(
+    trainer: NumericTrainer,
+    family: Family,
+    folder: Path,
+    checkpoint: Path | None,
+    facts: Callable[[], dict[str, Any]],
+) -> None:
+    """Train, save the model and write run.json, which marks the run as finished."""
+    fit(trainer, checkpoint)
+    if trainer.stopping.stopped:
+        resumable = not trainer.args.save_only_model
+        raise StoppedError(trainer.stopping.message(folder, resumable=resumable))
+    trainer.skipped_rows.count()
+    trainer.save_model(str(folder / MODEL))
+    if trainer.args.should_save:
+        family.save(folder / MODEL)
+        outcome = trainer.evaluation.outcome() if trainer.evaluation else {}
+        finish(folder, {**facts(), **outcome})
 
 
 def make_trainer(
@@ -151,7 +181,15 @@ def make_trainer(
     family: Family,
     source: str,
 ) -> NumericTrainer:
-    """Put model, data and objective together."""
+    """Create the trainer of a config: model, adapters, objective and callbacks.
+
+    Args:
+        config: Config of the run.
+        args: Arguments from ``training_arguments``.
+        examples: Rows to train on.
+        family: Family of the model.
+        source: Hub name or folder of the weights.
+    """
     known = [] if isinstance(examples, ExampleStream) else examples
     mixed = has_mixed_modalities(family, known) if known else family.takes_images
     collator = replace(make_collator(config, family), add_dummy_image_row=mixed)
@@ -174,22 +212,22 @@ def make_trainer(
     )
     if args.train_sampling_strategy == "group_by_length":
         trainer.lengths = collator.lengths(known)
-    refuse_unsharded(trainer, f"{config.title}, trainer")
+    validate_sharding(trainer, f"{config.title}, trainer")
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
 def fit(trainer: NumericTrainer, checkpoint: Path | None) -> None:
-    """Train, from a checkpoint if there is one.
+    """Train, resuming from a checkpoint if there is one.
 
-    A checkpoint of the last step, or of that which evaluation ended the training at, is only
-    loaded: transformers would train one step more.
+    A checkpoint of the last step, or of an early stop, is only loaded, because transformers would
+    train one more step.
     """
     if checkpoint is not None:
-        trainer.left_out.load(checkpoint)
+        trainer.skipped_rows.load(checkpoint)
         state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         evaluation = trainer.evaluation
-        ended = evaluation is not None and evaluation.in_vain(state.log_history)
+        ended = evaluation is not None and evaluation.patience_exhausted(state.log_history)
         if state.global_step >= state.max_steps or ended:
             trainer.load_weights(checkpoint)
             trainer.state = state
@@ -201,18 +239,19 @@ def fit(trainer: NumericTrainer, checkpoint: Path | None) -> None:
 
 
 def training_arguments(config: Config) -> TrainingArguments:
-    """Make transformers' own arguments from the ``trainer`` part of a config.
+    """Return the transformers.TrainingArguments of the ``trainer`` section of a config.
+
+    Joins the process group if there are several ranks.
 
     Raises:
-        ValueError: If transformers refuses them, ranks would share rows in another way, or one
-            process sees several GPUs.
+        ValueError: If transformers rejects a value, or a setting cannot be combined with ours.
     """
     cpu = device_type() == "cpu"
-    if cpu:  # or DeepSpeed, where it is installed, says on every start that it found no accelerator
+    if cpu:  # otherwise DeepSpeed, if installed, warns at each start that it found no accelerator
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     settings = {
         "dataloader_pin_memory": not cpu,
-        "use_cpu": cpu,  # several ranks on CPUs ask for it
+        "use_cpu": cpu,  # required with several ranks on CPUs
         "disable_tqdm": not shows_progress(),
         **config.trainer,
     }
@@ -223,49 +262,47 @@ def training_arguments(config: Config) -> TrainingArguments:
             settings["deepspeed"] = str(find_deepspeed(settings["deepspeed"], where))
     try:
         args = TrainingArguments(**settings)
-        _ = args.device  # joins the other ranks
+        _ = args.device  # joins the process group
         join_ranks(args)
     except (ValueError, TypeError, ImportError, KeyError) as error:
         raise ValueError(f"{config.title}, trainer: {error}") from error
-    refuse_settings(args, f"{config.title}, trainer.deepspeed")
+    validate_deepspeed(args, f"{config.title}, trainer.deepspeed")
     sharing = args.accelerator_config
     if sharing.split_batches or sharing.dispatch_batches or not sharing.even_batches:
         raise ValueError(
-            f"{config.title}, trainer.accelerator_config: ranks share rows in one way alone, each "
-            "reading as many batches of its own as the others; leave split_batches, "
-            "dispatch_batches and even_batches out."
+            f"{config.title}, trainer.accelerator_config: each rank must read the same number of "
+            "its own batches; remove split_batches, dispatch_batches and even_batches."
         )
-    refuse_reports(args, f"{config.title}, trainer")
+    validate_report_to(args, f"{config.title}, trainer")
     if args.n_gpu > 1:
         raise ValueError(
-            f"one process sees {args.n_gpu} GPUs; start one for each with `torchrun "
+            f"one process sees {args.n_gpu} GPUs; start one process per GPU with `torchrun "
             f"--nproc-per-node {args.n_gpu} -m mm_numeric train ...`, or set CUDA_VISIBLE_DEVICES."
         )
     return args
 
 
 def leave_process_group() -> None:
-    """End this process's part in distributed work; nothing is done where there is none.
+    """Destroy the process group, if there is one, before Python exits.
 
-    A process group's threads may still need the GIL for the last work that they did. At Python's
-    end that aborts the process, which a launcher reports as a job that failed (PyTorch #179291);
-    freed by DDP's reducer, which keeps the GIL, it never ends. So models go first.
+    Threads of the group may still need the GIL, which aborts the process at the exit of Python; a
+    launcher reports this as a failed job (PyTorch #179291). Models are freed first, because DDP's
+    reducer would free the group while it holds the GIL, and never return.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         gc.collect()
         torch.distributed.destroy_process_group()
 
 
-def take_folder(config: Config, *, resume: bool) -> None:
-    """Claim the run folder, refusing to train over what it holds.
+def claim_for_training(folder: Path, config: Config, *, resume: bool) -> None:
+    """Claim the run folder, and check that no run in it would be overwritten.
 
     Raises:
-        ValueError: If it holds another run, or this one and ``resume`` was not asked for.
+        ValueError: If it contains another run, or this run and ``resume`` is False.
     """
-    folder = config.output_dir
     known = claim(folder, config)
     if known and not resume and (last_checkpoint(folder) or (folder / FINISHED).exists()):
         raise ValueError(
-            f"{folder} already holds this run: add --resume to go on with it, or choose another "
+            f"{folder} already contains this run: add --resume to continue it, or choose another "
             "trainer.output_dir."
         )

@@ -1,6 +1,5 @@
-"""How fast a run is from one line of its log to the next, and what memory it takes."""
+"""Tokens and samples per second, and peak memory, between two lines of the log."""
 
-import resource
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -14,31 +13,31 @@ from torch import Tensor
 _GIB = 1 << 30
 
 
-class Progress:
-    """Counts what is trained on.
+class Throughput:
+    """Counts tokens and samples of a training run.
 
-    transformers' own ``include_num_input_tokens_seen`` gathers a count over all ranks behind every
-    micro-batch, for which a GPU has to wait, and leaves out what an encoder-decoder writes. Here
-    counts stay on the device until a line is logged.
+    The counts stay on the device until a line is logged. ``include_num_input_tokens_seen`` of
+    transformers gathers over all ranks after each micro-batch, which makes a GPU wait, and omits
+    the decoder tokens of an encoder-decoder.
     """
 
     def __init__(self, accelerator: Any) -> None:
-        """Begin with nothing."""
+        """Start with zero counts."""
         self.accelerator = accelerator
         self._began = self._since = time.perf_counter()
-        self._apart = 0.0
+        self._paused = 0.0
         self._counts: Tensor | None = None
 
     def begin(self) -> None:
-        """Start the clock of a training."""
+        """Reset the counts and the clock at the start of a training."""
         self._began = self._since = time.perf_counter()
-        self._apart, self._counts = 0.0, None
+        self._paused, self._counts = 0.0, None
 
-    def note(self, batch: Mapping[str, Any]) -> None:
-        """Count the tokens and the samples of a batch of ``TrainingCollator``.
+    def add(self, batch: Mapping[str, Any]) -> None:
+        """Count the tokens and samples of a batch of ``TrainingCollator``.
 
-        Tokens are those of prompts and answers, the places of an image in them included; padding
-        is not. An encoder-decoder reads the ones and writes the others.
+        Tokens are those of prompts and answers, including image tokens and without padding. Of an
+        encoder-decoder both the encoder's and the decoder's tokens are counted.
         """
         tokens = batch["attention_mask"].sum()
         if "decoder_input_ids" in batch:
@@ -47,28 +46,28 @@ class Progress:
         self._counts = counts if self._counts is None else self._counts + counts
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
-        """Leave what is done inside out of the speed: to evaluate, to save."""
+    def paused(self) -> Iterator[None]:
+        """Exclude the time spent inside, such as that of evaluating or saving."""
         before = time.perf_counter()
         try:
             yield
         finally:
-            self._apart += time.perf_counter() - before
+            self._paused += time.perf_counter() - before
 
     def read(self) -> dict[str, float]:
-        """Return what is logged, and begin anew; all ranks have to ask.
+        """Return the values to log and reset the counts; all ranks must call it.
 
-        The numbers of a second are those of all ranks, the memory that of the rank that takes most.
+        Tokens and samples per second are sums over all ranks, memory is the maximum.
         """
         device = self.accelerator.device
         counts = torch.zeros(2) if self._counts is None else self._counts
         now = time.perf_counter()
-        mine = [now - self._since - self._apart, peak_gib(device)]
+        mine = [now - self._since - self._paused, peak_gib(device)]
         here = torch.cat([counts.to(device), torch.tensor(mine, device=device)]).double()
         every = self.accelerator.gather(here[None]).cpu()
         tokens, samples, _, _ = every.sum(dim=0).tolist()
         _, _, seconds, peak = every.amax(dim=0).tolist()
-        self._since, self._apart, self._counts = now, 0.0, None
+        self._since, self._paused, self._counts = now, 0.0, None
         return {
             "speed/tokens_per_second": tokens / seconds,
             "speed/samples_per_second": samples / seconds,
@@ -78,15 +77,20 @@ class Progress:
 
 
 def peak_gib(device: torch.device) -> float:
-    """Return the most memory that was ever taken by this process.
+    """Return the peak memory of this process in GiB.
 
-    It is what torch has held on a GPU, and on a CPU all that the process has (its peak RSS).
+    On a GPU this is the memory allocated by torch, on a CPU the resident set size of the process.
+    It is NaN on Windows, which has no ``resource`` module.
     """
     if device.type != "cpu":
         return float(torch.accelerator.max_memory_allocated(device) / _GIB)
     status = Path("/proc/self/status")
-    if status.is_file():  # getrusage would give the peak of the process that started this one
+    if status.is_file():  # after a fork, getrusage returns the peak of the parent process
         line = next(x for x in status.read_text("utf-8").splitlines() if x.startswith("VmHWM"))
         return int(line.split()[1]) * 1024 / _GIB
+    if sys.platform == "win32":
+        return float("nan")
+    import resource
+
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / _GIB

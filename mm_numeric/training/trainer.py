@@ -1,4 +1,4 @@
-"""transformers.Trainer, with the loss taken from an objective."""
+"""transformers.Trainer with the loss of an objective."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,66 +21,75 @@ from mm_numeric.models.adapters import (
     saved_parameters,
 )
 from mm_numeric.models.parameter_groups import ModelModules
-from mm_numeric.training.deepspeed import whole_models
-from mm_numeric.training.errors import damaged_as_ours, full_disk_as_ours, own_sentence
+from mm_numeric.training.deepspeed import without_zero3_init
+from mm_numeric.training.errors import (
+    translate_corrupt_checkpoint,
+    translate_disk_full,
+    worker_error_message,
+)
 from mm_numeric.training.gradient_norms import GradientNorms, is_logged
 from mm_numeric.training.mixin import NumericLossMixin
 from mm_numeric.training.non_finite import FiniteCheck
-from mm_numeric.training.preemption import DeafWorker, StopOnSignal
+from mm_numeric.training.preemption import IgnoreSignalsInWorker, StopOnSignal
 from mm_numeric.training.ranks import Ranks
 from mm_numeric.training.resume import write_step
-from mm_numeric.training.skipped_rows import LeftOut
-from mm_numeric.training.throughput import Progress
+from mm_numeric.training.skipped_rows import SkippedRows
+from mm_numeric.training.throughput import Throughput
 
-_OWN_GROUPS = {"params", "model", "optimizer_dict"}  # of optimisers that choose what they train
+_OWN_GROUPS = {"params", "model", "optimizer_dict"}  # options of optimisers with their own groups
 
 
 class NumericTrainer(NumericLossMixin, Trainer):
-    """A Trainer whose loss is an ``Objective``, on batches of ``TrainingCollator``.
+    """Trainer for batches of ``TrainingCollator``, with an ``Objective`` as its loss.
 
-    ``NumericLossMixin`` has the loss, the counts and the log; this saves weights, reads them
-    back whole, and gives each part of the model its learning rate.
+    ``NumericLossMixin`` computes the loss and logs its components. This class saves and loads
+    weights, groups parameters by module, and checks for errors on all ranks.
     """
 
     model: Any
     optimizer_cls_and_kwargs: Any
     evaluation: Any = None
-    """What ``evaluate`` runs (``on_the_way.Evaluation``); transformers' own where None."""
+    """An ``EvaluationCallback``; if None, ``evaluate`` computes the loss as transformers does."""
 
     lengths: Sequence[int] = ()
-    """How many tokens each row has, where they are grouped by it."""
+    """Number of tokens of each row, for ``train_sampling_strategy: group_by_length``."""
 
     def __init__(self, *args: Any, parts: ModelModules | None = None, **kwargs: Any) -> None:
-        """Take what the trainer takes, and which part each parameter is in.
+        """Create the trainer.
+
+        Args:
+            args: Positional arguments of ``NumericLossMixin``.
+            parts: Module groups and their settings; None trains all parameters alike.
+            kwargs: Keyword arguments of ``NumericLossMixin``.
 
         Raises:
-            ValueError: If parts have rates of their own, and DeepSpeed makes the optimiser.
+            ValueError: If module groups have learning rates and DeepSpeed creates the optimiser.
         """
         super().__init__(*args, **kwargs)
         self.parts = parts
         self.ranks = Ranks(self.args)
         fp16 = self.accelerator.mixed_precision == "fp16"
         self.finite = FiniteCheck(self.ranks, self.args, fp16=fp16)
-        self.left_out = LeftOut(self.ranks)
+        self.skipped_rows = SkippedRows(self.ranks)
         self.stopping = StopOnSignal(self.ranks)
         self.add_callback(self.stopping)
-        self.progress = Progress(self.accelerator)
+        self.throughput = Throughput(self.accelerator)
         self.norms = None if parts is None else GradientNorms(parts, self.accelerator)
         plugin = self.args.deepspeed_plugin
         if parts is not None and plugin is not None and "optimizer" in plugin.deepspeed_config:
             parts.reject_learning_rates("the `optimizer` of trainer.deepspeed")
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train, and time it."""
-        self.progress.begin()
+        """Start the clock and train."""
+        self.throughput.begin()
         return super().train(*args, **kwargs)
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
-        """Make the optimiser, its parameters grouped by part.
+        """Create the optimiser with one parameter group per module group and weight decay.
 
         Raises:
-            ValueError: If what the optimiser needs is not installed, or parts have rates of their
-                own, and it makes its own groups.
+            ValueError: If the package of the optimiser is not installed, or the optimiser creates
+                its own groups although module groups have learning rates.
         """
         if self.parts is not None and self.optimizer is None:
             trained = self.model if model is None else model
@@ -101,10 +110,10 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return optimizer
 
     def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
-        """Make the schedule of the learning rate.
+        """Create the learning rate schedule.
 
         Raises:
-            ValueError: If it has no such setting.
+            ValueError: If ``lr_scheduler_kwargs`` has an unknown key.
         """
         try:
             return super().create_scheduler(*args, **kwargs)
@@ -112,7 +121,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
             raise ValueError(f"trainer.lr_scheduler_kwargs: {error}.") from error
 
     def get_train_dataloader(self) -> Any:
-        """Return the batches; workers leave signals to this process."""
+        """Return the training batches; workers ignore signals that this process handles."""
         if isinstance(self.train_dataset, ExampleStream):
             loader = stream_loader(
                 self.train_dataset, self.args, self.accelerator, self.data_collator
@@ -121,11 +130,13 @@ class NumericTrainer(NumericLossMixin, Trainer):
             loader = super().get_train_dataloader()
         if self.args.dataloader_num_workers > 0:
             base = base_dataloader(loader)
-            base.worker_init_fn = DeafWorker(base.worker_init_fn, self.stopping.is_listening)
+            base.worker_init_fn = IgnoreSignalsInWorker(
+                base.worker_init_fn, self.stopping.is_listening
+            )
         return loader
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Return the order of rows; grouped by length, transformers' own knows no lengths."""
+        """Return the order of rows; for ``group_by_length`` with our own row lengths."""
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
         return LengthGroupedSampler(
@@ -141,33 +152,33 @@ class NumericTrainer(NumericLossMixin, Trainer):
         """Read the micro-batches of one optimiser step.
 
         Raises:
-            ValueError: If a row of any rank cannot be used: then no rank waits for another.
+            EveryRankError: If a row of any rank is invalid; all ranks stop together.
         """
-        batches, bad = [], None
+        batches, message = [], None
         try:
             batches = list(islice(epoch_iterator, num_batches))
         except ValueError as error:
-            bad = own_sentence(error)
-        self.ranks.exchange(bad)
+            message = worker_error_message(error)
+        self.ranks.exchange(message)
         for batch in batches:
-            self.left_out.note(batch["origin"].skipped)
+            self.skipped_rows.add(batch["origin"].skipped)
         self.finite.begin_step([batch["origin"].ids for batch in batches])
         samples: tuple[list[Any], Any] = super().get_batch_samples(
             iter(batches), num_batches, device
         )
         for batch in samples[0]:
-            self.progress.note(batch)
+            self.throughput.add(batch)
         return samples
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Train on one micro-batch, and note whether its loss is finite."""
+        """Train on one micro-batch, and check whether its loss is finite."""
         with self._measuring():
             loss = super().training_step(*args, **kwargs)
-        self.finite.note_loss(loss)
+        self.finite.add_loss(loss)
         return loss
 
     def _measuring(self) -> AbstractContextManager[None]:
-        """Return what a micro-batch runs in: the last of a step that is logged is measured."""
+        """Return the context of a micro-batch; measures gradients at the end of logged steps."""
         step = self.state.global_step + 1
         flattened = self.is_fsdp_enabled and not self.accelerator.is_fsdp2
         if (
@@ -181,67 +192,69 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return self.norms.measuring(self.model, step, engine)
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
-        """Return the norm of the gradient: the last that is known of a step."""
+        """Return the norm of the gradient, after checking the results of the step."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         self.finite.end_step(self.state.global_step + 1, self._step_sums, norm)
         return norm
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log what is finite, how fast it came, and how many rows were left out if any were."""
+        """Log a step after checking that it is finite; add norms, speed and skipped rows."""
         if "loss" in logs:
-            self.finite.look()
+            self.finite.check()
             if self.norms is not None:
                 norms = self.norms.of_step(self.state.global_step)
                 logs.update({f"gradient_norm/{part}": norm for part, norm in norms.items()})
-            logs.update(self.progress.read())
-            if count := self.left_out.count():
-                logs["rows_left_out"] = count
+            logs.update(self.throughput.read())
+            if count := self.skipped_rows.count():
+                logs["rows_skipped"] = count
         super().log(logs, start_time)
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        """Save a checkpoint if its numbers are finite.
+        """Save a checkpoint after checking that losses and weights are finite.
 
         Raises:
-            ValueError: If they are not, or the disk is full; on all ranks, but where they save
-                together (ZeRO): the others cannot be told there, and their launcher ends them.
+            ValueError: If they are not, or the disk is full. It is raised on all ranks, except
+                under ZeRO and FSDP, where ranks save together and cannot exchange the error: there
+                the launcher ends the other ranks.
         """
-        self.finite.look(self.model)
-        self.left_out.count()
-        full = None
+        self.finite.check(self.model)
+        self.skipped_rows.count()
+        message = None
         try:
-            with full_disk_as_ours(Path(str(self.args.output_dir))), self.progress.apart():
+            with translate_disk_full(Path(str(self.args.output_dir))), self.throughput.paused():
                 super()._save_checkpoint(model, trial)
         except ValueError as error:
             if self.is_deepspeed_enabled or self.is_fsdp_enabled:
                 raise
-            full = str(error)
-        self.ranks.exchange(full)
+            message = str(error)
+        self.ranks.exchange(message)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Return what rows score that the model answers, or what transformers measures."""
-        self.finite.look(self.model)  # the best weights are kept without a checkpoint
-        with self.progress.apart():
-            figures: dict[str, float] = (
+        """Return metrics of generated answers; without an ``EvaluationCallback``, the loss."""
+        self.finite.check(self.model)  # the best weights are saved without a checkpoint
+        with self.throughput.paused():
+            metrics: dict[str, float] = (
                 self.evaluation.run() if self.evaluation else super().evaluate(*args, **kwargs)
             )
-        return figures
+        return metrics
 
     def load_weights(self, checkpoint: str | Path) -> None:
-        """Load the weights of a checkpoint, every one of them.
+        """Load all weights of a checkpoint.
 
-        transformers (5.23) saves weights under the names of the hub, reads them back under the
-        names of the modules, and only warns about what it does not find: a resumed Qwen2-VL would
-        go on from its first weights. ``from_pretrained`` knows both names.
+        Trainer of transformers 5.23 saves weights under the names of the hub, loads them under the
+        names of the modules and only warns about missing ones: a resumed Qwen2-VL would start from
+        its initial weights. ``from_pretrained`` maps the names.
 
         Raises:
-            ValueError: If the checkpoint is damaged, lacks a weight, or has one too many.
+            ValueError: If the checkpoint is corrupt, or has missing, unexpected or mismatched
+                weights.
         """
         model = self.accelerator.unwrap_model(self.model)
         if isinstance(model, PeftModel):
-            with damaged_as_ours(checkpoint):
+            with translate_corrupt_checkpoint(checkpoint):
                 read_adapted(model, Path(checkpoint))
             return
-        with whole_models(self.args), damaged_as_ours(checkpoint):
+        with without_zero3_init(self.args), translate_corrupt_checkpoint(checkpoint):
             saved, found = type(model).from_pretrained(
                 checkpoint, config=model.config, dtype=model.dtype, output_loading_info=True
             )
@@ -249,13 +262,13 @@ class NumericTrainer(NumericLossMixin, Trainer):
             if found[what]:
                 names = ", ".join(sorted(map(str, found[what]))[:3])
                 raise ValueError(f"{checkpoint}: {len(found[what])} {what} ({names} ...).")
-        if self.is_deepspeed_enabled:  # which loads what it goes on from by itself
+        if self.is_deepspeed_enabled:  # which loads the checkpoint itself
             self.model = saved
         else:
             model.load_state_dict(saved.state_dict())
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the weights, also those that DeepSpeed was not told of, for nothing was trained."""
+        """Save the weights, also if no step was trained and DeepSpeed has no model yet."""
         if self.is_deepspeed_enabled and self.deepspeed is None:
             self._save(output_dir)
         else:
@@ -264,14 +277,15 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None
     ) -> None:
-        """Save the weights, tied ones once; of a model with adapters, what was trained.
+        """Save the weights, tied ones once; of a model with adapters only the trained ones.
 
-        Under ZeRO-1 and ZeRO-2, whose models are whole, transformers saves copies, tied ones too.
+        Under ZeRO-1 and ZeRO-2 the state dict of transformers is ignored, because it would save
+        tied weights twice.
         """
         model = self.accelerator.unwrap_model(self.model)
         if isinstance(model, PeftModel):
             folder = Path(output_dir or self.args.output_dir)
-            # DeepSpeed hands over what it gathered, unless nothing was trained and it has no model.
+            # DeepSpeed passes the gathered weights, unless no step was trained and it has no model.
             idle = self.is_deepspeed_enabled and self.deepspeed is None
             with gathered_parameters(saved_parameters(model) if idle else []):
                 if self.args.should_save:
@@ -283,17 +297,17 @@ class NumericTrainer(NumericLossMixin, Trainer):
         super()._save(output_dir, None if is_whole else state_dict)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Save, with what a run goes on from, how many rows a step has."""
+        """Save also the number of rows per step and the skipped rows."""
         super()._save_optimizer_and_scheduler(output_dir)
         args = self.args
         if args.should_save:
             write_step(Path(output_dir), ranks=args.world_size, rows=rows_per_step(args))
-            self.left_out.save(Path(output_dir))
+            self.skipped_rows.save(Path(output_dir))
 
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
     ) -> None:
-        """Load the weights that a run goes on from."""
+        """Load the weights of the checkpoint to resume from."""
         ours = isinstance(self.model, PreTrainedModel | PeftModel)
         if model is None and ours and not self.is_fsdp_enabled:
             self.load_weights(resume_from_checkpoint)
@@ -301,6 +315,6 @@ class NumericTrainer(NumericLossMixin, Trainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load what else it goes on from."""
-        with damaged_as_ours(checkpoint or ""):
+        """Load the state of the optimiser and the scheduler."""
+        with translate_corrupt_checkpoint(checkpoint or ""):
             super()._load_optimizer_and_scheduler(checkpoint)

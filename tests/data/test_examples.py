@@ -81,7 +81,11 @@ def test_packed_rows_arrive(tmp_path):
             "rows.jsonl.gz",
             r"cannot be read \(Compressed file ended",
         ),
-        (gzip.compress(b"{}", mtime=0), "rows.gz", r"rows\.gz: rows come as .*, not 'no ending'\."),
+        (
+            gzip.compress(b"{}", mtime=0),
+            "rows.gz",
+            r"rows\.gz: rows are read from .*, not 'no extension'\.",
+        ),
     ],
 )
 def test_bad_packed_rows_are_one_sentence(tmp_path, raw, name, message):
@@ -154,7 +158,7 @@ def test_a_bad_jsonl_row_is_one_sentence(tmp_path, text, message):
     [
         (
             "file,hour,minute\na.png,7,5\nb.png,7\n",
-            r"rows\.csv, line 3: expected 3 fields \(file, hour, minute\), as the first line says",
+            r"rows\.csv, line 3: expected 3 fields \(file, hour, minute\) as in the header",
         ),
         ("file,hour,minute\na.png,7,5,6\n", r"line 2: expected 3 fields"),
         ("file,hour,minute\n", r"rows\.csv: no rows"),
@@ -193,10 +197,12 @@ def test_a_bad_json_file_is_one_sentence(tmp_path, text, message):
 def test_a_file_that_is_not_there_or_of_another_kind(tmp_path):
     with pytest.raises(ValueError, match=r"none\.jsonl: there is no such file\."):
         load(tmp_path / "none.jsonl")
-    with pytest.raises(ValueError, match=r"rows come as \.jsonl, \.json or \.csv, not '\.txt'\."):
+    with pytest.raises(
+        ValueError, match=r"rows are read from \.jsonl, \.json or \.csv, not '\.txt'\."
+    ):
         load(rows_file(tmp_path, GOOD, "rows.txt"))
     with pytest.raises(
-        ValueError, match=r"rows come as \.jsonl, \.json or \.csv, not 'no ending'\."
+        ValueError, match=r"rows are read from \.jsonl, \.json or \.csv, not 'no extension'\."
     ):
         load(rows_file(tmp_path, GOOD, "rows"))
     (tmp_path / "folder.jsonl").mkdir()

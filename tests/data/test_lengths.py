@@ -110,13 +110,13 @@ def test_rows_are_dropped_with_a_count(tmp_path):
     listed = small_config(tmp_path / "list", *overrides, f"data.train={{path: {rows}}}")
     train(listed)
     facts = json.loads((listed.output_dir / "run.json").read_text())
-    assert (facts["rows"], facts["rows_too_long"], facts["rows_left_out"]) == (3, 1, 0)
+    assert (facts["rows"], facts["rows_too_long"], facts["rows_skipped"]) == (3, 1, 0)
     stream = small_config(
         tmp_path / "stream", *overrides, f"data.train={{path: {rows}}}", "data.stream=true"
     )
     train(stream)
     facts = json.loads((stream.output_dir / "run.json").read_text())
-    assert (facts["rows"], facts["rows_sha256"], facts["rows_left_out"]) == (None, None, 1)
+    assert (facts["rows"], facts["rows_sha256"], facts["rows_skipped"]) == (None, None, 1)
 
 
 @pytest.mark.parametrize("family", ["causal_lm", "t5"])
@@ -127,7 +127,7 @@ def test_a_batch_whose_rows_are_all_dropped_is_a_step(tmp_path, family):
     train(dataclasses.replace(config, data=long))
     facts = json.loads((config.output_dir / "run.json").read_text())
     assert (facts["steps"], facts["rows"]) == (8, None)
-    assert 0 < facts["rows_left_out"] < 8
+    assert 0 < facts["rows_skipped"] < 8
 
 
 @pytest.mark.parametrize("too_long", ["stop", "drop", "resize"])

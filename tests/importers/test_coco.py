@@ -121,8 +121,8 @@ def test_an_image_that_stands_twice(tmp_path):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"images": [], "annotations": [{', "not JSON, or not all of it"),
-        ("", "not JSON, or not all of it"),
+        ('{"images": [], "annotations": [{', "not valid or not complete JSON"),
+        ("", "not valid or not complete JSON"),
         ("[" * 100_000, "nested too deep"),
         ("[]", 'there is no list "images"'),
         ('{"images": [], "annotations": {}, "categories": []}', 'no list "annotations"'),

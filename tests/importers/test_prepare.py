@@ -99,7 +99,7 @@ def test_a_file_that_cannot_be_read_leaves_everything_as_it_was(capsys, tmp_path
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
     (tmp_path / "cut.json").write_text('{"images": [', encoding="utf-8")
     said = run(capsys, "coco", tmp_path / "cut.json", "--out", out, "--force", code=2)
-    assert "cut.json: not JSON, or not all of it" in said
+    assert "cut.json: not valid or not complete JSON" in said
     (tmp_path / "cut.json").unlink()
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
 

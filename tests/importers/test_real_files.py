@@ -93,6 +93,6 @@ def test_refcocog_rows_are_read_as_they_are():
 def test_a_cut_file_is_one_sentence(tmp_path):
     path = tmp_path / "cut.json"
     path.write_bytes(real("coco/instances_val2014_100.json").read_bytes()[:100_000])
-    with pytest.raises(ValueError, match=r"cut\.json: not JSON, or not all of it") as error:
+    with pytest.raises(ValueError, match=r"cut\.json: not valid or not complete JSON") as error:
         outcome(Coco(), path)
     assert "\n" not in str(error.value)

@@ -16,7 +16,7 @@ from mm_numeric.data.examples import load_examples
 from mm_numeric.inference.digit_distribution import (
     _batches,
     digit_differences,
-    write_digit_chances,
+    write_digit_distribution,
 )
 from mm_numeric.models.loading import load_family, load_model
 from mm_numeric.numbers.vocabulary import NumberVocabulary
@@ -58,13 +58,13 @@ def test_the_file_equals_the_loop(tmp_path):
     config = small_config(tmp_path, "data.test.render=5")
     train(config)
     run = config.output_dir
-    write_digit_chances(run)
+    write_digit_distribution(run)
     found = json.loads((run / "digits.json").read_text())
     expected = slow(run, config)
     assert found["differences"] == list(expected)
     assert found["tokens"] == [len(chances) for chances in expected.values()]
     assert sum(found["tokens"]) % 10 == 0
-    assert found["rows_left_out"] == 0
+    assert found["rows_skipped"] == 0
     for mean, chances in zip(found["means"], expected.values(), strict=True):
         assert mean == (pytest.approx(sum(chances) / len(chances), rel=1e-4) if chances else None)
 
@@ -122,7 +122,7 @@ def test_rows_that_cannot_be_trained_on_are_left_out():
 def test_numbers_of_a_head_are_no_digits(tmp_path, family, baseline):
     config = baseline_config(tmp_path, family, baseline, max_steps=1)
     train(config)
-    write_digit_chances(config.output_dir)
+    write_digit_distribution(config.output_dir)
     found = json.loads((config.output_dir / "digits.json").read_text())
     assert set(found["means"]) == {None}
-    assert found["rows_left_out"] == 0
+    assert found["rows_skipped"] == 0

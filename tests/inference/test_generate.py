@@ -163,7 +163,7 @@ def test_a_file_of_unknown_origin_is_refused(run, tmp_path):
 
 
 def test_only_a_finished_run_answers(tmp_path):
-    with pytest.raises(ValueError, match="holds no run; give the output_dir"):
+    with pytest.raises(ValueError, match="contains no run; use the output_dir"):
         predict(tmp_path, None, tmp_path / "p.jsonl")
     (tmp_path / "config.yaml").write_text(small_config(tmp_path).to_yaml())
     with pytest.raises(ValueError, match="is not finished"):

@@ -137,7 +137,7 @@ def test_the_card_says_what_the_model_is(tmp_path, capsys):
     assert f"{out} exists; name a folder that does not" in capsys.readouterr().err
     (run / "run.json").unlink()
     assert main(["export", str(run), "--out", str(tmp_path / "other")]) == 2
-    assert "is not finished; go on with" in capsys.readouterr().err
+    assert "is not finished; resume with" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
 
 

@@ -40,9 +40,9 @@ def causal_lm(config_class, **changes):
     return AutoModelForCausalLM.from_config(config_class(**SMALL, **changes)).double()
 
 
-def first_step(folder, model, lean_from, preset="ntil_soft", **options):
+def first_step(folder, model, chunked_from, preset="ntil_soft", **options):
     """Return loss and gradients of one optimiser step, and the trainer."""
-    trainer_class = type("Lean", (NumericTrainerForTests,), {"lean_from": lean_from})
+    trainer_class = type("Lean", (NumericTrainerForTests,), {"chunked_from": chunked_from})
     kept, changes = {}, {**ONE_STEP, **options.pop("changes", {})}
     loss_of = options.pop("objective", None) or objective(preset, NUMBERS)
 
@@ -57,8 +57,8 @@ def first_step(folder, model, lean_from, preset="ntil_soft", **options):
 
 def compare(folder, make_model, tolerance=1e-6, **options):
     """Train with logits and without; return the trainer that was to do without."""
-    plain, wanted, _ = first_step(folder, make_model(), lean_from=1 << 60, **options)
-    lean, found, trainer = first_step(folder, make_model(), lean_from=0, **options)
+    plain, wanted, _ = first_step(folder, make_model(), chunked_from=1 << 60, **options)
+    lean, found, trainer = first_step(folder, make_model(), chunked_from=0, **options)
     parts = [name for name in plain if name == "loss" or name.startswith("parts/")]
     assert [lean[name] for name in parts] == pytest.approx([plain[name] for name in parts])
     assert found.keys() == wanted.keys()
@@ -181,12 +181,12 @@ def test_under_torch_compile_logits_are_kept(tmp_path, lean_steps):
 
 
 def test_few_logits_are_kept(tmp_path, lean_steps):
-    """There are n * v of them: as many as ``lean_from`` are too many."""
+    """There are n * v of them: as many as ``chunked_from`` are too many."""
     batch = COLLATE([rows()[i] for i in range(4)])
     logits = (batch["labels"] != -100).sum().item() * len(TOKENIZER)
     changes = {"gradient_accumulation_steps": 1}
-    for lean_from, steps in ((logits + 1, 0), (logits, 1)):
-        first_step(tmp_path, tiny_causal_lm(), lean_from, changes=changes)
+    for chunked_from, steps in ((logits + 1, 0), (logits, 1)):
+        first_step(tmp_path, tiny_causal_lm(), chunked_from, changes=changes)
         assert len(lean_steps) == steps
 
 

@@ -48,7 +48,7 @@ def test_what_ships_leaves_the_job_to_the_config(name):
     settings = json.loads(deepspeed_settings()[name].read_text())
     stage = int(name[4])
     assert settings["zero_optimization"]["stage"] == stage
-    assert settings["zero_optimization"].get(zero.GATHERS.partition(".")[2]) is (
+    assert settings["zero_optimization"].get(zero.GATHER_KEY.partition(".")[2]) is (
         True if stage == 3 else None
     )
     assert ("offload_optimizer" in settings["zero_optimization"]) == name.endswith("_offload")

@@ -18,9 +18,9 @@ from train_runs import command, run_to_error, start, write_config
 
 from mm_numeric.config.reader import read_config
 from mm_numeric.run_folder import last_checkpoint
-from mm_numeric.training.errors import own_sentence
+from mm_numeric.training.errors import worker_error_message
 from mm_numeric.training.non_finite import FiniteCheck
-from mm_numeric.training.preemption import DeafWorker
+from mm_numeric.training.preemption import IgnoreSignalsInWorker
 from mm_numeric.training.ranks import Ranks
 from mm_numeric.training.run import train
 from mm_numeric.training.trainer import NumericTrainer
@@ -65,7 +65,7 @@ def test_a_loss_that_is_not_finite_names_step_rows_and_part(tmp_path):
     config = job(tmp_path, write_rows(tmp_path, minute=59), FAULTY)
     sentence = run_to_error(start(config))
     assert (
-        "step 3: faulty_terms:NotANumber is not finite, in a batch of the rows r4, r5" in sentence
+        "step 3: faulty_terms:NotANumber is not finite, in a batch with the rows r4, r5" in sentence
     )
     assert "checkpoint-2 is the last good one" in sentence
     run = tmp_path / "run"
@@ -82,7 +82,8 @@ def test_all_ranks_stop_at_a_loss_that_is_not_finite_on_one(tmp_path):
     config = job(tmp_path, write_rows(tmp_path, minute=59), FAULTY)
     sentence = run_to_error(start(config, ranks=2))
     assert (
-        "step 2: faulty_terms:NotANumber is not finite, in a batch of the rows r4, r5;" in sentence
+        "step 2: faulty_terms:NotANumber is not finite, in a batch with the rows r4, r5;"
+        in sentence
     )
     assert last_checkpoint(tmp_path / "run").name == "checkpoint-1"
 
@@ -100,10 +101,10 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     args = SimpleNamespace(output_dir=str(tmp_path), device=torch.device("cpu"), world_size=1)
     check = FiniteCheck(Ranks(args), args, fp16=False)
     model = torch.nn.Linear(2, 2)
-    check.look(model)
+    check.check(model)
     model.weight.data[1, 0] = torch.inf
-    with pytest.raises(ValueError, match="a weight behind it is not finite"):
-        check.look(model)
+    with pytest.raises(ValueError, match="a weight after it is not finite"):
+        check.check(model)
 
 
 def test_a_device_is_asked_at_the_tenth_step_and_the_first_broken_one_is_named(tmp_path):
@@ -112,13 +113,15 @@ def test_a_device_is_asked_at_the_tenth_step_and_the_first_broken_one_is_named(t
 
     def step(number: int, loss: float) -> None:
         check.begin_step([[f"row{number}"]])
-        check.note_loss(torch.tensor(loss))
+        check.add_loss(torch.tensor(loss))
         ce = SimpleNamespace(total=torch.tensor(loss))
         check.end_step(number, {"ce": ce}, torch.tensor(torch.inf))  # fp16: its scaler skips it
 
     for number in range(1, 10):
         step(number, torch.inf if number in (4, 6) else 1.0)
-    with pytest.raises(ValueError, match="step 4: ce is not finite, in a batch of the rows row4;"):
+    with pytest.raises(
+        ValueError, match="step 4: ce is not finite, in a batch with the rows row4;"
+    ):
         step(10, 1.0)
 
 
@@ -143,9 +146,9 @@ def test_an_image_that_cannot_be_read_is_skipped_and_counted(tmp_path):
     for mode in files:
         run = tmp_path / mode / "run"
         assert facts(run)["steps"] == 4
-        assert facts(run)["rows_left_out"] == 3
-        assert [line["rows_left_out"] for line in log(run)] == [1, 3, 3, 3]
-        assert json.loads((run / "checkpoint-4" / "left_out.json").read_text()) == [
+        assert facts(run)["rows_skipped"] == 3
+        assert [line["rows_skipped"] for line in log(run)] == [1, 3, 3, 3]
+        assert json.loads((run / "checkpoint-4" / "skipped_rows.json").read_text()) == [
             "r0",
             "r4",
             "r5",
@@ -181,7 +184,7 @@ def test_sigterm_saves_and_ends_well_and_the_folder_is_locked_until_then(tmp_pat
     training = start(config)
     try:
         wait_for((run / "log.jsonl").is_file)
-        assert "another process is at work in it" in run_to_error(start(config))
+        assert "another process is using this folder" in run_to_error(start(config))
         deadline = time.monotonic() + 120
         while training.running and time.monotonic() < deadline:
             os.killpg(training.processes[0].pid, signal.SIGTERM)
@@ -193,7 +196,7 @@ def test_sigterm_saves_and_ends_well_and_the_folder_is_locked_until_then(tmp_pat
     at = int(last_checkpoint(run).name.rpartition("-")[2])
     assert at == log(run)[-1]["step"]
     assert (
-        f"mm-numeric: stopped by SIGTERM; saved in {run / f'checkpoint-{at}'}: go on with the same "
+        f"mm-numeric: stopped by SIGTERM; saved {run / f'checkpoint-{at}'}: resume with the same "
         "command and --resume.\n"
     ) in said
     shorten(tmp_path, config, at + 2)
@@ -232,7 +235,7 @@ def test_a_worker_that_is_left_over_can_be_ended():
     is_listening = torch.ones((), dtype=torch.bool).share_memory_()
     processes = torch.multiprocessing.get_context("fork")
     ready = processes.Queue()
-    worker = processes.Process(target=work, args=(DeafWorker(None, is_listening), ready))
+    worker = processes.Process(target=work, args=(IgnoreSignalsInWorker(None, is_listening), ready))
     worker.start()
     ready.get(timeout=60)
     worker.terminate()
@@ -258,7 +261,7 @@ def test_a_signal_to_one_rank_stops_all(tmp_path):
         os.kill(int(ranks[-1]), signal.SIGUSR1)
         said = launcher.communicate(timeout=120)[1]
     assert launcher.returncode == 0, said
-    assert said.count("mm-numeric: stopped by SIGUSR1; saved in ") == 1
+    assert said.count("mm-numeric: stopped by SIGUSR1; saved ") == 1
     assert last_checkpoint(run).name == f"checkpoint-{log(run)[-1]['step']}"
     assert len(list(last_checkpoint(run).glob("rng_state_*.pth"))) == 2
 
@@ -279,8 +282,10 @@ def test_a_full_disk_is_one_sentence_and_keeps_the_checkpoint_before(tmp_path, r
     finally:
         training.kill()
     kept = last_checkpoint(run)
-    assert "a file could not be written to its end, as on a disk that is full" in sentence
-    assert f"{kept} is whole: go on with --resume" in sentence
+    assert (
+        "a file could not be written completely, for example because the disk is full" in sentence
+    )
+    assert f"resume from {kept} with --resume" in sentence
     end = int(kept.name.rpartition("-")[2]) + 2
     shorten(tmp_path, config, end)
     if ranks == 1:
@@ -295,8 +300,8 @@ def test_a_sentence_is_found_behind_the_traceback_of_a_worker():
         "rows.jsonl, line 1: the image cannot be read (SyntaxError: not a PNG); replace it."
     )
     wanted = "rows.jsonl, line 1: the image cannot be read (SyntaxError: not a PNG); replace it."
-    assert own_sentence(ValueError(wrapped)) == wanted
-    assert own_sentence(ValueError(wanted)) == wanted
+    assert worker_error_message(ValueError(wrapped)) == wanted
+    assert worker_error_message(ValueError(wanted)) == wanted
 
 
 def test_only_stop_and_skip_are_known(tmp_path):

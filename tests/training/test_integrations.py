@@ -346,9 +346,15 @@ def test_spans_of_the_collator_are_taken(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor=0.1 asks for a loss beside"),
-        ({"use_liger_kernel": True}, "use_liger_kernel=True asks for a loss beside the objective"),
-        ({"loss_type": "dft"}, "loss_type='dft' asks for a loss beside the objective: leave it"),
+        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor=0.1 requests another loss than"),
+        (
+            {"use_liger_kernel": True},
+            "use_liger_kernel=True requests another loss than the objective",
+        ),
+        (
+            {"loss_type": "dft"},
+            "loss_type='dft' requests another loss than the objective; remove it",
+        ),
         ({"average_tokens_across_devices": False}, "an objective counts over all ranks"),
     ],
 )
@@ -362,21 +368,25 @@ def test_what_an_objective_cannot_be_combined_with_is_refused(tmp_path):
     loss_of = objective("ntil_published", NUMBERS)
     with pytest.raises(ValueError, match="packing puts several into one row: take reduction="):
         by_sft_trainer(tmp_path, objective=loss_of, changes={"packing": True, "max_length": 24})
-    with pytest.raises(ValueError, match="compute_loss_func asks for a loss beside the objective"):
+    with pytest.raises(
+        ValueError, match="compute_loss_func requests another loss than the objective"
+    ):
         by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of,
                    compute_loss_func=loss_func(loss_of))  # fmt: skip
 
     args = TrainingArguments(**tiny_integrations.settings(tmp_path))
     assert args.n_gpu <= 1  # asking settles on a number
     args._n_gpu = 2
-    with pytest.raises(ValueError, match="one process sees 2 GPUs, and an objective needs a proc"):
+    with pytest.raises(
+        ValueError, match="one process sees 2 GPUs, but an objective requires one proc"
+    ):
         NumericTrainerForTests(tiny_causal_lm(), args, objective=loss_of)
 
     class Cut(NumericTrainerForTests):
         def get_cp_size(self):
             return 2
 
-    with pytest.raises(ValueError, match="context and sequence parallelism cut a sequence"):
+    with pytest.raises(ValueError, match="context and sequence parallelism split sequences"):
         by_trainer(tmp_path, Cut, objective=loss_of)
 
 

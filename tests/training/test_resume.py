@@ -3,7 +3,7 @@
 import pytest
 from tiny_models import small_config
 
-from mm_numeric.training.deepspeed import reading_other_ranks
+from mm_numeric.training.deepspeed import with_universal_checkpoint
 from mm_numeric.training.resume import with_same_rows, write_step
 
 
@@ -48,7 +48,7 @@ def test_rows_are_kept(
 def test_rows_that_cannot_be_shared_are_one_sentence(tmp_path, checkpoint, monkeypatch):
     here(monkeypatch, 3)
     write_step(checkpoint, ranks=2, rows=8)
-    message = r"checkpoint-4: a step has 8 rows, on 2 ranks, which 3 cannot share equally; resume"
+    message = r"checkpoint-4: a step has 8 rows on 2 ranks, and 3 ranks cannot share them equally"
     with pytest.raises(ValueError, match=message):
         with_same_rows(small_config(tmp_path), checkpoint)
 
@@ -57,14 +57,18 @@ def test_zero_2_is_read_by_other_ranks_and_zero_3_by_as_many(tmp_path, checkpoin
     write_step(checkpoint, ranks=2, rows=8)
     config = small_config(tmp_path, "trainer.deepspeed=zero2")
     here(monkeypatch, 2)
-    assert reading_other_ranks(config, checkpoint) is config
+    assert with_universal_checkpoint(config, checkpoint) is config
     here(monkeypatch, 1)
-    settings = reading_other_ranks(config, checkpoint).trainer["deepspeed"]
+    settings = with_universal_checkpoint(config, checkpoint).trainer["deepspeed"]
     assert settings["checkpoint"] == {"load_universal": True}
     assert settings["zero_optimization"]["stage"] == 2
-    with pytest.raises(ValueError, match="2 ranks have saved it under settings of accelerate"):
-        reading_other_ranks(small_config(tmp_path), checkpoint)
+    with pytest.raises(
+        ValueError, match="saved by 2 ranks with settings of accelerate launch, which requires"
+    ):
+        with_universal_checkpoint(small_config(tmp_path), checkpoint)
     (checkpoint / "global_step4" / "zero_pp_rank_0_mp_rank_00_model_states.pt").touch()
-    message = r"saved it under ZeRO-3, which as many alone go on from; resume with 2 ranks\."
+    message = (
+        r"saved by 2 ranks with ZeRO-3, which requires the same number of ranks; resume with 2 "
+    )
     with pytest.raises(ValueError, match=message):
-        reading_other_ranks(config, checkpoint)
+        with_universal_checkpoint(config, checkpoint)

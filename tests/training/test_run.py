@@ -47,10 +47,12 @@ def test_two_ranks_reach_the_weights_of_one_with_double_accumulation(tmp_path):
 def test_a_run_is_not_trained_over(tmp_path):
     config = small_config(tmp_path, "trainer.max_steps=2")
     train(config)
-    with pytest.raises(ValueError, match=r"already holds this run: add --resume"):
+    with pytest.raises(ValueError, match=r"already contains this run: add --resume"):
         train(config)
     other = small_config(tmp_path, "trainer.max_steps=2", "objective=emd")
-    with pytest.raises(ValueError, match=r"holds another run: objective\.balance|objective\.name"):
+    with pytest.raises(
+        ValueError, match=r"contains another run: objective\.balance|objective\.name"
+    ):
         train(other)
     with pytest.raises(ValueError, match=r"trainer\.max_steps is 2 there and 3 here"):
         train(small_config(tmp_path, "trainer.max_steps=3"), resume=True)
@@ -92,7 +94,7 @@ def test_a_checkpoint_that_is_damaged_is_one_sentence(tmp_path, name):
     shutil.rmtree(tmp_path / "run" / "checkpoint-6")
     file = tmp_path / "run" / "checkpoint-4" / name
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(ValueError, match=r"checkpoint-4: a file in it is damaged \(.*\); delete"):
+    with pytest.raises(ValueError, match=r"checkpoint-4: a file in it is corrupt \(.*\); delete"):
         train(config, resume=True)
 
 
@@ -103,7 +105,7 @@ def test_a_run_that_failed_before_a_step_does_not_block_its_correction(tmp_path)
 
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path):
-    with locked(tmp_path / "run"), pytest.raises(ValueError, match="another process is at work"):
+    with locked(tmp_path / "run"), pytest.raises(ValueError, match="another process is using"):
         train(small_config(tmp_path))
     train(small_config(tmp_path, "trainer.max_steps=1"))
 
@@ -144,7 +146,7 @@ def test_a_schedule_without_such_a_setting_is_one_sentence(tmp_path):
 def test_ranks_share_rows_in_one_way(tmp_path, setting):
     """With the others a step has other rows than are counted, or ranks wait for each other."""
     config = small_config(tmp_path, f"trainer.accelerator_config={{{setting}}}")
-    with pytest.raises(ValueError, match=r"accelerator_config: ranks share rows in one way"):
+    with pytest.raises(ValueError, match=r"accelerator_config: each rank must read the same"):
         train(config)
 
 
@@ -160,7 +162,7 @@ def test_what_cannot_be_resumed_is_not(tmp_path):
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("mine")
-    with pytest.raises(ValueError, match="is not empty and holds no run"):
+    with pytest.raises(ValueError, match="is not empty and contains no run"):
         train(small_config(tmp_path))
     assert (tmp_path / "run" / "thesis.tex").read_text() == "mine"
 
@@ -169,7 +171,7 @@ def test_a_user_s_own_config_in_the_folder_is_left_alone(tmp_path):
     (tmp_path / "run").mkdir()
     own = "# my notes\n" + small_config(tmp_path).to_yaml()
     (tmp_path / "run" / "config.yaml").write_text(own)
-    with pytest.raises(ValueError, match="is not empty and holds no run"):
+    with pytest.raises(ValueError, match="is not empty and contains no run"):
         train(small_config(tmp_path))
     assert (tmp_path / "run" / "config.yaml").read_text() == own
 

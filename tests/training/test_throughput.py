@@ -179,7 +179,7 @@ def test_what_is_apart_does_not_slow_the_run_down(tmp_path):
     trainer, seen, _ = trained(tmp_path, "causal_lm")
     trainer.progress.begin()
     trainer.progress.note(seen[0])
-    with trainer.progress.apart():
+    with trainer.throughput.paused():
         time.sleep(0.3)
     said = trainer.progress.read()
     tokens = int(seen[0]["attention_mask"].sum())
