@@ -50,7 +50,7 @@ task may name it, and no room but ``tasks`` may name a task."""
 
 MAY_NOT_LOAD = {
     LEAVES: TORCH,
-    "tasks evaluation.metrics config importers run_folder cli": TORCH,
+    "tasks evaluation.metrics config importers run_folder cli cli_arguments": TORCH,
     "numbers losses": (":transformers", ":accelerate", ":peft", ":deepspeed"),
     f"{LIBRARY} numbers losses": ("evaluation.report", "comparison", "cli"),
 }

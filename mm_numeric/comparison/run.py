@@ -1,14 +1,14 @@
-"""Which objective is best? Trained from one warm start, over the same batches, on several seeds.
+"""Compare objectives from one warm start, with the same batches, on several seeds.
 
-For each seed the model is first trained with cross-entropy alone; every objective then goes on from
-those weights, with the same data order, and answers the same test rows. Rows that differ in more
-than their objective (``mm_numeric.comparison.rows``) have a warm start of their own, of as many
-steps; that of a baseline is trained with its own loss. Everything is kept:
+For each seed a model is first trained with cross-entropy (the warm start). Every objective then
+continues from those weights with the same data order, and answers the same test rows. Rows that
+differ in more than their objective (``comparison.rows``) get a warm start of their own with the
+same number of steps; that of a baseline is trained with its own loss. Output:
 
     summary.json, report.html, report.md
-    seedS/warm_start*/, seedS/ROW/    run folders, with predictions, scores and results
+    seedS/warm_start*/, seedS/ROW/    run folders with predictions, scores and results
 
-What is finished is not done again; a run that was cut off goes on from its last checkpoint.
+Finished runs are not repeated, and an interrupted run resumes from its last checkpoint.
 """
 
 import os
@@ -29,6 +29,7 @@ from mm_numeric.comparison.summary import write_summary
 from mm_numeric.config.reader import read_objective, with_trainer
 from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.score import in_unit, score
+from mm_numeric.log import progress
 from mm_numeric.run_folder import (
     CONFIG,
     FINISHED,
@@ -40,30 +41,30 @@ from mm_numeric.run_folder import (
     write_config,
 )
 
-_MAY_GROW = {"compare", "objective"}  # parts of a config that do not change a run that exists
+_MAY_DIFFER = {"compare", "objective"}  # sections that do not change existing runs
 
 
 class SeedFailedError(Exception):
-    """The process of a seed ended with an error: what it said, and its exit code."""
+    """The process of a seed failed; the arguments are its message and its exit code."""
 
 
 def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
-    """Run a comparison, or what is left of it, and write its summary.
+    """Run the unfinished runs of a comparison and write its summary.
 
     Args:
-        config: A config with a ``compare`` part.
-        seeds: Only these of its seeds, without a summary: for machines that share the work.
+        config: A config with a ``compare`` section.
+        seeds: Run only these seeds and write no summary, to split the work between machines.
 
     Returns:
         The folder of the comparison.
 
     Raises:
-        ValueError: If the config compares nothing, or its folder holds something else.
-        SeedFailedError: If a seed's process failed.
+        ValueError: If the config has no ``compare`` section, or the folder contains other files.
+        SeedFailedError: If the process of a seed failed.
     """
     if config.compare is None:
         raise ValueError(
-            f"{config.title}: there is no part `compare`; see `mm-numeric cp clock_tiny`."
+            f"{config.title}: there is no section `compare`; see `mm-numeric cp clock_tiny`."
         )
     folder = Path(config.compare.output_dir)
     for seed in seeds or ():
@@ -71,39 +72,44 @@ def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
             raise ValueError(f"compare.seeds: {seed} is not one of {list(config.compare.seeds)}.")
     _load_data_once(config)
     if seeds is not None:
-        claim(folder, config, ignore=_MAY_GROW)
+        claim(folder, config, ignore=_MAY_DIFFER)
         for seed in seeds:
             run_seed(config, seed)
         return folder
     with locked(folder):
-        claim(folder, config, ignore=_MAY_GROW)
+        claim(folder, config, ignore=_MAY_DIFFER)
         for seed in config.compare.seeds:
             for run in seed_runs(config, seed):
                 if (run.output_dir / CONFIG).is_file():
                     claim(run.output_dir, run)
-        # Seeds and objectives may be added; the runs have just refused other changes.
+        # Seeds and objectives may be added; claim has rejected other changes.
         write_config(folder, config)
         left = [seed for seed in config.compare.seeds if not _is_done(config, seed)]
         if left and config.compare.jobs > 1:
             _run_in_processes(config, folder, left)
         else:
-            for seed in left:
-                run_seed(config, seed)
+            for run in progress(_open_runs(config, left), desc="comparing", unit="run"):
+                _run(run)
         write_summary(config, folder)
     return folder
 
 
 def run_seed(config: Config, seed: int) -> None:
-    """Train and test the warm starts of a seed, each before the first row that goes on from it."""
-    for run in seed_runs(config, seed):
-        if not (run.output_dir / RESULTS).is_file():
-            _run(run)
+    """Train and test the unfinished runs of a seed, each warm start before its rows."""
+    for run in progress(_open_runs(config, [seed]), desc=f"comparing, seed {seed}", unit="run"):
+        _run(run)
+
+
+def _open_runs(config: Config, seeds: Sequence[int]) -> list[Config]:
+    """Return the runs of some seeds that have no results yet, in order."""
+    runs = [run for seed in seeds for run in seed_runs(config, seed)]
+    return [run for run in runs if not (run.output_dir / RESULTS).is_file()]
 
 
 def seed_runs(config: Config, seed: int) -> list[Config]:
-    """Return the runs of a seed as configs of their own, a warm start before what goes on from it.
+    """Return a config for each run of a seed, each warm start before the rows that use it.
 
-    The model of a row is what its warm start ends with, the rest of its settings are the same.
+    The model of a row is that of its warm start; its other settings are unchanged.
     """
     assert config.compare is not None
     folder = Path(config.compare.output_dir) / f"seed{seed}"
@@ -124,7 +130,7 @@ def seed_runs(config: Config, seed: int) -> list[Config]:
 
 
 def _run(config: Config) -> None:
-    """Train one run as far as it is not trained, answer the test rows, and score the answers."""
+    """Train a run or resume it, answer the test rows, and score the answers."""
     from mm_numeric.inference.digit_distribution import write_digit_distribution
     from mm_numeric.inference.generate import predict
     from mm_numeric.training.run import train
@@ -137,7 +143,7 @@ def _run(config: Config) -> None:
     write_digit_distribution(folder)
     scores = score(folder / PREDICTIONS)
     for checkpoint in folder.glob("checkpoint-*"):
-        shutil.rmtree(checkpoint)  # the model is saved; the comparison keeps many runs
+        shutil.rmtree(checkpoint)  # the model is saved, and a comparison has many runs
     headline = scores.scorer.metrics[0]
     value = in_unit(float(headline.value(scores.columns)), headline.unit)
     name = f"{folder.parent.name} {folder.name}"
@@ -147,17 +153,17 @@ def _run(config: Config) -> None:
 
 
 def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
-    """Run seeds side by side, each in a process with its share of the cores.
+    """Run several seeds at once, each in a process with its share of the CPU cores.
 
     Raises:
-        SeedFailedError: If one of them failed.
+        SeedFailedError: If a process failed.
     """
     assert config.compare is not None
     threads = max(1, (os.cpu_count() or 1) // config.compare.jobs)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), PARENT: str(os.getpid())}
     waiting, running = list(seeds), dict[int, subprocess.Popen[bytes]]()
     total = sum(len(seed_runs(config, seed)) for seed in seeds)
-    bar = tqdm(total=total, desc="comparing", unit="run", disable=None)
+    bar = progress(desc="comparing", unit="run", total=total)
     try:
         while waiting or running:
             while waiting and len(running) < config.compare.jobs:
@@ -169,30 +175,35 @@ def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
             time.sleep(0.5)
             bar.update(sum(_runs_done(config, seed) for seed in seeds) - bar.n)
             for seed, process in list(running.items()):
-                if process.poll() is None:
-                    continue
-                del running[seed]
-                if process.returncode:
-                    log = folder / f"seed{seed}.log"
-                    last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-                    said = last[-1].removeprefix("mm-numeric: ") if last else "no message"
-                    raise SeedFailedError(
-                        f"seed {seed} failed: {said} (all of it in {log}); what is finished is "
-                        "kept, call compare again.",
-                        process.returncode,
-                    )
+                if process.poll() is not None:
+                    del running[seed]
+                    _check_exit(folder, seed, process.returncode)
     finally:
         bar.close()
         for process in running.values():
             process.terminate()
 
 
+def _check_exit(folder: Path, seed: int, code: int) -> None:
+    """Raise a SeedFailedError with the last message of a process if it failed."""
+    if not code:
+        return
+    log = folder / f"seed{seed}.log"
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    message = lines[-1].removeprefix("mm-numeric: ") if lines else "no message"
+    raise SeedFailedError(
+        f"seed {seed} failed: {message} (see {log}); finished runs are kept, run compare again to "
+        "continue.",
+        code,
+    )
+
+
 PARENT = "MM_NUMERIC_COMPARE_PARENT"
-"""The process that a seed's process belongs to, in its environment."""
+"""Environment variable of a seed's process: id of the process that started it."""
 
 
 def exit_with_parent() -> None:
-    """End this process when the comparison that started it is gone, killed included."""
+    """Exit this process when the comparison that started it ends, even if that was killed."""
     parent = os.environ.get(PARENT)
     if parent is None:
         return
@@ -206,12 +217,12 @@ def exit_with_parent() -> None:
 
 
 def _log(folder: Path, seed: int) -> Any:
-    """Open the file that a seed's process writes its warnings and errors to."""
+    """Open the file for the warnings and errors of a seed's process."""
     return (folder / f"seed{seed}.log").open("ab")
 
 
 def _load_data_once(config: Config) -> None:
-    """Render or read all rows before the first process starts, so that bad rows end it at once."""
+    """Render or read all rows first, so that invalid rows are reported before any training."""
     from mm_numeric.data.examples import load_examples
 
     for own in {row.warm_start: row.config for row in compared_rows(config)}.values():

@@ -1,1 +1,1 @@
-"""Generate answers, and read the distribution over digits."""
+"""Generate answers, and measure the predicted distribution over digits."""

@@ -1,18 +1,18 @@
-"""Batched greedy generation -> predictions.jsonl, which can be stopped and gone on with.
+"""Batched greedy generation -> predictions.jsonl; an interrupted run continues where it stopped.
 
-predictions.jsonl, one object a row:
-    id       of the row
-    image    its image, or null
-    task     name of the task, so that `score` knows how to read the text
-    task_options    what it is read by, where the task has such fields
-    buckets  what the row says of itself for tables by bucket, such as its category
-    prompt   what was asked
-    text     what the model wrote, word for word
-    parsed   the answer read from it, or null; places in pixels of the original image
-    scores   of an answer of several shapes: the mean probability of the tokens of each
-    reason   why it could not be read, or null
-    target   the right answer, or null where the data has none
-    frame    how the image was seen and places in it were written; null without an image
+predictions.jsonl has one object per row:
+    id       id of the row
+    image    path of the image, or null
+    task     name of the task, with which `score` parses the text
+    task_options    fields of the task that parsing depends on, if it has any
+    buckets  groups of the row for metrics per bucket, such as its category
+    prompt   the prompt
+    text     the generated text, unchanged
+    parsed   the parsed answer, or null; coordinates in pixels of the original image
+    scores   for an answer of several shapes: mean token probability of each shape
+    reason   reason of the parse failure, or null
+    target   the correct answer, or null if the data has none
+    frame    image size and coordinate format that the model used; null without an image
 """
 
 import hashlib
@@ -24,7 +24,6 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
-from tqdm import tqdm
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from mm_numeric.answers import Example, Instances, Unreadable
@@ -35,6 +34,7 @@ from mm_numeric.data.examples import load_examples
 from mm_numeric.families.family import Family
 from mm_numeric.files import write_text
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.log import progress
 from mm_numeric.models.loading import device_type, load_family, load_model, quiet_unless_terminal
 from mm_numeric.run_folder import FINISHED, MODEL, read_run
 
@@ -48,21 +48,22 @@ def predict(
     max_new_tokens: int | None = None,
     limit: int | None = None,
 ) -> int:
-    """Answer every row that the output file does not answer yet.
+    """Generate an answer for each row that has none in the output file yet.
 
     Args:
-        run: The folder of a finished run.
-        source: The rows; the run's own test rows when None.
-        out: Where predictions are appended.
-        batch_size: Rows at a time; as the run's config says when None.
-        max_new_tokens: Where an answer is cut off; as the run's config says when None.
-        limit: Only the first so many rows.
+        run: Folder of a finished run.
+        source: Rows to answer; the test rows of the run if None.
+        out: File that predictions are appended to.
+        batch_size: Batch size in rows; that of the run's config if None.
+        max_new_tokens: Maximum number of new tokens; that of the run's config if None.
+        limit: Answer only the first ``limit`` rows; all if None.
 
     Returns:
-        How many rows were answered now.
+        The number of new answers.
 
     Raises:
-        ValueError: If the run, the rows or the file cannot be used.
+        ValueError: If the run is not finished, a row is invalid, or ``out`` contains predictions
+            of another run, of other rows or with other settings.
     """
     quiet_unless_terminal()
     config = read_run(run)
@@ -79,39 +80,39 @@ def predict(
     model.to(device_type()).eval()
     size = batch_size or config.predict.batch_size
     batches = [todo[i : i + size] for i in range(0, len(todo), size)]
-    bar = tqdm(total=len(examples), initial=len(done), unit="row", desc="answering", disable=None)
+    bar = progress(desc="answering", unit="row", total=len(examples), initial=len(done))
     with out.open("a", encoding="utf-8") as file, bar:
         for batch in batches:
             answers = generate(model, family, batch, length)
             for example, answer in zip(batch, answers, strict=True):
                 line = prediction(config, family, example, answer)
-                file.write(json.dumps(line) + "\n")  # all ASCII, whatever was written
+                file.write(json.dumps(line) + "\n")  # ASCII only, so that each line is valid UTF-8
             file.flush()
             bar.update(len(batch))
     return len(todo)
 
 
 class Generated(NamedTuple):
-    """What a model wrote."""
+    """A generated answer."""
 
     text: str
     frame: Frame | None
-    """The frame that it wrote in; None where there is no image."""
+    """Frame of the coordinates in the text; None without an image."""
 
     ids: Sequence[int]
-    """Its tokens, its end and the padding behind it included."""
+    """Token ids, including the end token and padding after it."""
 
     probabilities: Sequence[float]
-    """What the model gave each of them."""
+    """Probability of each token, 0 to 1."""
 
-    def surely(self, family: Family, span: tuple[int, int]) -> float:
+    def mean_probability(self, family: Family, span: tuple[int, int]) -> float:
         """Return the mean probability of the tokens of a part of the text, 0 to 1.
 
         Args:
-            family: What decodes them.
-            span: The first character, and one past the last.
+            family: Family that decodes the tokens.
+            span: Start (inclusive) and end (exclusive) of the part in characters.
         """
-        counts = range(1, len(self.ids) + 1)  # of tokens that reach up to some character
+        counts = range(1, len(self.ids) + 1)
 
         def length(count: int) -> int:
             return len(family.text(self.ids[:count]))
@@ -121,19 +122,19 @@ class Generated(NamedTuple):
         return fmean(self.probabilities[first : last + 1])
 
 
-class _Surely(LogitsProcessor):
-    """Keeps how probable the likeliest token of each row is: the one that greed takes."""
+class _GreedyProbability(LogitsProcessor):
+    """Records the probability of the most likely token of each row, which greedy decoding takes."""
 
     def __init__(self) -> None:
         self.steps: list[torch.Tensor] = []
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return the scores, [batch, vocabulary], as they are."""
+        """Return the scores [batch, vocabulary] unchanged."""
         self.steps.append((scores.amax(-1) - scores.logsumexp(-1)).float().exp())
         return scores
 
 
-@torch.no_grad()  # not inference_mode: what a model keeps from it could not be trained with
+@torch.no_grad()  # not inference_mode: tensors that the model caches could not be trained with
 def generate(
     model: Any,
     family: Family,
@@ -142,37 +143,40 @@ def generate(
     *,
     add_dummy_image_row: bool = False,
 ) -> Iterator[Generated]:
-    """Yield what a model writes for each example, greedily.
+    """Yield the answer of a model to each example, with greedy decoding.
 
-    What a checkpoint's generation_config asks for is set aside: a penalty on repetition, which
-    Qwen's have, would keep a model from writing 11:11.
+    The generation_config of the checkpoint is overridden: the repetition penalty of Qwen, for
+    example, would keep a model from writing 11:11.
 
     Args:
-        model: With a head.
-        family: Whose model it is.
-        examples: What is asked.
-        max_new_tokens: Where an answer is cut off.
-        add_dummy_image_row: See ``prompt_batch``: under ZeRO-3 ranks see images together.
+        model: Model with an output head.
+        family: Family of the model.
+        examples: Rows to answer.
+        max_new_tokens: Maximum number of new tokens.
+        add_dummy_image_row: Add a dummy image row, so that under ZeRO-3 all ranks run the vision
+            tower (see ``prompt_batch``).
     """
     inputs, frames = prompt_batch(family, examples, add_dummy_image_row=add_dummy_image_row)
     inputs = {key: value.to(model.device) for key, value in inputs.items()}
     written = family.generate_answers(model, inputs, max_new_tokens)
     if written is None:
         written = _greedily(model, family, inputs, max_new_tokens)
-    for (ids, probabilities), frame in zip(written, frames, strict=False):  # a blank one is behind
+    for (ids, probabilities), frame in zip(
+        written, frames, strict=False
+    ):  # drops the dummy row, which is last
         yield Generated(family.text(ids), frame, ids, probabilities)
 
 
 def _greedily(
     model: Any, family: Family, inputs: dict[str, Any], max_new_tokens: int
 ) -> list[tuple[list[int], list[float]]]:
-    """Return the tokens that a model writes for each row, and the probability of each token."""
+    """Return the generated tokens of each row and the probability of each token."""
     if family.encoder_decoder:
         inputs["decoder_start_token_id"] = family.decoder_start_id
-    surely = _Surely()
+    probability = _GreedyProbability()
     written = model.generate(
         **inputs,
-        logits_processor=LogitsProcessorList([surely]),
+        logits_processor=LogitsProcessorList([probability]),
         max_new_tokens=max_new_tokens,
         do_sample=False,
         num_beams=1,
@@ -181,15 +185,15 @@ def _greedily(
         eos_token_id=family.stop_ids,
         pad_token_id=family.pad_id,
     )
-    asked = 1 if family.encoder_decoder else inputs["input_ids"].shape[1]
-    probabilities = torch.stack(surely.steps, dim=1).tolist()
-    return list(zip(written[:, asked:].tolist(), probabilities, strict=True))
+    prompt_length = 1 if family.encoder_decoder else inputs["input_ids"].shape[1]
+    probabilities = torch.stack(probability.steps, dim=1).tolist()
+    return list(zip(written[:, prompt_length:].tolist(), probabilities, strict=True))
 
 
 def prediction(
     config: Config, family: Family, example: Example, generated: Generated
 ) -> dict[str, Any]:
-    """Return one line of predictions.jsonl; shapes have the mean probability of their tokens."""
+    """Return one line of predictions.jsonl."""
     text, frame, *_ = generated
     answer = config.task.parse(text, frame)
     unreadable = isinstance(answer, Unreadable)
@@ -205,7 +209,11 @@ def prediction(
         "prompt": example.prompt,
         "text": text,
         "parsed": None if unreadable else config.task.record(answer),
-        **({"scores": [round(generated.surely(family, s), 6) for s in spans]} if spans else {}),
+        **(
+            {"scores": [round(generated.mean_probability(family, s), 6) for s in spans]}
+            if spans
+            else {}
+        ),
         "reason": answer.reason if unreadable else None,
         "target": None if example.answer is None else config.task.record(example.answer),
         "frame": None if frame is None else frame.to_dict(),
@@ -215,10 +223,10 @@ def prediction(
 def _claim_predictions(
     out: Path, run: Path, examples: Sequence[Example], max_new_tokens: int
 ) -> set[str]:
-    """Return the ids that the file already answers, after checking that the same model wrote it.
+    """Return the ids that the file already answers, after checking that the same run wrote it.
 
     Raises:
-        ValueError: If the file is of another model, data set or setting.
+        ValueError: If the file is of another run, of other rows or with other settings.
     """
     made_by = {
         "run": _digest((run / FINISHED).read_bytes()),
@@ -234,18 +242,18 @@ def _claim_predictions(
     for key, value in made_by.items():
         if theirs.get(key) != value:
             raise ValueError(
-                f"{out} holds predictions by another run, of other rows or with other settings "
-                f"(their {key}: {theirs.get(key)}, here: {value}); choose another file with --out, "
-                "or delete it."
+                f"{out} contains predictions of another run, of other rows or with other settings "
+                f"({key} is {theirs.get(key)} there and {value} here); choose another file "
+                "with --out, or delete it."
             )
     *lines, rest = out.read_text(encoding="utf-8").split("\n")
-    if rest:  # cut off while it was written
+    if rest:  # an incomplete line of a killed process
         write_text(out, "".join(line + "\n" for line in lines))
     return {_read_json(line, out)["id"] for line in lines}
 
 
 def _digest(*parts: bytes) -> str:
-    """Return a short name for some content."""
+    """Return a short hash of some content."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
@@ -253,11 +261,11 @@ def _digest(*parts: bytes) -> str:
 
 
 def _read_json(text: str, path: Path) -> dict[str, Any]:
-    """Read an object that this module wrote."""
+    """Parse a JSON object that this module wrote."""
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{path}: damaged ({error}); delete it and predict again.") from error
+        raise ValueError(f"{path}: corrupt ({error}); delete it and predict again.") from error
     if not isinstance(found, dict):
-        raise ValueError(f"{path}: damaged ({text!r:.40}); delete it and predict again.")
+        raise ValueError(f"{path}: corrupt ({text!r:.40}); delete it and predict again.")
     return found

@@ -1,0 +1,282 @@
+"""The arguments of each command of ``mm-numeric``, and their help texts."""
+
+import argparse
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+EXAMPLES = """\
+examples:
+  mm-numeric ls                                        list tasks, families, losses and configs
+  mm-numeric cp clock_tiny mine.yaml                   copy a shipped config
+  mm-numeric check mine.yaml                           validate it and print it with all defaults
+  mm-numeric prepare coco instances_val2017.json --out val.jsonl    convert a published format
+  mm-numeric check-data mine.yaml                      validate the data before training
+  mm-numeric train mine.yaml objective=emd             train, with one setting changed
+  mm-numeric predict --model runs/mine --data test.jsonl --out predictions.jsonl
+  mm-numeric score predictions.jsonl                   metrics, intervals, parse failures
+  mm-numeric score submit.zip --truth gt.zip           score detections of another tool (ICDAR)
+  mm-numeric compare clock_tiny                        compare objectives over several seeds
+  mm-numeric export runs/mine --out my-model           merge adapters and write a model card
+  torchrun --nproc-per-node 8 -m mm_numeric train mine.yaml
+"""
+
+GLOBAL_FLAGS = ("--verbose", "--quiet")
+"""Options of every command, before or after its name."""
+
+Run = Callable[[argparse.Namespace], None]
+_Add = Callable[[str, str], argparse.ArgumentParser]
+
+
+def make_parser(commands: Mapping[str, Run]) -> argparse.ArgumentParser:
+    """Return the parser of the command line.
+
+    Args:
+        commands: Name of each command to its function, which the parser returns as ``command``.
+    """
+    shared = _global_options()
+    parser = argparse.ArgumentParser(
+        prog="mm-numeric",
+        description="Fine-tune and evaluate models whose answers are numbers.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[shared],
+    )
+    # DeepSpeed's launcher puts it before the command; the rank is read from the environment.
+    parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        description = text[0].upper() + text[1:] + "."
+        added = subparsers.add_parser(name, help=text, description=description, parents=[shared])
+        added.set_defaults(command=commands[name])
+        return added
+
+    add("ls", "list tasks, families, coordinate formats, losses and configs")
+    _add_cp(add)
+    _add_check(add)
+    _add_prepare(add)
+    _add_check_data(add)
+    _add_train(add)
+    _add_predict(add)
+    _add_score(add)
+    _add_compare(add)
+    _add_export(add)
+    _add_report(add)
+    return parser
+
+
+def _global_options() -> argparse.ArgumentParser:
+    """Return the options that may stand before or after the command."""
+    shared = argparse.ArgumentParser(add_help=False)
+    level = shared.add_mutually_exclusive_group()
+    # A default would overwrite the value that was given before the command.
+    level.add_argument(
+        "--verbose",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="also write debug messages, and the traceback of an error",
+    )
+    level.add_argument(
+        "--quiet",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="write only errors to stderr, and no progress bars",
+    )
+    return shared
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", help="path of a YAML file, or name of a shipped config")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="setting to change, such as trainer.learning_rate=1.0e-4",
+    )
+
+
+def _add_limit(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--limit", type=_positive, metavar="N", help=f"use only the first N {what} (default: all)"
+    )
+
+
+def _add_cp(add: _Add) -> None:
+    cp = add("cp", "copy a shipped config to a new file")
+    cp.add_argument(
+        "config", help="name of a shipped config, or of shipped DeepSpeed settings such as zero2"
+    )
+    cp.add_argument("file", type=Path, help="file to write; an existing file is not overwritten")
+
+
+def _add_check(add: _Add) -> None:
+    _add_config(add("check", "validate a config and print it with all defaults"))
+
+
+def _add_prepare(add: _Add) -> None:
+    prepare = add("prepare", "convert a published data format to rows, with checksums")
+    prepare.epilog = "`mm-numeric prepare FORMAT --help` lists the options of a format."
+    prepare.add_argument("format", metavar="FORMAT", help="a format listed by `mm-numeric ls`")
+    prepare.add_argument(
+        "words",
+        nargs=argparse.REMAINDER,
+        metavar="INPUT ... --out ROWS.jsonl",
+        help="input files or folders, and options of the format",
+    )
+
+
+def _add_check_data(add: _Add) -> None:
+    check_data = add("check-data", "validate the data of a config and show samples")
+    _add_config(check_data)
+    check_data.add_argument(
+        "--page",
+        type=Path,
+        metavar="FILE",
+        help="HTML page to write (default: OUTPUT_DIR.check-data.html)",
+    )
+    check_data.add_argument(
+        "--size",
+        type=_size,
+        metavar="WIDTHxHEIGHT",
+        help="image size in pixels to assume when neither the file nor the row gives one",
+    )
+    _add_limit(check_data, "questions of each data source")
+    check_data.add_argument(
+        "--samples",
+        type=_positive,
+        default=12,
+        metavar="N",
+        help="number of questions shown on the page (default: 12)",
+    )
+
+
+def _add_train(add: _Add) -> None:
+    train = add("train", "fine-tune a model from a config")
+    _add_config(train)
+    train.add_argument(
+        "--resume", action="store_true", help="resume from the last checkpoint of the run folder"
+    )
+
+
+def _add_predict(add: _Add) -> None:
+    predict = add("predict", "generate answers with a trained model")
+    predict.add_argument(
+        "--model", type=Path, required=True, metavar="RUN", help="folder of a finished run"
+    )
+    predict.add_argument(
+        "--data", metavar="FILE", help="rows as .jsonl or .csv (default: test rows of the run)"
+    )
+    predict.add_argument(
+        "--images",
+        metavar="FOLDER",
+        help="folder that image paths in the rows are relative to (default: that of --data)",
+    )
+    predict.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="file to append predictions to (default: RUN/predictions.jsonl)",
+    )
+    predict.add_argument(
+        "--batch-size",
+        type=_positive,
+        metavar="N",
+        help="batch size in rows (default: predict.batch_size of the run's config)",
+    )
+    predict.add_argument(
+        "--max-new-tokens",
+        type=_positive,
+        metavar="N",
+        help="maximum number of new tokens (default: predict.max_new_tokens of the run's config)",
+    )
+    _add_limit(predict, "rows")
+
+
+def _add_score(add: _Add) -> None:
+    score = add("score", "score predictions, with intervals and counts of parse failures")
+    score.add_argument(
+        "predictions",
+        type=Path,
+        help="a .jsonl file with id, text and target; with --truth, detections of another tool",
+    )
+    score.add_argument("--task", help="name of the task, if the rows do not contain it")
+    score.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="folder for results.json and scores.jsonl (default: that of the predictions)",
+    )
+    score.add_argument(
+        "--truth",
+        type=Path,
+        metavar="PATH",
+        help="ground truth: a folder or zip of text files (ICDAR), or a COCO instances file; "
+        "nothing is written without --out",
+    )
+    score.add_argument(
+        "--protocol",
+        help="how shapes are matched and scored: icdar2015, labelled, deteval_total_text, "
+        "deteval_icdar2013, coco_ap (default: that of the task; "
+        "icdar2015 for text files, labelled for COCO results)",
+    )
+    score.add_argument(
+        "--lines",
+        help="shape in each line of the text files: box, quad, polygon, polygon_yx "
+        "(default: detected from the first line)",
+    )
+    score.add_argument(
+        "--ties",
+        metavar="ORDER",
+        help="order of equal scores under coco_ap: official (as in pycocotools; default) or "
+        "averaged over all orders, which also allows results without scores",
+    )
+
+
+def _add_compare(add: _Add) -> None:
+    compare = add("compare", "compare objectives from one warm start over several seeds")
+    _add_config(compare)
+    compare.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        metavar="SEED",
+        help="run only these seeds and write no report, to split the work between machines "
+        "(default: compare.seeds of the config)",
+    )
+
+
+def _add_export(add: _Add) -> None:
+    export = add("export", "merge a run's adapters and export it with a model card")
+    export.add_argument("run", type=Path, help="folder of a finished run")
+    export.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="folder to create; an existing folder is not overwritten",
+    )
+
+
+def _add_report(add: _Add) -> None:
+    report = add("report", "write the report of a comparison again")
+    report.add_argument("folder", type=Path, help="compare.output_dir of a comparison")
+    report.add_argument(
+        "--format",
+        choices=["html", "md", "latex", "csv"],
+        help="write only one file: report.html, report.md, report.tex (all tables; needs the "
+        "package booktabs) or report.csv (the table of metrics) (default: html and md)",
+    )
+
+
+def _size(text: str) -> tuple[int, int]:
+    found = re.fullmatch("([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text:.40} is not a size such as 640x480")
+    return int(found[1]), int(found[2])
+
+
+def _positive(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,18}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text:.40} is not a whole number of at least 1")
+    return int(text)
