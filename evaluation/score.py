@@ -26,6 +26,7 @@ from mm_numeric.evaluation.metrics.bootstrap import interval
 from mm_numeric.evaluation.table import Cell, Column, Table
 from mm_numeric.files import read_rows, write_text
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.log import progress
 from mm_numeric.parsing import read_dataclass
 from mm_numeric.registry import PROTOCOLS, SCORERS, choose, load
 from mm_numeric.run_folder import RESULTS, SCORES
@@ -174,7 +175,7 @@ def read_answers(predictions: Path, *, task_name: str | None = None) -> ParsedPr
     """Parse the text of every prediction; the arguments are those of ``score``."""
     read: ParsedPredictions | None = None
     seen: set[str] = set()
-    for where, row in read_rows(predictions):
+    for where, row in progress(read_rows(predictions), desc="scoring", unit="row"):
         _check_prediction(row, where, seen)
         if read is None:
             read = _with_task(row, where, task_name)

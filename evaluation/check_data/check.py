@@ -25,6 +25,7 @@ from mm_numeric.evaluation.check_data.findings import Checkup, DataReport, Train
 from mm_numeric.evaluation.score import scorer_of
 from mm_numeric.families.family import Family, Tokens
 from mm_numeric.geometry.row_shapes import clipped
+from mm_numeric.log import progress
 from mm_numeric.models.loading import TINY, load_family, quiet_unless_terminal
 from mm_numeric.numbers.spans import TokenNumber
 from mm_numeric.registry import FAMILIES, choose
@@ -69,7 +70,8 @@ def check_data(
         # The length limit applies to training rows only.
         checked_with = collator if name == "train" else replace(collator, length_limit=None)
         report.checkups.append(checkup)
-        for count, (example, error) in enumerate(islice(found, limit)):
+        rows = progress(islice(found, limit), desc=f"checking {name} data", unit="question")
+        for count, (example, error) in enumerate(rows):
             if example is not None and example.size_px is None and error is not None:
                 example = replace(example, size_px=size_px)
             _check_example(checkup, checked_with, example, error, decode=count < images)

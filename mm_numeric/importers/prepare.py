@@ -28,6 +28,7 @@ from mm_numeric.importers.importer import (
     SkippedLine,
     round_coordinates,
 )
+from mm_numeric.log import progress
 
 _SHAPES = {"box", "box_xywh", "polygon"}
 _TOLERANCE_PX = 1.0  # as in a frame: a rounded annotation may be this far outside its image
@@ -82,7 +83,8 @@ def prepare(
     unfinished = out.with_name(f"{out.name}.{uuid.uuid4().hex}.unfinished")
     try:
         with unfinished.open("wb") as file:
-            for item in _checked_lines(importer.rows(files), counts, clip=clip):
+            lines = _checked_lines(importer.rows(files), counts, clip=clip)
+            for item in progress(lines, desc="preparing", unit="row"):
                 if isinstance(item, InvalidLine):
                     invalid.append(item)
                 elif isinstance(item, SkippedLine):

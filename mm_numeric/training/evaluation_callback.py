@@ -29,6 +29,7 @@ from mm_numeric.evaluation.score import read_scores, scorer_of
 from mm_numeric.families.family import Family
 from mm_numeric.files import read_json, write_text
 from mm_numeric.inference.generate import generate, prediction
+from mm_numeric.log import progress
 from mm_numeric.registry import unknown
 from mm_numeric.run_folder import (
     BEST,
@@ -186,7 +187,7 @@ class EvaluationCallback(TrainerCallback):
         model = trainer.accelerator.unwrap_model(trainer.model)
         was_training = model.training
         model.eval()
-        for first in range(0, len(starts), ranks):
+        for first in progress(range(0, len(starts), ranks), desc="evaluating", unit="batch"):
             number = first + rank
             start = starts[min(number, len(starts) - 1)]
             batch = self.examples[start : start + size]

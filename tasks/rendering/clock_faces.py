@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
-from tqdm import tqdm
 
 from mm_numeric.answers import ClockTime
+from mm_numeric.log import progress
 
 _OVERSAMPLING = 4  # draw larger and average down, because Pillow's lines are not antialiased
 
@@ -51,7 +51,7 @@ def render_faces(folder: Path, count: int, seed: int, style: FaceStyle) -> Path:
     (folder / "images").mkdir(parents=True, exist_ok=True)
     times = random.Random(f"times:{seed}")
     lines = []
-    for i in tqdm(range(count), desc="rendering clocks", unit="clock", disable=None):
+    for i in progress(range(count), desc="rendering clocks", unit="clock"):
         time = ClockTime.from_minutes(times.randrange(720))
         name = f"images/{i:06d}.png"
         render_face(time, random.Random(f"{seed}:{i}"), style).save(folder / name)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
-from tqdm import tqdm
+
+from mm_numeric.log import progress
 
 _OVERSAMPLING = 4  # draw larger and average down, because Pillow does not antialias
 _COLOURS = {
@@ -87,7 +88,7 @@ def render_scenes(folder: Path, count: int, seed: int, style: SceneStyle, *, lis
     """
     (folder / "images").mkdir(parents=True, exist_ok=True)
     lines = []
-    for i in tqdm(range(count), desc="rendering scenes", unit="scene", disable=None):
+    for i in progress(range(count), desc="rendering scenes", unit="scene"):
         rng = random.Random(f"{seed}:{i}")
         shapes = _placed(rng, style)
         name = f"images/{i:06d}.png"

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
-from tqdm import tqdm
 
 from mm_numeric.answers import Point
+from mm_numeric.log import progress
 
 _LETTER_PX = 48  # font size before a word is scaled down
 _EDGE_POINTS = 7  # points of a curved polygon on each long side: 14 in total, as in CTW1500
@@ -80,7 +80,7 @@ def render_pages(folder: Path, count: int, seed: int, style: PageStyle) -> Path:
     (folder / "images").mkdir(parents=True, exist_ok=True)
     fonts = [ImageFont.load_default(size=_LETTER_PX), *map(_font, style.fonts)]
     lines = []
-    for i in tqdm(range(count), desc="rendering pages", unit="page", disable=None):
+    for i in progress(range(count), desc="rendering pages", unit="page"):
         rng = random.Random(f"{seed}:{i}")
         image, instances = _page(rng, style, fonts)
         name = f"images/{i:06d}.png"
