@@ -1,6 +1,7 @@
-"""mm-numeric: fine-tune models whose answers are numbers, and score what they say.
+"""mm-numeric: fine-tune models whose answers are numbers, and score their answers.
 
-Names are loaded on first use, so that ``import mm_numeric`` takes milliseconds and loads no torch.
+Public names are imported on first use, so that ``import mm_numeric`` takes milliseconds and does
+not load torch.
 """
 
 import importlib
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from mm_numeric.training.mixin import NumericLossMixin
     from mm_numeric.training.trainer import NumericTrainer
 
-_HOMES = {
+_MODULES = {
     "ClockTime": "mm_numeric.answers",
     "Config": "mm_numeric.config.schema",
     "Counts": "mm_numeric.losses.normalization",
@@ -62,7 +63,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from where it lives."""
-    if name not in _HOMES:
+    """Import a public name on first use."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'mm_numeric' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
