@@ -1,4 +1,4 @@
-"""The command line: light where it can be, and one sentence where a user can mend something."""
+"""The command line: fast to start, and one error message for each mistake of a user."""
 
 import os
 import re

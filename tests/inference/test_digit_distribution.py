@@ -1,4 +1,4 @@
-"""digits.json is what a loop over the test rows finds, one digit at a time."""
+"""digits.json equals a loop over the test rows, one digit at a time."""
 
 import json
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""predict: every row once, stopped and gone on with, never mixed with another model's answers."""
+"""predict: each row once, resumable, never mixed with the answers of another model."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ CLOCKS = Path(__file__).parents[3] / "shared" / "data" / "clocks" / "labels.csv"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A finished run of two steps."""
+    """Return a finished run of two steps."""
     folder = tmp_path_factory.mktemp("run")
     train(small_config(folder, "trainer.max_steps=2"))
     return folder / "run"

@@ -1,4 +1,4 @@
-"""Without logits a model trains as with them; a model that makes something of them keeps them."""
+"""Training with chunks of logits gives the loss and gradients of training with all logits."""
 
 import pytest
 import torch
@@ -56,7 +56,7 @@ def first_step(folder, model, chunked_from, preset="ntil_soft", **options):
 
 
 def compare(folder, make_model, tolerance=1e-6, **options):
-    """Train with logits and without; return the trainer that was to do without."""
+    """Train with all logits and with chunks; return the trainer with chunks."""
     plain, wanted, _ = first_step(folder, make_model(), chunked_from=1 << 60, **options)
     lean, found, trainer = first_step(folder, make_model(), chunked_from=0, **options)
     parts = [name for name in plain if name == "loss" or name.startswith("parts/")]

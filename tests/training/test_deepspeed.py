@@ -1,4 +1,4 @@
-"""DeepSpeed's settings that ship, and what is refused before a model is loaded."""
+"""The shipped DeepSpeed settings, and settings that are rejected before a model is loaded."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Evaluation on the way: the figures of predict and score, and a training that sees nothing."""
+"""Evaluation during training: same metrics as predict and score, no effect on the training."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ ROWS = 7
 
 
 def job(folder: Path, evaluate: str = "", *overrides: str):
-    """Return a run of six steps that writes something else after each."""
+    """Return a run of six steps whose answers change after each step."""
     return small_config(
         folder,
         "task={name: 'hashed_clock:HashedClock'}",
@@ -38,7 +38,7 @@ def lines(path: Path) -> list[dict]:
 
 
 def timeless(run: Path) -> list[dict]:
-    """Return the log without what no two runs have in common."""
+    """Return the log without values that differ between runs, such as times."""
     return [
         {name: figure for name, figure in line.items() if name not in ("speed", "memory")}
         for line in lines(run / "log.jsonl")

@@ -1,4 +1,4 @@
-"""Faults in the middle of a run, in real processes: a sentence, and nothing saved is lost."""
+"""Runtime failures in real processes: one error message, and no checkpoint is lost."""
 
 import json
 import os

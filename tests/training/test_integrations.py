@@ -1,4 +1,4 @@
-"""Every door trains the same model to the same weights."""
+"""Each integration trains the same model to the same weights."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Where the log goes: always into lines of JSON, and to what a config names."""
+"""log.jsonl, and the reporters that a config names."""
 
 import json
 from types import SimpleNamespace

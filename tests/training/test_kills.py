@@ -1,4 +1,4 @@
-"""A run that is killed again and again, at any moment, ends as one that was left alone."""
+"""A run that is killed at random moments ends with the weights of an uninterrupted run."""
 
 import json
 import multiprocessing
@@ -22,13 +22,13 @@ STEPS = ("trainer.max_steps=120", "trainer.save_steps=1", "objective=ntil_publis
 
 
 def newest(run: Path) -> int:
-    """Return the step of the newest checkpoint, whether saved to its end or not; 0 for none."""
+    """Return the step of the newest checkpoint, complete or not; 0 without one."""
     steps = [int(path.name.rpartition("-")[2]) for path in run.glob("checkpoint-*")]
     return max(steps, default=0)
 
 
 def wait(seconds: float, saves: int, run: Path) -> None:
-    """Wait so long, but no longer than until so many checkpoints more are begun."""
+    """Wait for a time, or until a number of further checkpoints are started."""
     last, deadline = newest(run) + saves, time.monotonic() + seconds
     while newest(run) < last and time.monotonic() < deadline:
         time.sleep(0.0005)

@@ -1,4 +1,4 @@
-"""Settings that trade time for memory change no gradient, and are there or are refused."""
+"""Settings that save memory change no gradient, and unavailable ones are rejected."""
 
 from dataclasses import replace
 
@@ -83,5 +83,5 @@ def test_flash_attention_that_is_not_there_is_one_sentence():
 
 
 def test_the_optimiser_is_fused(tmp_path):
-    """transformers' own default where torch has the kernel, on a CPU too."""
+    """The default of transformers where torch has the kernel, also on a CPU."""
     assert training_arguments(small_config(tmp_path)).optim == "adamw_torch_fused"

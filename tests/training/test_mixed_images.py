@@ -1,4 +1,4 @@
-"""Rows with and without images in one run: ranks stay together, and the numbers stay the same."""
+"""Rows with and without images in one run: same losses, and no rank waits for another."""
 
 import json
 from dataclasses import replace
@@ -55,7 +55,7 @@ def gradients(collator, examples, digit_runs=False):
 
 @pytest.mark.parametrize("digit_runs", [False, True])
 def test_a_blank_image_changes_no_sum(collator, texts, digit_runs):
-    """Neither a mean over tokens nor one over samples; what sees images has a gradient of 0."""
+    """The loss is unchanged for both reductions, and the vision tower has a gradient of 0."""
     loss, without = gradients(collator, texts, digit_runs)
     shows = replace(collator, add_dummy_image_row=True)
     same, found = gradients(shows, texts, digit_runs)

@@ -1,4 +1,4 @@
-"""The same weights however a step is split: one rank, DDP and ZeRO, as real processes over gloo."""
+"""Same weights with one rank, DDP and ZeRO, in real processes over gloo."""
 
 import json
 import math

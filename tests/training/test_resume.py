@@ -1,4 +1,4 @@
-"""A run goes on with as many rows a step, whatever the number of ranks."""
+"""A resumed run keeps the number of rows per step on any number of ranks."""
 
 import pytest
 from tiny_models import small_config

@@ -1,4 +1,4 @@
-"""Training as a user runs it: real processes, killed and resumed, on one rank and on two."""
+"""Training as a user starts it: real processes, killed and resumed, on one rank and on two."""
 
 import json
 import shutil

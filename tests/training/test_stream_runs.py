@@ -1,4 +1,4 @@
-"""Runs over a stream: they go on where they were, and two ranks share the rows of one."""
+"""Runs on streams: they resume at the right row, and two ranks share the rows of one."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The Trainer: one cross-entropy for all, global counts, raw parts in the log."""
+"""The trainer: cross-entropy as in transformers, global counts, raw components in the log."""
 
 import dataclasses
 import json
