@@ -271,9 +271,9 @@ def test_predictions_are_ranked_by_the_scores_that_stand_beside_them(tmp_path, c
         ([[0.5, 0.5]] * 3, "all 6 scores are 0.5"),
         (
             [[0.5]] * 3,
-            r'line 1: "scores" is \[0\.5\], and the text holds 2 shapes; give one number',
+            r'line 1: "scores" is \[0\.5\], and the text holds 2 shapes; write one numb',
         ),
-        ([["a", "b"]] * 3, "line 1: .scores. is .* give one number each, or leave it out"),
+        ([["a", "b"]] * 3, "line 1: .scores. is .* write one number for each shape, or"),
     ],
 )
 def test_what_does_not_rank_predictions_is_one_sentence(tmp_path, scores, message):
@@ -288,5 +288,5 @@ def test_predictions_without_scores_have_an_ap_of_averaged_ties(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows([None] * 3)))
     assert 0.4 < rank_predictions(path, ties="averaged")["ap_50"] < 0.6
     path.write_text('{"task": "clock", "id": "a", "text": "7:05", "target": "7:05"}')
-    with pytest.raises(ValueError, match="'coco_ap' judges the shapes of an image, and the task"):
+    with pytest.raises(ValueError, match="'coco_ap' scores shapes in an image, but answers of"):
         rank_predictions(path)

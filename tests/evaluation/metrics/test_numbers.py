@@ -262,7 +262,7 @@ def test_one_category_alone_has_none(tmp_path):
 
 def test_buckets_are_names_and_texts(tmp_path):
     path = predictions(tmp_path, [("1", "1", {"category": 3})])
-    with pytest.raises(ValueError, match=r'line 1: "buckets" is .*; give names and texts'):
+    with pytest.raises(ValueError, match=r'line 1: "buckets" is .*; write names and texts'):
         read_scores(path)
 
 
