@@ -45,6 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         arguments.overrides += rest
     set_verbosity(verbose="verbose" in arguments, quiet="quiet" in arguments)
+    if (
+        os.getcwd() not in sys.path
+    ):  # `my_tasks:Thermometer`; last, so that it hides no other module
+        sys.path.append(os.getcwd())
     try:
         with warnings_as_messages():
             arguments.command(arguments)

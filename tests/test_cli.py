@@ -4,8 +4,10 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import thermometer
 
 from mm_numeric import cli
 from mm_numeric.config.reader import CONFIGS, read_config
@@ -278,3 +280,12 @@ def test_overrides_may_stand_behind_an_option(tmp_path, capsys):
         with pytest.raises(SystemExit, match="2"):
             cli.main(wrong)
         assert "unrecognized arguments" in capsys.readouterr().err
+
+
+def test_a_module_in_the_working_directory_is_found(tmp_path):
+    (tmp_path / f"{thermometer.MODULE}.py").write_text(thermometer.SOURCE, encoding="utf-8")
+    command = [Path(sys.executable).with_name("mm-numeric"), "check", "clock_tiny"]
+    command += [f"task={thermometer.NAME}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"name: {thermometer.NAME}" in done.stdout

@@ -1,5 +1,6 @@
 """Keep the import rules of CONTRIBUTING.md, for what a module loads and not only what it names."""
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -159,3 +160,15 @@ def test_a_bare_import_is_refused(room):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"ImportError: import mm_numeric.{room}: a bare `import {room}`" in done.stderr
+
+
+@pytest.mark.parametrize("module", sorted(EDGES))
+def test_functions_and_files_are_short(module):
+    """At most 50 lines in the body of a function, without its docstring, and 400 in a file."""
+    source = modules()[module].read_text(encoding="utf-8")
+    lengths = {"the file": source.count("\n") / 8}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) and node.body[1:] else node.body
+            lengths[node.name] = (body[-1].end_lineno or 0) - body[0].lineno + 1
+    assert {name: length for name, length in lengths.items() if length > 50} == {}

@@ -26,6 +26,9 @@ class Counts(Sums):
                 where=where,
             )
 
+    def format(self, answer, frame=None):
+        return super().format(answer)  # about an image or not, the answer is plain text
+
     def parse(self, text, frame=None):
         return text
 
