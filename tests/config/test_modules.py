@@ -157,7 +157,7 @@ def test_a_trained_part_without_a_gradient_ends_the_run(tmp_path, monkeypatch):
 
     monkeypatch.setattr(type(tiny_family()), "load_model", cut_off)
     with pytest.raises(
-        ValueError, match=r"small|clock_tiny, modules\.vision: it is trained, and st"
+        ValueError, match=r"small|clock_tiny, modules\.vision: it is trained, but st"
     ):
         train(small_config(tmp_path / "a", *steps))
     seen = small_config(tmp_path / "b", *steps, "modules={vision: frozen, projector: frozen}")

@@ -307,10 +307,10 @@ def test_a_bad_instances_file_is_one_sentence(tmp_path, content, message):
     with pytest.raises(ValueError, match=message):
         read_coco_truth(as_json(tmp_path / "truth.json", content))
     (tmp_path / "truth.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"truth\.json: not JSON"):
+    with pytest.raises(ValueError, match=r"truth\.json: not valid or not complete JSON"):
         read_coco_truth(tmp_path / "truth.json")
     (tmp_path / "truth.json").write_text("[" * 100_000, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"truth\.json: not JSON .*nested too deep"):
+    with pytest.raises(ValueError, match=r"truth\.json: not readable JSON .*nested too deep"):
         read_coco_truth(tmp_path / "truth.json")
     with pytest.raises(ValueError, match="expected a list of results"):
         read_coco_results(as_json(tmp_path / "r.json", {}))

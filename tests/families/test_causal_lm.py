@@ -188,7 +188,7 @@ def test_an_image_is_refused_with_its_row(tmp_path, family):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"id": "1", "image": "a.png", "sum": "3+4=", "answer": "7"}')
     (example,) = load_examples(Sums(), DataSource(path=str(rows)), ROOT, training=True)
-    message = r"rows\.jsonl, line 1: the row has an image, and model\.family causal_lm takes none"
+    message = r"rows\.jsonl, line 1: the row has an image, but model\.family causal_lm accepts none"
     with pytest.raises(ValueError, match=message):
         collator_of(family)([example])
     with pytest.raises(ValueError, match="causal_lm takes no images; give None"):
@@ -210,7 +210,7 @@ def test_check_data_reads_rows_without_images(tmp_path, name):
     row = '{"id": "x", "image": "a.png", "sum": "3+4=", "answer": "7"}'
     (tmp_path / "rows.jsonl").write_text(row)
     (fault,) = check_data(config).checkups[0].faults.values()
-    assert "line 1: the row has an image, and model.family" in fault.sentences[0]
+    assert "line 1: the row has an image, but model.family" in fault.sentences[0]
 
 
 def test_a_checkpoint_of_another_family_is_refused(tmp_path):

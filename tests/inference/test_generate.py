@@ -158,7 +158,7 @@ def test_a_moved_run_goes_on(run, tmp_path):
 def test_a_file_of_unknown_origin_is_refused(run, tmp_path):
     out = tmp_path / "p.jsonl"
     out.write_text('{"id": "2-000000", "text": "7:05", "target": "7:05"}\n')
-    with pytest.raises(ValueError, match="holds predictions by another run"):
+    with pytest.raises(ValueError, match="contains predictions of another run"):
         predict(run, None, out)
 
 

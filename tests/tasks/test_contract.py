@@ -160,7 +160,7 @@ def test_rows_are_rendered_by_category_or_not_at_all(name, tmp_path):
     found = [example.buckets.get("category") for example in examples]
     assert found == ([*task.categories] * 2 if task.categories else [None] * 4)
     if not task.categories:
-        with pytest.raises(ValueError, match=r"^data\.categories: the rows of \w+ have none; "):
+        with pytest.raises(ValueError, match=r"^data\.categories: the task \w+ has none; "):
             load_examples(task, replace(source, categories=("a",)), tmp_path, training=False)
 
 

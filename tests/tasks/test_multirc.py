@@ -46,8 +46,12 @@ def test_a_line_gives_a_row_a_question(tmp_path):
 @pytest.mark.parametrize(
     ("raw", "kind", "why"),
     [
-        ({}, "passage", "no passage with questions: None."),
-        ({"passage": {"text": "", "questions": []}}, "text", "the passage's text is not a text"),
+        ({}, "passage", "expected a passage with questions, found None."),
+        (
+            {"passage": {"text": "", "questions": []}},
+            "text",
+            "the passage's text must be a non-empty text",
+        ),
         ({"passage": {"text": "a", "questions": [7]}}, "question", "expected an object, found 7."),
         (
             {"passage": {"text": "a", "questions": [{"question": "b", "answers": []}]}},
@@ -57,7 +61,7 @@ def test_a_line_gives_a_row_a_question(tmp_path):
         (
             {"passage": {"text": "a", "questions": [{"answers": ANSWERS}]}},
             "text",
-            "question is not a text: None.",
+            "question must be a non-empty text, not None.",
         ),
     ],
 )

@@ -156,7 +156,7 @@ def test_a_kill_while_the_best_is_replaced_loses_neither(tmp_path):
     ("evaluate", "message"),
     [
         ("every_steps: 0", r"evaluate: every_steps must be at least 1, not 0\."),
-        ("every_steps: 1, patience: 2", r"evaluate: patience waits for a better metric; name it"),
+        ("every_steps: 1, patience: 2", r"evaluate: patience requires a metric; set best"),
         ("evry_steps: 1", r"evaluate: there is no setting 'evry_steps'\. Did you mean 'every_st"),
         ("rows: 5", r"evaluate: the setting 'every_steps' is missing\."),
         ("every_steps: 1, data: {}", r"evaluate\.data: set exactly one of path .* and render"),

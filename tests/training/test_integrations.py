@@ -355,7 +355,10 @@ def test_spans_of_the_collator_are_taken(tmp_path, monkeypatch):
             {"loss_type": "dft"},
             "loss_type='dft' requests another loss than the objective; remove it",
         ),
-        ({"average_tokens_across_devices": False}, "an objective counts over all ranks"),
+        (
+            {"average_tokens_across_devices": False},
+            "an objective, which counts over all ranks",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -366,7 +369,7 @@ def test_settings_that_ask_for_another_loss_are_refused(tmp_path, changes, sente
 
 def test_what_an_objective_cannot_be_combined_with_is_refused(tmp_path):
     loss_of = objective("ntil_published", NUMBERS)
-    with pytest.raises(ValueError, match="packing puts several into one row: take reduction="):
+    with pytest.raises(ValueError, match="packing puts several into one row: set reduction="):
         by_sft_trainer(tmp_path, objective=loss_of, changes={"packing": True, "max_length": 24})
     with pytest.raises(
         ValueError, match="compute_loss_func requests another loss than the objective"

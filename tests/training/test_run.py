@@ -155,7 +155,7 @@ def test_what_cannot_be_resumed_is_not(tmp_path):
     config = small_config(tmp_path, "trainer.save_only_model=true")
     train(config)
     (tmp_path / "run" / "run.json").unlink()
-    with pytest.raises(ValueError, match="lack the optimiser's"):
+    with pytest.raises(ValueError, match="lack the state of the optimiser"):
         train(config, resume=True)
 
 

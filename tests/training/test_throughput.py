@@ -177,11 +177,11 @@ def test_a_window_without_numbers_says_nothing_of_them(tmp_path, monkeypatch):
 
 def test_what_is_apart_does_not_slow_the_run_down(tmp_path):
     trainer, seen, _ = trained(tmp_path, "causal_lm")
-    trainer.progress.begin()
-    trainer.progress.note(seen[0])
+    trainer.throughput.begin()
+    trainer.throughput.add(seen[0])
     with trainer.throughput.paused():
         time.sleep(0.3)
-    said = trainer.progress.read()
+    said = trainer.throughput.read()
     tokens = int(seen[0]["attention_mask"].sum())
     assert said["speed/seconds"] > 0.3
     assert tokens / said["speed/tokens_per_second"] < 0.15
