@@ -43,7 +43,7 @@ def test_the_example_is_trained_compared_and_reported(pasted, capsys):
     assert cli.main(["check", "thermometer.yaml"]) == 0
     assert cli.main(["check-data", "thermometer.yaml"]) == 0
     assert cli.main(["train", "thermometer.yaml", "trainer.max_steps=2"]) == 0
-    small = ["trainer.max_steps=2", "compare.jobs=1"]
+    small = ["trainer.max_steps=2", "trainer.logging_steps=1"]
     assert cli.main(["compare", "thermometer.yaml", *small]) == 0
     page = (pasted / "runs/thermometer_compare/report.html").read_text(encoding="utf-8")
     assert "Thermometers read by 2 objectives." in page
