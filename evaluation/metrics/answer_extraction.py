@@ -61,12 +61,7 @@ class Extraction(NamedTuple):
 
 
 def extract(response: str, asked: ShortAnswer) -> Extraction:
-    """Extract the answer from a response.
-
-    Args:
-        response: The response, verbatim.
-        asked: Type, choices and precision of the question; its ``text``, the answer, is not used.
-    """
+    """Extract the answer from a verbatim response; ``asked.text``, the target, is not used."""
     published = _published(response, asked)
     if not response.strip():
         return Extraction("", "empty answer")
@@ -124,10 +119,7 @@ def _choice(response: str, published: str | None, choices: Sequence[str]) -> Ext
 
 
 def _parse_choice(text: str, choices: Sequence[str]) -> int | None:
-    """Return the index of the choice that a short text names, if any.
-
-    The text is a letter, ``(B) text``, or the text of a choice.
-    """
+    """Return the index of the choice named by a letter, by ``(B) text`` or by its text, if any."""
     text = text.strip(_SURROUNDING)
     letter = text.strip("()")
     if _index(letter, choices) is not None:

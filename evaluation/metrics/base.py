@@ -18,6 +18,9 @@ from mm_numeric.answers import Unreadable
 Columns = Mapping[str, NDArray[np.float64]]
 """One value per row, by name. Rows are the last axis; an axis of resamples may precede it."""
 
+RowColumns = dict[str, NDArray[np.float64]]
+"""Columns of the scored rows, each [n]."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
@@ -39,7 +42,7 @@ class Metric:
 class Scorer:
     """How answers of one type are scored."""
 
-    columns: Callable[[Sequence[Any], Sequence[Any]], dict[str, NDArray[np.float64]]]
+    columns: Callable[[Sequence[Any], Sequence[Any]], RowColumns]
     """Compute one value per row from predictions (None if unparseable) and targets."""
 
     metrics: tuple[Metric, ...]
@@ -66,16 +69,13 @@ class Scorer:
 
     def judge(
         self, answers: Sequence[Any], targets: Sequence[Any], sizes_px: Sequence[Any] | None = None
-    ) -> dict[str, NDArray[np.float64]]:
+    ) -> RowColumns:
         """Score answers strictly and, if the scorer has a lenient reading, leniently too.
 
         Args:
             answers: Answers as a task parsed them; ``Unreadable`` or None for parse failures.
             targets: One target per answer.
             sizes_px: Width and height of each image in pixels, or None.
-
-        Returns:
-            The columns, each [n].
         """
         read = [None if isinstance(answer, Unreadable) else answer for answer in answers]
         columns = self.columns(read, targets)
@@ -103,12 +103,7 @@ class MetricOnRows(NamedTuple):
 
 
 def metrics_by_category(scorer: Scorer, buckets: Sequence[Mapping[str, str]]) -> list[MetricOnRows]:
-    """Return the metrics per category of rows, if there are several, then those over all rows.
-
-    Args:
-        scorer: The scorer; ``by_category`` names the metrics reported per category.
-        buckets: The buckets of each row.
-    """
+    """Return the metrics per category of rows, if there are several, then those over all rows."""
     labels = [own.get(CATEGORY, "") for own in buckets]
     # The category that resembles the training rows comes first.
     categories = sorted(set(labels), key=lambda label: (label != "interpolation", label))
@@ -142,13 +137,7 @@ def median_of(column: str) -> Callable[[Columns], Any]:
 
 
 def share_of(part: str, whole: str, *, nothing: float = 0.0) -> Callable[[Columns], Any]:
-    """Return a metric function: the sum of one column divided by the sum of another.
-
-    Args:
-        part: Column of the numerator.
-        whole: Column of the denominator.
-        nothing: Value if the denominator is 0.
-    """
+    """Return a metric function: sum of ``part`` / sum of ``whole``, or ``nothing`` if that is 0."""
     return lambda columns: _share(columns, part, whole, nothing)
 
 
@@ -170,3 +159,17 @@ def hmean_of(precision: tuple[str, str], recall: tuple[str, str]) -> Callable[[C
 def _share(columns: Columns, part: str, whole: str, nothing: float = 0.0) -> NDArray[np.float64]:
     parts, wholes = np.asarray(columns[part].sum(axis=-1)), columns[whole].sum(axis=-1)
     return np.divide(parts, wholes, out=np.full_like(parts, nothing), where=wholes > 0)
+
+
+def percentage(
+    name: str, label: str, value: Callable[[Columns], Any] | None = None, *, good: bool = True
+) -> Metric:
+    """Return a metric in percent; by default the mean of the column with the metric's name."""
+    return Metric(
+        name=name, label=label, unit="%", higher_is_better=good, value=value or mean_of(name)
+    )
+
+
+def unparseable(predictions: Sequence[Any]) -> NDArray[np.float64]:
+    """Return 1 for each prediction that is None, and 0 for all others, [n]."""
+    return np.array([prediction is None for prediction in predictions], dtype=np.float64)

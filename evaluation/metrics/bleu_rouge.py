@@ -9,14 +9,14 @@ as 0 to 1.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from importlib.util import find_spec
+from itertools import starmap
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mm_numeric.evaluation.metrics.base import Columns, Metric, mean_of
+from mm_numeric.evaluation.metrics.base import Columns, RowColumns, percentage
 
 IS_INSTALLED = all(map(find_spec, ("sacrebleu", "rouge_score")))
 """Whether both libraries are installed."""
@@ -26,18 +26,8 @@ _BLEU = (*(f"bleu_right_{n}" for n in _N), *(f"bleu_said_{n}" for n in _N), "wor
 _ROUGE = {"rouge1": "ROUGE-1", "rougeL": "ROUGE-L"}
 
 
-def ngram_columns(
-    predictions: Sequence[str], targets: Sequence[str]
-) -> dict[str, NDArray[np.float64]]:
-    """Compute the BLEU counts and ROUGE F1 of each row; requires both libraries.
-
-    Args:
-        predictions: Generated texts; empty for no answer.
-        targets: One reference per prediction.
-
-    Returns:
-        Columns, each [n]: BLEU's n-gram counts, which add up over rows, and the F1 of ROUGE.
-    """
+def ngram_columns(predictions: Sequence[str], targets: Sequence[str]) -> RowColumns:
+    """Compute BLEU's n-gram counts, which add up over rows, and the F1 of ROUGE for each row."""
     from rouge_score.rouge_scorer import RougeScorer
     from sacrebleu.metrics.bleu import BLEU
 
@@ -54,7 +44,6 @@ def ngram_columns(
 
 
 def _bleu(columns: Columns) -> Any:
-    """Return the corpus BLEU, 0 to 1."""
     sums = np.stack([columns[name].sum(axis=-1) for name in _BLEU], axis=-1)
     return np.apply_along_axis(_bleu_of_counts, -1, sums)
 
@@ -67,12 +56,7 @@ def _bleu_of_counts(counts: NDArray[np.float64]) -> float:
     return BLEU.compute_bleu(correct, total, length, target_length, smooth_method="exp").score / 100
 
 
-_metric = partial(Metric, unit="%", higher_is_better=True)
-
-NGRAM_METRICS = (
-    _metric(name="bleu", label="BLEU", value=_bleu),
-    *(_metric(name=name, label=label, value=mean_of(name)) for name, label in _ROUGE.items()),
-)
+NGRAM_METRICS = (percentage("bleu", "BLEU", _bleu), *starmap(percentage, _ROUGE.items()))
 
 NGRAM_PROTOCOLS = {
     "bleu, rouge1, rougeL": {

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm_numeric.answers import Box, Shape
-from mm_numeric.evaluation.metrics.base import Metric, Scorer, mean_of
+from mm_numeric.evaluation.metrics.base import RowColumns, Scorer, mean_of, percentage, unparseable
 from mm_numeric.evaluation.metrics.polygon_iou import collect_shapes, intersection_areas, ious
 
 THRESHOLDS = (0.5, 0.75, 0.9)
@@ -34,12 +34,7 @@ def iou(prediction: Shape, target: Shape) -> float:
 def shape_ious(
     predictions: Sequence[Shape | None], targets: Sequence[Shape]
 ) -> NDArray[np.float64]:
-    """Return the IoU of each prediction with its target, [n].
-
-    Args:
-        predictions: Predicted shapes; None for an unparseable answer, which has an IoU of 0.
-        targets: One shape per prediction.
-    """
+    """Return the IoU of each prediction with its target, [n]; 0 for None (unparseable)."""
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
     is_read = np.array([prediction is not None for prediction in predictions], dtype=np.bool_)
@@ -51,22 +46,11 @@ def shape_ious(
     return values
 
 
-def score_shapes(
-    predictions: Sequence[Shape | None], targets: Sequence[Shape]
-) -> dict[str, NDArray[np.float64]]:
-    """Score each row.
-
-    Args:
-        predictions: Predicted shapes; None for an unparseable answer.
-        targets: One shape per prediction.
-
-    Returns:
-        Columns, each [n]: ``iou`` from 0 to 1, all others 0 or 1.
-    """
+def score_shapes(predictions: Sequence[Shape | None], targets: Sequence[Shape]) -> RowColumns:
+    """Score each row: ``iou`` from 0 to 1, all other columns 0 or 1."""
     ious = shape_ious(predictions, targets)
     accuracies = {f"accuracy_at_{t:g}": (ious >= t).astype(np.float64) for t in THRESHOLDS}
-    unreadable = np.array([shape is None for shape in predictions], dtype=np.float64)
-    return {"iou": ious, **accuracies, "unreadable": unreadable}
+    return {"iou": ious, **accuracies, "unreadable": unparseable(predictions)}
 
 
 def size_of(target: Shape) -> str:
@@ -80,11 +64,9 @@ def size_name(area: float) -> str:
 
 
 def lenient_box(shape: Shape | None, size_px: tuple[int, int] | None) -> Shape | None:
-    """Return a box with its corners in order, clipped to the image.
+    """Return a box with its corners in order, clipped to the image if its size is known.
 
-    Args:
-        shape: A box; any other shape and None are returned unchanged.
-        size_px: Width and height of the image in pixels; None to skip clipping.
+    Any other shape and None are returned unchanged.
     """
     if not isinstance(shape, Box):
         return shape
@@ -97,19 +79,14 @@ def lenient_box(shape: Shape | None, size_px: tuple[int, int] | None) -> Shape |
     return Box(xs[0], ys[0], xs[1], ys[1])
 
 
-def _share(column: str, label: str, *, good: bool = True) -> Metric:
-    name = column.replace("iou", "mean_iou")
-    return Metric(name=name, label=label, unit="%", higher_is_better=good, value=mean_of(column))
-
-
 BOXES = Scorer(
     columns=score_shapes,
     metrics=(
-        *(_share(f"accuracy_at_{t:g}", f"Acc@{t:g}") for t in THRESHOLDS),
-        _share("iou", "mean IoU"),
-        _share("unreadable", "unreadable", good=False),
-        *(_share(f"lenient_accuracy_at_{t:g}", f"lenient Acc@{t:g}") for t in THRESHOLDS),
-        _share("lenient_iou", "lenient mean IoU"),
+        *(percentage(f"accuracy_at_{t:g}", f"Acc@{t:g}") for t in THRESHOLDS),
+        percentage("mean_iou", "mean IoU", mean_of("iou")),
+        percentage("unreadable", "unreadable", good=False),
+        *(percentage(f"lenient_accuracy_at_{t:g}", f"lenient Acc@{t:g}") for t in THRESHOLDS),
+        percentage("lenient_mean_iou", "lenient mean IoU", mean_of("lenient_iou")),
     ),
     buckets={"size": size_of},
     protocols={

@@ -11,13 +11,22 @@ deviation" of the NTIL paper may be meant: it compares minutes after twelve, and
 unparseable answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mm_numeric.answers import HALF_DAY_MINUTES, ClockTime
-from mm_numeric.evaluation.metrics.base import Columns, Metric, Scorer, mean_of, median_of
+from mm_numeric.evaluation.metrics.base import (
+    Columns,
+    Metric,
+    RowColumns,
+    Scorer,
+    mean_of,
+    median_of,
+    percentage,
+)
 
 WORST_DEVIATION = HALF_DAY_MINUTES // 2
 
@@ -42,16 +51,8 @@ def with_hands_swapped(time: ClockTime) -> ClockTime:
 
 def score_times(
     predictions: Sequence[ClockTime | None], targets: Sequence[ClockTime]
-) -> dict[str, NDArray[np.float64]]:
-    """Score each row.
-
-    Args:
-        predictions: Predicted times; None for an unparseable answer.
-        targets: One time per prediction.
-
-    Returns:
-        Columns, each [n]: deviations in minutes, all others 0 or 1.
-    """
+) -> RowColumns:
+    """Score each row: deviations in minutes, all other columns 0 or 1."""
     rows = []
     for prediction, target in zip(predictions, targets, strict=True):
         deviation = dial_deviation_minutes(prediction, target)
@@ -79,7 +80,7 @@ def score_times(
 
 
 def _mean_of_parsed(columns: Columns) -> NDArray[np.float64]:
-    """Return the mean deviation of the parseable answers, in minutes; nan if there is none."""
+    """Return the mean deviation of the parseable answers, in minutes; nan without any."""
     read = 1 - columns["unreadable"]
     count = read.sum(axis=-1)
     total = (columns["deviation_minutes"] * read).sum(axis=-1)
@@ -99,49 +100,28 @@ _COLUMNS = (
 )
 
 
-def _share(name: str, label: str, *, good: bool = True, column: str | None = None) -> Metric:
-    value = mean_of(column or name)
-    return Metric(name=name, label=label, unit="%", higher_is_better=good, value=value)
+def _minutes(name: str, label: str, value: Callable[[Columns], Any]) -> Metric:
+    return Metric(name=name, label=label, unit="min", higher_is_better=False, value=value)
 
 
 TIMES = Scorer(
     columns=score_times,
     metrics=(
-        _share("within_5_minutes", "within 5 min"),
-        _share("within_1_minute", "within 1 min"),
-        _share("exact", "exact"),
-        Metric(
-            name="mean_deviation_minutes",
-            label="mean deviation",
-            unit="min",
-            higher_is_better=False,
-            value=mean_of("deviation_minutes"),
+        percentage("within_5_minutes", "within 5 min"),
+        percentage("within_1_minute", "within 1 min"),
+        percentage("exact", "exact"),
+        _minutes("mean_deviation_minutes", "mean deviation", mean_of("deviation_minutes")),
+        _minutes("median_deviation_minutes", "median deviation", median_of("deviation_minutes")),
+        _minutes(
+            "mean_deviation_minutes_parsed_only", "mean deviation, parsed only", _mean_of_parsed
         ),
-        Metric(
-            name="median_deviation_minutes",
-            label="median deviation",
-            unit="min",
-            higher_is_better=False,
-            value=median_of("deviation_minutes"),
-        ),
-        Metric(
-            name="mean_deviation_minutes_parsed_only",
-            label="mean deviation, parsed only",
-            unit="min",
-            higher_is_better=False,
-            value=_mean_of_parsed,
-        ),
-        _share("hour_accuracy", "hour right"),
-        _share("minute_accuracy", "minute right"),
-        _share("hand_swaps", "hands swapped", good=False),
-        _share("unreadable", "unreadable", good=False),
-        _share("it_is_about_time", '"It\'s About Time" rule', column="within_1_minute"),
-        Metric(
-            name="linear_deviation_minutes",
-            label="mean linear deviation",
-            unit="min",
-            higher_is_better=False,
-            value=mean_of("linear_deviation_minutes"),
+        percentage("hour_accuracy", "hour right"),
+        percentage("minute_accuracy", "minute right"),
+        percentage("hand_swaps", "hands swapped", good=False),
+        percentage("unreadable", "unreadable", good=False),
+        percentage("it_is_about_time", '"It\'s About Time" rule', mean_of("within_1_minute")),
+        _minutes(
+            "linear_deviation_minutes", "mean linear deviation", mean_of("linear_deviation_minutes")
         ),
     ),
     buckets={"hour": lambda target: str(target.hour)},

@@ -37,12 +37,7 @@ TIES = ("official", "averaged")
 
 
 def protocol(ties: str, source: str) -> dict[str, Any]:
-    """Return the protocol that is stored next to the metrics.
-
-    Args:
-        ties: As in ``average_precision``.
-        source: Origin of the scores, such as "mean probability of the tokens".
-    """
+    """Return the protocol stored next to the metrics; ``source`` is the origin of the scores."""
     order = {
         "official": "pycocotools: by image id, then as listed; the same score for all is an error",
         "averaged": "each counts as the mean of its tie; without scores all are one tie",
@@ -74,9 +69,6 @@ def average_precision(
         targets: True shapes per image; labels are the categories.
         scores: One score per detection of each image, higher for more confident.
         ties: ``official`` or ``averaged``; see the module.
-
-    Raises:
-        ValueError: If there are no detections or no truths, or the scores do not rank them.
     """
     detections = [() if prediction is None else prediction.items for prediction in predictions]
     truths = [target.items for target in targets]
@@ -84,13 +76,8 @@ def average_precision(
     numbers = {label: number for number, label in enumerate(labels, start=1)}
     annotations, results = (
         [
-            {
-                "image_id": image,
-                "category_id": numbers[item.label],
-                **box,
-                "iscrowd": int(item.ignore),
-            }
-            for (image, item), box in zip(_with_image_id(side), _boxes(side), strict=True)
+            {"image_id": i, "category_id": numbers[item.label], **box, "iscrowd": int(item.ignore)}
+            for (i, item), box in zip(_with_image_id(side), _boxes(side), strict=True)
         ]
         for side in (truths, detections)
     )
@@ -120,8 +107,7 @@ def coco_average_precision(
         raise ValueError("the ground truth has no annotations, so AP is undefined.")
     if not results:
         raise ValueError(
-            "there are no detections to rank, so AP is undefined; use precision, recall and F1 "
-            "instead."
+            "there are no detections to rank, so AP is undefined; use precision, recall and F1."
         )
     _check_images(dataset, results)
     results = _scored(results, ties)
@@ -146,10 +132,8 @@ def coco_average_precision(
 
 
 def _with_image_id(images: Sequence[Sequence[Instance]]) -> Iterator[tuple[int, Instance]]:
-    """Yield every instance with the id of its image, from 1."""
-    for image, items in enumerate(images, start=1):
-        for item in items:
-            yield image, item
+    """Return every instance with the id of its image, from 1."""
+    return ((image, item) for image, items in enumerate(images, start=1) for item in items)
 
 
 def _boxes(images: Sequence[Sequence[Instance]]) -> Iterator[dict[str, Any]]:
@@ -188,11 +172,8 @@ def _scored(results: Sequence[Mapping[str, Any]], ties: str) -> Sequence[Mapping
     if ties == "averaged" and len(without) == len(results):
         return [{**row, "score": 1.0} for row in results]
     if without:
-        advice = (
-            ""
-            if len(without) < len(results)
-            else ", or average ties (ties='averaged', --ties averaged)"
-        )
+        averaged = ", or average ties (ties='averaged', --ties averaged)"
+        advice = averaged if len(without) == len(results) else ""
         raise ValueError(
             f"detection {without[0]}: no score, but AP ranks detections by score; give each one, "
             f"such as the probability of its tokens{advice}."

@@ -18,7 +18,7 @@ pair have the same label. A missing image or an unparseable answer counts as an 
 detections.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,7 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm_numeric.answers import Instances
-from mm_numeric.evaluation.metrics.base import Columns, Metric, Scorer, hmean_of, mean_of, share_of
+from mm_numeric.evaluation.metrics.base import (
+    RowColumns,
+    Scorer,
+    hmean_of,
+    percentage,
+    share_of,
+    unparseable,
+)
 from mm_numeric.evaluation.metrics.boxes import SIZE_LIMITS_PX, SIZES, THRESHOLDS, size_name
 from mm_numeric.evaluation.metrics.polygon_iou import (
     Bools,
@@ -50,22 +57,17 @@ def score_instances(
     targets: Sequence[Instances],
     *,
     labelled: bool = False,
-) -> dict[str, NDArray[np.float64]]:
-    """Score each image.
+) -> RowColumns:
+    """Score each image; the targets are in the order of the ground truth file.
 
-    Args:
-        predictions: Detected shapes; None for a missing or unparseable answer.
-        targets: True shapes, in the order of the ground truth file.
-        labelled: Whether a detection only matches truths of its label. An ignored region without a
-            label is ignored for every label.
+    If ``labelled``, a detection only matches truths of its label; an ignored region without a label
+    is ignored for every label.
 
-    Returns:
-        Columns, one value per image: counts, except the sum ``paired_iou`` and the flag
-        ``unreadable``. ``matched`` and ``detected`` follow ICDAR 2015; ``truths`` excludes ignored
-        regions. ``paired_at_t`` counts pairs with an IoU of at least t, and ``counted`` the
-        detections that are in a pair or outside of ignored regions. ``..._small`` and so on count
-        truths and pairs (IoU at least 0.5) by the size of the truth, and detections by the size of
-        their truth or, if unpaired, by their own.
+    The columns are counts, except the sum ``paired_iou`` and the flag ``unreadable``. ``matched``
+    and ``detected`` follow ICDAR 2015; ``truths`` excludes ignored regions. ``paired_at_t`` counts
+    pairs with an IoU of at least t, and ``counted`` the detections that are in a pair or outside of
+    ignored regions. ``..._small`` and so on count truths and pairs (IoU at least 0.5) by the size
+    of the truth, and detections by the size of their truth or, if unpaired, by their own.
     """
     detections, truths, pairs, outside, care = pair_detections(
         predictions, targets, labelled=labelled
@@ -102,7 +104,7 @@ def score_instances(
     columns["shapes_read"] = count(detections, slice(None))
     columns["invalid_detections"] = count(detections, detections.invalid)
     columns["invalid_truths"] = count(truths, truths.invalid)
-    columns["unreadable"] = np.array([p is None for p in predictions], dtype=np.float64)
+    columns["unreadable"] = unparseable(predictions)
     return columns
 
 
@@ -130,12 +132,9 @@ def pair_detections(
 ) -> PairedDetections:
     """Return the overlapping pairs of detections and truths, and the detections to exclude.
 
-    Args:
-        predictions: Detected shapes per image; None for no detections.
-        targets: True shapes per image.
-        labelled: Whether both shapes of a pair must have the same label.
-        added_px: Constant added to the area of a detection when comparing it with ignored regions;
-            the Total-Text script adds 1 to avoid dividing by 0.
+    If ``labelled``, both shapes of a pair must have the same label. ``added_px`` is added to the
+    area of a detection compared with ignored regions; Total-Text's script adds 1 against division
+    by 0.
     """
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
@@ -172,48 +171,45 @@ def median_size_of(target: Instances) -> str:
     return size_name(float(np.median(areas))) if len(areas) else "nothing to be found"
 
 
-def share(name: str, label: str, value: Callable[[Columns], Any], *, good: bool = True) -> Metric:
-    """Return a metric in percent."""
-    return Metric(name=name, label=label, unit="%", higher_is_better=good, value=value)
-
-
-_part_of = partial(
-    share_of, nothing=float("nan")
-)  # as in other tools, nan if there is nothing to count
+# As in other tools, nan if there is nothing to count.
+_part_of = partial(share_of, nothing=float("nan"))
 _ICDAR2015 = (
-    share("hmean", "Hmean", hmean_of(("matched", "detected"), ("matched", "truths"))),
-    share("precision", "precision", share_of("matched", "detected")),
-    share("recall", "recall", share_of("matched", "truths")),
+    percentage("hmean", "Hmean", hmean_of(("matched", "detected"), ("matched", "truths"))),
+    percentage("precision", "precision", share_of("matched", "detected")),
+    percentage("recall", "recall", share_of("matched", "truths")),
 )
 _AT_HALF = f"paired_at_{THRESHOLDS[0]:g}"
 _PAIRS = (
     *(
-        share(
+        percentage(
             f"f1_at_{t:g}",
             f"F1@{t:g}",
             hmean_of((f"paired_at_{t:g}", "counted"), (f"paired_at_{t:g}", "truths")),
         )
         for t in THRESHOLDS
     ),
-    share("precision_at_0.5", "precision@0.5", share_of(_AT_HALF, "counted")),
-    share("recall_at_0.5", "recall@0.5", share_of(_AT_HALF, "truths")),
-    share("mean_iou_of_pairs", "mean IoU of pairs", _part_of("paired_iou", _AT_HALF)),
+    percentage("precision_at_0.5", "precision@0.5", share_of(_AT_HALF, "counted")),
+    percentage("recall_at_0.5", "recall@0.5", share_of(_AT_HALF, "truths")),
+    percentage("mean_iou_of_pairs", "mean IoU of pairs", _part_of("paired_iou", _AT_HALF)),
 )
 _BY_SIZE = (
-    *(share(f"recall_{s}", f"recall, {s}", _part_of(f"paired_{s}", f"truths_{s}")) for s in SIZES),
     *(
-        share(f"precision_{s}", f"precision, {s}", _part_of(f"paired_{s}", f"counted_{s}"))
+        percentage(f"recall_{s}", f"recall, {s}", _part_of(f"paired_{s}", f"truths_{s}"))
         for s in SIZES
     ),
-    share(
+    *(
+        percentage(f"precision_{s}", f"precision, {s}", _part_of(f"paired_{s}", f"counted_{s}"))
+        for s in SIZES
+    ),
+    percentage(
         "invalid_detections",
         "invalid shapes",
         share_of("invalid_detections", "shapes_read"),
         good=False,
     ),
-    share("unreadable", "unreadable", mean_of("unreadable"), good=False),
+    percentage("unreadable", "unreadable", good=False),
 )
-_NTIL = share("ntil_accuracy_at_0.5", "NTIL Acc@0.5", share_of(_AT_HALF, "truths"))
+_NTIL = percentage("ntil_accuracy_at_0.5", "NTIL Acc@0.5", share_of(_AT_HALF, "truths"))
 _BUCKETS = {"instances": number_of, "median size": median_size_of}
 SHARED_RULES = {
     "invalid polygons": "made valid (shapely.make_valid) and counted; a shape without area stays a "

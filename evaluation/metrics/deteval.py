@@ -31,13 +31,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm_numeric.answers import Box, Instance, Instances
-from mm_numeric.evaluation.metrics.base import Scorer, hmean_of, mean_of, share_of
-from mm_numeric.evaluation.metrics.detection import (
-    SHARED_RULES,
-    TEXT_DETECTION,
-    pair_detections,
-    share,
+from mm_numeric.evaluation.metrics.base import (
+    RowColumns,
+    Scorer,
+    hmean_of,
+    percentage,
+    share_of,
+    unparseable,
 )
+from mm_numeric.evaluation.metrics.detection import SHARED_RULES, TEXT_DETECTION, pair_detections
 from mm_numeric.evaluation.metrics.polygon_iou import FARTHEST_PX
 
 Table = NDArray[np.float64]
@@ -55,19 +57,11 @@ ICDAR2013 = {
 
 def score_total_text(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
-) -> dict[str, NDArray[np.float64]]:
-    """Score each image with Total-Text's DetEval.
-
-    Args:
-        predictions: Detected shapes; None for a missing or unparseable answer.
-        targets: True shapes, one entry per prediction.
-
-    Returns:
-        Columns, one value per image: the credits for recall and precision, the numbers of
-        detections and truths that count, and the flag ``unreadable``.
-    """
+) -> RowColumns:
+    """Score each image with Total-Text's DetEval; None is a missing or unparseable answer."""
     detections, truths, pairs, outside, care = pair_detections(predictions, targets, added_px=1.0)
     pairs = pairs.select(outside[pairs.detection])
+    # Area recall (sigma) and area precision (tau).
     sigma = np.round(pairs.intersection / truths.areas[pairs.truth], 2)
     tau = np.round(pairs.intersection / detections.areas[pairs.detection], 2)
 
@@ -86,12 +80,7 @@ def score_total_text(
 
 
 def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
-    """Return the recall and precision credit of one image.
-
-    Args:
-        sigma: Area recall: intersection / area of the truth.
-        tau: Area precision: intersection / area of the detection.
-    """
+    """Return the recall and precision credit of one image."""
     tr, tp, fsc_k, k = (TOTAL_TEXT[name] for name in ("tr", "tp", "fsc_k", "k"))
     recall = precision = 0.0
     truth_free, free = np.ones(sigma.shape[0], np.bool_), np.ones(sigma.shape[1], np.bool_)
@@ -116,8 +105,8 @@ def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
 
 def score_icdar2013(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
-) -> dict[str, NDArray[np.float64]]:
-    """Score each image with ICDAR 2013's DetEval; see ``score_total_text`` for the arguments."""
+) -> RowColumns:
+    """Score each image with ICDAR 2013's DetEval; None is a missing or unparseable answer."""
     sums = np.zeros((len(targets), 2))
     detected, wanted = np.zeros(len(targets)), np.zeros(len(targets))
     for i, (prediction, target) in enumerate(zip(predictions, targets, strict=True)):
@@ -134,18 +123,11 @@ def score_icdar2013(
 
 
 def _icdar2013_credits(
-    recalls: Table,
-    precisions: Table,
-    care: NDArray[np.bool_],
-    counts: NDArray[np.bool_],
+    recalls: Table, precisions: Table, care: NDArray[np.bool_], counts: NDArray[np.bool_]
 ) -> tuple[float, float]:
     """Return the recall and precision credit of one image.
 
-    Args:
-        recalls: Intersection / area of the truth.
-        precisions: Intersection / area of the detection.
-        care: Whether each truth counts, that is, is not an ignored region.
-        counts: Whether each detection counts.
+    ``care`` and ``counts`` hold whether each truth and each detection counts.
     """
     least_recall, least_precision = ICDAR2013["area_recall"], ICDAR2013["area_precision"]
     fits = (recalls >= least_recall) & (precisions >= least_precision)
@@ -203,27 +185,25 @@ def _columns(
     detected: NDArray[np.generic],
     truths: NDArray[np.generic],
     predictions: Sequence[Instances | None],
-) -> dict[str, NDArray[np.float64]]:
+) -> RowColumns:
     return {
         "recall_credit": sums[:, 0],
         "precision_credit": sums[:, 1],
         "detected": detected.astype(np.float64),
         "truths": truths.astype(np.float64),
-        "unreadable": np.array([p is None for p in predictions], dtype=np.float64),
+        "unreadable": unparseable(predictions),
     }
 
 
-def _scorer(
-    columns: Callable[..., dict[str, NDArray[np.float64]]], name: str, rules: Mapping[str, Any]
-) -> Scorer:
+def _scorer(columns: Callable[..., RowColumns], name: str, rules: Mapping[str, Any]) -> Scorer:
     precision, recall = ("precision_credit", "detected"), ("recall_credit", "truths")
     return Scorer(
         columns=columns,
         metrics=(
-            share("deteval_hmean", "DetEval Hmean", hmean_of(precision, recall)),
-            share("deteval_precision", "DetEval precision", share_of(*precision)),
-            share("deteval_recall", "DetEval recall", share_of(*recall)),
-            share("unreadable", "unreadable", mean_of("unreadable"), good=False),
+            percentage("deteval_hmean", "DetEval Hmean", hmean_of(precision, recall)),
+            percentage("deteval_precision", "DetEval precision", share_of(*precision)),
+            percentage("deteval_recall", "DetEval recall", share_of(*recall)),
+            percentage("unreadable", "unreadable", good=False),
         ),
         buckets=TEXT_DETECTION.buckets,
         protocols={"deteval_*": {"variant": name, **rules}},

@@ -11,7 +11,7 @@
 from dataclasses import replace
 from typing import Any
 
-from mm_numeric.evaluation.metrics.base import Metric, mean_of
+from mm_numeric.evaluation.metrics.base import mean_of, percentage
 from mm_numeric.evaluation.metrics.numbers import NUMBERS
 
 
@@ -24,13 +24,7 @@ GSM8K = replace(
     NUMBERS,
     metrics=(
         NUMBERS.metrics[0],
-        Metric(
-            name="lenient_accuracy",
-            label="accuracy, last number",
-            unit="%",
-            higher_is_better=True,
-            value=mean_of("lenient_exact"),
-        ),
+        percentage("lenient_accuracy", "accuracy, last number", mean_of("lenient_exact")),
         *NUMBERS.metrics[1:],
     ),
     protocols={

@@ -32,7 +32,6 @@ class MatchedShapes:
     """True shapes, without ignored regions."""
 
     ignored: Sequence[Instance]
-    """Ignored regions."""
 
     answers: Sequence[Instance]
     """Predicted shapes, unchanged."""
@@ -59,13 +58,9 @@ class MatchedShapes:
 
 
 def read_shapes(value: Any, where: str) -> list[Instance]:
-    """Read the shapes of ``target`` or ``parsed``; an empty list for None.
+    """Read the shapes of ``target`` or ``parsed``: a shape, a list of shapes or None.
 
     Predicted shapes are not corrected: a box may be reversed, a polygon may have one corner.
-
-    Args:
-        value: A shape, a list of shapes or None.
-        where: Location of the value for error messages.
     """
     shapes = []
     items = [] if value is None else value if isinstance(value, list) else [value]
@@ -94,13 +89,9 @@ def is_drawable(shape: Shape) -> bool:
 
 
 def match_rows(rows: Sequence[Mapping[str, Any]], where: str) -> list[MatchedShapes]:
-    """Match the shapes of each row.
+    """Match the shapes of each row of ``scores.jsonl``; ``where`` is its name for error messages.
 
     If any truth has a label, both shapes of a pair must have the same label.
-
-    Args:
-        rows: Rows of ``scores.jsonl``.
-        where: Name of the file for error messages.
     """
     targets, predictions = (
         [read_shapes(row[key], f"{where}, {row['id']!r:.40}, {key}") for row in rows]

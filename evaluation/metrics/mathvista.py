@@ -21,11 +21,10 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mm_numeric.answers import ShortAnswer, Text
 from mm_numeric.evaluation.metrics.answer_extraction import Extraction, extract
-from mm_numeric.evaluation.metrics.base import Metric, Scorer, mean_of
+from mm_numeric.evaluation.metrics.base import RowColumns, Scorer, percentage
 
 LABELS = ("language", "source", "category", "task", "context", "grade", "skills")
 """Keys of a question's ``metadata`` by which the published script groups scores."""
@@ -47,10 +46,7 @@ def edit_distance(one: str, other: str) -> int:
 def normalised(extraction: str, asked: ShortAnswer, *, rule_2023: bool = False) -> str | None:
     """Return an extracted answer as the published script compares it; None if it is invalid.
 
-    Args:
-        extraction: The extracted answer.
-        asked: Type, choices and precision of the question; its ``text`` is not used.
-        rule_2023: Whether to parse integers with ``int(text)``.
+    ``rule_2023`` parses integers with ``int(text)``. The correct answer ``asked.text`` is not used.
     """
     if asked.question_type == "multi_choice":
         return _nearest_choice(extraction, asked.choices)
@@ -79,16 +75,8 @@ def _nearest_choice(extraction: str, choices: Sequence[str]) -> str:
 
 def score_short_answers(
     predictions: Sequence[Text | None], targets: Sequence[ShortAnswer]
-) -> dict[str, NDArray[np.float64]]:
-    """Score each row.
-
-    Args:
-        predictions: Responses, verbatim; None for an empty one.
-        targets: One target per prediction.
-
-    Returns:
-        Columns, each [n], of 0 or 1.
-    """
+) -> RowColumns:
+    """Score each row 0 or 1 in every column; a prediction is a response, verbatim, or None."""
     rows = []
     for prediction, target in zip(predictions, targets, strict=True):
         found = _extracted(prediction, target)
@@ -131,10 +119,6 @@ def _label(name: str, target: ShortAnswer) -> tuple[str, ...]:
     return target.labels.get(name, ())
 
 
-def _share(name: str, label: str, *, good: bool = True) -> Metric:
-    return Metric(name=name, label=label, unit="%", higher_is_better=good, value=mean_of(name))
-
-
 _EXTRACTION = (
     "by rules (mm_numeric.evaluation.metrics.answer_extraction), where the script asks GPT-4"
 )
@@ -142,11 +126,11 @@ _EXTRACTION = (
 MATHVISTA = Scorer(
     columns=score_short_answers,
     metrics=(
-        _share("strict", "strict"),
-        _share("official", "official"),
-        _share("official_2023", "official, rule of 2023"),
-        _share("nearest_credit", "right by the nearest choice", good=False),
-        _share("unreadable", "unreadable", good=False),
+        percentage("strict", "strict"),
+        percentage("official", "official"),
+        percentage("official_2023", "official, rule of 2023"),
+        percentage("nearest_credit", "right by the nearest choice", good=False),
+        percentage("unreadable", "unreadable", good=False),
     ),
     buckets={
         "question_type": lambda target: target.question_type,

@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm_numeric.answers import Number
-from mm_numeric.evaluation.metrics.base import Columns, Metric, Scorer, mean_of, share_of
+from mm_numeric.evaluation.metrics.base import (
+    Columns,
+    Metric,
+    RowColumns,
+    Scorer,
+    mean_of,
+    percentage,
+    share_of,
+)
 
 Array = NDArray[np.float64]
 WeightedMetric = Callable[[Columns, Any], Any]
@@ -27,18 +35,11 @@ _LARGEST = 1e150
 _PLACES = ("units", "tens", "hundreds", "thousands")
 
 
-def score_numbers(
-    predictions: Sequence[Number | None], targets: Sequence[Number]
-) -> dict[str, Array]:
+def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number]) -> RowColumns:
     """Score each row.
 
-    Args:
-        predictions: Predicted numbers; None for an unparseable answer.
-        targets: One number per prediction.
-
-    Returns:
-        Columns, each [n]: ``target_value`` and ``answer_value`` (penalised if unparseable), both
-        also as sign(x) log10(1 + abs(x)), errors, digit counts per place, and flags of 0 or 1.
+    The columns are ``target_value`` and ``answer_value`` (penalised if unparseable), both also as
+    sign(x) log10(1 + abs(x)), errors, digit counts per place, and flags of 0 or 1.
     """
     read = np.array([prediction is not None for prediction in predictions], dtype=np.float64)
     wanted = _clipped([target.value for target in targets])
@@ -222,24 +223,20 @@ def _error_metrics(*, parsed_only: bool) -> list[Metric]:
     ]
 
 
-def _share(name: str, label: str, value: Callable[[Columns], Any], *, good: bool = True) -> Metric:
-    return Metric(name=name, label=label, unit="%", higher_is_better=good, value=value)
-
-
 NUMBERS = Scorer(
     columns=score_numbers,
     metrics=(
-        _share("accuracy", "accuracy", mean_of("exact")),
+        percentage("accuracy", "accuracy", mean_of("exact")),
         *_error_metrics(parsed_only=False),
-        _share("is_close", "close", mean_of("is_close")),
-        _share(
+        percentage("is_close", "close"),
+        percentage(
             "digit_accuracy", "digits right", share_of("right_digits", "digits", nothing=np.nan)
         ),
         *(
-            _share(f"{p}_accuracy", f"{p} right", share_of(f"right_{p}", p, nothing=np.nan))
+            percentage(f"{p}_accuracy", f"{p} right", share_of(f"right_{p}", p, nothing=np.nan))
             for p in _PLACES
         ),
-        _share("unreadable", "unreadable", mean_of("unreadable"), good=False),
+        percentage("unreadable", "unreadable", good=False),
         *_error_metrics(parsed_only=True),
     ),
     buckets={"digits": digit_count},

@@ -140,9 +140,8 @@ def greedy_one_to_one(pairs: Pairs) -> Bools:
         for side in sides:
             own = side[left]
             earliest = np.empty(int(own.max()) + 1, dtype=np.int64)
-            earliest[own[::-1]] = positions[
-                ::-1
-            ]  # on duplicate indices numpy keeps the last assignment
+            # On duplicate indices numpy keeps the last assignment.
+            earliest[own[::-1]] = positions[::-1]
             first &= earliest[own] == positions
         selected[left[first]] = True
         for side, is_used in zip(sides, used, strict=True):
@@ -164,11 +163,8 @@ def _candidates(detections: Shapes, truths: Shapes) -> Iterator[tuple[Ints, Ints
         last = max(int(np.searchsorted(ends, before + _MAX_PAIRS, side="right")), first + 1)
         some = np.arange(first, last)
         truth = np.repeat(some, per_truth[some])
-        nth = (
-            before
-            + np.arange(len(truth))
-            - np.repeat(ends[some] - per_truth[some], per_truth[some])
-        )
+        own_start = np.repeat(ends[some] - per_truth[some], per_truth[some])
+        nth = before + np.arange(len(truth)) - own_start
         yield nth + starts[truths.image[truth]], truth
         first = last
 

@@ -15,10 +15,17 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mm_numeric.answers import Choice, Text
-from mm_numeric.evaluation.metrics.base import Metric, Scorer, hmean_of, mean_of, share_of
+from mm_numeric.evaluation.metrics.base import (
+    RowColumns,
+    Scorer,
+    hmean_of,
+    mean_of,
+    percentage,
+    share_of,
+    unparseable,
+)
 from mm_numeric.evaluation.metrics.bleu_rouge import (
     IS_INSTALLED,
     NGRAM_METRICS,
@@ -44,19 +51,8 @@ def word_f1(prediction: str, target: str) -> float:
     return 2 * common / (len(predicted) + len(true)) if common else 0.0
 
 
-def score_texts(
-    predictions: Sequence[Text | None], targets: Sequence[Text]
-) -> dict[str, NDArray[np.float64]]:
-    """Score each row.
-
-    Args:
-        predictions: Generated texts; None for an empty answer.
-        targets: One text per prediction.
-
-    Returns:
-        Columns, each [n]: F1, flags of 0 or 1, and the inputs of BLEU and ROUGE if their libraries
-        are installed.
-    """
+def score_texts(predictions: Sequence[Text | None], targets: Sequence[Text]) -> RowColumns:
+    """Score each row: F1, flags of 0 or 1, and the inputs of BLEU and ROUGE if installed."""
     pairs = list(zip(predictions, targets, strict=True))
     same = [p is not None and words_of(p.text) == words_of(t.text) for p, t in pairs]
     f1 = [word_f1(p.text, t.text) if p is not None else 0.0 for p, t in pairs]
@@ -66,28 +62,20 @@ def score_texts(
         **ngrams,
         "exact": np.array(same, dtype=np.float64),
         "f1": np.array(f1, dtype=np.float64),
-        "unreadable": np.array([p is None for p, _ in pairs], dtype=np.float64),
+        "unreadable": unparseable(predictions),
     }
 
 
-def score_choices(
-    predictions: Sequence[Choice | None], targets: Sequence[Choice]
-) -> dict[str, NDArray[np.float64]]:
-    """Score each row.
+def score_choices(predictions: Sequence[Choice | None], targets: Sequence[Choice]) -> RowColumns:
+    """Score each row; rows of the same question share the name of their question.
 
-    Args:
-        predictions: Chosen labels; None for an unparseable answer.
-        targets: One label per prediction; rows of the same question have its name.
-
-    Returns:
-        Columns, each [n]. ``question`` is 1 / (rows of the row's question), and ``question_right``
-        is the same if all rows of the question are correct, otherwise 0.
+    ``question`` is 1 / (rows of the row's question), and ``question_right`` is the same if all rows
+    of the question are correct, otherwise 0. All other columns are 0 or 1.
     """
     pairs = list(zip(predictions, targets, strict=True))
     right = [p is not None and p.chosen == t.chosen for p, t in pairs]
-    names = [
-        t.question or f"\0{i}" for i, t in enumerate(targets)
-    ]  # a row without a name is a question of its own
+    # A row without a name is a question of its own.
+    names = [t.question or f"\0{i}" for i, t in enumerate(targets)]
     sizes = Counter(names)
     missed = {name for name, is_right in zip(names, right, strict=True) if not is_right}
     said = [p is not None and p.chosen == POSITIVE for p, _ in pairs]
@@ -108,23 +96,13 @@ def _numbers(target: Text) -> str:
     return "with a number" if any(map(str.isdigit, target.text)) else "without a number"
 
 
-_UNREADABLE = Metric(
-    name="unreadable",
-    label="unreadable",
-    unit="%",
-    higher_is_better=False,
-    value=mean_of("unreadable"),
-)
+_UNREADABLE = percentage("unreadable", "unreadable", good=False)
 
 TEXTS = Scorer(
     columns=score_texts,
     metrics=(
-        Metric(
-            name="f1", label="F1 of words", unit="%", higher_is_better=True, value=mean_of("f1")
-        ),
-        Metric(
-            name="exact", label="exact", unit="%", higher_is_better=True, value=mean_of("exact")
-        ),
+        percentage("f1", "F1 of words"),
+        percentage("exact", "exact"),
         *(NGRAM_METRICS if IS_INSTALLED else ()),
         _UNREADABLE,
     ),
@@ -143,27 +121,9 @@ TEXTS = Scorer(
 CHOICES = Scorer(
     columns=score_choices,
     metrics=(
-        Metric(
-            name="f1_answers",
-            label="F1a",
-            unit="%",
-            higher_is_better=True,
-            value=hmean_of(("found", "said"), ("found", "there")),
-        ),
-        Metric(
-            name="exact_questions",
-            label="EM",
-            unit="%",
-            higher_is_better=True,
-            value=share_of("question_right", "question"),
-        ),
-        Metric(
-            name="accuracy",
-            label="accuracy",
-            unit="%",
-            higher_is_better=True,
-            value=mean_of("right"),
-        ),
+        percentage("f1_answers", "F1a", hmean_of(("found", "said"), ("found", "there"))),
+        percentage("exact_questions", "EM", share_of("question_right", "question")),
+        percentage("accuracy", "accuracy", mean_of("right")),
         _UNREADABLE,
     ),
     buckets={"answer": lambda target: target.chosen},
