@@ -38,6 +38,9 @@ MOVED_MODULES: Mapping[str, str] = {
 }
 """Old module path to new module path; ``registry.load`` reads this table."""
 
+PREPARE_VALUES: Mapping[str, str] = {"picture": "image"}
+"""Old to new value of ``--per`` of ``mm-numeric prepare``."""
+
 
 def warn_renamed(where: str, old: str, new: str) -> None:
     """Warn that a setting or an argument has another name."""

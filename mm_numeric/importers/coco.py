@@ -11,10 +11,10 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from mm_numeric.files import read_json
-from mm_numeric.importers.files import ImageFolder, input_files
+from mm_numeric.importers.files import FileImporter, ImageFolder
 from mm_numeric.importers.importer import (
     ImagesFolder,
     ImportedItem,
@@ -27,15 +27,17 @@ from mm_numeric.importers.importer import (
     parse_box,
     parse_text,
 )
+from mm_numeric.moved import PREPARE_VALUES
 
+# In this order, because annotations refer to images and categories.
 _PARTS = {"images": "image", "categories": "category", "annotations": "annotation"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coco:
+class Coco(FileImporter):
     """COCO instances JSON: labelled boxes, one row per image or per category of an image."""
 
-    version: ClassVar[int] = 1
+    endings = (".json",)
 
     per: Annotated[
         str,
@@ -43,14 +45,10 @@ class Coco:
             "image: one row per image with all its boxes; category: one row per category that "
             "occurs once in an image, as a phrase with one box (default: image)",
             choices=("image", "category"),
-            renamed={"picture": "image"},
+            renamed=PREPARE_VALUES,
         ),
     ] = "image"
     images: ImagesFolder = None
-
-    def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files to read."""
-        return input_files(inputs, (".json",))
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
         """Yield the rows; no row is written for an image with an invalid annotation."""
@@ -90,21 +88,12 @@ class Coco:
                     yield SkippedLine("categories that occur more than once in an image")
                     continue
                 box = parse_box(there[0]["bbox"], xywh=True)
-                fields = {
-                    "id": f"{key}.{category}",
-                    **image_fields,
-                    "phrase": names[category],
-                    "box": box,
-                }
-                yield Row(where, fields)
+                fields = {"id": f"{key}.{category}", **image_fields}
+                yield Row(where, {**fields, "phrase": names[category], "box": box})
 
 
 def read_instances(path: Path) -> dict[str, list[Any]]:
-    """Return the images, annotations and categories of a file, without validating them.
-
-    Raises:
-        ValueError: If the file is not in COCO's instances format.
-    """
+    """Return the images, annotations and categories of a file, without validating them."""
     raw = read_json(path)
     for part in _PARTS:
         if not isinstance(raw, Mapping) or not isinstance(raw.get(part), list):
@@ -123,26 +112,23 @@ def _validate(
     valid: dict[str, list[Any]] = {part: [] for part in _PARTS}
     keys: dict[str, set[Any]] = {part: set() for part in _PARTS}
 
-    def check_image(image: Mapping[str, Any]) -> None:
-        parse_text(image.get("file_name"), "file_name")
-        declared_size(image)
+    def check(part: str, item: Mapping[str, Any]) -> None:
+        if part == "images":
+            parse_text(item.get("file_name"), "file_name")
+            declared_size(item)
+            return
+        if part == "categories":
+            parse_text(item.get("name"), "name")
+            return
+        for name, target in (("image_id", "images"), ("category_id", "categories")):
+            key = item.get(name)
+            if type(key) not in (int, str) or key not in keys[target]:
+                raise InvalidRowError("reference", f"{name} {key!r:.20} is not among the {target}.")
+        parse_box(item.get("bbox"), xywh=True)
+        if item.get("iscrowd", 0) not in (0, 1):
+            raise InvalidRowError("crowd", f"iscrowd must be 0 or 1, not {item['iscrowd']!r:.20}.")
 
-    def check_category(category: Mapping[str, Any]) -> None:
-        parse_text(category.get("name"), "name")
-
-    def check_annotation(annotation: Mapping[str, Any]) -> None:
-        for name, part in (("image_id", "images"), ("category_id", "categories")):
-            key = annotation.get(name)
-            if type(key) not in (int, str) or key not in keys[part]:
-                raise InvalidRowError("reference", f"{name} {key!r:.20} is not among the {part}.")
-        parse_box(annotation.get("bbox"), xywh=True)
-        if annotation.get("iscrowd", 0) not in (0, 1):
-            raise InvalidRowError(
-                "crowd", f"iscrowd must be 0 or 1, not {annotation['iscrowd']!r:.20}."
-            )
-
-    checks = {"images": check_image, "categories": check_category, "annotations": check_annotation}
-    for part, check in checks.items():
+    for part in _PARTS:
         for i, item in enumerate(raw[part]):
             where, image = f"{path}, {part}.{i}", None
             try:
@@ -157,7 +143,7 @@ def _validate(
                 if part != "categories":
                     # An annotation of an invalid image is not a second error.
                     keys[part].add(item["id"])
-                check(item)
+                check(part, item)
                 keys[part].add(item["id"])
                 valid[part].append(item)
             except InvalidRowError as error:

@@ -38,11 +38,7 @@ def report_text(prepared: Prepared) -> str:
 
 
 def run(name: str, words: Sequence[str]) -> bool:
-    """Run ``mm-numeric prepare`` and print the report.
-
-    Args:
-        name: Name of the format.
-        words: Command line arguments after the format.
+    """Run ``mm-numeric prepare`` for a format with the arguments after it, and print the report.
 
     Returns:
         False if there are more invalid lines than ``--allow-bad``.
@@ -50,14 +46,8 @@ def run(name: str, words: Sequence[str]) -> bool:
     kind = choose(name, IMPORTERS, "format", "prepare")
     arguments = _parser(name, kind).parse_args(words)
     options = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(kind)}
-    prepared = prepare(
-        name,
-        kind(**options),
-        arguments.inputs,
-        arguments.out,
-        clip=arguments.clip,
-        force=arguments.force,
-    )
+    importer, flags = kind(**options), {"clip": arguments.clip, "force": arguments.force}
+    prepared = prepare(name, importer, arguments.inputs, arguments.out, **flags)
     print(report_text(prepared))
     return prepared.bad <= arguments.allow_bad
 
@@ -65,12 +55,8 @@ def run(name: str, words: Sequence[str]) -> bool:
 def _parser(name: str, kind: type) -> argparse.ArgumentParser:
     """Return a parser with the common options and one option per field of the importer."""
     parser = argparse.ArgumentParser(prog=f"mm-numeric prepare {name}", description=kind.__doc__)
-    parser.add_argument(
-        "inputs", nargs="+", type=Path, metavar="INPUT", help="input file or folder"
-    )
-    parser.add_argument(
-        "--out", type=Path, required=True, help="output file of the rows, ending in .jsonl"
-    )
+    parser.add_argument("inputs", nargs="+", type=Path, metavar="INPUT", help="file or folder")
+    parser.add_argument("--out", type=Path, required=True, help="output file, ending in .jsonl")
     parser.add_argument("--clip", action="store_true", help="clip shapes to their images")
     parser.add_argument(
         "--allow-bad",

@@ -10,11 +10,9 @@ _ROLES = ("system", "user", "assistant")
 
 
 class Turn(NamedTuple):
-    """One message."""
+    """One message; its role is system, user or assistant."""
 
     role: str
-    """system, user or assistant."""
-
     text: str
 
 
@@ -29,9 +27,8 @@ def read_turns(row: Mapping[str, Any]) -> Iterator[Turn]:
         speaker = message.get("role", message.get("from"))
         role = _SPEAKERS.get(speaker, speaker) if isinstance(speaker, str) else None
         if role not in _ROLES:
-            raise InvalidRowError(
-                "messages", f"message {i} has the role {speaker!r:.20}, not user or assistant."
-            )
+            why = f"message {i} has the role {speaker!r:.20}, not user or assistant."
+            raise InvalidRowError("messages", why)
         yield Turn(role, parse_text(message.get("content", message.get("value")), f"message {i}"))
 
 

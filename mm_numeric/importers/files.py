@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 
 from mm_numeric.data.images import image_size
 from mm_numeric.files import rows_or_errors
@@ -17,11 +17,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".we
 
 
 def input_files(inputs: Sequence[Path], endings: Sequence[str]) -> list[Path]:
-    """Return the input files, and for each folder the files in it with one of the endings.
-
-    Raises:
-        ValueError: If a file does not exist or has another ending, or a folder has no such file.
-    """
+    """Return the input files, and for each folder the files in it with one of the endings."""
     found = []
     for path in inputs:
         if path.is_dir():
@@ -47,9 +43,6 @@ def read_texts(
     """Yield the position, the file name and the text of each file, or an error in place of a text.
 
     A byte order mark is removed. A .zip archive is replaced by the files in it.
-
-    Raises:
-        ValueError: If an archive is damaged or contains no file with one of the endings.
     """
     for path in files:
         if path.suffix.lower() != ".zip":
@@ -92,11 +85,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]] | InvalidLine]:
-    """Yield the position and the fields of each object of a .json or .jsonl file.
-
-    Raises:
-        ValueError: If the whole file cannot be read.
-    """
+    """Yield the position and the fields of each object of a .json or .jsonl file."""
     for row in rows_or_errors(path):
         if isinstance(row, ValueError):
             place, _, why = str(row).removeprefix(str(path)).partition(": ")
@@ -112,13 +101,8 @@ def rows_from_objects(
 ) -> Iterator[ImportedItem]:
     """Yield the items of each object in .json and .jsonl files, and invalid lines.
 
-    Args:
-        files: The files, in order.
-        read: Function of an object's position, a unique id and its fields. An ``InvalidRowError``
-            that it raises is yielded as an invalid line.
-
-    Raises:
-        ValueError: If a whole file cannot be read.
+    ``read`` is called with an object's position, a unique id and its fields. An ``InvalidRowError``
+    that it raises is yielded as an invalid line.
     """
     for path in files:
         for count, item in enumerate(read_objects(path), start=1):
@@ -132,6 +116,17 @@ def rows_from_objects(
                 yield error.at(where)
 
 
+class FileImporter:
+    """Base class of importers that read the files with certain endings; see ``Importer``."""
+
+    version: ClassVar[int] = 1
+    endings: ClassVar[tuple[str, ...]]
+
+    def files(self, inputs: Sequence[Path]) -> list[Path]:
+        """Return the files to read."""
+        return input_files(inputs, self.endings)
+
+
 @dataclass(frozen=True)
 class ImageFolder:
     """The folder given as ``--images``, if any; it provides the sizes of the images."""
@@ -141,7 +136,6 @@ class ImageFolder:
     """Width and height, in pixels, of images whose row declares none."""
 
     def __post_init__(self) -> None:
-        """Check that the folder exists."""
         if self.folder is not None and not self.folder.is_dir():
             raise ValueError(f"--images {self.folder}: there is no such folder.")
 
@@ -156,11 +150,7 @@ class ImageFolder:
         return names[0]
 
     def size(self, name: str, declared: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return the width and height of an upright image, from the folder or as declared.
-
-        Raises:
-            InvalidRowError: If the image cannot be read, or its size differs from the declared one.
-        """
+        """Return the width and height of an upright image, from the folder or as declared."""
         if self.folder is None:
             return declared
         try:
@@ -176,22 +166,14 @@ class ImageFolder:
         return found
 
     def fields(self, name: str, declared: tuple[int, int] | None = None) -> dict[str, Any]:
-        """Return the fields of a row that describe its image: ``image``, ``width``, ``height``.
-
-        Raises:
-            InvalidRowError: As ``size``.
-        """
+        """Return the fields of a row that describe its image: ``image``, ``width``, ``height``."""
         size = self.size(name, declared)
         if size is None:
             return {"image": name}
         return {"image": name, "width": size[0], "height": size[1]}
 
     def fields_with_size(self, name: str, declared: tuple[int, int] | None) -> dict[str, Any]:
-        """Return the fields of ``fields``; the size is required.
-
-        Raises:
-            InvalidRowError: As ``size``, or if the size is unknown.
-        """
+        """Return the fields of ``fields``; the size is required."""
         fields = self.fields(name, declared or (self.default_size if self.folder is None else None))
         if "width" not in fields:
             raise InvalidRowError(
@@ -201,7 +183,6 @@ class ImageFolder:
 
     @cached_property
     def _names(self) -> dict[str, list[str]]:
-        """File names of the images in the folder, by their stem."""
         assert self.folder is not None
         names: dict[str, list[str]] = {}
         for path in sorted(self.folder.iterdir()):

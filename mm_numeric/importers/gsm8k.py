@@ -8,22 +8,18 @@ Source: https://github.com/openai/grade-school-math, grade_school_math/data.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from mm_numeric.importers.files import input_files, rows_from_objects
+from mm_numeric.importers.files import FileImporter, rows_from_objects
 from mm_numeric.importers.importer import ImportedItem, InvalidRowError, Row, parse_text
 from mm_numeric.tasks import gsm8k
 
 
 @dataclass(frozen=True, kw_only=True)
-class GSM8K:
+class GSM8K(FileImporter):
     """GSM8K: problems and solutions, one row per line."""
 
-    version: ClassVar[int] = 1
-
-    def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files to read."""
-        return input_files(inputs, (".jsonl", ".gz"))
+    endings = (".jsonl", ".gz")
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
         """Yield one row per line, validated by the task."""

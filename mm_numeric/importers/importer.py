@@ -13,22 +13,17 @@ _NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)\s*", re.ASCII)
 
 
 class Row(NamedTuple):
-    """A row in the format that tasks read."""
+    """A row in the format that tasks read, and its file and position (``where``)."""
 
     where: str
-    """The file and the position in it."""
-
     fields: dict[str, Any]
 
 
 class InvalidLine(NamedTuple):
-    """A part of a file that is invalid; no row is written for it, or for its image."""
+    """An invalid part of a file, at ``where``; no row is written for it, or for its image."""
 
     where: str
-    """The file and the position in it."""
-
     why: str
-    """What is wrong, in one sentence."""
 
     kind: str
     """One word by which invalid lines are counted."""
@@ -87,18 +82,10 @@ class Importer(Protocol):
     """Increased when the same files give different rows."""
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files to read.
-
-        Raises:
-            ValueError: If a file does not exist or has an unknown ending.
-        """
+        """Return the files to read."""
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield rows, invalid lines and skipped lines.
-
-        Raises:
-            ValueError: If a whole file cannot be read.
-        """
+        """Yield rows, invalid lines and skipped lines."""
 
 
 def parse_number(text: str) -> float:
@@ -109,12 +96,7 @@ def parse_number(text: str) -> float:
 
 
 def parse_box(value: Any, *, xywh: bool = False) -> list[float]:
-    """Validate a box and return it as ``[x1, y1, x2, y2]``.
-
-    Args:
-        value: A list of four numbers.
-        xywh: Whether the numbers are x, y, width and height.
-    """
+    """Validate a box, optionally of x, y, width and height; return it as ``[x1, y1, x2, y2]``."""
     try:
         box = read_box(value, "box", xywh=xywh)
     except ValueError as error:
@@ -160,12 +142,7 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
 
 
 def parse_text(value: Any, what: str) -> str:
-    """Validate a non-empty text and return it.
-
-    Args:
-        value: The text.
-        what: Name of the field for the error message.
-    """
+    """Return a text if it is not empty; ``what`` names its field in the error message."""
     if not isinstance(value, str) or not value.strip():
         raise InvalidRowError("text", f"{what} must be a non-empty text, not {shorten(value)}.")
     return value

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from mm_numeric.answers import Box, Instances
 from mm_numeric.geometry.coordinates import COORDINATES, RENAMED_PRESETS, Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.importers.conversations import read_images, read_turns, strip_image_token
-from mm_numeric.importers.files import ImageFolder, input_files, rows_from_objects
+from mm_numeric.importers.files import FileImporter, ImageFolder, rows_from_objects
 from mm_numeric.importers.importer import (
     DefaultSize,
     ImagesFolder,
@@ -41,17 +41,14 @@ _ANY_SIDE = 1000  # relative coordinates do not depend on the side
 
 
 @dataclass(frozen=True, kw_only=True)
-class Llava:
+class Llava(FileImporter):
     """LLaVA and ShareGPT conversations: boxes in answers, in a declared coordinate format."""
 
-    version: ClassVar[int] = 1
+    endings = (".json", ".jsonl")
 
     coordinates: Annotated[
         str,
-        Option(
-            "coordinate format, as listed by `mm-numeric ls`, such as llava or unit_3",
-            name="NAME",
-        ),
+        Option("coordinate format listed by `mm-numeric ls`, such as llava", name="NAME"),
     ]
     resize: Annotated[
         str | None,
@@ -63,8 +60,7 @@ class Llava:
         ),
     ] = None
     side: Annotated[
-        int | None,
-        Option("side of the square, if coordinates are pixels of it", name="PIXELS"),
+        int | None, Option("side of the square, if coordinates are pixels of it", name="PIXELS")
     ] = None
     factor: Annotated[int | None, Option("for --resize smart: 28 or 32", name="PIXELS")] = None
     min_pixels: Annotated[
@@ -76,8 +72,7 @@ class Llava:
     question: Annotated[
         str | None,
         Option(
-            "template of the questions with {phrase} in place of the phrase (default: the whole "
-            "question is the phrase)",
+            "template of the questions, with {phrase} (default: the question is the phrase)",
             name="TEXT",
         ),
     ] = None
@@ -93,7 +88,6 @@ class Llava:
     size: DefaultSize = None
 
     def __post_init__(self) -> None:
-        """Validate the options; together they must define the coordinates completely."""
         if self.coordinates in RENAMED_PRESETS:
             preset = RENAMED_PRESETS[self.coordinates]
             warn_renamed("--coordinates", self.coordinates, preset)
@@ -105,8 +99,8 @@ class Llava:
         if self._coordinates.space == "original":
             if self.resize not in (None, "none"):
                 raise ValueError(
-                    f"--coordinates {self.coordinates} refer to the original image, so --resize "
-                    f"{self.resize} cannot be used; remove it."
+                    f"--coordinates {self.coordinates} refer to the original image; remove "
+                    f"--resize {self.resize}."
                 )
         elif self.resize is None:
             raise ValueError(
@@ -141,10 +135,6 @@ class Llava:
             min_pixels=self.min_pixels or 0,
             max_pixels=self.max_pixels or 0,
         )
-
-    def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files to read."""
-        return input_files(inputs, (".json", ".jsonl"))
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
         """Yield the rows of the answers with boxes."""
@@ -214,19 +204,12 @@ class Llava:
         if not layout.bins and len(begun) != len(found) // (4 if layout.open else 2):
             raise InvalidRowError("box", f"incomplete box: {text!r:.60}.")
         top, step = self._coordinates.max_value, 10**self._coordinates.decimals
-        for numeral in found:
-            level = self._coordinates.read_numeral(numeral)
-            if top is not None and not 0 <= level <= top * step:
-                raise InvalidRowError(
-                    "range",
-                    f"{numeral} is not within 0 to {top}, as --coordinates {self.coordinates} "
-                    "requires.",
-                )
-            if top is not None and step == 1 and "." in numeral:
-                raise InvalidRowError(
-                    "range",
-                    f"{numeral} is not an integer, as --coordinates {self.coordinates} requires.",
-                )
+        required = f"as --coordinates {self.coordinates} requires"
+        for numeral in found if top is not None else ():
+            if not 0 <= self._coordinates.read_numeral(numeral) <= top * step:
+                raise InvalidRowError("range", f"{numeral} is not within 0 to {top}, {required}.")
+            if step == 1 and "." in numeral:
+                raise InvalidRowError("range", f"{numeral} is not an integer, {required}.")
         return found
 
     def _boxes(self, text: str, image_fields: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -241,10 +224,6 @@ class Llava:
         for instance in instances.items:
             assert isinstance(instance.shape, Box), text
             shape = instance.shape
-            box: dict[str, Any] = {
-                "box": parse_box(round_coordinates([shape.x1, shape.y1, shape.x2, shape.y2]))
-            }
-            if instance.label:
-                box["label"] = instance.label
-            boxes.append(box)
+            box = parse_box(round_coordinates([shape.x1, shape.y1, shape.x2, shape.y2]))
+            boxes.append({"box": box, **({"label": instance.label} if instance.label else {})})
         return boxes

@@ -39,17 +39,11 @@ class Mathematics:
 
     modules: Annotated[
         str | None,
-        Option(
-            "modules to read, such as arithmetic__mul,arithmetic__mixed (default: all)",
-            name="NAMES",
-        ),
+        Option("modules, such as arithmetic__mul,arithmetic__mixed (default: all)", name="NAMES"),
     ] = None
     regimes: Annotated[
         str | None,
-        Option(
-            "regimes to read (folder name or field), such as interpolate (default: all)",
-            name="NAMES",
-        ),
+        Option("regimes (folder or field), such as interpolate (default: all)", name="NAMES"),
     ] = None
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
@@ -64,9 +58,7 @@ class Mathematics:
                 raise ValueError(f"{path}: no .txt or .jsonl files in this folder.")
             found += inside
         chosen = [
-            path
-            for path in found
-            if path.suffix == ".jsonl" or self._is_selected(*_regime_and_module(path))
+            p for p in found if p.suffix == ".jsonl" or self._is_selected(*_regime_and_module(p))
         ]
         if not chosen:
             raise ValueError(
@@ -83,9 +75,7 @@ class Mathematics:
                 yield text.at(str(path))
             else:
                 yield from self._pairs(path, text)
-        yield from rows_from_objects(
-            [path for path in files if path.suffix == ".jsonl"], self._object
-        )
+        yield from rows_from_objects([p for p in files if p.suffix == ".jsonl"], self._object)
 
     def _is_selected(self, regime: str, module: str) -> bool:
         pairs = ((self.modules, module), (self.regimes, regime))
@@ -108,10 +98,7 @@ class Mathematics:
 
     def _object(self, where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
         """Yield the item of a JSON line."""
-        regime, module = (
-            parse_text(raw.get("regime"), "regime"),
-            parse_text(raw.get("module"), "module"),
-        )
+        regime, module = (parse_text(raw.get(name), name) for name in ("regime", "module"))
         if self._is_selected(regime, module):
             yield _row(where, identity, regime, module, raw.get("question"), raw.get("answer"))
 
@@ -125,10 +112,8 @@ def _row(
     where: str, identity: str, regime: str, module: str, question: Any, answer: Any
 ) -> ImportedItem:
     """Return a question as a row, or as skipped if its answer is not a number."""
-    question, answer = (
-        parse_text(question, "question").strip(),
-        parse_text(answer, "answer").strip(),
-    )
+    question = parse_text(question, "question").strip()
+    answer = parse_text(answer, "answer").strip()
     try:
         Number(answer)
     except ValueError:

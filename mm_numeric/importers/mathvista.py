@@ -14,10 +14,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from mm_numeric.files import read_json
-from mm_numeric.importers.files import ImageFolder, input_files, read_objects
+from mm_numeric.importers.files import FileImporter, ImageFolder, read_objects
 from mm_numeric.importers.importer import (
     ImagesFolder,
     ImportedItem,
@@ -36,16 +36,12 @@ _KEPT = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class MathVista:
+class MathVista(FileImporter):
     """MathVista: questions for evaluation only, one row per question."""
 
-    version: ClassVar[int] = 1
+    endings = (".json", ".jsonl")
 
     images: ImagesFolder = None
-
-    def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files to read."""
-        return input_files(inputs, (".json", ".jsonl"))
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
         """Yield one row per question, validated by the task."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from mm_numeric.importers.files import ImageFolder, input_files, rows_from_objects
+from mm_numeric.importers.files import FileImporter, ImageFolder, rows_from_objects
 from mm_numeric.importers.importer import (
     ImagesFolder,
     ImportedItem,
@@ -23,16 +23,12 @@ from mm_numeric.importers.importer import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class MMOCR:
+class MMOCR(FileImporter):
     """MMOCR's JSON: a data_list of images with polygons, one row per image."""
 
-    version: ClassVar[int] = 1
+    endings = (".json",)
 
     images: ImagesFolder = None
-
-    def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files to read."""
-        return input_files(inputs, (".json",))
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
         """Yield the rows; no row is written for an image with an invalid instance."""

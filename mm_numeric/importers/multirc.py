@@ -11,22 +11,18 @@ Source: https://super.gluebenchmark.com, MultiRC.zip.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from mm_numeric.importers.files import input_files, rows_from_objects
+from mm_numeric.importers.files import FileImporter, rows_from_objects
 from mm_numeric.importers.importer import ImportedItem, InvalidRowError, Row, parse_text, shorten
 from mm_numeric.tasks.multirc import read_answers
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiRC:
+class MultiRC(FileImporter):
     """MultiRC of SuperGLUE: passages with questions, one row per question."""
 
-    version: ClassVar[int] = 1
-
-    def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files to read."""
-        return input_files(inputs, (".jsonl",))
+    endings = (".jsonl",)
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
         """Yield one row per question."""

@@ -66,9 +66,6 @@ def prepare(
         out: A .jsonl file; ``OUT.prepared.json`` is written next to it.
         clip: Whether to clip shapes to their images.
         force: Whether to replace existing files.
-
-    Raises:
-        ValueError: If a whole file cannot be read, there are no rows, or ``out`` cannot be written.
     """
     record_path = out.with_name(f"{out.name}.prepared.json")
     _check_out(out, record_path, force=force)
@@ -139,10 +136,8 @@ def _checked_lines(
         where, fields = item
         try:
             if fields["id"] in locations:
-                first = locations[fields["id"]]
-                raise InvalidRowError(
-                    "id", f"the id {fields['id']!r:.60} is already used in {first}."
-                )
+                used = f"the id {fields['id']!r:.60} is already used in"
+                raise InvalidRowError("id", f"{used} {locations[fields['id']]}.")
             outside = _count_outside(fields, clip=clip)
             line = _encoded(fields)
         except InvalidRowError as error:
@@ -164,11 +159,7 @@ def _checked_lines(
 
 
 def _encoded(fields: dict[str, Any]) -> bytes:
-    """Return a row as a line of JSON.
-
-    Raises:
-        InvalidRowError: If it contains an unpaired surrogate, an infinity or a nan.
-    """
+    """Return a row as a line of JSON."""
     try:
         return (json.dumps(fields, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")
     except ValueError as error:
@@ -179,9 +170,6 @@ def _count_outside(fields: dict[str, Any], *, clip: bool) -> int:
     """Return the number of shapes outside of their image, and clip them if ``clip`` is set.
 
     Without ``clip``, a shape may be outside by one pixel.
-
-    Raises:
-        InvalidRowError: If the image size is unknown or nothing of a shape is inside.
     """
     if "width" not in fields:
         if clip:

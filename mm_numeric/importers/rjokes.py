@@ -11,22 +11,17 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
-from mm_numeric.importers.files import input_files
+from mm_numeric.importers.files import FileImporter
 from mm_numeric.importers.importer import ImportedItem, InvalidRowError, Row, parse_text, shorten
 from mm_numeric.tasks.rjokes import HIGHEST
 
 
 @dataclass(frozen=True, kw_only=True)
-class RJokes:
+class RJokes(FileImporter):
     """rJokes: jokes and their scores, one row per line."""
 
-    version: ClassVar[int] = 1
-
-    def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files to read."""
-        return input_files(inputs, (".tsv", ".gz"))
+    endings = (".tsv", ".gz")
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
         """Yield one row per joke."""

@@ -11,16 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from mm_numeric.geometry.row_shapes import read_id, read_image
-from mm_numeric.importers.files import ImageFolder, input_files, rows_from_objects
-from mm_numeric.importers.importer import (
-    ImagesFolder,
-    ImportedItem,
-    InvalidRowError,
-    Row,
-)
+from mm_numeric.importers.files import FileImporter, ImageFolder, rows_from_objects
+from mm_numeric.importers.importer import ImagesFolder, ImportedItem, InvalidRowError, Row
 from mm_numeric.tasks.grounding import Grounding
 from mm_numeric.tasks.numbers import Numbers
 
@@ -28,16 +23,12 @@ _OTHER_NAMES = {"file": "image", "img_path": "image", "box_xyxy": "box", "ref_id
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class Rows(FileImporter):
     """Your own rows in the format of grounding, text_detection or numbers; each is validated."""
 
-    version: ClassVar[int] = 1
+    endings = (".json", ".jsonl")
 
     images: ImagesFolder = None
-
-    def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files to read."""
-        return input_files(inputs, (".json", ".jsonl"))
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
         """Yield the rows, validated by their task."""

@@ -6,7 +6,7 @@
      "objects": {"ref": ["sheep"], "bbox": [[90, 160, 135, 212]], "bbox_type": "real"}}
 
 ``real`` boxes (the default) are in pixels of the image, ``norm1`` boxes are 0 to 1. A box belongs
-to the ref before it, or to the question if there is none.
+to the ref before it, or to the question if no ref precedes it.
 
 Source: https://swift.readthedocs.io, custom datasets, grounding.
 """
@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from mm_numeric.importers.conversations import read_images, read_turns, strip_image_token
-from mm_numeric.importers.files import ImageFolder, input_files, rows_from_objects
+from mm_numeric.importers.files import FileImporter, ImageFolder, rows_from_objects
 from mm_numeric.importers.importer import (
     DefaultSize,
     ImagesFolder,
@@ -36,6 +36,7 @@ from mm_numeric.importers.importer import (
     parse_text,
     round_coordinates,
 )
+from mm_numeric.moved import PREPARE_VALUES
 
 _PLACEHOLDER = re.compile(r"<ref-object>|<bbox>")
 
@@ -52,10 +53,10 @@ class _Answer(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swift:
+class Swift(FileImporter):
     """ms-swift rows: messages with <ref-object> and <bbox>, with their values in objects."""
 
-    version: ClassVar[int] = 1
+    endings = (".json", ".jsonl")
 
     per: Annotated[
         str,
@@ -63,19 +64,14 @@ class Swift:
             "phrase: one row per phrase with one box; image: one row per image with all its boxes "
             "(default: phrase)",
             choices=("phrase", "image"),
-            renamed={"picture": "image"},
+            renamed=PREPARE_VALUES,
         ),
     ] = "phrase"
     images: ImagesFolder = None
     size: DefaultSize = None
 
     def __post_init__(self) -> None:
-        """Validate ``size``."""
-        parse_size(self.size)
-
-    def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files to read."""
-        return input_files(inputs, (".json", ".jsonl"))
+        parse_size(self.size)  # validates it
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
         """Yield the rows of the boxes in answers."""
@@ -109,19 +105,15 @@ class Swift:
                     if mine == number
                 ]
                 image_fields = image_folder.fields(names[number], declared_size(raw))
-                yield Row(
-                    where, {"id": f"{identity}.{number}", **image_fields, "instances": instances}
-                )
+                fields = {"id": f"{identity}.{number}", **image_fields, "instances": instances}
+                yield Row(where, fields)
             return
         for phrase_number in dict.fromkeys(answer.phrase_number for answer in answers):
             mine = [i for i, a in enumerate(answers) if a.phrase_number == phrase_number]
             phrase = answers[mine[0]].phrase
             if len(mine) > 1:
-                yield InvalidLine(
-                    where,
-                    f"{len(mine)} boxes for {phrase!r:.40}; use --per image.",
-                    "several boxes",
-                )
+                why = f"{len(mine)} boxes for {phrase!r:.40}; use --per image."
+                yield InvalidLine(where, why, "several boxes")
                 continue
             image_fields = image_folder.fields(names[which[mine[0]]], declared_size(raw))
             fields = {"id": f"{identity}.{phrase_number}", **image_fields}
@@ -160,9 +152,7 @@ def _answers(raw: Mapping[str, Any], objects: Mapping[str, Any]) -> tuple[list[_
         elif mark:
             if len(set(pending)) > 1:
                 raise InvalidRowError(
-                    "placeholders",
-                    f"{len(pending)} <ref-object> before a <bbox>; it is not defined to which of "
-                    "them the box belongs.",
+                    "placeholders", f"{len(pending)} <ref-object> before a <bbox>; expected one."
                 )
             if pending or not phrase:
                 phrase = parse_text(pending[0] if pending else question, "the question")

@@ -46,7 +46,6 @@ class TextFiles(ABC):
     )
 
     def __post_init__(self) -> None:
-        """Validate ``encoding``."""
         try:
             "a".encode(self.encoding)
         except (LookupError, ValueError):
@@ -57,10 +56,9 @@ class TextFiles(ABC):
         return input_files(inputs, (*self.endings, ".zip"))
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield the rows.
+        """Yield the rows; no row is written for an image with an invalid line.
 
-        No row is written for an image with an invalid line: a model would be trained to omit the
-        missing word.
+        Otherwise a model would be trained to omit the missing word.
         """
         image_folder = ImageFolder(self.images)
         for where, name, text in read_texts(files, self.endings, self.encoding):

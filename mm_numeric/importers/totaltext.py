@@ -58,10 +58,8 @@ class TotalText(TextFiles):
             )
         axes = {match["first"]: _array(match["a"]), match["second"]: _array(match["b"])}
         if len(axes["x"]) != len(axes["y"]):
-            raise InvalidRowError(
-                "numbers",
-                f"{len(axes['x'])} x and {len(axes['y'])} y coordinates do not form points.",
-            )
+            why = f"{len(axes['x'])} x and {len(axes['y'])} y coordinates do not form points."
+            raise InvalidRowError("numbers", why)
         text, orientation = _string(match["text"]), _string(match["orientation"])
         ignore = UNREADABLE in (text, orientation) or text is None
         points = zip(axes["x"], axes["y"], strict=True)
@@ -79,11 +77,7 @@ def _string(text: str) -> str | None:
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         found = [None]
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise InvalidRowError(
-            "text", f"{text!r:.60} is not a list with one text, such as [u'the']."
-        )
+        raise InvalidRowError("text", f"{text!r:.60} is not a list with one text, as [u'the'].")
     if len(found) > 1:
-        raise InvalidRowError(
-            "text", f"{text!r:.60} contains {len(found)} texts; a region has one."
-        )
+        raise InvalidRowError("text", f"{text!r:.60} contains {len(found)} texts, not one.")
     return found[0] if found else None

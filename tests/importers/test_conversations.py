@@ -78,7 +78,10 @@ def test_what_a_frame_writes_comes_back(tmp_path, coordinates, options):
     [
         ({"resize": None}, "refer to the resized image; set --resize"),
         ({"coordinates": "lava"}, "no coordinate format 'lava'. Did you mean 'llava'?"),
-        ({"coordinates": "pixels_original"}, "refer to the original image, so --resize letterbox"),
+        (
+            {"coordinates": "pixels_original"},
+            "to the original image; remove --resize letterbox",
+        ),
         ({"coordinates": "pixels_resized"}, "are pixels of the square; set its --side"),
         ({"resize": "smart", "factor": 28}, "needs --factor, --min-pixels and --max-pixels"),
         ({"resize": "smart", "factor": -28}, "--factor must be at least 1, not -28"),
