@@ -45,13 +45,9 @@ def prompt_batch(
 ) -> tuple[dict[str, Any], list[Frame | None]]:
     """Return the model inputs for generating answers, and the frame of each example.
 
-    A decoder-only model gets padding on the left, because it continues the prompt.
-
-    Args:
-        family: Family of the model.
-        examples: The questions.
-        add_dummy_image_row: If no example has an image, append the first question once more with a
-            dummy image; that row has no entry in the frames. See ``TrainingCollator``.
+    A decoder-only model gets padding on the left, because it continues the prompt. With
+    ``add_dummy_image_row``, if no example has an image, the first question is appended once more
+    with a dummy image; that row has no entry in the frames. See ``TrainingCollator``.
     """
     images = [load_framed_image(family, example) for example in examples]
     frames = [frame for _, frame in images]
@@ -93,8 +89,6 @@ class TrainingCollator:
     enters no sum and its gradient is 0. A batch whose rows are all skipped always has it."""
 
     length_limit: LengthLimit | None = None
-    """The maximum row length; None for no limit."""
-
     image_cache: ImageCache | None = None
     """Cache of resized images; None to decode every image."""
 
@@ -125,12 +119,7 @@ class TrainingCollator:
         return {**inputs, **extra}
 
     def answer(self, example: Example, frame: Frame | None) -> tuple[Tokens, list[TokenNumber]]:
-        """Return the tokens of an answer, including its end, and the numbers in it.
-
-        Raises:
-            ValueError: If the answer cannot be formatted in the frame, or its tokens do not allow a
-                numeric loss to cover every number.
-        """
+        """Return the tokens of an answer, including its end, and the numbers in it."""
         try:
             written = self.task.format(example.answer, frame)
             answer = self.family.answer(written.text)
@@ -158,10 +147,6 @@ class TrainingCollator:
 
         The image size is the one its row declares, or that of the image's header. The length is 0
         if the image cannot be read and ``skip_unreadable_images`` is set.
-
-        Raises:
-            UnreadableImageError: If the image cannot be read.
-            TooLongError: If the row exceeds the length limit.
         """
         frame = None
         if example.image is not None:
@@ -258,11 +243,7 @@ def _model_inputs(
 ) -> dict[str, Any]:
     """Return padded ids, the attention mask, and the family's further inputs.
 
-    Args:
-        family: Family of the model.
-        prompts: The tokenised questions.
-        ids: Per sample, the question's ids, followed by those of the answer if it has one.
-        left: Whether to pad on the left.
+    ``ids`` are those of each question, followed by those of the answer if it has one.
     """
     input_ids = _pad(ids, fill=family.pad_id, left=left)
     mask = _pad([[1] * len(i) for i in ids], fill=0, left=left)

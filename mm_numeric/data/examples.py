@@ -24,12 +24,10 @@ class SourceRow(NamedTuple):
     """The row's location for messages: its file and line."""
 
     row: dict[str, Any]
-
     folder: Path
     """The folder to which a relative image name refers."""
 
     image: EmbeddedImage | None = None
-    """The image, if it is embedded in the row."""
 
 
 def load_examples(
@@ -48,10 +46,6 @@ def load_examples(
         cache: Folder for rendered rows.
         training: Whether the examples are trained on; see the task.
         seen: Location of each id of other sources; the ids of this source are added.
-
-    Raises:
-        ValueError: If a source is empty, a row is invalid, an id is not unique, or an image is
-            missing.
     """
     examples = []
     for example, error in examples_and_errors(task, source, cache, training=training, seen=seen):
@@ -78,10 +72,10 @@ def examples_and_errors(
     training: bool,
     seen: dict[str, str] | None = None,
 ) -> Iterator[tuple[Any, ValueError | None]]:
-    """Yield the examples of ``load_examples``, and its errors without stopping at the first.
+    """Yield the examples and the errors of ``load_examples`` without stopping at an error.
 
-    Yields:
-        An example and None, or an error with None or, if only its image is missing, the example.
+    Each item is an example and None, or an error with None or, if only its image is missing, with
+    the example.
     """
     seen = {} if seen is None else seen
     for source in listed(sources):
@@ -91,10 +85,8 @@ def examples_and_errors(
             for example, error in examples_of_row(task, row, source, training=training):
                 examples += 1
                 if example is not None and example.id in seen:
-                    message = (
-                        f"{example.where}: the id {example.id!r} is already used in "
-                        f"{seen[example.id]}; give each row its own id."
-                    )
+                    used = f"the id {example.id!r} is already used in {seen[example.id]}"
+                    message = f"{example.where}: {used}; give each row its own id."
                     yield None, ValueError(message)
                     continue
                 if example is not None:
@@ -102,9 +94,8 @@ def examples_and_errors(
                 yield example, error
         if not examples:
             problem = f"none of its {rows} rows contains a question" if rows else "no rows"
-            where = source.name
-            if source.render is not None:
-                where = str(render_rows(task, source, cache))
+            rendered = source.render is not None
+            where = render_rows(task, source, cache) if rendered else source.name
             yield None, ValueError(f"{where}: {problem}; give at least one.")
 
 
@@ -133,11 +124,7 @@ def rows_of_file(file: Path) -> Iterator[SourceRow | ValueError]:
 
 
 def find_files(task: Task, source: DataSource, cache: Path) -> list[Path]:
-    """Return the files of a source in order of name, after rendering the rows if it asks for that.
-
-    Raises:
-        ValueError: If no file matches a pattern, or the task cannot render rows.
-    """
+    """Return the files of a source in order of name; rows to be rendered are rendered first."""
     if source.path is None:
         return [render_rows(task, source, cache)]
     files = []
@@ -187,11 +174,7 @@ def _check_surrogates(where: str, row: dict[str, Any]) -> None:
 
 
 def render_rows(task: Task, source: DataSource, cache: Path) -> Path:
-    """Return the file of rendered rows, after rendering them if they are not in the cache.
-
-    Raises:
-        ValueError: If the task cannot render rows, or has no such categories.
-    """
+    """Return the file of rendered rows, after rendering them if they are not in the cache."""
     name = type(task).__name__
     assert source.render is not None
     if task.render_settings is None:

@@ -20,18 +20,9 @@ def load_framed_image(
     length_limit: LengthLimit | None = None,
     image_cache: ImageCache | None = None,
 ) -> FramedImage:
-    """Load the image of an example and compute the frame in which the model sees it.
+    """Load the image of an example, if any, and compute the frame in which the model sees it.
 
-    Args:
-        family: Family of the model.
-        example: A row, with or without an image.
-        length_limit: Maximum row length; None for no limit.
-        image_cache: Cache of resized images; None to decode every image.
-
-    Raises:
-        TooLongError: If the row exceeds the limit.
-        ValueError: If the image cannot be read, differs in size from what its row declares, or
-            has no frame.
+    Without ``image_cache``, a cache of resized images, every image is decoded.
     """
     if example.image is None:
         if length_limit is not None:
@@ -54,25 +45,16 @@ def load_framed_image(
 
 
 def check_declared_size(example: Example, size: tuple[int, int]) -> None:
-    """Check that the size declared by a row is that of its upright image.
-
-    Raises:
-        ValueError: If they differ: the coordinates of the row belong to another image.
-    """
+    """Check that the size declared by a row is that of its upright image."""
     if example.size_px not in (None, size):
         raise ValueError(
             f"{example.where}: the row declares width and height {example.size_px}, but the "
-            f"upright image {example.image} has {size}; coordinates refer to the upright image "
-            "(after applying its EXIF orientation): correct the row."
+            f"upright image {example.image} (after its EXIF rotation) has {size}; correct the row."
         )
 
 
 def compute_frame(family: Family, example: Example, size: tuple[int, int]) -> Frame:
-    """Return the frame of an example's image, given the image size in pixels.
-
-    Raises:
-        ValueError: If the family cannot frame an image of this size, or accepts no images.
-    """
+    """Return the frame of an example's image, given the image size in pixels."""
     if not family.takes_images:
         raise ValueError(
             f"{example.where}: the row has an image, but model.family {family.name} accepts none; "

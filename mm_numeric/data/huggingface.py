@@ -29,9 +29,6 @@ def dataset_rows(source: DataSource, cache: Path, *, stream: bool) -> Iterator[D
         source: A source with ``dataset`` set.
         cache: Folder in which ``datasets`` caches its tables.
         stream: Read the data set lazily and cache nothing.
-
-    Raises:
-        ValueError: If ``datasets`` is not installed, or the data set cannot be loaded or read.
     """
     dataset, column = _without_decoding(_load(source, cache, stream=stream))
     rows = _stream_rows(dataset, column) if stream else _table_rows(dataset, column)
@@ -132,10 +129,7 @@ def _load(source: DataSource, cache: Path, *, stream: bool) -> Any:
 
 
 def _check_saved(source: DataSource, saved: Any) -> None:
-    """Check that a folder of ``save_to_disk`` has the split, subset and revision asked for.
-
-    ``load_from_disk`` would ignore them silently.
-    """
+    """Check the split, subset and revision, which ``load_from_disk`` would ignore."""
     missing = [name for name in ("subset", "revision") if getattr(source, name) is not None]
     has_splits = isinstance(saved, dict)
     splits = list(saved) if has_splits else ["train", str(saved.split)]

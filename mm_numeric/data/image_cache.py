@@ -30,12 +30,7 @@ class ImageCache:
     folder: Path
 
     def open(self, family: Family, example: Example) -> tuple[Image.Image, tuple[int, int]]:
-        """Return an image resized for the family, and the size of the upright original in pixels.
-
-        Raises:
-            UnreadableImageError: If the image cannot be read.
-            ValueError: If the folder cannot be written to, or a cached image is damaged.
-        """
+        """Return an image resized for the family, and the upright original's size in pixels."""
         key = _key(family, example)
         file = self.folder / key[:2] / f"{key}.npz"
         if not file.is_file():
@@ -70,7 +65,6 @@ def _add(file: Path, family: Family, image: Image.Image) -> tuple[Image.Image, t
 
 
 def _key(family: Family, example: Example) -> str:
-    """Return the hash under which an image is cached."""
     image = example.image
     assert image is not None
     origin: Any

@@ -14,11 +14,7 @@ class UnreadableImageError(ValueError):
 
 
 def open_image(example: Example) -> Image.Image:
-    """Load the image of an example as RGB, rotated upright according to its EXIF orientation.
-
-    Raises:
-        UnreadableImageError: If the image cannot be read.
-    """
+    """Load the image of an example as RGB, rotated upright according to its EXIF orientation."""
     assert example.image is not None
     try:
         with Image.open(_file_or_bytes(example.image)) as image:
@@ -36,9 +32,6 @@ def image_size(path: ImageSource) -> tuple[int, int]:
 
     Only the header of a JPEG is read. Other formats are read in full: a PNG may store its
     orientation at the end, and Pillow rotates a TIFF while decoding it.
-
-    Raises:
-        ValueError: If the file does not exist or is not an image.
     """
     try:
         with Image.open(_file_or_bytes(path)) as image:

@@ -32,22 +32,16 @@ class LengthGroupedSampler(Sampler[int]):
         self.lengths, self.step_rows, self.seed, self.epoch = lengths, step_rows, seed, epoch
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the indices of the rows of one epoch."""
         generator = torch.Generator()
         generator.manual_seed(self.seed + self.epoch())
         yield from length_grouped_indices(self.lengths, self.step_rows, generator)
 
 
 def rows_per_step(args: Any) -> int:
-    """Return the number of rows per optimiser step, over all ranks and micro-batches.
-
-    Args:
-        args: transformers' TrainingArguments.
-    """
+    """Return the rows per optimiser step, over ranks and micro-batches, of TrainingArguments."""
     rows: int = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     return rows
 

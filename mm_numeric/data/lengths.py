@@ -19,8 +19,6 @@ class LengthLimit:
     family: Family
     task: Task
     max_tokens: int
-    """``data.max_tokens``."""
-
     too_long: str
     """``data.too_long``: stop, drop or resize."""
 
@@ -28,10 +26,6 @@ class LengthLimit:
         """Return a frame in which the row is short enough.
 
         That is the frame passed in, or, with ``data.too_long: resize``, one of a smaller image.
-
-        Raises:
-            TooLongError: If there is no such frame.
-            ValueError: If the answer cannot be formatted.
         """
         tokens, image_tokens = count_tokens(self.family, self.task, example, frame)
         if tokens <= self.max_tokens:
@@ -48,7 +42,6 @@ class LengthLimit:
         return smaller
 
     def _advice(self, frame: Frame | None) -> str:
-        """Return the last part of the message for a row that is too long."""
         if self.too_long == "resize":
             return "set data.too_long to drop, because its image cannot be made small enough"
         if frame is not None and self.family.resize.kind == "smart":
@@ -78,9 +71,6 @@ def count_tokens(
     """Return the number of tokens of a row, and how many of them are image tokens.
 
     For an encoder-decoder the number is the maximum of the question and the answer.
-
-    Raises:
-        ValueError: If the question or the answer cannot be formatted.
     """
     image_tokens = count_image_tokens(family, frame)
     try:

@@ -27,9 +27,7 @@ def weighted_round_robin(weights: Sequence[float]) -> Iterator[int]:
 def mixed_epoch(sources: Sequence[Sequence[T]], weights: Sequence[float]) -> list[T]:
     """Return the rows of one epoch, which ends once every row has occurred at least once.
 
-    Args:
-        sources: The rows of each source, at least one row per source.
-        weights: One weight per source; its share is the weight divided by their sum.
+    The share of a source is its weight divided by the sum of the weights.
     """
     rows: list[T] = []
     counts = [0] * len(sources)

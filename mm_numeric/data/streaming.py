@@ -29,12 +29,9 @@ class ExampleStream(IterableDataset[list[Example]]):
     """The micro-batches of one rank, without end."""
 
     def __init__(self, task: Task, data: DataConfig, *, seed: int | None) -> None:
-        """Create a stream of the training rows of a config.
+        """Create a stream whose sources each start again when they have been read to their end.
 
-        Args:
-            task: Task that turns rows into examples.
-            data: The sources; each starts again when it has been read to its end.
-            seed: Seed of the order, which differs between passes; None for the order of the files.
+        The order of a pass depends on ``seed``; None keeps the order of the files.
         """
         self.task, self.data, self.seed = task, data, seed
         self.batch_rows = self.ranks = 1
@@ -43,11 +40,6 @@ class ExampleStream(IterableDataset[list[Example]]):
         """Number of micro-batches already trained on before a resume; each is an empty list."""
 
     def __iter__(self) -> Iterator[list[Example]]:
-        """Yield this worker's share of the rank's micro-batches.
-
-        Raises:
-            ValueError: If a row cannot be used, or a source has none.
-        """
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         examples = self.examples()
@@ -72,9 +64,6 @@ class ExampleStream(IterableDataset[list[Example]]):
         """Check that every file exists, and read each source up to its first example.
 
         A missing file is reported before the model is loaded, and not hours later.
-
-        Raises:
-            ValueError: If a file is missing, a source has no example, or its first row is invalid.
         """
         for source in listed(self.data.train):
             for file in _files(self.task, source, self._cache):
@@ -92,9 +81,7 @@ class ExampleStream(IterableDataset[list[Example]]):
         self, sources: Iterable[DataSource], rng: random.Random | None
     ) -> Iterator[Example]:
         """Yield every example of sources once; files are shuffled, and rows within a buffer."""
-        files = [
-            (source, file) for source in sources for file in _files(self.task, source, self._cache)
-        ]
+        files = [(s, file) for s in sources for file in _files(self.task, s, self._cache)]
         if rng is None:
             yield from self._read(files)
         else:
@@ -121,16 +108,10 @@ class ExampleStream(IterableDataset[list[Example]]):
 
 
 def stream_loader(stream: ExampleStream, args: Any, accelerator: Any, collate: Any) -> Any:
-    """Return the data loader of a stream for this rank.
+    """Return the data loader of a stream for this rank, after setting its rank and batch size.
 
     The stream itself splits the rows among ranks, so accelerate is configured not to: it would give
-    the workers of a rank the same rows.
-
-    Args:
-        stream: Stream of the whole run; its rank and batch size are set here.
-        args: transformers' TrainingArguments.
-        accelerator: accelerate's Accelerator.
-        collate: Function from a list of examples to a batch.
+    the workers of a rank the same rows. ``args`` are transformers' TrainingArguments.
     """
     stream.batch_rows, stream.rank = args.train_batch_size, args.process_index
     stream.ranks = args.world_size

@@ -26,11 +26,6 @@ class TrainingRows:
     """The training rows of a run, as a list or a stream."""
 
     def __init__(self, config: Config) -> None:
-        """Load the rows; of a stream, check that every file exists and read the first row.
-
-        Raises:
-            ValueError: If a row cannot be used; the message names it.
-        """
         self.config, self.too_long = config, 0
         self.stream: ExampleStream | None = None
         self.sources: list[list[Example]] = []
@@ -52,11 +47,7 @@ class TrainingRows:
         return list(chain.from_iterable(self.sources))
 
     def for_trainer(self, collator: TrainingCollator) -> list[Example] | ExampleStream:
-        """Return the rows of one epoch without dropped rows, or the stream.
-
-        Raises:
-            ValueError: If a row is too long and ``data.too_long`` is not ``drop``.
-        """
+        """Return the rows of one epoch without dropped rows, or the stream."""
         if self.stream is not None:
             return self.stream
         if collator.length_limit is not None:
