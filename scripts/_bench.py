@@ -22,9 +22,9 @@ from mm_numeric.registry import TERMS
 CE = "torch CE"
 FULL = "CE, from logits"
 ALONE = "A term alone, from logits"
-LEAN_TRAINED = "From hidden states, head trained"
-LEAN_FROZEN = "From hidden states, head frozen"
-LEAN = ("ce", "ntl_was", "ntil_soft")
+HIDDEN_TRAINED = "From hidden states, head trained"
+HIDDEN_FROZEN = "From hidden states, head frozen"
+HIDDEN = ("ce", "ntl_was", "ntil_soft")
 DIGITS = {str(digit): 15 + digit for digit in range(10)}  # the ids of Qwen2
 
 Step = Callable[[Tensor], Tensor]
@@ -125,7 +125,7 @@ def ntloss_forms(vocabulary: int, *, reweigh: bool = False) -> dict[str, tuple[s
 
 
 def blocks(
-    setting: Setting, names: Sequence[str], repeats: int, *, time_lean: bool = False
+    setting: Setting, names: Sequence[str], repeats: int, *, time_hidden: bool = False
 ) -> list[Block]:
     """Return all comparisons at one size.
 
@@ -133,8 +133,8 @@ def blocks(
         setting: Size of the step.
         names: Names of presets and terms.
         repeats: Number of timed rounds.
-        time_lean: Whether to time ``Objective.from_hidden`` too; by default only its memory is
-            measured, with the last of ``LEAN``, because the products with the head are slow.
+        time_hidden: Whether to time ``Objective.from_hidden`` too; by default only its memory is
+            measured, with the last of ``HIDDEN``, because the products with the head are slow.
     """
     torch.manual_seed(0)
     wanted = setting.labels()
@@ -144,10 +144,10 @@ def blocks(
         ntloss = {}
     made = [full_block(setting, wanted, names, ntloss, repeats)]
     made += alone_blocks(setting, wanted, names, ntloss, repeats, made[0].contenders[0].inputs)
-    lean = [name for name in LEAN if name in names]
-    if not time_lean:
-        lean, repeats = lean[-1:], 0
-    return [*made, *lean_blocks(setting, wanted, lean, repeats)]
+    chosen = [name for name in HIDDEN if name in names]
+    if not time_hidden:
+        chosen, repeats = chosen[-1:], 0
+    return [*made, *from_hidden_blocks(setting, wanted, chosen, repeats)]
 
 
 def full_block(
@@ -241,7 +241,7 @@ def _term_alone(name: str, wanted: Tensor, setting: Setting, *, reweigh: bool) -
     return lambda logits: made(logits, labels, spans).loss
 
 
-def lean_blocks(
+def from_hidden_blocks(
     setting: Setting, wanted: Tensor, names: Sequence[str], repeats: int
 ) -> list[Block]:
     """Compare ``Objective.from_hidden`` with torch's CE on ``hidden @ head.T``."""
@@ -255,14 +255,14 @@ def lean_blocks(
     def full(h: Tensor, head: Tensor) -> Tensor:
         return functional.cross_entropy((h @ head.T).float(), labels)
 
-    def lean(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    def from_hidden(name: str) -> Callable[[Tensor, Tensor], Tensor]:
         made = objective_of(name, setting)
         spans = made.spans(wanted[None]).to(setting.device)
         return lambda h, head: made.from_hidden(h, head, labels, spans).loss
 
     found = []
-    for title, head in ((LEAN_FROZEN, trained.detach()), (LEAN_TRAINED, trained)):
-        steps = {f"{CE} on all logits": full, **{f"from_hidden {n}": lean(n) for n in names}}
+    for title, head in ((HIDDEN_FROZEN, trained.detach()), (HIDDEN_TRAINED, trained)):
+        steps = {f"{CE} on all logits": full, **{f"from_hidden {n}": from_hidden(n) for n in names}}
         contenders = [
             Contender(
                 name=name,

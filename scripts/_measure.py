@@ -33,8 +33,8 @@ class Contender:
         inputs: Tensors; those that require a gradient get one.
         rival: Name of another contender of the block for a second comparison; it should be the next
             one, so that both are timed close together.
-        head_gradient_bytes: Size of the head's gradient, an output that is part of the peak; 0 if
-            there is none.
+        head_gradient_bytes: Size of the head's gradient, an output that is part of the peak; 0
+            without a gradient.
         compiled: Whether it runs under ``torch.compile``, and so needs a warm-up.
     """
 
@@ -84,7 +84,7 @@ class Result:
 
     @property
     def rival_ratio(self) -> float | None:
-        """Median ratio to the rival; None if there is none."""
+        """Median ratio to the rival; None without a rival."""
         return statistics.median(self.rival_ratios) if self.rival_ratios else None
 
     @property

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from _bench import ALONE, CE, FULL, LEAN_FROZEN, LEAN_TRAINED, Setting
+from _bench import ALONE, CE, FULL, HIDDEN_FROZEN, HIDDEN_TRAINED, Setting
 from _measure import Result
 
 from mm_numeric.losses.objective import make_term
@@ -34,7 +34,7 @@ def targets(results: Sequence[Result]) -> list[dict[str, object]]:
         elif result.block == ALONE and name.startswith("ntl_was alone") and result.ratio:
             what = f"{name}, times as fast as ntloss"
             found.append(_target(what, ">=", LEAST_TIMES_FASTER, 1 / result.ratio))
-        elif result.block in (LEAN_FROZEN, LEAN_TRAINED) and name.startswith("from_hidden"):
+        elif result.block in (HIDDEN_FROZEN, HIDDEN_TRAINED) and name.startswith("from_hidden"):
             what = f"{name}, {result.block.split(', ')[1]}, peak x {CE} on all logits"
             found.append(_target(what, "<=", MOST_OF_FULL_MEMORY, result.peak_ratio))
             if result.head_gradient_bytes:

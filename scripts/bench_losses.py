@@ -28,7 +28,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler prints two li
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
 
 import torch
-from _bench import ALONE, FULL, LEAN_FROZEN, LEAN_TRAINED, Setting, blocks, known_names
+from _bench import ALONE, FULL, HIDDEN_FROZEN, HIDDEN_TRAINED, Setting, blocks, known_names
 from _measure import Result, compile_fails, compiled, machine, measure, table
 from _targets import at_target_size, targets
 
@@ -102,7 +102,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--forward", action="store_true", help="without the backward pass")
     parser.add_argument("--compile", action="store_true", help="under torch.compile as well")
     parser.add_argument(
-        "--lean",
+        "--from-hidden",
         action="store_true",
         help="time from_hidden too, with several objectives; slow on a CPU",
     )
@@ -160,7 +160,7 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
 
 def point(setting: Setting, options: argparse.Namespace) -> dict[str, object]:
     """Measure all contenders at one size."""
-    made = blocks(setting, options.preset, options.repeats, time_lean=options.lean)
+    made = blocks(setting, options.preset, options.repeats, time_hidden=options.from_hidden)
     if options.sweep:
         made = [block for block in made if block.title == FULL]
     if options.compile:
@@ -220,20 +220,20 @@ def show(results: Sequence[Result], options: argparse.Namespace) -> None:
         first = {FULL: "CE", ALONE: "ntloss"}.get(title, "full")
         header = ["", "ms", f"x {first}", "range"]
         header += ["x ntloss"] * (title == FULL) + ["peak MiB", f"peak x {first}"]
-        header += ["of it head"] * (title == LEAN_TRAINED) + ["waits"]
+        header += ["of it head"] * (title == HIDDEN_TRAINED) + ["waits"]
         header += ["compiled ms", "x compiled", "peak MiB", "waits"] * bool(fast)
         rows = []
         for index, result in enumerate(mine):
             row = [result.name, *times(result), spread(result)]
             row += [ratio(result.rival_ratio)] * (title == FULL)
             row += [f"{result.peak_bytes / MIB:,.1f}", f"{result.peak_ratio:.3f}"]
-            row += [f"{result.head_gradient_bytes / MIB:,.1f}"] * (title == LEAN_TRAINED)
+            row += [f"{result.head_gradient_bytes / MIB:,.1f}"] * (title == HIDDEN_TRAINED)
             row.append(waits(result))
             if fast:
                 row += [*times(fast[index]), f"{fast[index].peak_bytes / MIB:,.1f}"]
                 row.append(waits(fast[index]))
             rows.append(row)
-        width = f", width {options.width}" if title in (LEAN_FROZEN, LEAN_TRAINED) else ""
+        width = f", width {options.width}" if title in (HIDDEN_FROZEN, HIDDEN_TRAINED) else ""
         print(f"{title}; {size}{width}\n")
         print("\n".join(table(header, rows)), end="\n\n")
 

@@ -73,12 +73,12 @@ def test_memory_is_exact(bench):
     # log-softmax, its gradient, and that of the logits; and a few numbers
     assert logits * 3 <= results["CE, from logits", "torch CE"]["peak_bytes"] < logits * 3 + 100
     block = "From hidden states, head frozen"
-    full, lean = (results[block, n] for n in ("torch CE on all logits", "from_hidden ntil_soft"))
-    assert lean["peak_bytes"] < full["peak_bytes"]
+    full, hidden = (results[block, n] for n in ("torch CE on all logits", "from_hidden ntil_soft"))
+    assert hidden["peak_bytes"] < full["peak_bytes"]
     assert full["head_gradient_bytes"] == 0
     trained = results["From hidden states, head trained", "from_hidden ntil_soft"]
     assert trained["head_gradient_bytes"] == 200 * 32 * 4
-    grown = trained["peak_bytes"] - lean["peak_bytes"]
+    grown = trained["peak_bytes"] - hidden["peak_bytes"]
     assert 0 < grown <= 200 * 32 * 4
 
 
@@ -89,7 +89,7 @@ def test_targets_are_for_their_size_alone(bench):
 def test_targets(parts):
     result = parts.measure.Result
     made = {"compiled": False, "rival": "", "waits": None}
-    lean = parts.bench.LEAN_TRAINED
+    hidden = parts.bench.HIDDEN_TRAINED
     rows = [
         result(name=name, block=block, peak_bytes=100, head_gradient_bytes=75, ratios=[x], **made)
         for name, block, x in (
@@ -97,7 +97,7 @@ def test_targets(parts):
             ("ntil", parts.bench.FULL, 1.021),
             ("nl_ntl", parts.bench.FULL, 9.0),
             ("ntl_was alone", parts.bench.ALONE, 0.25),
-            ("from_hidden ce", lean, 1.0),
+            ("from_hidden ce", hidden, 1.0),
         )
     ]
     rows[-1].peak_ratio = 0.4
