@@ -77,7 +77,7 @@ def extract(response: str, asked: ShortAnswer) -> Extraction:
 
 
 def _published(response: str, asked: ShortAnswer) -> str | None:
-    """Apply the published rules; None if the published script would ask GPT-4."""
+    """Return the answer found by the published rules; None where the script asks GPT-4."""
     if asked.question_type == "multi_choice" and response in asked.choices:
         return response
     try:
@@ -136,7 +136,7 @@ def _parse_choice(text: str, choices: Sequence[str]) -> int | None:
 
 
 def _mentioned(response: str, choices: Sequence[str]) -> set[int | None]:
-    """Return the choices that occur in a text outside of a longer choice."""
+    """Return the indices of the choices that occur in a text, matching longer choices first."""
     left, found = response.casefold(), set[int | None]()
     for i in sorted(range(len(choices)), key=lambda i: -len(choices[i])):
         words = choices[i].strip(_SURROUNDING).casefold()

@@ -103,7 +103,7 @@ class MetricOnRows(NamedTuple):
 
 
 def metrics_by_category(scorer: Scorer, buckets: Sequence[Mapping[str, str]]) -> list[MetricOnRows]:
-    """Return the metrics per category of rows, if there are several, then those over all rows."""
+    """Return the metrics of each category (if there are several), then those of all rows."""
     labels = [own.get(CATEGORY, "") for own in buckets]
     # The category that resembles the training rows comes first.
     categories = sorted(set(labels), key=lambda label: (label != "interpolation", label))
@@ -171,5 +171,5 @@ def percentage(
 
 
 def unparseable(predictions: Sequence[Any]) -> NDArray[np.float64]:
-    """Return 1 for each prediction that is None, and 0 for all others, [n]."""
+    """Return a column, [n]: 1 for each prediction that is None, otherwise 0."""
     return np.array([prediction is None for prediction in predictions], dtype=np.float64)

@@ -34,7 +34,7 @@ def iou(prediction: Shape, target: Shape) -> float:
 def shape_ious(
     predictions: Sequence[Shape | None], targets: Sequence[Shape]
 ) -> NDArray[np.float64]:
-    """Return the IoU of each prediction with its target, [n]; 0 for None (unparseable)."""
+    """Return the IoU of each prediction with its target, [n]; a prediction of None has IoU 0."""
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
     is_read = np.array([prediction is not None for prediction in predictions], dtype=np.bool_)

@@ -62,7 +62,7 @@ def average_precision(
     *,
     ties: str = "official",
 ) -> dict[str, float]:
-    """Return COCO's twelve metrics, 0 to 1; nan if there is no truth to find.
+    """Return COCO's twelve metrics, 0 to 1; nan where there are no truths.
 
     Args:
         predictions: Labelled shapes per image; None for an unparseable answer.

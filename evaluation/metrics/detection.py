@@ -60,8 +60,8 @@ def score_instances(
 ) -> RowColumns:
     """Score each image; the targets are in the order of the ground truth file.
 
-    If ``labelled``, a detection only matches truths of its label; an ignored region without a label
-    is ignored for every label.
+    If ``labelled``, a detection only matches truths with its label; an ignored region without a
+    label applies to every label.
 
     The columns are counts, except the sum ``paired_iou`` and the flag ``unreadable``. ``matched``
     and ``detected`` follow ICDAR 2015; ``truths`` excludes ignored regions. ``paired_at_t`` counts
@@ -133,8 +133,7 @@ def pair_detections(
     """Return the overlapping pairs of detections and truths, and the detections to exclude.
 
     If ``labelled``, both shapes of a pair must have the same label. ``added_px`` is added to the
-    area of a detection compared with ignored regions; Total-Text's script adds 1 against division
-    by 0.
+    area of a detection before it is compared with ignored regions, as in Total-Text's script.
     """
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
@@ -158,7 +157,7 @@ def pair_detections(
 
 
 def number_of(target: Instances) -> str:
-    """Return the number of truths that count, as a range."""
+    """Return the bucket of an image by its number of non-ignored truths, such as ``2 to 5``."""
     count = sum(not item.ignore for item in target.items)
     if count < 2:
         return str(count)
@@ -166,7 +165,7 @@ def number_of(target: Instances) -> str:
 
 
 def median_size_of(target: Instances) -> str:
-    """Return COCO's size category of the median area of the truths that count."""
+    """Return COCO's size category of the median area of the non-ignored truths."""
     areas = collect_shapes([[item.shape for item in target.items if not item.ignore]]).areas
     return size_name(float(np.median(areas))) if len(areas) else "nothing to be found"
 

@@ -89,7 +89,7 @@ def is_drawable(shape: Shape) -> bool:
 
 
 def match_rows(rows: Sequence[Mapping[str, Any]], where: str) -> list[MatchedShapes]:
-    """Match the shapes of each row of ``scores.jsonl``; ``where`` is its name for error messages.
+    """Match the shapes of each row of ``scores.jsonl``; ``where`` is named in error messages.
 
     If any truth has a label, both shapes of a pair must have the same label.
     """
@@ -127,7 +127,7 @@ def match_rows(rows: Sequence[Mapping[str, Any]], where: str) -> list[MatchedSha
 
 
 def mean_box(rows: Sequence[MatchedShapes]) -> Box | None:
-    """Return the box whose corners are the mean of those of all true bounding boxes."""
+    """Return the mean of all true bounding boxes, corner by corner."""
     boxes = [around(truth.shape) for row in rows for truth in row.truths]
     edges = [(box.x1, box.y1, box.x2, box.y2) for box in boxes]
     return Box(*np.mean(edges, axis=0).tolist()) if edges else None

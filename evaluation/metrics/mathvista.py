@@ -76,7 +76,7 @@ def _nearest_choice(extraction: str, choices: Sequence[str]) -> str:
 def score_short_answers(
     predictions: Sequence[Text | None], targets: Sequence[ShortAnswer]
 ) -> RowColumns:
-    """Score each row 0 or 1 in every column; a prediction is a response, verbatim, or None."""
+    """Score each row 0 or 1 in every column; a prediction is a verbatim response, None if empty."""
     rows = []
     for prediction, target in zip(predictions, targets, strict=True):
         found = _extracted(prediction, target)
