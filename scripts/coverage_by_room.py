@@ -1,4 +1,4 @@
-"""Print which share of the statements of each room the tests run, from coverage's JSON report."""
+"""Print the test coverage of each package, from coverage's JSON report."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def main(report: str) -> None:
-    """Print a line for each room and one for all of them."""
+    """Print a line for each package and one for all of them."""
     statements: Counter[str] = Counter()
     covered: Counter[str] = Counter()
     for name, file in json.loads(Path(report).read_text())["files"].items():

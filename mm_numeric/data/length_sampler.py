@@ -41,7 +41,7 @@ class LengthGroupedSampler(Sampler[int]):
 
 
 def rows_per_step(args: Any) -> int:
-    """Return the rows per optimiser step, over ranks and micro-batches, of TrainingArguments."""
+    """Return the number of rows per optimiser step, over all ranks and micro-batches."""
     rows: int = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     return rows
 

@@ -83,7 +83,7 @@ def count_tokens(
 
 
 def count_image_tokens(family: Family, frame: Frame | None) -> int:
-    """Return the number of image tokens in a frame; it may be smaller than the family's own."""
+    """Return the number of image tokens of a frame, which may have been downscaled to fit."""
     if frame is None:
         return 0
     size = frame.width_px, frame.height_px

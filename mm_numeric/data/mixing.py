@@ -7,10 +7,10 @@ T = TypeVar("T")
 
 
 def weighted_round_robin(weights: Sequence[float]) -> Iterator[int]:
-    """Yield the index of the source of each next row, without end.
+    """Yield the source index of each next row, indefinitely.
 
     The next source is the one with the largest deficit, the first one on a tie. After n rows of two
-    sources, each source has had its share of n to within one row.
+    sources, the count of each source differs from its share of n by at most one row.
     """
     total = sum(weights)
     shares = [weight / total for weight in weights]

@@ -26,13 +26,10 @@ T = TypeVar("T")
 
 
 class ExampleStream(IterableDataset[list[Example]]):
-    """The micro-batches of one rank, without end."""
+    """Infinite stream of the micro-batches of one rank."""
 
     def __init__(self, task: Task, data: DataConfig, *, seed: int | None) -> None:
-        """Create a stream whose sources each start again when they have been read to their end.
-
-        The order of a pass depends on ``seed``; None keeps the order of the files.
-        """
+        """Create a stream; without a seed, rows keep the order of the files."""
         self.task, self.data, self.seed = task, data, seed
         self.batch_rows = self.ranks = 1
         self.rank = 0
@@ -51,7 +48,7 @@ class ExampleStream(IterableDataset[list[Example]]):
             yield [] if number < self.skipped else batch[start : start + self.batch_rows]
 
     def examples(self) -> Iterator[Example]:
-        """Yield examples without end: all sources as one, or interleaved by their weights."""
+        """Yield examples indefinitely, from all sources as one or interleaved by their weights."""
         sources = listed(self.data.train)
         weights = [source.weight for source in sources if source.weight is not None]
         if not weights:
@@ -72,7 +69,7 @@ class ExampleStream(IterableDataset[list[Example]]):
             next(self._one_pass([source], None))
 
     def _passes(self, sources: Iterable[DataSource], name: str) -> Iterator[Example]:
-        """Yield the examples of sources again and again, in a new order for each pass."""
+        """Yield the examples of sources indefinitely, in a new order for each pass."""
         for number in count():
             rng = None if self.seed is None else random.Random(f"{self.seed} {name} {number}")
             yield from self._one_pass(sources, rng)

@@ -150,7 +150,7 @@ class ImageFolder:
         return names[0]
 
     def size(self, name: str, declared: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return the width and height of an upright image, from the folder or as declared."""
+        """Return the width and height of the upright image in the folder, or as declared."""
         if self.folder is None:
             return declared
         try:
@@ -173,7 +173,7 @@ class ImageFolder:
         return {"image": name, "width": size[0], "height": size[1]}
 
     def fields_with_size(self, name: str, declared: tuple[int, int] | None) -> dict[str, Any]:
-        """Return the fields of ``fields``; the size is required."""
+        """Return ``fields``, or raise an error if the size is unknown."""
         fields = self.fields(name, declared or (self.default_size if self.folder is None else None))
         if "width" not in fields:
             raise InvalidRowError(

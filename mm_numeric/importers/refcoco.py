@@ -125,7 +125,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def read_pickle(path: Path) -> Any:
-    """Read a pickle of plain values without executing code; text of Python 2 becomes bytes."""
+    """Read a pickle of plain values without executing code; strings of Python 2 become bytes."""
     with path.open("rb") as file:
         try:
             return _PlainUnpickler(file, encoding="bytes").load()

@@ -162,7 +162,7 @@ def _answers(raw: Mapping[str, Any], objects: Mapping[str, Any]) -> tuple[list[_
 
 
 def _image_number(objects: Mapping[str, Any], bbox: int, images: int) -> int:
-    """Return the index of the image of a box; 0 if ``image_id`` does not give it."""
+    """Return the index of the image of a box; 0 if the box has no ``image_id``."""
     numbers = objects.get("image_id") or []
     if not isinstance(numbers, list):
         raise InvalidRowError("objects", f"image_id must be a list, not {numbers!r:.40}.")
