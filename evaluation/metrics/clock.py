@@ -53,30 +53,23 @@ def score_times(
     predictions: Sequence[ClockTime | None], targets: Sequence[ClockTime]
 ) -> RowColumns:
     """Score each row: deviations in minutes, all other columns 0 or 1."""
-    rows = []
-    for prediction, target in zip(predictions, targets, strict=True):
-        deviation = dial_deviation_minutes(prediction, target)
-        linear = HALF_DAY_MINUTES - 1
-        swapped = False
-        if prediction is not None:
-            linear = abs(prediction.minutes - target.minutes)
-            mirror = with_hands_swapped(target)
-            swapped = deviation > 5 and dial_deviation_minutes(prediction, mirror) <= 5
-        rows.append(
-            (
-                deviation,
-                linear,
-                deviation == 0,
-                deviation <= 1,
-                deviation <= 5,
-                prediction is not None and prediction.hour == target.hour,
-                prediction is not None and prediction.minute == target.minute,
-                swapped,
-                prediction is None,
-            )
-        )
-    values = np.array(rows, dtype=np.float64).reshape(len(rows), len(_COLUMNS))
-    return dict(zip(_COLUMNS, values.T, strict=True))
+    pairs = list(zip(predictions, targets, strict=True))
+    deviations = [dial_deviation_minutes(p, t) for p, t in pairs]
+    worst_linear = HALF_DAY_MINUTES - 1
+    linear = [worst_linear if p is None else abs(p.minutes - t.minutes) for p, t in pairs]
+    swapped = [dial_deviation_minutes(p, with_hands_swapped(t)) for p, t in pairs]
+    columns = {
+        "deviation_minutes": deviations,
+        "linear_deviation_minutes": linear,
+        "exact": [minutes == 0 for minutes in deviations],
+        "within_1_minute": [minutes <= 1 for minutes in deviations],
+        "within_5_minutes": [minutes <= 5 for minutes in deviations],
+        "hour_accuracy": [p is not None and p.hour == t.hour for p, t in pairs],
+        "minute_accuracy": [p is not None and p.minute == t.minute for p, t in pairs],
+        "hand_swaps": [d > 5 and s <= 5 for d, s in zip(deviations, swapped, strict=True)],
+        "unreadable": [p is None for p in predictions],
+    }
+    return {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
 
 
 def _mean_of_parsed(columns: Columns) -> NDArray[np.float64]:
@@ -85,19 +78,6 @@ def _mean_of_parsed(columns: Columns) -> NDArray[np.float64]:
     count = read.sum(axis=-1)
     total = (columns["deviation_minutes"] * read).sum(axis=-1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-
-_COLUMNS = (
-    "deviation_minutes",
-    "linear_deviation_minutes",
-    "exact",
-    "within_1_minute",
-    "within_5_minutes",
-    "hour_accuracy",
-    "minute_accuracy",
-    "hand_swaps",
-    "unreadable",
-)
 
 
 def _minutes(name: str, label: str, value: Callable[[Columns], Any]) -> Metric:

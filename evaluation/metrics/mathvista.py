@@ -29,7 +29,6 @@ from mm_numeric.evaluation.metrics.base import RowColumns, Scorer, percentage
 LABELS = ("language", "source", "category", "task", "context", "grade", "skills")
 """Keys of a question's ``metadata`` by which the published script groups scores."""
 
-_COLUMNS = ("strict", "official", "official_2023", "nearest_credit", "unreadable")
 _IN_BRACKETS = re.compile(r"\(([a-zA-Z])\)")
 
 
@@ -77,24 +76,17 @@ def score_short_answers(
     predictions: Sequence[Text | None], targets: Sequence[ShortAnswer]
 ) -> RowColumns:
     """Score each row 0 or 1 in every column; a prediction is a verbatim response, None if empty."""
-    rows = []
-    for prediction, target in zip(predictions, targets, strict=True):
-        found = _extracted(prediction, target)
-        official = older = normalised(found.text, target) == target.text
-        if target.answer_type == "integer":
-            older = normalised(found.text, target, rule_2023=True) == target.text
-        nearest = target.question_type == "multi_choice" and found.option is None
-        rows.append(
-            (
-                _is_strictly_right(found, target),
-                official,
-                older,
-                official and nearest,
-                found.reason is not None,
-            )
-        )
-    values = np.array(rows, dtype=np.float64).reshape(len(rows), len(_COLUMNS))
-    return dict(zip(_COLUMNS, values.T, strict=True))
+    pairs = [(_extracted(p, t), t) for p, t in zip(predictions, targets, strict=True)]
+    official = [normalised(found.text, t) == t.text for found, t in pairs]
+    nearest = [t.question_type == "multi_choice" and found.option is None for found, t in pairs]
+    columns = {
+        "strict": [_is_strictly_right(found, t) for found, t in pairs],
+        "official": official,
+        "official_2023": [normalised(f.text, t, rule_2023=True) == t.text for f, t in pairs],
+        "nearest_credit": [a and b for a, b in zip(official, nearest, strict=True)],
+        "unreadable": [found.reason is not None for found, _ in pairs],
+    }
+    return {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
 
 
 def unreadable_reason(prediction: Text | None, target: ShortAnswer) -> str | None:
