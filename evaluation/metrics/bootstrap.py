@@ -3,7 +3,7 @@
 The method is the percentile bootstrap at 95 %. The same seed gives the same interval.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,7 @@ def interval(
     columns: Columns, value: Callable[[Columns], Any], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:
     """Return the 95 % interval of a metric over the rows of one run."""
-    rows = len(next(iter(columns.values())))
-    drawn = [value(_ResampledColumns(columns, at)) for at in _row_draws(rows, resamples, seed)]
-    return _percentiles(np.concatenate(drawn))
+    return draws_interval(_row_draws(columns, value, resamples, seed))
 
 
 def run_draws(
@@ -46,32 +44,33 @@ def run_draws(
     Returns:
         Per objective, the mean of the metric over the drawn seeds, [resamples].
     """
-    first = next(iter(runs.values()))
-    rows = len(next(iter(first[0].values())))
-    seeds = np.random.default_rng(seed + 1).integers(len(first), size=(resamples, len(first)))
+    count = len(next(iter(runs.values())))
+    seeds = np.random.default_rng(seed + 1).integers(count, size=(resamples, count))
     draws = {}
     for name, columns_by_seed in runs.items():
-        by_seed = []
-        for columns in columns_by_seed:
-            drawn = [
-                value(_ResampledColumns(columns, at)) for at in _row_draws(rows, resamples, seed)
-            ]
-            by_seed.append(np.concatenate(drawn))
+        by_seed = [_row_draws(columns, value, resamples, seed) for columns in columns_by_seed]
         draws[name] = np.take_along_axis(np.stack(by_seed, axis=1), seeds, axis=1).mean(axis=1)
     return draws
 
 
 def draws_interval(draws: NDArray[np.float64]) -> tuple[float, float]:
     """Return the 95 % interval of resampled values, or of differences between two sets of them."""
-    return _percentiles(draws)
+    if np.isnan(draws).all():
+        return float("nan"), float("nan")
+    low, high = np.nanpercentile(draws, _PERCENTILES)
+    return float(low), float(high)
 
 
-def _row_draws(rows: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
-    """Yield row indices drawn with replacement, [some resamples, rows] at a time."""
-    rng = np.random.default_rng(seed)
-    step = max(1, _MAX_ELEMENTS // rows)
+def _row_draws(
+    columns: Columns, value: Callable[[Columns], Any], resamples: int, seed: int
+) -> NDArray[np.float64]:
+    """Return a metric over rows drawn with replacement, [resamples], in chunks to save memory."""
+    rng, rows = np.random.default_rng(seed), len(next(iter(columns.values())))
+    step, drawn = max(1, _MAX_ELEMENTS // rows), []
     for start in range(0, resamples, step):
-        yield rng.integers(rows, size=(min(step, resamples - start), rows))
+        at = rng.integers(rows, size=(min(step, resamples - start), rows))
+        drawn.append(value(_ResampledColumns(columns, at)))
+    return np.concatenate(drawn)
 
 
 class _ResampledColumns(dict[str, Any]):
@@ -83,10 +82,3 @@ class _ResampledColumns(dict[str, Any]):
 
     def __missing__(self, name: str) -> NDArray[np.float64]:
         return self._columns[name][self._rows]
-
-
-def _percentiles(draws: NDArray[np.float64]) -> tuple[float, float]:
-    if np.isnan(draws).all():
-        return float("nan"), float("nan")
-    low, high = np.nanpercentile(draws, _PERCENTILES)
-    return float(low), float(high)

@@ -102,11 +102,7 @@ def examples_and_errors(
 def source_rows(task: Task, source: DataSource, cache: Path) -> Iterator[SourceRow | ValueError]:
     """Yield the rows of a source in order, and an error in place of each invalid row."""
     if source.dataset is not None:
-        # Imported here because it loads `datasets`, an optional dependency.
-        from mm_numeric.data.huggingface import dataset_rows
-
-        for where, row, image in dataset_rows(source, cache, stream=False):
-            yield SourceRow(where, row, Path(source.dataset), image)
+        yield from rows_of_dataset(source, cache, stream=False)
         return
     try:
         files = find_files(task, source, cache)
@@ -115,6 +111,15 @@ def source_rows(task: Task, source: DataSource, cache: Path) -> Iterator[SourceR
         return
     for file in files:
         yield from rows_of_file(file)
+
+
+def rows_of_dataset(source: DataSource, cache: Path, *, stream: bool) -> Iterator[SourceRow]:
+    """Yield the rows of a source that is a Hugging Face data set."""
+    # Imported here because it loads `datasets`, an optional dependency.
+    from mm_numeric.data.huggingface import dataset_rows
+
+    for where, row, image in dataset_rows(source, cache, stream=stream):
+        yield SourceRow(where, row, Path(str(source.dataset)), image)
 
 
 def rows_of_file(file: Path) -> Iterator[SourceRow | ValueError]:

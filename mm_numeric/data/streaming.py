@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from mm_numeric.answers import Example
 from mm_numeric.config.data import DataConfig, DataSource, listed
-from mm_numeric.data.examples import SourceRow, examples_of_row, find_files, rows_of_file
+from mm_numeric.data.examples import examples_of_row, find_files, rows_of_dataset, rows_of_file
 from mm_numeric.data.mixing import weighted_round_robin
 from mm_numeric.tasks.base import Task
 
@@ -89,7 +89,12 @@ class ExampleStream(IterableDataset[list[Example]]):
         """Yield the examples of files in their order."""
         examples = 0
         for source, file in files:
-            for row in _rows(source, file, self._cache):
+            rows = (
+                rows_of_dataset(source, self._cache, stream=True)
+                if file is None
+                else rows_of_file(file)
+            )
+            for row in rows:
                 for example, error in examples_of_row(self.task, row, source, training=True):
                     if error is not None:
                         raise error
@@ -149,15 +154,3 @@ def shuffled(rows: Iterable[T], buffer_size: int, rng: random.Random) -> Iterato
 def _files(task: Task, source: DataSource, cache: Path) -> list[Any]:
     """Return the files of a source; [None] for a Hugging Face data set."""
     return [None] if source.dataset is not None else list(find_files(task, source, cache))
-
-
-def _rows(source: DataSource, file: Path | None, cache: Path) -> Iterator[SourceRow | ValueError]:
-    """Yield the rows of a file, or of the source's data set if ``file`` is None."""
-    if file is not None:
-        yield from rows_of_file(file)
-        return
-    # Imported here because it loads `datasets`, an optional dependency.
-    from mm_numeric.data.huggingface import dataset_rows
-
-    for where, row, image in dataset_rows(source, cache, stream=True):
-        yield SourceRow(where, row, Path(str(source.dataset)), image)
