@@ -189,8 +189,8 @@ class Llava(FileImporter):
 
     def _numerals(self, text: str) -> list[str]:
         """Return the coordinates of an answer, four per box."""
-        layout = self._coordinates.text
-        reading = layout.read(text)
+        form = self._coordinates.text
+        reading = form.read(text)
         if reading.cut:
             raise InvalidRowError("box", f"truncated within a box: {text[-40:]!r}.")
         found: list[str] = []
@@ -200,8 +200,8 @@ class Llava(FileImporter):
                     "box", f"a box needs four numbers, not {len(shape.numerals)}: {text!r:.60}."
                 )
             found += shape.numerals
-        begun = re.findall(rf"{re.escape(layout.open or layout.point_open)}[(\s]*[-.]?[0-9]", text)
-        if not layout.bins and len(begun) != len(found) // (4 if layout.open else 2):
+        begun = re.findall(rf"{re.escape(form.open or form.point_open)}[(\s]*[-.]?[0-9]", text)
+        if not form.bins and len(begun) != len(found) // (4 if form.open else 2):
             raise InvalidRowError("box", f"incomplete box: {text!r:.60}.")
         top, step = self._coordinates.max_value, 10**self._coordinates.decimals
         required = f"as --coordinates {self.coordinates} requires"
