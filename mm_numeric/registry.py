@@ -96,13 +96,13 @@ IMPORTERS: Mapping[str, str] = {
     "mmocr": "mm_numeric.importers.mmocr:MMOCR",
     "totaltext": "mm_numeric.importers.totaltext:TotalText",
     "ctw1500": "mm_numeric.importers.ctw1500:CTW1500",
-    "llava": "mm_numeric.importers.llava:Llava",
-    "mathematics": "mm_numeric.importers.mathematics:Mathematics",
-    "rjokes": "mm_numeric.importers.rjokes:RJokes",
+    "llava": "mm_numeric.importers.llava:LlavaImporter",
+    "mathematics": "mm_numeric.importers.mathematics:MathematicsImporter",
+    "rjokes": "mm_numeric.importers.rjokes:RJokesImporter",
     "swift": "mm_numeric.importers.swift:Swift",
-    "mathvista": "mm_numeric.importers.mathvista:MathVista",
-    "gsm8k": "mm_numeric.importers.gsm8k:GSM8K",
-    "multirc": "mm_numeric.importers.multirc:MultiRC",
+    "mathvista": "mm_numeric.importers.mathvista:MathVistaImporter",
+    "gsm8k": "mm_numeric.importers.gsm8k:GSM8KImporter",
+    "multirc": "mm_numeric.importers.multirc:MultiRCImporter",
 }
 
 

@@ -16,7 +16,7 @@ from mm_numeric.tasks import gsm8k
 
 
 @dataclass(frozen=True, kw_only=True)
-class GSM8K(FileImporter):
+class GSM8KImporter(FileImporter):
     """GSM8K: problems and solutions, one row per line."""
 
     endings = (".jsonl", ".gz")

@@ -41,7 +41,7 @@ _ANY_SIDE = 1000  # relative coordinates do not depend on the side
 
 
 @dataclass(frozen=True, kw_only=True)
-class Llava(FileImporter):
+class LlavaImporter(FileImporter):
     """LLaVA and ShareGPT conversations: boxes in answers, in a declared coordinate format."""
 
     endings = (".json", ".jsonl")

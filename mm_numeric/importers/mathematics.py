@@ -32,7 +32,7 @@ _CATEGORIES = {"interpolate": "interpolation", "extrapolate": "extrapolation"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mathematics:
+class MathematicsImporter:
     """DeepMind's mathematics data set: questions with numeric answers, one row per question."""
 
     version: ClassVar[int] = 1

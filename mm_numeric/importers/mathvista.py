@@ -27,7 +27,7 @@ from mm_numeric.importers.importer import (
     parse_text,
     shorten,
 )
-from mm_numeric.tasks.mathvista import MathVista as Task
+from mm_numeric.tasks.mathvista import MathVista
 
 _KEPT = (
     *("question", "choices", "unit", "precision", "answer", "question_type", "answer_type"),
@@ -36,7 +36,7 @@ _KEPT = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class MathVista(FileImporter):
+class MathVistaImporter(FileImporter):
     """MathVista: questions for evaluation only, one row per question."""
 
     endings = (".json", ".jsonl")
@@ -81,7 +81,7 @@ def _fields(where: str, raw: Mapping[str, Any], image_folder: ImageFolder) -> di
         kept["precision"] = int(kept["precision"])  # parquet stores 1.0
     row = {"id": parse_text(raw.get("pid"), "pid"), **image_folder.fields(image), **kept}
     try:
-        list(Task().examples([(where, row)], training=False))
+        list(MathVista().examples([(where, row)], training=False))
     except ValueError as error:
         raise InvalidRowError("row", str(error).removeprefix(where).lstrip(":, ")) from error
     return row

@@ -19,7 +19,7 @@ from mm_numeric.tasks.multirc import read_answers
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiRC(FileImporter):
+class MultiRCImporter(FileImporter):
     """MultiRC of SuperGLUE: passages with questions, one row per question."""
 
     endings = (".jsonl",)

@@ -18,7 +18,7 @@ from mm_numeric.tasks.rjokes import HIGHEST
 
 
 @dataclass(frozen=True, kw_only=True)
-class RJokes(FileImporter):
+class RJokesImporter(FileImporter):
     """rJokes: jokes and their scores, one row per line."""
 
     endings = (".tsv", ".gz")

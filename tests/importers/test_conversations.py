@@ -6,7 +6,7 @@ from importing import examples, json_file, make_image, outcome
 from mm_numeric.answers import Box, Instance
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.importers.llava import Llava
+from mm_numeric.importers.llava import LlavaImporter
 from mm_numeric.importers.swift import Swift
 
 LLAVA = {"coordinates": "llava", "resize": "letterbox", "size": "640x480"}
@@ -21,7 +21,7 @@ def talk(*texts, image="1.jpg", **more):
 
 def llava(tmp_path, *rows, ending=".json", **options):
     path = json_file(tmp_path / f"talk{ending}", list(rows))
-    return outcome(Llava(**{**LLAVA, **options}), path)
+    return outcome(LlavaImporter(**{**LLAVA, **options}), path)
 
 
 def test_boxes_of_the_padded_square(tmp_path):
@@ -91,7 +91,7 @@ def test_what_a_frame_writes_comes_back(tmp_path, coordinates, options):
 )
 def test_a_frame_is_declared(options, why):
     with pytest.raises(ValueError, match=r".") as error:
-        Llava(**{**LLAVA, **options})
+        LlavaImporter(**{**LLAVA, **options})
     assert why in str(error.value)
 
 
@@ -189,7 +189,7 @@ def test_parentheses_are_counted_by_points(tmp_path):
 def test_a_line_that_is_not_json(tmp_path):
     path = json_file(tmp_path / "talk.jsonl", [talk("a", "[0.1, 0.3, 0.5, 0.6]")] * 2)
     path.write_text(path.read_text().replace("\n", '\n{"id"\n'), encoding="utf-8")
-    done = outcome(Llava(**LLAVA), path)
+    done = outcome(LlavaImporter(**LLAVA), path)
     assert done.bad[0].where == f"{path}, line 2"
     assert done.why.startswith("not JSON (")
     assert [row["id"] for row in done.rows] == ["talk.1.1", "talk.3.1"]
@@ -207,7 +207,7 @@ def test_messages_with_roles(tmp_path):
 
 def test_the_task_reads_it(tmp_path):
     path = json_file(tmp_path / "talk.json", [talk("a", "[0.1, 0.3, 0.5, 0.6]")])
-    (example,) = examples(Llava(**LLAVA), [path], tmp_path)
+    (example,) = examples(LlavaImporter(**LLAVA), [path], tmp_path)
     assert example.prompt == "Locate: a"
     assert example.answer == Box(64, 112, 320, 304)
 

@@ -8,9 +8,9 @@ from importing import SHARED, json_file, outcome, text_folder
 
 from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import load_examples
-from mm_numeric.importers.mathematics import Mathematics
+from mm_numeric.importers.mathematics import MathematicsImporter
 from mm_numeric.importers.prepare import prepare
-from mm_numeric.importers.rjokes import RJokes
+from mm_numeric.importers.rjokes import RJokesImporter
 from mm_numeric.tasks import mathematics, rjokes
 
 LINES = "What is 2 + 3?\n5\nWhich is it?\nb\nWhat is 1/2 + 1?\n3/2\n"
@@ -27,7 +27,7 @@ def dataset(tmp_path):
 
 
 def test_lines_are_questions_and_answers(dataset):
-    found = outcome(Mathematics(), dataset)
+    found = outcome(MathematicsImporter(), dataset)
     assert [row["id"] for row in found.rows] == [
         "extrapolate.arithmetic.1",
         "extrapolate.arithmetic.3",
@@ -46,16 +46,16 @@ def test_lines_are_questions_and_answers(dataset):
 
 
 def test_modules_and_regimes_can_be_chosen(dataset):
-    assert len(outcome(Mathematics(regimes="extrapolate"), dataset).rows) == 2
-    assert len(outcome(Mathematics(modules="arithmetic"), dataset).rows) == 4
-    assert outcome(Mathematics(modules="comparison"), dataset).rows == []
+    assert len(outcome(MathematicsImporter(regimes="extrapolate"), dataset).rows) == 2
+    assert len(outcome(MathematicsImporter(modules="arithmetic"), dataset).rows) == 4
+    assert outcome(MathematicsImporter(modules="comparison"), dataset).rows == []
     with pytest.raises(ValueError, match="no file has modules algebra and regimes any"):
-        Mathematics(modules="algebra").files([dataset])
+        MathematicsImporter(modules="algebra").files([dataset])
 
 
 def test_a_question_without_an_answer_is_a_bad_line(tmp_path):
     folder = text_folder(tmp_path / "interpolate", mul__txt=LINES + "What?", bad__txt=b"\xff")
-    found = outcome(Mathematics(), folder)
+    found = outcome(MathematicsImporter(), folder)
     assert len(found.rows) == 2
     assert sorted(found.kinds) == ["encoding", "lines"]
 
@@ -63,14 +63,14 @@ def test_a_question_without_an_answer_is_a_bad_line(tmp_path):
 def test_json_lines(tmp_path):
     row = {"regime": "interpolate", "module": "m", "question": "What?", "answer": "-0.25"}
     path = json_file(tmp_path / "a.jsonl", [row, {**row, "answer": 3}, {**row, "module": "n"}])
-    found = outcome(Mathematics(modules="m"), path)
+    found = outcome(MathematicsImporter(modules="m"), path)
     assert (found.row["category"], found.row["answer"]) == ("interpolation", "-0.25")
     assert "answer must be a non-empty text, not 3" in found.why
 
 
 def test_its_task_reads_them(dataset, tmp_path):
     out = tmp_path / "rows.jsonl"
-    done = prepare("mathematics", Mathematics(), [dataset], out)
+    done = prepare("mathematics", MathematicsImporter(), [dataset], out)
     assert done.record["counts"] == {"rows": 4}
     source = DataSource(path=str(out))
     examples = load_examples(mathematics.Mathematics(), source, tmp_path, training=True)
@@ -79,7 +79,7 @@ def test_its_task_reads_them(dataset, tmp_path):
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no real files here")
 def test_real_questions():
-    found = outcome(Mathematics(), SHARED / "mathematics" / "sample.jsonl")
+    found = outcome(MathematicsImporter(), SHARED / "mathematics" / "sample.jsonl")
     assert len(found.rows) + sum(found.left_out.values()) == 2300
     assert sum("/" in row["answer"] for row in found.rows) == 311
     assert len(found.rows) == 1772 + 311
@@ -90,7 +90,7 @@ def test_real_questions():
 def test_jokes(tmp_path):
     text = "3\tWhy \\\t not?\n12\tno\n\nx\n0\tSo.\u2028Yes\n"
     (tmp_path / "dev.tsv.gz").write_bytes(gzip.compress(text.encode()))
-    found = outcome(RJokes(), tmp_path / "dev.tsv.gz")
+    found = outcome(RJokesImporter(), tmp_path / "dev.tsv.gz")
     assert found.rows == [
         {"id": "dev-1", "question": "Why \t not?", "answer": 3},
         {"id": "dev-5", "question": "So.\u2028Yes", "answer": 0},
@@ -98,12 +98,12 @@ def test_jokes(tmp_path):
     assert found.kinds == ["score", "line"]
     (tmp_path / "bad.gz").write_bytes(b"no")
     with pytest.raises(ValueError, match=r"bad\.gz: cannot be read"):
-        outcome(RJokes(), tmp_path / "bad.gz")
+        outcome(RJokesImporter(), tmp_path / "bad.gz")
 
 
 def test_their_task_reads_them(tmp_path):
     (tmp_path / "dev.tsv").write_text("3\tWhy?\n", encoding="utf-8")
     out = tmp_path / "rows.jsonl"
-    prepare("rjokes", RJokes(), [tmp_path / "dev.tsv"], out)
+    prepare("rjokes", RJokesImporter(), [tmp_path / "dev.tsv"], out)
     source = DataSource(path=str(out))
     assert load_examples(rjokes.RJokes(), source, tmp_path, training=True)[0].answer.value == 3

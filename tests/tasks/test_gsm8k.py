@@ -172,7 +172,7 @@ def test_a_bad_row_is_one_sentence(change, message):
 def test_lines_become_rows(tmp_path):
     published = {"question": "How much?", "answer": ROW["answer"]}
     lines = [published, {**published, "answer": "no"}, {"answer": "5"}]
-    done = outcome(importers.GSM8K(), json_file(tmp_path / "test.jsonl", lines))
+    done = outcome(importers.GSM8KImporter(), json_file(tmp_path / "test.jsonl", lines))
     assert done.rows == [ROW]
     assert done.kinds == ["answer", "text"]
     assert done.bad[0].why.startswith("no number in the answer 'no'")
@@ -199,7 +199,7 @@ def real(name):
     path = SHARED / "gsm8k" / name
     if not path.exists():
         pytest.skip("the real files are not here")
-    done = outcome(importers.GSM8K(), path)
+    done = outcome(importers.GSM8KImporter(), path)
     assert done.bad == []
     return done.rows
 

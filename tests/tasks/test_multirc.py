@@ -7,7 +7,7 @@ from importing import json_file, outcome
 
 from mm_numeric.answers import Choice, Text, Unreadable
 from mm_numeric.evaluation.score import score
-from mm_numeric.importers.multirc import MultiRC as Importer
+from mm_numeric.importers.multirc import MultiRCImporter
 from mm_numeric.tasks.multirc import MultiRC
 
 ANSWERS = [
@@ -38,7 +38,7 @@ def read(*rows, training=True, **options):
 
 
 def test_a_line_gives_a_row_a_question(tmp_path):
-    done = outcome(Importer(), json_file(tmp_path / "val.jsonl", [PASSAGE]))
+    done = outcome(MultiRCImporter(), json_file(tmp_path / "val.jsonl", [PASSAGE]))
     assert done.bad == []
     assert done.rows == [ROW, NONE_RIGHT]
 
@@ -66,7 +66,7 @@ def test_a_line_gives_a_row_a_question(tmp_path):
     ],
 )
 def test_a_bad_line_is_listed(tmp_path, raw, kind, why):
-    done = outcome(Importer(), json_file(tmp_path / "val.jsonl", [raw]))
+    done = outcome(MultiRCImporter(), json_file(tmp_path / "val.jsonl", [raw]))
     assert done.kinds == [kind]
     assert done.why.startswith(why)
 
