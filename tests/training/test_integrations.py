@@ -355,10 +355,7 @@ def test_spans_of_the_collator_are_taken(tmp_path, monkeypatch):
             {"loss_type": "dft"},
             "loss_type='dft' requests another loss than the objective; remove it",
         ),
-        (
-            {"average_tokens_across_devices": False},
-            "an objective, which counts over all ranks",
-        ),
+        ({"average_tokens_across_devices": False}, "an objective, which counts over all ranks"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning")
