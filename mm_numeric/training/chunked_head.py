@@ -33,21 +33,18 @@ from mm_numeric.numbers.spans import NumberSpans
 CHUNKED_FROM = 1 << 27
 """Number of logits of a micro-batch, n * v, from which the loss is computed in chunks.
 
-2**27 logits need 512 MiB in float32, and their gradient the same again. Chunks need a third more
-arithmetic; on a CPU 1.1 to 2.1 times the time, and 33 MiB instead of 1,632 for 1,536 rows with a
-vocabulary of 151,936. Smaller micro-batches would be one chunk, which saves nothing."""
+2**27 logits need 512 MiB in float32, and their gradient as much. Chunks need a third more
+arithmetic. On a CPU they took 1.1 to 2.1 times as long, and 33 MiB instead of 1,632 MiB for 1,536
+rows with a vocabulary of 151,936. Smaller micro-batches would be a single chunk."""
 
 
 class ChunkedHead:
     """Runs a model in training with its output head replaced where that saves memory."""
 
     def __init__(self, model: nn.Module, inputs: Mapping[str, Any], whole: Any) -> None:
-        """Inspect the head; runs the model once, so all ranks must do it together.
+        """Inspect the head of ``whole``, the unwrapped ``model``.
 
-        Args:
-            model: The model as called in training, such as one wrapped in DDP.
-            inputs: Inputs of a micro-batch.
-            whole: The unwrapped model.
+        Runs the model once on the inputs of a micro-batch, so all ranks must do it together.
         """
         self.head = linear_head(whole)
         self.is_tied = self.head is not None and is_tied(whole, self.head)
@@ -79,23 +76,26 @@ class ChunkedHead:
     ) -> tuple[Any, ObjectiveResult]:
         """Return the outputs of a model and the result of the objective, with number metrics.
 
-        Args:
-            model: As in the constructor.
-            inputs: Keyword arguments of the model.
-            objective: The objective to train on.
-            labels: Labels of the rows that the head is called with, as the objective takes them.
-            spans: Numbers in the labels.
-            counts: Counts of the optimiser step.
-            chunked_from: Number of logits from which the loss is computed in chunks; the outputs
-                have no logits then.
+        From ``chunked_from`` logits the loss is computed in chunks, and the outputs have no logits.
+        ``labels`` are those of the positions for which the model computes logits.
         """
-        if self.is_chunked(inputs, labels, objective, chunked_from):
-            assert self.head is not None
-            return _chunked_loss(model, self.head, inputs, objective, labels, spans, counts)
-        head = self.head if self.is_tied else None
-        with nullcontext() if head is None else _contiguous_gradient(head):
+        head = self.head
+        if head is None or not self.is_chunked(inputs, labels, objective, chunked_from):
+            with _contiguous_gradient(head) if head and self.is_tied else nullcontext():
+                outputs = model(**inputs)
+            return outputs, objective(outputs.logits, labels, spans, counts=counts, figures=True)
+        results: list[ObjectiveResult] = []
+
+        def loss_of(hidden: Tensor) -> Tensor:
+            result = objective.from_hidden(
+                hidden, head.weight, labels, spans, bias=head.bias, counts=counts, figures=True
+            )
+            results.append(result)
+            return result.loss.reshape(1)
+
+        with _replaced_forward(head, loss_of):
             outputs = model(**inputs)
-        return outputs, objective(outputs.logits, labels, spans, counts=counts, figures=True)
+        return outputs, replace(results[0], loss=outputs.logits.reshape(()))
 
 
 def linear_head(model: Any) -> nn.Linear | None:
@@ -149,31 +149,6 @@ def logits_equal_head_output(model: nn.Module, head: nn.Linear, inputs: Mapping[
     return same_kind and torch.equal(logits, expected)
 
 
-def _chunked_loss(
-    model: nn.Module,
-    head: nn.Linear,
-    inputs: Mapping[str, Any],
-    objective: Objective,
-    labels: Tensor,
-    spans: NumberSpans | None,
-    counts: Counts,
-) -> tuple[Any, ObjectiveResult]:
-    """Call a model with its head replaced by the objective."""
-    results: list[ObjectiveResult] = []
-
-    def loss_of(hidden: Tensor) -> Tensor:
-        weight, bias = head.weight, head.bias
-        result = objective.from_hidden(
-            hidden, weight, labels, spans, bias=bias, counts=counts, figures=True
-        )
-        results.append(result)
-        return result.loss.reshape(1)
-
-    with _replaced_forward(head, loss_of):
-        outputs = model(**inputs)
-    return outputs, replace(results[0], loss=outputs.logits.reshape(()))
-
-
 class _TiedLinear(torch.autograd.Function):
     """``linear`` with a contiguous weight gradient, to which torch adds another one in place."""
 
@@ -207,7 +182,6 @@ def _contiguous_gradient(head: nn.Linear) -> Iterator[None]:
 
 @contextmanager
 def _replaced_forward(head: nn.Linear, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Replace the ``forward`` of a head inside."""
     head.forward = forward  # type: ignore[method-assign, assignment]
     try:
         yield

@@ -37,11 +37,7 @@ _SINGLE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_AD
 
 
 def require_deepspeed(where: str) -> None:
-    """Check that DeepSpeed is installed, and set up a single process if there is no launcher.
-
-    Raises:
-        ValueError: If DeepSpeed is not installed.
-    """
+    """Check that DeepSpeed is installed, and set up a single process if there is no launcher."""
     if find_spec("deepspeed") is None:
         raise ValueError(
             f"{where}: DeepSpeed is not installed; run `pip install 'mm-numeric[deepspeed]'`, or "
@@ -74,11 +70,7 @@ def without_zero3_init(args: TrainingArguments) -> Iterator[None]:
 
 
 def validate_deepspeed(args: TrainingArguments, where: str) -> None:
-    """Check that ZeRO-3 gathers weights when it saves, with settings of ours or of accelerate.
-
-    Raises:
-        ValueError: If it does not, so that no weights would be saved.
-    """
+    """Check that ZeRO-3 gathers weights when it saves; otherwise it would save none."""
     plugin = args.deepspeed_plugin
     if plugin is None or plugin.zero_stage < 3:
         return
@@ -90,11 +82,7 @@ def validate_deepspeed(args: TrainingArguments, where: str) -> None:
 
 
 def validate_sharding(trainer: Trainer, where: str) -> None:
-    """Check that DeepSpeed or FSDP is active if configured; accelerate may silently disable it.
-
-    Raises:
-        ValueError: If it is not active.
-    """
+    """Check that DeepSpeed or FSDP is active if configured; accelerate may silently disable it."""
     if trainer.args.deepspeed_plugin is not None and not trainer.is_deepspeed_enabled:
         raise ValueError(
             f"{where}.deepspeed: `accelerate launch --cpu` disables DeepSpeed; start with "
@@ -108,11 +96,7 @@ def validate_sharding(trainer: Trainer, where: str) -> None:
 
 
 def with_universal_checkpoint(config: Config, checkpoint: Path) -> Config:
-    """Return a config that loads a DeepSpeed checkpoint of another number of ranks.
-
-    Raises:
-        ValueError: If the checkpoint can only be loaded by the same number of ranks.
-    """
+    """Return a config that loads a DeepSpeed checkpoint of another number of ranks."""
     saved = saved_ranks(checkpoint)
     if saved == num_ranks() or not any(checkpoint.glob("global_step*")):
         return config
@@ -127,17 +111,13 @@ def with_universal_checkpoint(config: Config, checkpoint: Path) -> Config:
             "parallelism can resume with any number."
         )
     if isinstance(settings, str):
-        file = find_deepspeed(settings, f"{config.title}, trainer.deepspeed")
-        settings = read_json(file)
+        settings = read_json(find_deepspeed(settings, f"{config.title}, trainer.deepspeed"))
     reading = {**settings.get("checkpoint", {}), "load_universal": True}
     return with_trainer(config, deepspeed={**settings, "checkpoint": reading})
 
 
 def make_universal(args: TrainingArguments, checkpoint: Path) -> None:
-    """Convert a ZeRO checkpoint once to the universal format, for any number of ranks.
-
-    The same as ``python -m deepspeed.checkpoint.ds_to_universal``, with one process.
-    """
+    """Convert a ZeRO checkpoint once to the universal format, for any number of ranks."""
     settings = deepspeed_settings(args)
     if settings is None or not settings.get_value("checkpoint.load_universal"):
         return

@@ -24,11 +24,7 @@ class EveryRankError(ValueError):
 
 @contextmanager
 def translate_disk_full(folder: Path) -> Iterator[None]:
-    """Raise errors of incomplete writes as a ValueError that names the checkpoint to resume from.
-
-    Raises:
-        ValueError: If the disk is full or a quota is exceeded.
-    """
+    """Raise errors of incomplete writes as a ValueError that says where to resume."""
     try:
         yield
     except Exception as error:
@@ -43,26 +39,20 @@ def translate_disk_full(folder: Path) -> Iterator[None]:
 
 
 def _is_disk_full(error: Exception) -> bool:
-    """Return True if a write failed for lack of space."""
     if isinstance(error, ValueError):  # translated already
         return False
     if isinstance(error, OSError) and error.errno in _DISK_FULL:
         return True
     # safetensors and torch.save raise errors of their own, without an errno.
-    message = str(error)
-    strings = map(os.strerror, _DISK_FULL)
-    return "inline_container.cc" in message or any(string in message for string in strings)
+    causes = "inline_container.cc", *map(os.strerror, _DISK_FULL)
+    return any(cause in str(error) for cause in causes)
 
 
 @contextmanager
 def translate_corrupt_checkpoint(checkpoint: str | Path) -> Iterator[None]:
-    """Raise errors of reading a corrupt checkpoint file as a ValueError that says what to do.
+    """Raise errors of reading a corrupt file as a ValueError that says what to do.
 
-    A killed run leaves no such file, because the last file of a checkpoint marks it as complete. A
-    power failure or an incomplete copy may.
-
-    Raises:
-        ValueError: If a file is corrupt.
+    A killed run leaves no such file, but a power failure or an incomplete copy may.
     """
     try:
         yield

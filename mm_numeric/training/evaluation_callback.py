@@ -56,11 +56,7 @@ class Best(NamedTuple):
 
 
 def evaluated_rows(config: Config) -> list[Example]:
-    """Return the rows to evaluate on during training; empty if the config has no ``evaluate``.
-
-    Raises:
-        ValueError: If a row has no answer, or ``evaluate.best`` is not a metric of the task.
-    """
+    """Return the rows to evaluate on during training; empty if the config has no ``evaluate``."""
     settings = config.evaluate
     if settings is None:
         return []
@@ -80,7 +76,10 @@ def evaluated_rows(config: Config) -> list[Example]:
 
 
 class EvaluationCallback(TrainerCallback):
-    """Evaluates the model, saves its best weights, and stops when the patience is exhausted."""
+    """Evaluates the model, saves its best weights, and stops when the patience is exhausted.
+
+    Adds itself to the trainer; ``facts`` returns the current content of run.json for ``best/``.
+    """
 
     def __init__(
         self,
@@ -90,15 +89,6 @@ class EvaluationCallback(TrainerCallback):
         examples: Sequence[Example],
         facts: Callable[[], dict[str, Any]],
     ) -> None:
-        """Add the evaluation to a trainer.
-
-        Args:
-            trainer: A NumericTrainer.
-            config: A config with ``evaluate``.
-            family: Family of the model.
-            examples: Rows of ``evaluated_rows``.
-            facts: Function that returns the current content of run.json, for ``best/``.
-        """
         assert config.evaluate is not None
         self.trainer, self.config, self.family = trainer, config, family
         self.settings, self.examples, self.facts = config.evaluate, examples, facts
@@ -113,9 +103,8 @@ class EvaluationCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Request an evaluation; the trainer logs the loss before it and saves after it."""
-        if state.global_step % self.settings.every_steps == 0:
-            control.should_evaluate = True
-        if state.global_step >= state.max_steps:
+        step = state.global_step
+        if step % self.settings.every_steps == 0 or step >= state.max_steps:
             control.should_evaluate = True
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -167,10 +156,9 @@ class EvaluationCallback(TrainerCallback):
     def outcome(self) -> dict[str, Any]:
         """Return the entries of run.json about evaluations: the best one and early stopping."""
         stopped = self.patience_exhausted(self.trainer.state.log_history)
-        if not (self.folder / FINISHED).is_file():
-            return {"best": None, "stopped_early": stopped}
-        saved = read_json(self.folder / FINISHED)
-        return {"best": saved["best"], "stopped_early": stopped}
+        file = self.folder / FINISHED
+        best = read_json(file)["best"] if file.is_file() else None
+        return {"best": best, "stopped_early": stopped}
 
     def _answer(self) -> list[dict[str, Any]]:
         """Return the predictions of all rows in order, on every rank.
@@ -231,13 +219,10 @@ class EvaluationCallback(TrainerCallback):
 
 
 def _metrics(config: Config, examples: Sequence[Example]) -> list[Metric]:
-    """Return the metrics of the task for some rows."""
     where = f"{config.title}, task"
     scorer = scorer_of(config.task, config.task_name, examples[0].answer, where)
-    return [
-        metric
-        for metric, _ in metrics_by_category(scorer, [example.buckets for example in examples])
-    ]
+    buckets = [example.buckets for example in examples]
+    return [metric for metric, _ in metrics_by_category(scorer, buckets)]
 
 
 def _unfinished(folder: Path) -> Path:

@@ -20,9 +20,8 @@ class GradientCheck(TrainerCallback):
     first step with an image; a step whose rows are all skipped is not checked.
     """
 
-    def __init__(self, parts: ModelModules) -> None:
-        """Check the module groups of a model."""
-        self.parts = parts
+    def __init__(self, modules: ModelModules) -> None:
+        self.modules = modules
         self._hooks = ExitStack()
         self._waiting: list[str] = []
         self._found: set[str] = set()
@@ -32,42 +31,38 @@ class GradientCheck(TrainerCallback):
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
         """Add a hook for batches, and for gradients under DeepSpeed, which does not expose them."""
-        present = {self.parts.module_of(name) for name, _ in model.named_parameters()}
-        frozen = {part for part in present if self.parts.settings.of(part).how == FROZEN}
-        self._waiting = [part for part in MODULE_NAMES if part in present - frozen]
+        present = {self.modules.module_of(name) for name, _ in model.named_parameters()}
+        frozen = {module for module in present if self.modules.settings.of(module).how == FROZEN}
+        self._waiting = [module for module in MODULE_NAMES if module in present - frozen]
         hook = model.register_forward_pre_hook(self._inspect_batch, with_kwargs=True)
         self._hooks.callback(hook.remove)
         if args.deepspeed_plugin is not None:
-            for part, parameter in self._trained(model):
-                hook = parameter.register_hook(lambda grad, part=part: self._add(part, grad))
+            for module, parameter in self._trained(model):
+                hook = parameter.register_hook(lambda grad, module=module: self._add(module, grad))
                 self._hooks.callback(hook.remove)
 
     def on_pre_optimizer_step(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Check the gradients of a step, on all ranks together.
-
-        Raises:
-            ValueError: If a module group has no gradient on any rank.
-        """
+        """Check the gradients of a step, on all ranks together."""
         if not self._waiting:
             return
-        for part, parameter in self._trained(model):
-            if part in self._waiting and part not in self._found and parameter.grad is not None:
+        for module, parameter in self._trained(model):
+            if module in self._waiting and module not in self._found and parameter.grad is not None:
                 grad = parameter.grad
-                self._add(part, grad.to_local() if hasattr(grad, "to_local") else grad)
-        seen = [*(part in self._found for part in self._waiting)]
+                self._add(module, grad.to_local() if hasattr(grad, "to_local") else grad)
+        seen = [*(module in self._found for module in self._waiting)]
         seen += [self._seen_image, self._seen_answer]
         flags = torch.tensor(seen, dtype=torch.int32, device=args.device)
         if args.world_size > 1:
             torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)
         *found, image, answer = flags.tolist()
-        missing = [part for part, seen in zip(self._waiting, found, strict=True) if not seen]
-        without = [part for part in missing if image or part not in VISION_MODULES]
+        missing = [module for module, seen in zip(self._waiting, found, strict=True) if not seen]
+        without = [module for module in missing if image or module not in VISION_MODULES]
         if without and answer:
-            how = self.parts.settings.of(without[0]).how
+            how = self.modules.settings.of(without[0]).how
             raise ValueError(
-                f"{self.parts.where}, modules.{without[0]}: it is {how}, but step "
+                f"{self.modules.where}, modules.{without[0]}: it is {how}, but step "
                 f"{state.global_step + 1} left no gradient in any of its parameters; freeze it, or "
                 "find out why it has no gradient (use_reentrant in gradient_checkpointing_kwargs?)."
             )
@@ -90,11 +85,11 @@ class GradientCheck(TrainerCallback):
             started = decoded is None or decoded.shape[1] > 1
             self._seen_answer = bool(rows.any()) if isinstance(rows, Tensor) else started
 
-    def _add(self, part: str, grad: Tensor) -> None:
-        if part not in self._found and bool(grad.any()):
-            self._found.add(part)
+    def _add(self, module: str, grad: Tensor) -> None:
+        if module not in self._found and bool(grad.any()):
+            self._found.add(module)
 
     def _trained(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
-                yield self.parts.module_of(name), parameter
+                yield self.modules.module_of(name), parameter

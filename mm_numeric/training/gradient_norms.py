@@ -6,6 +6,7 @@ Each rank squares its own shard, and the squares are summed over ranks: no gradi
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -31,9 +32,8 @@ def is_logged(step: int, args: TrainingArguments, state: TrainerState) -> bool:
 class GradientNorms:
     """Measures the gradient of a step after its backward pass and before clipping."""
 
-    def __init__(self, parts: ModelModules, accelerator: Any) -> None:
-        """Measure one norm per module group."""
-        self.parts, self.accelerator = parts, accelerator
+    def __init__(self, modules: ModelModules, accelerator: Any) -> None:
+        self.modules, self.accelerator = modules, accelerator
         self._found: dict[str, float] = {}
         self._step = -1
 
@@ -42,10 +42,7 @@ class GradientNorms:
     ) -> AbstractContextManager[None]:
         """Return the context for the last backward pass of a step, on all ranks.
 
-        Args:
-            model: The trained model, wrapped or not.
-            step: Number of the step.
-            engine: The engine of DeepSpeed, if it is used.
+        ``engine`` is the DeepSpeed engine, if DeepSpeed is used.
         """
         if engine is None:
             return self._after_backward(model, step)
@@ -62,15 +59,17 @@ class GradientNorms:
         yield
         scaler = getattr(self.accelerator, "scaler", None)
         scale = 1.0 if scaler is None else scaler.get_scale()
-        self._measure(model, step, _square, scale, sharded=False)
+        self._measure(model, step, attrgetter("grad"), scale, sharded=False)
 
     @contextmanager
     def _before_step(self, model: nn.Module, step: int, engine: Any) -> Iterator[None]:
         """Measure right before DeepSpeed steps: accelerate's ``backward`` also calls ``step``."""
 
         def measure() -> None:
-            square = _square_zero2 if engine.zero_optimization_stage() < 3 else _square_zero3
-            self._measure(model, step, square, deepspeed_loss_scale(engine), sharded=True)
+            from deepspeed.utils import safe_get_local_grad
+
+            shard = zero2_gradient if engine.zero_optimization_stage() < 3 else safe_get_local_grad
+            self._measure(model, step, shard, deepspeed_loss_scale(engine), sharded=True)
 
         with before_deepspeed_step(engine, measure):
             yield
@@ -79,49 +78,28 @@ class GradientNorms:
         self,
         model: nn.Module,
         step: int,
-        square: Callable[[Tensor], Tensor | None],
+        gradient_of: Callable[[Tensor], Tensor | None],
         scale: float,
         *,
         sharded: bool,
     ) -> None:
         """Sum the squares of each module group, over ranks if gradients are sharded."""
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-        names = [self.parts.module_of(name) for name, _ in trained]
-        present = [part for part in MODULE_NAMES if part in names]
+        names = [self.modules.module_of(name) for name, _ in trained]
+        present = [module for module in MODULE_NAMES if module in names]
         sums = torch.zeros(len(present), dtype=torch.float64, device=self.accelerator.device)
-        for part, (_, parameter) in zip(names, trained, strict=True):
-            squared = square(parameter)
-            if squared is not None:
-                sums[present.index(part)] += squared.to(sums)
+        for module, (_, parameter) in zip(names, trained, strict=True):
+            gradient = gradient_of(parameter)
+            if gradient is not None:
+                sums[present.index(module)] += _squared_norm(gradient).to(sums)
         if sharded:
             sums = self.accelerator.reduce(sums, reduction="sum")
-        self._found = {p: math.sqrt(s) / scale for p, s in zip(present, sums.tolist(), strict=True)}
+        self._found = {m: math.sqrt(s) / scale for m, s in zip(present, sums.tolist(), strict=True)}
         self._step = step
 
 
-def _square_norm(gradient: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(gradient, dtype=torch.float32).double().square()
-
-
-def _square(parameter: Tensor) -> Tensor | None:
-    """Return the squared norm of a gradient that is whole on each rank or a DTensor (FSDP2)."""
-    gradient = parameter.grad
-    if isinstance(gradient, DTensor):
-        norm = torch.linalg.vector_norm(gradient, dtype=torch.float32)
-        assert isinstance(norm, DTensor)
-        return norm.full_tensor().double().square()
-    return None if gradient is None else _square_norm(gradient)
-
-
-def _square_zero2(parameter: Any) -> Tensor | None:
-    """Return the squared norm of this rank's shard under ZeRO-1 and ZeRO-2."""
-    gradient = zero2_gradient(parameter)
-    return None if gradient is None else _square_norm(gradient)
-
-
-def _square_zero3(parameter: Tensor) -> Tensor | None:
-    """Return the squared norm of this rank's shard under ZeRO-3."""
-    from deepspeed.utils import safe_get_local_grad
-
-    gradient = safe_get_local_grad(parameter)
-    return None if gradient is None else _square_norm(gradient)
+def _squared_norm(gradient: Tensor) -> Tensor:
+    norm = torch.linalg.vector_norm(gradient, dtype=torch.float32)
+    if isinstance(norm, DTensor):  # under FSDP2
+        norm = norm.full_tensor()
+    return norm.double().square()

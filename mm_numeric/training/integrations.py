@@ -15,13 +15,11 @@ from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, shifted
 def loss_func(objective: Objective, *, shift: bool = True) -> Callable[..., Tensor]:
     """Return a ``compute_loss_func`` for transformers.Trainer.
 
-    The loss of a micro-batch is weighted by its share of the supervised tokens of the step
-    (``num_items_in_batch``), so cross-entropy is exact under gradient accumulation and on several
-    ranks. Numeric terms do not know the number of numbers in other micro-batches: they are averaged
-    over each micro-batch, and then over micro-batches, weighted by supervised tokens. With one
-    micro-batch on one rank this is the mean over the step; otherwise a number has a larger weight
-    in a micro-batch with few numbers. Use ``NumericLossMixin`` for exact means. The router loss of
-    a mixture of experts is not included, as with any ``compute_loss_func``.
+    Cross-entropy is exact under gradient accumulation and on several ranks: each micro-batch is
+    weighted by its share of the supervised tokens of the step (``num_items_in_batch``). Numeric
+    terms are averaged over each micro-batch with the same weights, so a number counts more in a
+    micro-batch with few numbers. Use ``NumericLossMixin`` for exact means. The router loss of a
+    mixture of experts is not included, as with any ``compute_loss_func``.
 
     Args:
         objective: The objective to train on.
@@ -50,11 +48,7 @@ def loss_func(objective: Objective, *, shift: bool = True) -> Callable[..., Tens
 
 
 def step_counts(
-    objective: Objective,
-    labels: Iterable[Tensor],
-    *,
-    shift: bool = True,
-    accelerator: Any = None,
+    objective: Objective, labels: Iterable[Tensor], *, shift: bool = True, accelerator: Any = None
 ) -> Counts:
     """Count tokens and numbers over the micro-batches of one optimiser step.
 
@@ -70,9 +64,7 @@ def step_counts(
             them, by its ``gradient_accumulation_steps``, by which its ``backward`` divides).
     """
     if isinstance(labels, Tensor):
-        raise ValueError(
-            "step_counts expects a list with the labels of each micro-batch: [labels]."
-        )
+        raise ValueError("step_counts expects a list with the labels of each micro-batch.")
     counted = [count_numbers(objective, aligned_labels(each, shift))[1] for each in labels]
     if not counted:
         raise ValueError("step_counts: an optimiser step has at least one micro-batch; got none.")
@@ -103,15 +95,10 @@ def end_step(
 
 
 def aligned_labels(labels: Tensor | None, shift: bool) -> Tensor:
-    """Return labels at the positions that predict them.
-
-    Raises:
-        ValueError: If the batch has no labels.
-    """
+    """Return labels at the positions that predict them."""
     if labels is None:
         raise ValueError(
-            "a batch has no labels: the data collator must return `labels` [b, t], with -100 at "
-            "positions to ignore."
+            "a batch has no labels: the data collator must return `labels` [b, t], -100 to ignore."
         )
     return shifted(labels) if shift else labels
 

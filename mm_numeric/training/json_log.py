@@ -19,7 +19,6 @@ class JsonLog(TrainerCallback):
     """
 
     def __init__(self, path: Path) -> None:
-        """Log to a file."""
         self.path = path
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -63,11 +62,7 @@ class JsonLog(TrainerCallback):
 
 
 def validate_report_to(args: TrainingArguments, where: str) -> None:
-    """Check that the packages of ``report_to`` are installed, before the model is loaded.
-
-    Raises:
-        ValueError: If transformers does not know a name, or its package is not installed.
-    """
+    """Check that the packages of ``report_to`` are installed, before the model is loaded."""
     for name in args.report_to:
         try:
             for callback in get_reporting_integration_callbacks([name]):

@@ -68,15 +68,9 @@ class NumericLossMixin(_Trainer):
     chunked_from = CHUNKED_FROM
 
     def __init__(self, *args: Any, objective: Objective, **kwargs: Any) -> None:
-        """Create the trainer with an objective.
-
-        Raises:
-            ValueError: If a setting requests another loss or cannot be combined with an objective.
-        """
         if not isinstance(objective, Objective):
             raise ValueError(
-                f"objective must be an Objective, not {objective!r:.60}: "
-                "mm_numeric.objective(name, vocabulary) makes one."
+                f"objective is {objective!r:.60}; create it with mm_numeric.objective(name, ...)."
             )
         super().__init__(*args, **kwargs)
         self.objective = objective
@@ -142,10 +136,7 @@ class NumericLossMixin(_Trainer):
     ) -> tuple[dict[str, Any], Tensor, NumberSpans | None]:
         """Return the keyword arguments of the model, the labels of its logits and their numbers.
 
-        Args:
-            model: The model as called in training.
-            inputs: A batch.
-            all_rows: Compute logits at all positions and not only at the supervised ones.
+        With ``all_rows`` logits are computed at all positions and not only at supervised ones.
         """
         batch = dict(inputs)
         labels, spans = self._labels(batch), batch.pop("spans", None)
@@ -178,11 +169,9 @@ class NumericLossMixin(_Trainer):
         keeps_head = self._keeps_head or self.objective.takes_outputs
         if counts is None or return_outputs or keeps_head:
             outputs = model(**batch)
-            figures = counts is not None
-            result = self.objective.of_outputs(
-                outputs, labels, spans, counts=counts, figures=figures
+            return outputs, self.objective.of_outputs(
+                outputs, labels, spans, counts=counts, figures=counts is not None
             )
-            return outputs, result
         if self._head is None:
             self._head = ChunkedHead(model, batch, self.accelerator.unwrap_model(model))
         return self._head(model, batch, self.objective, labels, spans, counts, self.chunked_from)
@@ -214,25 +203,18 @@ class NumericLossMixin(_Trainer):
         self._counts = None
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Save the running statistics of the objective too."""
         super()._save_optimizer_and_scheduler(output_dir)
         if self.args.should_save and self.objective.spec.balance == "running":
             write_json(Path(output_dir, BALANCE_FILE), self.objective.balance.state_dict())
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load the running statistics of the objective too.
-
-        Raises:
-            ValueError: If the checkpoint was saved without them.
-        """
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None or self.objective.spec.balance != "running":
             return
         file = Path(checkpoint, BALANCE_FILE)
         if not file.is_file():
             raise ValueError(
-                f"{file}: not found, so the checkpoint was not saved with balance: running; resume "
-                "with the balance that it was saved with."
+                f"{file}: not found; resume with the balance that the checkpoint was saved with."
             )
         self.objective.balance.load_state_dict(read_json(file))
 
@@ -242,7 +224,6 @@ class NumericLossMixin(_Trainer):
         return aligned_labels(batch.get("labels"), shift)
 
     def _validate_settings(self) -> None:
-        """Reject settings that request another loss or cannot be combined with an objective."""
         args, loss_type = self.args, getattr(self.args, "loss_type", None)
         packed = getattr(args, "packing", False) or getattr(self, "padding_free", False)
         others = {

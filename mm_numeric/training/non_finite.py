@@ -48,13 +48,6 @@ class FiniteCheck:
     """
 
     def __init__(self, ranks: Ranks, args: TrainingArguments, *, fp16: bool) -> None:
-        """Create the check.
-
-        Args:
-            ranks: All ranks check together.
-            args: Arguments of the trainer.
-            fp16: Allow non-finite gradients, because the loss scaler of fp16 skips such a step.
-        """
         self.ranks, self.folder, self._fp16 = ranks, Path(str(args.output_dir)), fp16
         self._steps_per_check = 1 if args.device.type == "cpu" else _STEPS_PER_CHECK
         self._steps: list[_Step] = []
@@ -70,29 +63,21 @@ class FiniteCheck:
         self._losses.append(loss.isfinite())
 
     def end_step(self, number: int, sums: Mapping[str, LossSum], norm: Tensor | float) -> None:
-        """Store whether the results of a step are finite, and check if enough steps are stored.
+        """Store whether the losses and the gradient norm of a step are finite.
 
-        Args:
-            number: Number of the step.
-            sums: Sum of each loss component over all ranks.
-            norm: Norm of the gradient.
+        Runs ``check`` if enough steps are stored. ``sums`` are over all ranks.
         """
         names, values = list(sums), [part.total for part in sums.values()]
-        if not self._fp16 and norm is not None:
+        if not self._fp16 and norm is not None:  # the loss scaler of fp16 skips such a step
             names.append("the gradient")
             values.append(torch.as_tensor(norm, device=self._losses[0].device))
         finite = torch.stack([value.isfinite() for value in values])
-        step = _Step(number, names, finite, torch.stack(self._losses), self._ids)
-        self._steps.append(step)
+        self._steps.append(_Step(number, names, finite, torch.stack(self._losses), self._ids))
         if len(self._steps) >= self._steps_per_check:
             self.check()
 
     def check(self, model: torch.nn.Module | None = None) -> None:
-        """Check the stored steps, and the weights of a model that is about to be saved.
-
-        Raises:
-            EveryRankError: If a value of any rank is not finite.
-        """
+        """Raise EveryRankError if a stored step or a weight of the model is not finite."""
         stored, self._steps = self._steps, []
         broken = next(filter(None, map(_non_finite, stored)), None)
         if broken is None and model is not None and not _is_finite(model):

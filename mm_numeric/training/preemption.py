@@ -20,7 +20,6 @@ class StopOnSignal(TrainerCallback):
     """On SIGTERM or SIGUSR1: finish the current step, save a checkpoint and stop on all ranks."""
 
     def __init__(self, ranks: Ranks) -> None:
-        """Create the callback; signals are handled only inside of ``listening``."""
         self.ranks = ranks
         self.received: signal.Signals | None = None
         self.stopped: signal.Signals | None = None
@@ -29,10 +28,7 @@ class StopOnSignal(TrainerCallback):
 
     @contextmanager
     def listening(self, stoppable: bool) -> Iterator[None]:
-        """Handle the signals inside.
-
-        After a signal was received, further ones are ignored: the process is already stopping.
-        """
+        """Handle the signals inside the context; if one was received, ignore later ones."""
         numbers = _SIGNALS if stoppable else []
         before = {number: signal.signal(number, self._receive) for number in numbers}
         self.is_listening.fill_(stoppable)
@@ -52,11 +48,9 @@ class StopOnSignal(TrainerCallback):
 
     def message(self, folder: Path, *, resumable: bool) -> str:
         """Return a message with the checkpoint and how to resume from it."""
-        how = (
-            "resume with the same command and --resume"
-            if resumable
-            else "the run cannot be resumed, because trainer.save_only_model saves only weights"
-        )
+        how = "resume with the same command and --resume"
+        if not resumable:
+            how = "the run cannot be resumed, because trainer.save_only_model saves only weights"
         assert self.stopped is not None
         return f"stopped by {self.stopped.name}; saved {last_checkpoint(folder)}: {how}."
 
@@ -67,18 +61,13 @@ class StopOnSignal(TrainerCallback):
 class IgnoreSignalsInWorker:
     """``worker_init_fn`` of a DataLoader: the worker ignores signals while the run handles them.
 
-    A scheduler signals all processes, and the run still needs its workers to finish the step. Once
-    the run no longer listens, a worker ends at a signal as usual: Python terminates the remaining
-    workers at exit and waits for them.
+    A scheduler signals all processes, and the run still needs its workers to finish the step. When
+    the run no longer listens (``StopOnSignal.is_listening``), a signal ends a worker as usual,
+    because Python terminates the workers at exit. ``init_fn`` is another ``worker_init_fn`` or
+    None.
     """
 
     def __init__(self, init_fn: Any, is_listening: Tensor) -> None:
-        """Wrap another ``worker_init_fn`` or None.
-
-        Args:
-            init_fn: Called in the worker after its signals are set.
-            is_listening: ``StopOnSignal.is_listening``, in shared memory.
-        """
         self.init_fn, self.is_listening = init_fn, is_listening
 
     def __call__(self, worker: int) -> None:

@@ -17,7 +17,7 @@ class Ranks:
     """
 
     def __init__(self, args: TrainingArguments) -> None:
-        """Open a process group on the CPU; that of the gradients may wait for the device."""
+        # On the CPU, because the process group of the gradients may wait for the device.
         self._group: Any = None
         if args.world_size > 1:
             timeout = timedelta(seconds=args.ddp_timeout)

@@ -37,11 +37,8 @@ def with_same_rows(config: Config, checkpoint: Path) -> Config:
     """Return a config that keeps the rows per step of a checkpoint on the current ranks.
 
     With fewer ranks the number of accumulated micro-batches grows. With more ranks it shrinks, and
-    where it cannot, the batch size does. The changes are logged. Checkpoints without ``step.json``
-    change nothing.
-
-    Raises:
-        ValueError: If the rows of a step cannot be divided equally between the ranks.
+    where it cannot, the batch size does. Raises ValueError if the rows of a step cannot be divided
+    equally. A checkpoint without ``step.json`` changes nothing.
     """
     step = _read_step(checkpoint)
     if step is None:

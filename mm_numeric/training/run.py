@@ -32,15 +32,7 @@ from mm_numeric.models.loading import (
     quiet_unless_terminal,
 )
 from mm_numeric.models.parameter_groups import ModelModules, table_text
-from mm_numeric.run_folder import (
-    FINISHED,
-    LOG,
-    MODEL,
-    claim,
-    finish,
-    last_checkpoint,
-    locked,
-)
+from mm_numeric.run_folder import FINISHED, LOG, MODEL, claim, finish, last_checkpoint, locked
 from mm_numeric.training.deepspeed import (
     join_ranks,
     make_universal,
@@ -71,15 +63,16 @@ def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> P
         The folder of the trained model.
 
     Raises:
-        ValueError: If the config, the data or the run folder is invalid, a loss, gradient or
-            weight is not finite, or the disk is full.
         StoppedError: If a signal stopped the run.
     """
     started = time.monotonic()
     quiet_unless_terminal()
     folder = config.output_dir
     checkpoint = last_checkpoint(folder) if resume else None
-    args = training_arguments(_for_checkpoint(config, checkpoint) if checkpoint else config)
+    resumed = config
+    if checkpoint:
+        resumed = with_universal_checkpoint(with_same_rows(config, checkpoint), checkpoint)
+    args = training_arguments(resumed)
     _validate(config, args, checkpoint, resume=resume)
     with ExitStack() as stack:
         with PartialState().main_process_first():
@@ -98,8 +91,8 @@ def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> P
             examples = rows.for_trainer(make_collator(config, family))
         logger.debug("loading %s", source)
         trainer = make_trainer(config, args, examples, family, source)
-        assert trainer.parts is not None
-        modules = trainer.parts.table(trainer.model)
+        assert trainer.modules is not None
+        modules = trainer.modules.table(trainer.model)
         logger.info("%s", table_text(modules), extra=NO_PREFIX)
 
         def facts() -> dict[str, Any]:
@@ -114,11 +107,6 @@ def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> P
         with translate_disk_full(folder), trainer.stopping.listening(stoppable):
             _fit_and_save(trainer, family, folder, checkpoint, facts)
     return folder / MODEL
-
-
-def _for_checkpoint(config: Config, checkpoint: Path) -> Config:
-    """Return a config that resumes from a checkpoint on the current number of ranks."""
-    return with_universal_checkpoint(with_same_rows(config, checkpoint), checkpoint)
 
 
 def _validate(
@@ -140,7 +128,6 @@ def _validate(
 def _facts(
     trainer: NumericTrainer, config: Config, rows: TrainingRows, modules: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the current content of run.json."""
     args = trainer.args
     batch_rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     return {
@@ -183,32 +170,27 @@ def make_trainer(
 ) -> NumericTrainer:
     """Create the trainer of a config: model, adapters, objective and callbacks.
 
-    Args:
-        config: Config of the run.
-        args: Arguments from ``training_arguments``.
-        examples: Rows to train on.
-        family: Family of the model.
-        source: Hub name or folder of the weights.
+    ``source`` is the hub name or the folder of the weights.
     """
     known = [] if isinstance(examples, ExampleStream) else examples
     mixed = has_mixed_modalities(family, known) if known else family.takes_images
     collator = replace(make_collator(config, family), add_dummy_image_row=mixed)
     objective = family.objective(config.objective.spec, collator.vocabulary)
     family.fit(config.task, known)
-    parts = ModelModules(family, config.modules, args.learning_rate, config.title)
+    modules = ModelModules(family, config.modules, args.learning_rate, config.title)
     transformers.set_seed(args.seed)
     model = load_model(config, family, source)
-    parts.check(model)
-    model = add_adapters(model, parts, config.lora, source, config.model.revision)
-    parts.freeze(model)
+    modules.check(model)
+    model = add_adapters(model, modules, config.lora, source, config.model.revision)
+    modules.freeze(model)
     trainer = NumericTrainer(
         model=model,
-        parts=parts,
+        modules=modules,
         args=args,
         train_dataset=examples,
         data_collator=collator,
         objective=objective,
-        callbacks=[JsonLog(config.output_dir / LOG), GradientCheck(parts)],
+        callbacks=[JsonLog(config.output_dir / LOG), GradientCheck(modules)],
     )
     if args.train_sampling_strategy == "group_by_length":
         trainer.lengths = collator.lengths(known)
@@ -239,13 +221,7 @@ def fit(trainer: NumericTrainer, checkpoint: Path | None) -> None:
 
 
 def training_arguments(config: Config) -> TrainingArguments:
-    """Return the transformers.TrainingArguments of the ``trainer`` section of a config.
-
-    Joins the process group if there are several ranks.
-
-    Raises:
-        ValueError: If transformers rejects a value, or a setting cannot be combined with ours.
-    """
+    """Return the TrainingArguments of a config; joins the process group, if there is one."""
     cpu = device_type() == "cpu"
     if cpu:  # otherwise DeepSpeed, if installed, warns at each start that it found no accelerator
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -295,14 +271,9 @@ def leave_process_group() -> None:
 
 
 def claim_for_training(folder: Path, config: Config, *, resume: bool) -> None:
-    """Claim the run folder, and check that no run in it would be overwritten.
-
-    Raises:
-        ValueError: If it contains another run, or this run and ``resume`` is False.
-    """
+    """Claim the run folder, and check that no run in it would be overwritten."""
     known = claim(folder, config)
     if known and not resume and (last_checkpoint(folder) or (folder / FINISHED).exists()):
         raise ValueError(
-            f"{folder} already contains this run: add --resume to continue it, or choose another "
-            "trainer.output_dir."
+            f"{folder} already contains this run: add --resume, or set another trainer.output_dir."
         )

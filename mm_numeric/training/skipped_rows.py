@@ -17,16 +17,11 @@ class SkippedRows:
     """Ids of the rows that a run skipped (``data.on_bad_image: skip``), over all ranks."""
 
     def __init__(self, ranks: Ranks) -> None:
-        """Start without skipped rows."""
         self.ranks, self.ids = ranks, set[str]()
         self._new: set[str] = set()
 
     def add(self, reasons: Mapping[str, str]) -> None:
-        """Add rows that this rank skipped, and log the reason of each new one.
-
-        Args:
-            reasons: Id of each row to the reason.
-        """
+        """Add rows that this rank skipped, given as id to reason, and log each new one."""
         for row in reasons.keys() - self.ids - self._new:
             self._new.add(row)
             logger.warning("row skipped: %s", reasons[row], extra=ALL_RANKS)
@@ -45,5 +40,4 @@ class SkippedRows:
     def load(self, checkpoint: Path) -> None:
         """Load the ids of a checkpoint; without the file no row was skipped."""
         files = [checkpoint / name for name in (SKIPPED_ROWS, _OLD_NAME)]
-        file = next((file for file in files if file.is_file()), None)
-        self.ids = set(read_json(file) if file else ())
+        self.ids = next((set(read_json(file)) for file in files if file.is_file()), set())

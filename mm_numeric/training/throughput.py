@@ -22,11 +22,9 @@ class Throughput:
     """
 
     def __init__(self, accelerator: Any) -> None:
-        """Start with zero counts."""
         self.accelerator = accelerator
-        self._began = self._since = time.perf_counter()
-        self._paused = 0.0
         self._counts: Tensor | None = None
+        self.begin()
 
     def begin(self) -> None:
         """Reset the counts and the clock at the start of a training."""
@@ -77,10 +75,9 @@ class Throughput:
 
 
 def peak_gib(device: torch.device) -> float:
-    """Return the peak memory of this process in GiB.
+    """Return the peak memory of this process in GiB; NaN on Windows without a GPU.
 
-    On a GPU this is the memory allocated by torch, on a CPU the resident set size of the process.
-    It is NaN on Windows, which has no ``resource`` module.
+    On a GPU this is the memory allocated by torch, on a CPU the resident set size.
     """
     if device.type != "cpu":
         return float(torch.accelerator.max_memory_allocated(device) / _GIB)

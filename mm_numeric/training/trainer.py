@@ -43,7 +43,8 @@ class NumericTrainer(NumericLossMixin, Trainer):
     """Trainer for batches of ``TrainingCollator``, with an ``Objective`` as its loss.
 
     ``NumericLossMixin`` computes the loss and logs its components. This class saves and loads
-    weights, groups parameters by module, and checks for errors on all ranks.
+    weights, groups parameters by module, and checks for errors on all ranks. ``modules`` are the
+    modules of the model and their settings; None trains all parameters alike.
     """
 
     model: Any
@@ -54,19 +55,9 @@ class NumericTrainer(NumericLossMixin, Trainer):
     lengths: Sequence[int] = ()
     """Number of tokens of each row, for ``train_sampling_strategy: group_by_length``."""
 
-    def __init__(self, *args: Any, parts: ModelModules | None = None, **kwargs: Any) -> None:
-        """Create the trainer.
-
-        Args:
-            args: Positional arguments of ``NumericLossMixin``.
-            parts: Module groups and their settings; None trains all parameters alike.
-            kwargs: Keyword arguments of ``NumericLossMixin``.
-
-        Raises:
-            ValueError: If module groups have learning rates and DeepSpeed creates the optimiser.
-        """
+    def __init__(self, *args: Any, modules: ModelModules | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.parts = parts
+        self.modules = modules
         self.ranks = Ranks(self.args)
         fp16 = self.accelerator.mixed_precision == "fp16"
         self.finite = FiniteCheck(self.ranks, self.args, fp16=fp16)
@@ -74,10 +65,10 @@ class NumericTrainer(NumericLossMixin, Trainer):
         self.stopping = StopOnSignal(self.ranks)
         self.add_callback(self.stopping)
         self.throughput = Throughput(self.accelerator)
-        self.norms = None if parts is None else GradientNorms(parts, self.accelerator)
+        self.norms = None if modules is None else GradientNorms(modules, self.accelerator)
         plugin = self.args.deepspeed_plugin
-        if parts is not None and plugin is not None and "optimizer" in plugin.deepspeed_config:
-            parts.reject_learning_rates("the `optimizer` of trainer.deepspeed")
+        if modules is not None and plugin is not None and "optimizer" in plugin.deepspeed_config:
+            modules.reject_learning_rates("the `optimizer` of trainer.deepspeed")
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Start the clock and train."""
@@ -85,13 +76,8 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return super().train(*args, **kwargs)
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
-        """Create the optimiser with one parameter group per module group and weight decay.
-
-        Raises:
-            ValueError: If the package of the optimiser is not installed, or the optimiser creates
-                its own groups although module groups have learning rates.
-        """
-        if self.parts is not None and self.optimizer is None:
+        """Create the optimiser with one parameter group per module group and weight decay."""
+        if self.modules is not None and self.optimizer is None:
             trained = self.model if model is None else model
             optim = f"trainer.optim {OptimizerNames(self.args.optim).value}"
             try:
@@ -101,20 +87,16 @@ class NumericTrainer(NumericLossMixin, Trainer):
             except ImportError as error:
                 raise ValueError(f"{optim}: {error}") from error
             if not isinstance(kind, type) or _OWN_GROUPS & options.keys():
-                self.parts.reject_learning_rates(optim)
+                self.modules.reject_learning_rates(optim)
             else:
                 decayed = set(self.get_decay_parameter_names(trained))
-                groups = self.parts.groups(trained, decayed, self.args.weight_decay)
+                groups = self.modules.groups(trained, decayed, self.args.weight_decay)
                 self.optimizer_cls_and_kwargs = kind, {**options, "params": groups}
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
         return optimizer
 
     def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
-        """Create the learning rate schedule.
-
-        Raises:
-            ValueError: If ``lr_scheduler_kwargs`` has an unknown key.
-        """
+        """Create the learning rate schedule."""
         try:
             return super().create_scheduler(*args, **kwargs)
         except TypeError as error:
@@ -149,11 +131,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:
-        """Read the micro-batches of one optimiser step.
-
-        Raises:
-            EveryRankError: If a row of any rank is invalid; all ranks stop together.
-        """
+        """Read the micro-batches of one step; all ranks stop together at an invalid row."""
         batches, message = [], None
         try:
             batches = list(islice(epoch_iterator, num_batches))
@@ -163,12 +141,10 @@ class NumericTrainer(NumericLossMixin, Trainer):
         for batch in batches:
             self.skipped_rows.add(batch["origin"].skipped)
         self.finite.begin_step([batch["origin"].ids for batch in batches])
-        samples: tuple[list[Any], Any] = super().get_batch_samples(
-            iter(batches), num_batches, device
-        )
-        for batch in samples[0]:
+        batches, items = super().get_batch_samples(iter(batches), num_batches, device)
+        for batch in batches:
             self.throughput.add(batch)
-        return samples
+        return batches, items
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Train on one micro-batch, and check whether its loss is finite."""
@@ -203,7 +179,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
             self.finite.check()
             if self.norms is not None:
                 norms = self.norms.of_step(self.state.global_step)
-                logs.update({f"gradient_norm/{part}": norm for part, norm in norms.items()})
+                logs.update({f"gradient_norm/{module}": norm for module, norm in norms.items()})
             logs.update(self.throughput.read())
             if count := self.skipped_rows.count():
                 logs["rows_skipped"] = count
@@ -212,10 +188,8 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         """Save a checkpoint after checking that losses and weights are finite.
 
-        Raises:
-            ValueError: If they are not, or the disk is full. It is raised on all ranks, except
-                under ZeRO and FSDP, where ranks save together and cannot exchange the error: there
-                the launcher ends the other ranks.
+        An error is raised on all ranks, except under ZeRO and FSDP, where the ranks save together
+        and cannot exchange it: there the launcher ends the other ranks.
         """
         self.finite.check(self.model)
         self.skipped_rows.count()
@@ -244,10 +218,6 @@ class NumericTrainer(NumericLossMixin, Trainer):
         Trainer of transformers 5.23 saves weights under the names of the hub, loads them under the
         names of the modules and only warns about missing ones: a resumed Qwen2-VL would start from
         its initial weights. ``from_pretrained`` maps the names.
-
-        Raises:
-            ValueError: If the checkpoint is corrupt, or has missing, unexpected or mismatched
-                weights.
         """
         model = self.accelerator.unwrap_model(self.model)
         if isinstance(model, PeftModel):
@@ -307,7 +277,6 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
     ) -> None:
-        """Load the weights of the checkpoint to resume from."""
         ours = isinstance(self.model, PreTrainedModel | PeftModel)
         if model is None and ours and not self.is_fsdp_enabled:
             self.load_weights(resume_from_checkpoint)
@@ -315,6 +284,5 @@ class NumericTrainer(NumericLossMixin, Trainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load the state of the optimiser and the scheduler."""
         with translate_corrupt_checkpoint(checkpoint or ""):
             super()._load_optimizer_and_scheduler(checkpoint)

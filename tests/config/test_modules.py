@@ -77,10 +77,10 @@ def test_each_part_has_its_rate_and_weight_decay_is_as_the_trainer_s(tmp_path):
         for parameter in group["params"]:
             name = names[id(parameter)]
             seen.add(name)
-            part = trainer.parts.module_of(name)
+            part = trainer.modules.module_of(name)
             assert group["lr"] == (1e-5 if part == "vision" else 1e-3)
             assert group["weight_decay"] == (0.1 if name in decayed else 0)
-    assert seen == {n for n in names.values() if trainer.parts.module_of(n) != "projector"}
+    assert seen == {n for n in names.values() if trainer.modules.module_of(n) != "projector"}
 
 
 def test_one_tensor_is_not_treated_in_two_ways():

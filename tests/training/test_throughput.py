@@ -129,7 +129,7 @@ def figures_of(model, tokenizer, batches, name):
 @pytest.mark.parametrize("name", ROLES)
 def test_a_line_is_of_all_that_was_trained_on_since_the_last(tmp_path, name):
     trainer, seen, spy = trained(tmp_path, name)
-    model, tokenizer = trainer.model.eval(), trainer.parts.family.tokenizer
+    model, tokenizer = trainer.model.eval(), trainer.modules.family.tokenizer
     assert len(spy.lines) == 2
     for at, line in enumerate(spy.lines):
         batches = seen[2 * WINDOW * at : 2 * WINDOW * (at + 1)]
