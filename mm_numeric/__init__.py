@@ -10,17 +10,22 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from mm_numeric.answers import ClockTime
-    from mm_numeric.config.reader import read_config
-    from mm_numeric.config.schema import Config
-    from mm_numeric.losses.normalization import Counts
-    from mm_numeric.losses.objective import Objective, ObjectiveResult, objective
-    from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
-    from mm_numeric.numbers.spans import NumberSpans
-    from mm_numeric.numbers.vocabulary import NumberVocabulary
-    from mm_numeric.training.integrations import end_step, loss_func, step_counts
-    from mm_numeric.training.mixin import NumericLossMixin
-    from mm_numeric.training.trainer import NumericTrainer
+    from mm_numeric.answers import ClockTime as ClockTime
+    from mm_numeric.config.reader import read_config as read_config
+    from mm_numeric.config.schema import Config as Config
+    from mm_numeric.losses.normalization import Counts as Counts
+    from mm_numeric.losses.objective import Objective as Objective
+    from mm_numeric.losses.objective import ObjectiveResult as ObjectiveResult
+    from mm_numeric.losses.objective import objective as objective
+    from mm_numeric.losses.spec import ObjectiveSpec as ObjectiveSpec
+    from mm_numeric.losses.spec import TermSpec as TermSpec
+    from mm_numeric.numbers.spans import NumberSpans as NumberSpans
+    from mm_numeric.numbers.vocabulary import NumberVocabulary as NumberVocabulary
+    from mm_numeric.training.integrations import end_step as end_step
+    from mm_numeric.training.integrations import loss_func as loss_func
+    from mm_numeric.training.integrations import step_counts as step_counts
+    from mm_numeric.training.mixin import NumericLossMixin as NumericLossMixin
+    from mm_numeric.training.trainer import NumericTrainer as NumericTrainer
 
 _MODULES = {
     "ClockTime": "mm_numeric.answers",
@@ -42,24 +47,7 @@ _MODULES = {
 }
 """Each public name and the module that defines it."""
 
-__all__ = [
-    "ClockTime",
-    "Config",
-    "Counts",
-    "NumberSpans",
-    "NumberVocabulary",
-    "NumericLossMixin",
-    "NumericTrainer",
-    "Objective",
-    "ObjectiveResult",
-    "ObjectiveSpec",
-    "TermSpec",
-    "end_step",
-    "loss_func",
-    "objective",
-    "read_config",
-    "step_counts",
-]
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _exit_code(error: BaseException) -> int:
-    """Log an error as one message and return the exit code; raise what is not a user's error."""
+    """Log an error of the user as one message and return the exit code; re-raise other errors."""
     if isinstance(error, KeyboardInterrupt):
         logger.error("interrupted; finished work is kept.", extra=ALL_RANKS)
         return 130
@@ -195,39 +195,30 @@ def _predict(arguments: argparse.Namespace) -> None:
 
 
 def _score(arguments: argparse.Namespace) -> None:
-    predictions, is_ranked = arguments.predictions, arguments.protocol == "coco_ap"
+    predictions, truth = arguments.predictions, arguments.truth
+    is_ranked = arguments.protocol == "coco_ap"
     if arguments.ties and not is_ranked:
         raise ValueError("--ties requires --protocol coco_ap.")
-    if arguments.truth is not None:
-        if arguments.task or predictions.suffix == ".jsonl":
-            raise ValueError("--truth cannot be combined with --task or a .jsonl file of answers.")
-        _score_files(arguments, is_ranked)
-        return
+    if truth is not None and (arguments.task or predictions.suffix == ".jsonl"):
+        raise ValueError("--truth cannot be combined with --task or a .jsonl file of answers.")
     is_text = predictions.is_dir() or predictions.suffix == ".zip"
-    if arguments.lines or is_text or (is_ranked and predictions.suffix != ".jsonl"):
+    is_external = arguments.lines or is_text or (is_ranked and predictions.suffix != ".jsonl")
+    if truth is None and is_external:
         raise ValueError(f"{predictions}: files of other tools require --truth.")
-    options: dict[str, Any] = {"task_name": arguments.task, "out": arguments.out}
-    if is_ranked:
-        from mm_numeric.evaluation.score_external import rank_predictions, ranked_table
-
-        metrics = rank_predictions(predictions, ties=arguments.ties or "official", **options)
-        print(ranked_table(metrics))
-        return
+    from mm_numeric.evaluation import score_external
     from mm_numeric.evaluation.score import results_table, score
 
-    print(results_table(score(predictions, protocol=arguments.protocol, **options)))
-
-
-def _score_files(arguments: argparse.Namespace, is_ranked: bool) -> None:
-    from mm_numeric.evaluation.score import results_table
-    from mm_numeric.evaluation.score_external import rank_files, ranked_table, score_files
-
-    paths = (arguments.predictions, arguments.truth)
-    options: dict[str, Any] = {"lines": arguments.lines, "out": arguments.out}
+    options = {"task_name": arguments.task, "out": arguments.out}
+    if truth is not None:
+        options = {"truth": truth, "lines": arguments.lines, "out": arguments.out}
+    function: Any
     if is_ranked:
-        print(ranked_table(rank_files(*paths, ties=arguments.ties or "official", **options)))
+        function = score_external.rank_predictions if truth is None else score_external.rank_files
+        metrics = function(predictions, ties=arguments.ties or "official", **options)
+        print(score_external.ranked_table(metrics))
     else:
-        print(results_table(score_files(*paths, protocol=arguments.protocol, **options)))
+        function = score if truth is None else score_external.score_files
+        print(results_table(function(predictions, protocol=arguments.protocol, **options)))
 
 
 def _compare(arguments: argparse.Namespace) -> None:

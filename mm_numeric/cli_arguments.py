@@ -29,11 +29,7 @@ _Add = Callable[[str, str], argparse.ArgumentParser]
 
 
 def make_parser(commands: Mapping[str, Run]) -> argparse.ArgumentParser:
-    """Return the parser of the command line.
-
-    Args:
-        commands: Name of each command to its function, which the parser returns as ``command``.
-    """
+    """Return the parser of the command line; it stores the function of a command as ``command``."""
     shared = _global_options()
     parser = argparse.ArgumentParser(
         prog="mm-numeric",
@@ -67,7 +63,6 @@ def make_parser(commands: Mapping[str, Run]) -> argparse.ArgumentParser:
 
 
 def _global_options() -> argparse.ArgumentParser:
-    """Return the options that may stand before or after the command."""
     shared = argparse.ArgumentParser(add_help=False)
     level = shared.add_mutually_exclusive_group()
     # A default would overwrite the value that was given before the command.

@@ -15,10 +15,8 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the location (file and line) and the fields of each row of a file.
 
     The file is .jsonl, .json or .csv, optionally followed by .gz. A .json file holds a list of
-    rows, or an object with such a list as ``data_list`` (MMOCR).
-
-    Raises:
-        ValueError: If the file or one of its lines is invalid. The message names the line.
+    rows, or an object with such a list as ``data_list`` (MMOCR). A .jsonl file is read line by
+    line, so that it may be larger than the memory.
     """
     for row in rows_or_errors(path):
         if isinstance(row, ValueError):
@@ -27,20 +25,16 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
-    """Yield rows as ``read_rows`` does, and in place of an invalid row its error.
-
-    A .jsonl file is read line by line, so that it may be larger than the memory.
-    """
-    packed = path.suffix == ".gz"
-    ending = Path(path.stem).suffix if packed else path.suffix
+    """Yield rows as ``read_rows`` does, and instead of an invalid row its error."""
+    is_packed = path.suffix == ".gz"
+    ending = Path(path.stem).suffix if is_packed else path.suffix
     if ending not in (".jsonl", ".json", ".csv"):
         yield ValueError(
             f"{path}: rows are read from .jsonl, .json or .csv, not {ending or 'no extension'!r}."
         )
         return
-    opened = gzip.open if packed else open
     try:
-        with opened(path, "rt", encoding="utf-8-sig") as file:
+        with (gzip.open if is_packed else open)(path, "rt", encoding="utf-8-sig") as file:
             if ending == ".jsonl":
                 yield from _jsonl_rows(file, path)
                 return
@@ -116,12 +110,7 @@ def write_json(path: Path, value: Any, *, indent: int | None = None) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        ValueError: If the file is missing, cannot be read or is not valid JSON. The message names
-            the file.
-    """
+    """Read a JSON file; if it is missing or invalid, raise a ValueError that names the file."""
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:

@@ -54,26 +54,11 @@ def progress(
     total: int | None = None,
     initial: int = 0,
 ) -> "tqdm[Any]":
-    """Return a tqdm bar that appears after one second and only where ``shows_progress``.
-
-    Args:
-        iterable: What to iterate over; None to call ``update`` by hand.
-        desc: Label in front of the bar.
-        unit: Name of one item, such as ``row``.
-        total: Number of items, where ``iterable`` has no length.
-        initial: Number of items that are done before the bar starts.
-    """
+    """Return a tqdm bar that appears after one second and only where ``shows_progress``."""
     from tqdm import tqdm  # not at import: the command line starts without it
 
-    return tqdm(
-        iterable,
-        desc=desc,
-        unit=unit,
-        total=total,
-        initial=initial,
-        delay=1,
-        disable=not shows_progress(),
-    )
+    settings: dict[str, Any] = {"desc": desc, "unit": unit, "total": total, "initial": initial}
+    return tqdm(iterable, **settings, delay=1, disable=not shows_progress())
 
 
 @contextmanager
@@ -105,7 +90,6 @@ class _StderrHandler(logging.Handler):
     """Writes to the current ``sys.stderr``, above any progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
         tqdm = sys.modules.get("tqdm")
         write = print if tqdm is None else tqdm.tqdm.write
         write(self.format(record), file=sys.stderr)

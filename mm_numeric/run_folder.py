@@ -45,18 +45,10 @@ def claim(folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER) -> bo
     """Write the config of a run to its folder, or check that the folder belongs to the same run.
 
     Deletes the leftovers of a run that stopped before its first checkpoint: it cannot be resumed,
-    and its config may have been wrong.
-
-    Args:
-        folder: The run folder; created if missing.
-        config: The config of the run.
-        ignore: Top-level sections that may differ from the config in the folder.
+    and its config may have been wrong. The sections in ``ignore`` may differ.
 
     Returns:
         True if the folder contains the same run, and the run can be resumed.
-
-    Raises:
-        ValueError: If the folder contains another run or other files.
     """
     entries = list(folder.iterdir()) if folder.is_dir() else []
     left = [p for p in entries if any(p.match(name) for name in _LEFTOVERS)]
@@ -93,11 +85,7 @@ def _is_ours(folder: Path) -> bool:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder for this process; the system releases the lock if the process is killed.
-
-    Raises:
-        ValueError: If another process holds the lock.
-    """
+    """Lock a folder for this process; the system releases the lock if the process is killed."""
     path = folder.with_name(f".{folder.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
@@ -105,8 +93,7 @@ def locked(folder: Path) -> Iterator[None]:
             _lock(file)
         except OSError:
             raise ValueError(
-                f"{folder}: another process is using this folder; wait until it ends, or choose "
-                "another folder."
+                f"{folder}: another process is using this folder; wait, or choose another folder."
             ) from None
         yield
 
@@ -124,11 +111,7 @@ def _lock(file: IO[str]) -> None:
 
 
 def read_run(folder: Path) -> Config:
-    """Return the config of a finished run.
-
-    Raises:
-        ValueError: If the folder contains no run, or the run is not finished.
-    """
+    """Return the config of a finished run."""
     if not (folder / CONFIG).is_file():
         raise ValueError(f"{folder} contains no run; use the output_dir of `mm-numeric train`.")
     if not (folder / FINISHED).is_file():
@@ -137,9 +120,8 @@ def read_run(folder: Path) -> Config:
 
 
 def _read(folder: Path) -> Config:
-    where = str(folder / CONFIG)
-    raw = read_yaml(folder / CONFIG)
-    return config_from_dict(raw, where=where, title=folder.name, stored=True)
+    path = folder / CONFIG
+    return config_from_dict(read_yaml(path), where=str(path), title=folder.name, stored=True)
 
 
 def _without(config: Config, sections: Set[str]) -> dict[str, Any]:
@@ -147,11 +129,7 @@ def _without(config: Config, sections: Set[str]) -> dict[str, Any]:
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint, or None.
-
-    transformers writes ``trainer_state.json`` last: without a valid one the checkpoint is
-    incomplete.
-    """
+    """Return the newest checkpoint with a valid ``trainer_state.json``, which is written last."""
     complete = [
         path.parent
         for path in folder.glob("checkpoint-*/trainer_state.json")
@@ -182,7 +160,6 @@ def _is_json(path: Path) -> bool:
 
 
 def _first_difference(theirs: Any, mine: Any, at: str = "") -> str | None:
-    """Return the first difference of two configs as text, or None."""
     if isinstance(theirs, dict) and isinstance(mine, dict):
         for key in sorted({*theirs, *mine}):
             found = _first_difference(theirs.get(key), mine.get(key), f"{at}.{key}".lstrip("."))

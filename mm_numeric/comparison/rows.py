@@ -55,25 +55,15 @@ class _Draft:
     where: str
     settings: Mapping[str, Any]
     called: str | None = None
-    """Name of its settings, for its warm start; None: the name of the row."""
+    """Name of the settings in the folder of the warm start; None for the name of the row."""
 
 
 def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
-    """Return the rows of a comparison; the control is second and has the first row's settings.
-
-    Args:
-        config: A config with ``compare``.
-        where: Its file, for errors.
-
-    Raises:
-        ValueError: If an objective, a setting or a name is invalid.
-    """
+    """Return the rows of a comparison; the control is second and has the first row's settings."""
     assert config.compare is not None
     where = f"{where}, compare"
-    drafts = [
-        _listed(value, f"{where}.objectives.{i}")
-        for i, value in enumerate(config.compare.objectives)
-    ]
+    listed = enumerate(config.compare.objectives)
+    drafts = [_listed(value, f"{where}.objectives.{i}") for i, value in listed]
     drafts += _combined(config, config.compare.grid, f"{where}.grid")
     if config.compare.control:
         control = replace(drafts[0], objective=config.compare.control, where=f"{where}.control")
@@ -91,11 +81,7 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
 
 
 def read_comparison(name: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a config as ``read_config`` does, and validate the rows of its comparison, if any.
-
-    Raises:
-        ValueError: If the config or a row of its comparison is invalid.
-    """
+    """Read a config as ``read_config`` does, and validate the rows of its comparison, if any."""
     config = read_config(name, overrides)
     if config.compare:
         compared_rows(config, find_config(name).name)
@@ -103,7 +89,6 @@ def read_comparison(name: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def _listed(value: Any, where: str) -> _Draft:
-    """Read an item of ``compare.objectives``."""
     if not isinstance(value, Mapping):
         return _Draft(objective=value, where=where, settings={})
     objective = dict(value)
@@ -115,7 +100,7 @@ def _listed(value: Any, where: str) -> _Draft:
     for path in settings:
         if str(path).partition(".")[0] == "objective":
             raise ValueError(
-                f"{where}.with: {path!r} belongs to the objective; write it next to `with`."
+                f"{where}.with: {path!r} belongs to the objective; move it out of `with`."
             )
     baseline = objective.pop("baseline", None)
     if baseline is not None:
@@ -155,11 +140,6 @@ def _combined(config: Config, grid: Mapping[str, Any], where: str) -> list[_Draf
 
 
 def _values(axis: str, values: Any, axes: list[str], where: str) -> list[tuple[str, Any]]:
-    """Return name and value of each value of an axis.
-
-    Raises:
-        ValueError: If the axis or one of its values is invalid.
-    """
     if not isinstance(axis, str):
         raise ValueError(f"{where}: {axis!r} is not a setting; write one, such as model.digits.")
     if axis in ("objective.name", "objective.preset"):
@@ -185,11 +165,6 @@ def _values(axis: str, values: Any, axes: list[str], where: str) -> list[tuple[s
 
 
 def _with_settings(config: Config, objective: NamedObjective, draft: _Draft) -> Config:
-    """Return the config of a row.
-
-    Raises:
-        ValueError: If a setting is invalid, or must be the same in all rows.
-    """
     if not draft.settings:
         if config.model.baseline is not None:
             remedy = "set a baseline for each row, or train without a comparison (compare=null)"
@@ -215,7 +190,7 @@ def _check_names(rows: list[ComparisonRow], starts: list[str], where: str) -> No
         taken = row.name.startswith(WARM_START)
         if taken or row.name in ("", ".", "..") or "/" in row.name or "\\" in row.name:
             raise ValueError(
-                f"{where}: {row.name!r} cannot be the name of a run's folder; give it another name."
+                f"{where}: {row.name!r} cannot be the name of a folder; choose another name."
             )
     names = [*(row.name for row in rows), *starts]
     if len(set(names)) < len(names):

@@ -20,7 +20,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -51,21 +50,13 @@ class SeedFailedError(Exception):
 def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
     """Run the unfinished runs of a comparison and write its summary.
 
-    Args:
-        config: A config with a ``compare`` section.
-        seeds: Run only these seeds and write no summary, to split the work between machines.
+    With ``seeds``, run only these seeds and write no summary, to split the work between machines.
 
     Returns:
         The folder of the comparison.
-
-    Raises:
-        ValueError: If the config has no ``compare`` section, or the folder contains other files.
-        SeedFailedError: If the process of a seed failed.
     """
     if config.compare is None:
-        raise ValueError(
-            f"{config.title}: there is no section `compare`; see `mm-numeric cp clock_tiny`."
-        )
+        raise ValueError(f"{config.title}: no section `compare`; see `mm-numeric cp clock_tiny`.")
     folder = Path(config.compare.output_dir)
     for seed in seeds or ():
         if seed not in config.compare.seeds:
@@ -73,8 +64,7 @@ def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
     _load_data_once(config)
     if seeds is not None:
         claim(folder, config, ignore=_MAY_DIFFER)
-        for seed in seeds:
-            run_seed(config, seed)
+        _run_open(config, seeds)
         return folder
     with locked(folder):
         claim(folder, config, ignore=_MAY_DIFFER)
@@ -84,19 +74,17 @@ def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
                     claim(run.output_dir, run)
         # Seeds and objectives may be added; claim has rejected other changes.
         write_config(folder, config)
-        left = [seed for seed in config.compare.seeds if not _is_done(config, seed)]
+        left = [seed for seed in config.compare.seeds if _open_runs(config, [seed])]
         if left and config.compare.jobs > 1:
             _run_in_processes(config, folder, left)
         else:
-            for run in progress(_open_runs(config, left), desc="comparing", unit="run"):
-                _run(run)
+            _run_open(config, left)
         write_summary(config, folder)
     return folder
 
 
-def run_seed(config: Config, seed: int) -> None:
-    """Train and test the unfinished runs of a seed, each warm start before its rows."""
-    for run in progress(_open_runs(config, [seed]), desc=f"comparing, seed {seed}", unit="run"):
+def _run_open(config: Config, seeds: Sequence[int]) -> None:
+    for run in progress(_open_runs(config, seeds), desc="comparing", unit="run"):
         _run(run)
 
 
@@ -153,11 +141,7 @@ def _run(config: Config) -> None:
 
 
 def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
-    """Run several seeds at once, each in a process with its share of the CPU cores.
-
-    Raises:
-        SeedFailedError: If a process failed.
-    """
+    """Run several seeds at once, each in a process with its share of the CPU cores."""
     assert config.compare is not None
     threads = max(1, (os.cpu_count() or 1) // config.compare.jobs)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), PARENT: str(os.getpid())}
@@ -169,11 +153,11 @@ def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
             while waiting and len(running) < config.compare.jobs:
                 seed = waiting.pop(0)
                 command = [sys.executable, "-m", "mm_numeric", "compare", str(folder / CONFIG)]
-                running[seed] = subprocess.Popen(
-                    [*command, "--seeds", str(seed)], env=environment, stderr=_log(folder, seed)
-                )
+                command += ["--seeds", str(seed)]
+                log = (folder / f"seed{seed}.log").open("ab")
+                running[seed] = subprocess.Popen(command, env=environment, stderr=log)
             time.sleep(0.5)
-            bar.update(sum(_runs_done(config, seed) for seed in seeds) - bar.n)
+            bar.update(total - len(_open_runs(config, seeds)) - bar.n)
             for seed, process in list(running.items()):
                 if process.poll() is not None:
                     del running[seed]
@@ -216,11 +200,6 @@ def exit_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _log(folder: Path, seed: int) -> Any:
-    """Open the file for the warnings and errors of a seed's process."""
-    return (folder / f"seed{seed}.log").open("ab")
-
-
 def _load_data_once(config: Config) -> None:
     """Render or read all rows first, so that invalid rows are reported before any training."""
     from mm_numeric.data.examples import load_examples
@@ -229,11 +208,3 @@ def _load_data_once(config: Config) -> None:
         cache = Path(own.data.cache)
         load_examples(own.task, own.data.train, cache, training=True)
         load_examples(own.task, own.data.test, cache, training=False)
-
-
-def _is_done(config: Config, seed: int) -> bool:
-    return _runs_done(config, seed) == len(seed_runs(config, seed))
-
-
-def _runs_done(config: Config, seed: int) -> int:
-    return sum((run.output_dir / RESULTS).is_file() for run in seed_runs(config, seed))

@@ -15,7 +15,7 @@ from mm_numeric.evaluation.metrics.base import Metric, select_rows
 from mm_numeric.evaluation.metrics.bootstrap import draws_interval, run_draws
 from mm_numeric.evaluation.score import Scores, in_unit, plain_figure, read_scores
 from mm_numeric.evaluation.table import Table
-from mm_numeric.files import write_text
+from mm_numeric.files import read_json, write_json
 from mm_numeric.run_folder import CONFIG, FINISHED, PREDICTIONS
 
 SUMMARY = "summary.json"
@@ -26,10 +26,6 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
 
     Every value is a mean over seeds. Its interval is a bootstrap over seeds and test rows together,
     and differences to the baseline are paired: same seeds, same rows.
-
-    Args:
-        config: The comparison.
-        folder: The folder of its finished runs.
     """
     assert config.compare is not None
     entries, seeds = compared_rows(config), config.compare.seeds
@@ -61,9 +57,18 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
         "warm_start": warm,
         "other_warm_starts": dict(zip(starts[1:], other_warms, strict=True)),
         "facts": _facts(config, entries, folder, len(first.rows)),
-        "runs": [_run(row, seed) for seed in seeds for row in entries],
+        "runs": [
+            {
+                "objective": row.name,
+                "seed": seed,
+                "folder": f"seed{seed}/{row.name}",
+                "warm_start": f"seed{seed}/{row.warm_start}",
+            }
+            for seed in seeds
+            for row in entries
+        ],
     }
-    write_text(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
+    write_json(folder / SUMMARY, summary, indent=1)
     return summary
 
 
@@ -89,16 +94,6 @@ def _table(
     return table
 
 
-def _run(row: ComparisonRow, seed: int) -> dict[str, Any]:
-    """Return the folders of a run and of its warm start."""
-    return {
-        "objective": row.name,
-        "seed": seed,
-        "folder": f"seed{seed}/{row.name}",
-        "warm_start": f"seed{seed}/{row.warm_start}",
-    }
-
-
 def read_run_scores(folder: Path) -> Scores:
     """Score the predictions of one run, and sort its rows by id."""
     scores = read_scores(folder / PREDICTIONS)
@@ -114,9 +109,7 @@ def read_run_scores(folder: Path) -> Scores:
 def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
     """Return the comparison as a table for a terminal, with the difference in the first metric.
 
-    Args:
-        summary: The contents of summary.json.
-        shown: The number of metrics. Metrics of categories of rows are always shown.
+    The table has the first ``shown`` metrics, and always those of each category of rows.
     """
     metrics = summary["metrics"][: max(shown, summary.get("of_categories", 0))]
     header = ["objective", *(m["label"] for m in metrics)]
@@ -168,7 +161,6 @@ def _metric(metric: Metric) -> dict[str, Any]:
 
 
 def _range(low: float | None, high: float | None, unit: str, sign: str = "") -> str:
-    """Format an interval without its unit."""
     if low is None or high is None:
         return "-"
     return f"{_number(low, unit, sign)} to {_number(high, unit, sign)}"
@@ -182,7 +174,6 @@ def _number(value: float, unit: str, sign: str = "") -> str:
 
 
 def _difference(entry: Mapping[str, Any] | None, unit: str) -> str:
-    """Format a difference with its interval."""
     if entry is None or entry["mean"] is None:
         return "-"
     return f"{_number(entry['mean'], unit, '+')} ({_range(entry['low'], entry['high'], unit, '+')})"
@@ -202,7 +193,7 @@ def _facts(
     first = rows[0]
     names = dict.fromkeys(name for row in rows for name in (row.warm_start, row.name))
     runs = {
-        (seed, name): json.loads((folder / f"seed{seed}" / name / FINISHED).read_text("utf-8"))
+        (seed, name): read_json(folder / f"seed{seed}" / name / FINISHED)
         for seed in config.compare.seeds
         for name in names
     }

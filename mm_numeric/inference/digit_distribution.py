@@ -70,10 +70,7 @@ def write_digit_distribution(run: Path) -> None:
 def _batches(
     collator: TrainingCollator, examples: Sequence[Example], size: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield batches without rows that cannot be trained on.
-
-    A test row may have an answer that the task can score but not write.
-    """
+    """Yield batches without the rows whose answer the task can score but not write."""
     for first in range(0, len(examples), size):
         rows = examples[first : first + size]
         try:
@@ -108,10 +105,7 @@ def _sums_of_batch(model: Any, collator: TrainingCollator, batch: dict[str, Any]
 def digit_differences(scores: Tensor, target: Tensor, vocabulary: NumberVocabulary) -> Tensor:
     """Return the sum of probabilities and the number of tokens by difference, [2, 19].
 
-    Args:
-        scores: [k, c] logits of the classes.
-        target: [k] correct classes.
-        vocabulary: Vocabulary of the classes.
+    ``scores`` [k, c] are the logits of the classes, ``target`` [k] the correct classes.
     """
     classes = NumberClasses.of(vocabulary, scores.device, torch.float64)
     single = torch.tensor([len(t.digits) == 1 for t in vocabulary.tokens], device=scores.device)

@@ -32,7 +32,7 @@ from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import prompt_batch
 from mm_numeric.data.examples import load_examples
 from mm_numeric.families.family import Family
-from mm_numeric.files import write_text
+from mm_numeric.files import write_json, write_text
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.log import progress
 from mm_numeric.models.loading import device_type, load_family, load_model, quiet_unless_terminal
@@ -53,17 +53,14 @@ def predict(
     Args:
         run: Folder of a finished run.
         source: Rows to answer; the test rows of the run if None.
-        out: File that predictions are appended to.
+        out: File that predictions are appended to. It may only contain those of the same run, rows
+            and settings.
         batch_size: Batch size in rows; that of the run's config if None.
         max_new_tokens: Maximum number of new tokens; that of the run's config if None.
         limit: Answer only the first ``limit`` rows; all if None.
 
     Returns:
         The number of new answers.
-
-    Raises:
-        ValueError: If the run is not finished, a row is invalid, or ``out`` contains predictions
-            of another run, of other rows or with other settings.
     """
     quiet_unless_terminal()
     config = read_run(run)
@@ -106,11 +103,9 @@ class Generated(NamedTuple):
     """Probability of each token, 0 to 1."""
 
     def mean_probability(self, family: Family, span: tuple[int, int]) -> float:
-        """Return the mean probability of the tokens of a part of the text, 0 to 1.
+        """Return the mean probability of the tokens of a text span.
 
-        Args:
-            family: Family that decodes the tokens.
-            span: Start (inclusive) and end (exclusive) of the part in characters.
+        ``span`` is the start (inclusive) and the end (exclusive) in characters.
         """
         counts = range(1, len(self.ids) + 1)
 
@@ -129,7 +124,6 @@ class _GreedyProbability(LogitsProcessor):
         self.steps: list[torch.Tensor] = []
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return the scores [batch, vocabulary] unchanged."""
         self.steps.append((scores.amax(-1) - scores.logsumexp(-1)).float().exp())
         return scores
 
@@ -146,24 +140,16 @@ def generate(
     """Yield the answer of a model to each example, with greedy decoding.
 
     The generation_config of the checkpoint is overridden: the repetition penalty of Qwen, for
-    example, would keep a model from writing 11:11.
-
-    Args:
-        model: Model with an output head.
-        family: Family of the model.
-        examples: Rows to answer.
-        max_new_tokens: Maximum number of new tokens.
-        add_dummy_image_row: Add a dummy image row, so that under ZeRO-3 all ranks run the vision
-            tower (see ``prompt_batch``).
+    example, would keep a model from writing 11:11. With ``add_dummy_image_row`` all ranks run the
+    vision tower, as ZeRO-3 requires (see ``prompt_batch``).
     """
     inputs, frames = prompt_batch(family, examples, add_dummy_image_row=add_dummy_image_row)
     inputs = {key: value.to(model.device) for key, value in inputs.items()}
     written = family.generate_answers(model, inputs, max_new_tokens)
     if written is None:
         written = _greedily(model, family, inputs, max_new_tokens)
-    for (ids, probabilities), frame in zip(
-        written, frames, strict=False
-    ):  # drops the dummy row, which is last
+    # Not strict, to drop the dummy image row, which is last.
+    for (ids, probabilities), frame in zip(written, frames, strict=False):
         yield Generated(family.text(ids), frame, ids, probabilities)
 
 
@@ -198,6 +184,7 @@ def prediction(
     answer = config.task.parse(text, frame)
     unreadable = isinstance(answer, Unreadable)
     spans = answer.spans if isinstance(answer, Instances) else ()
+    scores = [round(generated.mean_probability(family, span), 6) for span in spans]
     options = config.task.options()
     reads_by = {name: options[name] for name in config.task.reads_by}
     return {
@@ -209,11 +196,7 @@ def prediction(
         "prompt": example.prompt,
         "text": text,
         "parsed": None if unreadable else config.task.record(answer),
-        **(
-            {"scores": [round(generated.mean_probability(family, s), 6) for s in spans]}
-            if spans
-            else {}
-        ),
+        **({"scores": scores} if scores else {}),
         "reason": answer.reason if unreadable else None,
         "target": None if example.answer is None else config.task.record(example.answer),
         "frame": None if frame is None else frame.to_dict(),
@@ -223,11 +206,7 @@ def prediction(
 def _claim_predictions(
     out: Path, run: Path, examples: Sequence[Example], max_new_tokens: int
 ) -> set[str]:
-    """Return the ids that the file already answers, after checking that the same run wrote it.
-
-    Raises:
-        ValueError: If the file is of another run, of other rows or with other settings.
-    """
+    """Return the ids that the file already answers, after checking that the same run wrote it."""
     made_by = {
         "run": _digest((run / FINISHED).read_bytes()),
         "rows": _digest(*(repr(example).encode() for example in examples)),
@@ -236,9 +215,9 @@ def _claim_predictions(
     record = out.with_name(out.name + ".made_by.json")
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(record, json.dumps(made_by, indent=1) + "\n")
+        write_json(record, made_by, indent=1)
         return set()
-    theirs = _read_json(record.read_text(encoding="utf-8"), record) if record.exists() else {}
+    theirs = _parse_object(record.read_text(encoding="utf-8"), record) if record.exists() else {}
     for key, value in made_by.items():
         if theirs.get(key) != value:
             raise ValueError(
@@ -249,19 +228,17 @@ def _claim_predictions(
     *lines, rest = out.read_text(encoding="utf-8").split("\n")
     if rest:  # an incomplete line of a killed process
         write_text(out, "".join(line + "\n" for line in lines))
-    return {_read_json(line, out)["id"] for line in lines}
+    return {_parse_object(line, out)["id"] for line in lines}
 
 
 def _digest(*parts: bytes) -> str:
-    """Return a short hash of some content."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
     return digest.hexdigest()[:16]
 
 
-def _read_json(text: str, path: Path) -> dict[str, Any]:
-    """Parse a JSON object that this module wrote."""
+def _parse_object(text: str, path: Path) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:

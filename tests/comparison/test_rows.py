@@ -138,7 +138,7 @@ def test_the_control_has_the_settings_of_the_row_that_it_is_the_control_of(tmp_p
         ({"modle.name": ["a"]}, r"ntil_name_a: there is no setting 'modle'\. Did you mean"),
         ({"model.atention": ["a"]}, r"model: there is no setting 'atention'\. Did you mean"),
         ({"model.dtype": ["int4"]}, r"grid, ntil_dtype_int4, model: dtype is one of"),
-        ({"model.name": ["a/b"]}, r"'ntil_name_a/b' cannot be the name of a run's folder; give"),
+        ({"model.name": ["a/b"]}, r"'ntil_name_a/b' cannot be the name of a folder; choose"),
         ({"trainer.seed": [0, 1]}, r"'trainer\.seed' is the same for all rows; remove it\."),
         ({"data.test.render": [5]}, r"'data\.test\.render' is the same for all rows"),
         ({"data.test": {"a": {"render": 5}}}, r"'data\.test' is the same for all rows"),

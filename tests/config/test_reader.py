@@ -275,7 +275,7 @@ def read_with_rows(override):
         ("compare={output_dir: x, objectives: [ce, ce]}", r"each row needs its own name; got"),
         (
             "compare={output_dir: x, objectives: [{preset: emd, name: warm_start}]}",
-            r"compare: 'warm_start' cannot be the name of a run's folder; give it another",
+            r"compare: 'warm_start' cannot be the name of a folder; choose another name",
         ),
         ("compare={output_dir: x, objectives: [{name: a/b}]}", r"'a/b' cannot be the name"),
         ("compare={output_dir: x, warm_start: {a: 1}}", r"compare\.warm_start: there is no"),
