@@ -25,7 +25,7 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
-    """Yield rows as ``read_rows`` does, and instead of an invalid row its error."""
+    """Yield rows as ``read_rows`` does, but a ValueError in place of each invalid row."""
     is_packed = path.suffix == ".gz"
     ending = Path(path.stem).suffix if is_packed else path.suffix
     if ending not in (".jsonl", ".json", ".csv"):
@@ -98,7 +98,7 @@ def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]] | Va
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file atomically: after a kill it has its old content or all of the new one."""
+    """Write a file atomically: if the process is killed, the old content is kept."""
     unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)

@@ -65,7 +65,7 @@ def progress(
 def warnings_as_messages() -> Iterator[None]:
     """Log each FutureWarning of this library once, as a message without a source line.
 
-    Warnings of other libraries are shown as Python shows them.
+    Warnings of other libraries are not changed.
     """
     logged = set[str]()
     with warnings.catch_warnings():

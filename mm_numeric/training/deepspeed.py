@@ -61,7 +61,7 @@ def join_ranks(args: TrainingArguments) -> None:
 
 @contextlib.contextmanager
 def without_zero3_init(args: TrainingArguments) -> Iterator[None]:
-    """Disable the sharding of ZeRO-3 inside, so that one rank alone can load a whole model."""
+    """Disable the sharding of ZeRO-3 in the context, so that one rank can load a whole model."""
     if args.deepspeed_plugin is None:
         yield
         return

@@ -24,7 +24,7 @@ class EveryRankError(ValueError):
 
 @contextmanager
 def translate_disk_full(folder: Path) -> Iterator[None]:
-    """Raise errors of incomplete writes as a ValueError that says where to resume."""
+    """Translate the errors of a full disk into a ValueError that says where to resume."""
     try:
         yield
     except Exception as error:
@@ -50,9 +50,9 @@ def _is_disk_full(error: Exception) -> bool:
 
 @contextmanager
 def translate_corrupt_checkpoint(checkpoint: str | Path) -> Iterator[None]:
-    """Raise errors of reading a corrupt file as a ValueError that says what to do.
+    """Translate the errors of a corrupt checkpoint into a ValueError that says what to do.
 
-    A killed run leaves no such file, but a power failure or an incomplete copy may.
+    A killed run leaves no corrupt file, but a power failure or an incomplete copy may.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Stop a run in which a trained module group receives no gradient."""
+"""Stop a run in which a trained module receives no gradient."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,10 +13,10 @@ from mm_numeric.models.parameter_groups import VISION_MODULES, ModelModules
 
 
 class GradientCheck(TrainerCallback):
-    """Stops a run if a trained module group has no gradient after the first step.
+    """Stops a run if a trained module has no gradient after the first step.
 
-    Groups are checked and not tensors, because single tensors may have none: LLaVA uses the
-    features before the last layer of its CLIP tower. Groups that process images are checked at the
+    Modules are checked and not tensors, because single tensors may have none: LLaVA uses the
+    features before the last layer of its CLIP tower. Modules that process images are checked at the
     first step with an image; a step whose rows are all skipped is not checked.
     """
 

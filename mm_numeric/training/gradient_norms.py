@@ -1,4 +1,4 @@
-"""Gradient norm of each module group before clipping, at the steps that are logged.
+"""Gradient norm of each module before clipping, at the steps that are logged.
 
 Each rank squares its own shard, and the squares are summed over ranks: no gradient is gathered.
 """
@@ -51,7 +51,7 @@ class GradientNorms:
         return self._before_step(model, step, engine)
 
     def of_step(self, step: int) -> dict[str, float]:
-        """Return the norm of each trained module group; empty if the step was not measured."""
+        """Return the norm of each trained module; empty if the step was not measured."""
         return self._found if step == self._step else {}
 
     @contextmanager
@@ -83,7 +83,7 @@ class GradientNorms:
         *,
         sharded: bool,
     ) -> None:
-        """Sum the squares of each module group, over ranks if gradients are sharded."""
+        """Sum the squares of each module, over ranks if gradients are sharded."""
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         names = [self.modules.module_of(name) for name, _ in trained]
         present = [module for module in MODULE_NAMES if module in names]

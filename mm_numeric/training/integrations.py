@@ -95,7 +95,7 @@ def end_step(
 
 
 def aligned_labels(labels: Tensor | None, shift: bool) -> Tensor:
-    """Return labels at the positions that predict them."""
+    """Return labels shifted to the positions that predict them, or unchanged without ``shift``."""
     if labels is None:
         raise ValueError(
             "a batch has no labels: the data collator must return `labels` [b, t], -100 to ignore."

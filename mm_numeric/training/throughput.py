@@ -45,7 +45,7 @@ class Throughput:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Exclude the time spent inside, such as that of evaluating or saving."""
+        """Exclude the time spent in the context, such as that of evaluating or saving."""
         before = time.perf_counter()
         try:
             yield

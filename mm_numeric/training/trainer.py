@@ -76,7 +76,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return super().train(*args, **kwargs)
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
-        """Create the optimiser with one parameter group per module group and weight decay."""
+        """Create the optimiser with one parameter group per module and weight decay."""
         if self.modules is not None and self.optimizer is None:
             trained = self.model if model is None else model
             optim = f"trainer.optim {OptimizerNames(self.args.optim).value}"
