@@ -26,7 +26,6 @@ class ClockTime:
     """0 to 59."""
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         if not 1 <= self.hour <= 12:
             raise ValueError(f"the hour of a dial is 1 to 12, not {self.hour}")
         if not 0 <= self.minute <= 59:
@@ -80,7 +79,6 @@ class Number:
             return float("inf") if self.exact > 0 else float("-inf")
 
     def __str__(self) -> str:
-        """Return the text."""
         return self.text
 
 
@@ -149,7 +147,6 @@ class Text:
     text: str
 
     def __str__(self) -> str:
-        """Return the text."""
         return self.text
 
 
@@ -166,7 +163,6 @@ class Choice:
     """Id of its question, if several answers belong to one question."""
 
     def __post_init__(self) -> None:
-        """Validate ``chosen``."""
         if self.chosen not in self.options:
             raise ValueError(f"{self.chosen!r:.40} is not one of {', '.join(self.options)}")
 
@@ -247,7 +243,6 @@ class EmbeddedImage:
         return self
 
     def __str__(self) -> str:
-        """Return the location."""
         return self.place
 
 

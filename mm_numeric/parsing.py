@@ -31,11 +31,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parse YAML.
-
-    Raises:
-        ValueError: If the text is not YAML or a key is duplicated; the message names the line.
-    """
+    """Parse YAML."""
     try:
         return yaml.load(text, Loader=_StrictLoader)
     except yaml.MarkedYAMLError as error:
@@ -72,9 +68,6 @@ def with_override(
         override: Dotted path, ``=`` and the value as YAML.
         translate: Returns the path and the value to set, given the settings, the path, the value
             and the override.
-
-    Raises:
-        ValueError: If there is no ``=``, or the path leads through a value that has no settings.
     """
     path, equals, text = override.partition("=")
     if not equals or not path:
@@ -116,9 +109,6 @@ def read_dataclass(cls: type, raw: Any, where: str) -> Any:
         cls: A dataclass; its annotations define the allowed types.
         raw: Settings as read from YAML.
         where: File and field, for errors.
-
-    Raises:
-        ValueError: If a setting is unknown, missing, of the wrong type, or invalid.
     """
     if not isinstance(raw, Mapping):
         names = ", ".join(f.name for f in fields(cls))

@@ -143,9 +143,6 @@ def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:
         table: Values, or import paths with a colon that are loaded on first use.
         what: Kind of the names ("task", "loss term"), for errors.
         where: File and field of the name, for errors.
-
-    Raises:
-        ValueError: If the name is not in the table, or its import path does not exist.
     """
     if name not in table and ":" not in name:
         raise unknown(name, table, what, where)
@@ -154,11 +151,7 @@ def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:
 
 
 def load(path: str, where: str) -> Any:
-    """Import ``package.module:Name``; an old path loads with a warning.
-
-    Raises:
-        ValueError: If the module or the name does not exist.
-    """
+    """Import ``package.module:Name``; an old path loads with a warning."""
     module, _, attribute = path.partition(":")
     if module in MOVED_MODULES:
         module = MOVED_MODULES[module]

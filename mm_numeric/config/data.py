@@ -126,7 +126,6 @@ class DataConfig:
     """Folder for decoded, resized images; None: no cache."""
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         for name, allowed in (
             ("on_bad_image", ("stop", "skip")),
             ("too_long", ("stop", "drop", "resize")),
@@ -195,7 +194,6 @@ class EvaluateConfig:
     requires ``best``. null: no early stopping."""
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         for name in ("every_steps", "rows", "patience"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -33,7 +33,6 @@ class ModuleSettings:
     ``trainer.learning_rate``."""
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         if self.how not in MODES:
             raise ValueError(f"a module is {', '.join(MODES)}, not {self.how!r}")
         if self.learning_rate is not None and self.how == FROZEN:
@@ -84,7 +83,6 @@ class LoraSettings:
     """Use DoRA: train the magnitude of each weight row separately from its direction."""
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         for name, value in (("rank", self.rank), ("alpha", self.alpha)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")

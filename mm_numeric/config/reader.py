@@ -42,9 +42,6 @@ def read_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
     Args:
         name: Path of a file, or name of a shipped config.
         overrides: ``trainer.learning_rate=1.0e-4`` and the like, applied before reading.
-
-    Raises:
-        ValueError: If a setting is unknown, missing or invalid; the message names the first one.
     """
     path = find_config(name)
     raw = with_overrides(read_yaml(path), overrides, path.name)
@@ -52,11 +49,7 @@ def read_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def find_config(name: str | Path) -> Path:
-    """Return the path of a config file, given the path or the name of a shipped config.
-
-    Raises:
-        ValueError: If the file or the config does not exist.
-    """
+    """Return the path of a config file, given the path or the name of a shipped config."""
     path = Path(name)
     if path.is_file():
         return path
@@ -78,9 +71,6 @@ def config_from_dict(
         where: The file, for errors and warnings.
         title: Name of the config.
         stored: Whether this library wrote the file; old key names in it give no warning.
-
-    Raises:
-        ValueError: If a setting is unknown, missing or invalid.
     """
     raw = with_new_names(raw, where, warn=not stored)
     for key in raw:
@@ -162,9 +152,6 @@ def read_objective(value: Any, where: str) -> NamedObjective:
 
     The mapping may have ``preset`` (``ce`` by default), ``name`` (by default derived from the
     preset and the changed fields), and every field of ``ObjectiveSpec``.
-
-    Raises:
-        ValueError: If a preset, a term or a field does not exist, or a value is invalid.
     """
     options = {"preset": value} if isinstance(value, str) else value
     if not isinstance(options, Mapping):

@@ -5,10 +5,10 @@ old keys gave it, so that its folder is found again.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from mm_numeric.config.names import objective_name, row_name, value_name
+from mm_numeric.config.names import row_name, value_name
 from mm_numeric.geometry import coordinates
 from mm_numeric.losses import spec
 from mm_numeric.moved import RenamedSettings, warn_renamed
@@ -26,16 +26,6 @@ _SECTIONS: Mapping[str, RenamedSettings] = {
 """Dotted path of each section with renamed keys or values."""
 
 
-_NameOf = Callable[[Mapping[str, Any]], str]
-
-
-class _Change(NamedTuple):
-    """An old key, or an old key and value, and what replaces it."""
-
-    old: str
-    new: str
-
-
 def with_new_names(raw: Mapping[str, Any], where: str, *, warn: bool = True) -> dict[str, Any]:
     """Return settings with every old key and value replaced by the new one.
 
@@ -43,18 +33,13 @@ def with_new_names(raw: Mapping[str, Any], where: str, *, warn: bool = True) -> 
         raw: A config as read from YAML; it is not changed.
         where: The file, for warnings and errors.
         warn: Whether to warn about each old name; False for configs that this library wrote.
-
-    Raises:
-        ValueError: If a setting is given under both names.
     """
-    reader = _Reader(where)
-    settings: dict[str, Any] = reader.section(raw, "")
+    translator = _Translator(where)
+    settings: dict[str, Any] = translator.section(raw, "")
     if isinstance(raw.get("compare"), Mapping):
-        settings["compare"] = reader.comparison(raw["compare"])
-    if isinstance(raw.get("objective"), Mapping):
-        settings["objective"] = reader.objective(raw["objective"], "objective", objective_name)
+        settings["compare"] = translator.comparison(raw["compare"])
     if warn:
-        reader.warn()
+        translator.warn()
     return settings
 
 
@@ -65,9 +50,6 @@ def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str], where: str)
         raw: The file as read from YAML.
         overrides: ``name.of.setting=value``, under the new or the old name.
         where: The file, for warnings and errors.
-
-    Raises:
-        ValueError: If an override is not valid, or a setting is given under both names.
     """
     with_new_names(raw, where)  # only for the warnings: names of objectives need the old keys
     settings = dict(raw)
@@ -78,11 +60,11 @@ def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str], where: str)
 
 def _as_in_file(raw: Mapping[str, Any], path: str, value: Any, override: str) -> tuple[str, Any]:
     """Return path and value of an override under the name, old or new, that the file uses."""
-    reader = _Reader(override)
-    _, new_value = reader.setting(path, value)
-    reader.warn()
+    translator = _Translator(override)
+    _, new_value = translator.setting(path, value)
+    translator.warn()
     words: list[str] = []
-    section, at = "", cast(Any, raw)
+    section, at = "", raw
     for word in path.split("."):
         names = _SECTIONS[section].names if section in _SECTIONS else {}
         if isinstance(at, Mapping) and word not in at:
@@ -99,20 +81,19 @@ def _as_in_file(raw: Mapping[str, Any], path: str, value: Any, override: str) ->
     return found, value if found == path else new_value
 
 
-class _Reader:
+class _Translator:
     """Replaces old names and collects the changes."""
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self.changes: dict[_Change, None] = {}  # ordered, and each change once
+        self.changes: dict[tuple[str, str], None] = {}  # ordered, and each change once
 
     def warn(self) -> None:
-        """Warn about every change."""
-        for change in self.changes:
-            warn_renamed(self.where, change.old, change.new)
+        for old, new in self.changes:
+            warn_renamed(self.where, old, new)
 
     def section(self, raw: Any, path: str, shown: str | None = None) -> Any:
-        """Return a section with new names.
+        """Return a section with new names; an objective also gets the name of its old keys.
 
         Args:
             raw: Content of the section.
@@ -127,37 +108,31 @@ class _Reader:
         for key, value in raw.items():
             name, new_value = renamed.translate(key, value)
             old, new = (f"{shown}.{end}".lstrip(".") for end in (key, name))
-            if name != key and name in raw:
-                raise ValueError(f"{self.where}: {old} is the old name of {new}; remove {old}.")
+            self._check_once(raw, key, name, f": {old} is the old name of {new}; remove {old}")
             if new_value != value:
                 old, new = f"{old}: {value}", f"{new}: {new_value}"
             if old != new:
-                self.changes[_Change(old, new)] = None
+                self.changes[old, new] = None
             settings[name] = self.section(new_value, f"{path}.{name}".lstrip("."))
+        if path == "objective" and settings != raw and "name" not in raw:
+            settings["name"] = row_name(raw)
         return settings
 
-    def objective(self, raw: Any, shown: str, name_of: _NameOf) -> Any:
-        """Return an objective with new names, and the name that its old keys gave it."""
-        if not isinstance(raw, Mapping):
-            return raw
-        settings = self.section(raw, "objective", shown)
-        if settings != raw and "name" not in raw:
-            settings["name"] = name_of(raw)
-        return settings
-
-    def setting(self, path: str, value: Any) -> tuple[str, Any]:
-        """Return a dotted path and its value with new names."""
+    def setting(self, path: Any, value: Any) -> tuple[Any, Any]:
+        """Return a dotted path and its value with new names; other keys as they are."""
+        if not isinstance(path, str):
+            return path, value
         words = path.split(".")
+        if words[:2] == ["compare", "objectives"] and len(words) > 3:
+            name, value = self.setting(".".join(["objective", *words[3:]]), value)
+            return ".".join([*words[:3], name.partition(".")[2]]), value
         tree = value
         for word in reversed(words):
             tree = {word: tree}
         tree = self.section(tree, "")
-        if words[:2] == ["compare", "objectives"] and len(words) > 3:
-            name, value = self.setting(".".join(["objective", *words[3:]]), value)
-            return ".".join([*words[:3], name.partition(".")[2]]), value
         names = []
         for _ in words:
-            ((name, tree),) = tree.items()
+            name, tree = next(iter(tree.items()))
             names.append(name)
         return ".".join(names), tree
 
@@ -170,52 +145,43 @@ class _Reader:
                 for i, item in enumerate(raw["objectives"])
             ]
         if isinstance(raw.get("grid"), Mapping):
-            settings["grid"] = self._grid(raw["grid"])
+            axes = [axis for axis in raw["grid"] if isinstance(axis, str)]
+            settings["grid"] = dict(self._axis(axis, raw["grid"], axes) for axis in raw["grid"])
         return settings
 
     def _row(self, raw: Any, shown: str) -> Any:
-        row = self.objective(raw, shown, row_name)
+        row = self.section(raw, "objective", shown)
         if isinstance(raw, Mapping) and isinstance(raw.get("with"), Mapping):
-            row["with"] = self._settings(raw["with"], f"{shown}.with")
+            row["with"] = {}
+            for path, value in raw["with"].items():
+                name, new_value = self.setting(path, value)
+                message = f", {shown}.with: {path} is the old name of {name}"
+                self._check_once(raw["with"], path, name, message)
+                row["with"][name] = new_value
         return row
 
-    def _settings(self, raw: Mapping[Any, Any], shown: str) -> dict[Any, Any]:
-        """Return a mapping from dotted paths to values with new names."""
-        settings = {}
-        for path, value in raw.items():
-            name, value = self.setting(path, value) if isinstance(path, str) else (path, value)
-            if name in settings or (name != path and name in raw):
-                raise ValueError(f"{self.where}, {shown}: {path} is the old name of {name}.")
-            settings[name] = value
-        return settings
+    def _axis(self, axis: Any, grid: Mapping[Any, Any], axes: list[str]) -> tuple[Any, Any]:
+        """Return an axis with new names; its values keep the names that the old keys gave them."""
+        values = grid[axis]
+        if not isinstance(axis, str) or not isinstance(values, list | tuple | Mapping):
+            return axis, values
+        name, _ = self.setting(axis, None)
+        self._check_once(grid, axis, name, f", compare.grid: {axis} is the old name of {name}")
+        old = list(values.values() if isinstance(values, Mapping) else values)
+        if axis == "objective":
+            new = [self.section(value, axis, "compare.grid.objective") for value in old]
+        else:
+            new = [self.setting(axis, value)[1] for value in old]
+        nested = any(isinstance(value, list | tuple | Mapping) for value in old)
+        if isinstance(values, Mapping):
+            labels = list(values)
+        elif axis == "objective" or nested or (name, new) == (axis, old):
+            return name, new
+        else:
+            labels = [value_name(axis, value, axes) for value in old]
+        return name, dict(zip(labels, new, strict=True)) if labels else new
 
-    def _grid(self, raw: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Return a grid with new names; its rows keep the names that the old keys gave them."""
-        grid, axes = {}, [axis for axis in raw if isinstance(axis, str)]
-        for axis, values in raw.items():
-            if not isinstance(axis, str) or not isinstance(values, list | tuple | Mapping):
-                grid[axis] = values
-                continue
-            name = self.setting(axis, None)[0]
-            if name != axis and name in raw:
-                raise ValueError(f"{self.where}, compare.grid: {axis} is the old name of {name}.")
-            new_values = [
-                self.objective(value, "compare.grid.objective", objective_name)
-                if axis == "objective"
-                else self.setting(axis, value)[1]
-                for value in (values.values() if isinstance(values, Mapping) else values)
-            ]
-            labels: Iterable[Any] | None = None
-            if isinstance(values, Mapping):
-                labels = values
-            elif axis != "objective" and (name, new_values) != (axis, list(values)):
-                labels = _value_names(axis, values, axes)
-            grid[name] = dict(zip(labels, new_values, strict=True)) if labels else new_values
-        return grid
-
-
-def _value_names(axis: str, values: Sequence[Any], axes: list[str]) -> list[str] | None:
-    """Return the names of the values of a grid axis; None if one cannot be part of a name."""
-    if any(isinstance(value, list | tuple | Mapping) for value in values):
-        return None
-    return [value_name(axis, value, axes) for value in values]
+    def _check_once(self, raw: Mapping[Any, Any], key: Any, name: Any, message: str) -> None:
+        """Raise a ValueError if a renamed setting is given under both names."""
+        if name != key and name in raw:
+            raise ValueError(f"{self.where}{message}.")

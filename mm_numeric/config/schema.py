@@ -62,7 +62,6 @@ class ModelConfig:
     """Whether code from the checkpoint may be executed."""
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         dtypes = ("auto", "float32", "bfloat16", "float16")
         if self.dtype not in dtypes:
             raise ValueError(f"dtype is one of {', '.join(dtypes)}, not {self.dtype!r}")
@@ -91,7 +90,6 @@ class PredictConfig:
     """Maximum length of an answer in tokens, at least 1; longer answers are truncated."""
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         for name, value in (
             ("batch_size", self.batch_size),
             ("max_new_tokens", self.max_new_tokens),
@@ -139,7 +137,6 @@ class CompareConfig:
     """Published table shown in the report: a key of ``published_results.PUBLISHED``; null: none."""
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must be different whole numbers, at least one: {self.seeds}")
         if not self.objectives and not self.grid:

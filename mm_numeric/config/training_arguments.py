@@ -93,11 +93,7 @@ def trainer_settings() -> dict[str, TrainerSetting]:
 
 
 def check_trainer_settings(raw: Any, where: str) -> dict[str, Any]:
-    """Check names and types of settings of TrainingArguments.
-
-    Raises:
-        ValueError: If a name is unknown, or a value has the wrong type or is not supported.
-    """
+    """Check names and types of settings of TrainingArguments."""
     if not isinstance(raw, Mapping):
         raise ValueError(f"{where}: expected settings as `key: value`, found {raw!r:.60}.")
     known = trainer_settings()

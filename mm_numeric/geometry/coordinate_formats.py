@@ -99,9 +99,6 @@ class CoordinateFormat:
         Args:
             shapes: For each shape its numerals in written order, its label (may be empty), and
                 whether it is a box (two points).
-
-        Raises:
-            ValueError: If a label contains text of the format.
         """
         if not shapes:
             yield Piece(self.nothing)

@@ -50,7 +50,6 @@ class Coordinates:
     """Text around the numbers: a key of ``coordinate_formats.COORDINATE_FORMATS``."""
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         choices = {
             "space": ("resized", "original"),
             "clamp": ("inclusive", "exclusive"),

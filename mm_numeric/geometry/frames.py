@@ -135,7 +135,6 @@ class Frame:
     coordinates: Coordinates
 
     def __post_init__(self) -> None:
-        """Validate the size."""
         if min(self.width_px, self.height_px) < 1:
             raise ValueError(f"an image of {self.width_px} x {self.height_px} pixels has no pixels")
 
@@ -200,9 +199,6 @@ class Frame:
         """Return the text of shapes and labels, with a mark on every coordinate.
 
         The group of a mark is the index of its shape.
-
-        Raises:
-            ValueError: If a point is outside the image, or a label cannot be written.
         """
         first, second = (0, 1) if self.coordinates.order == "xy" else (1, 0)
         roles = ("x", "y")[first], ("x", "y")[second]
@@ -263,11 +259,7 @@ class Frame:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """Make a frame from the output of ``to_dict``, also of version 0.1.
-
-        Raises:
-            ValueError: If the data is not a valid frame.
-        """
+        """Make a frame from the output of ``to_dict``, also of version 0.1."""
         if isinstance(raw, Mapping) and isinstance(raw.get("coordinates"), Mapping):
             raw = {**raw, "coordinates": RENAMED.update(raw["coordinates"])}
         found: Self = read_dataclass(cls, raw, "frame")

@@ -17,11 +17,7 @@ def read_id(row: Mapping[str, Any], names: Sequence[str], image: Path) -> str:
 
 
 def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int] | None]:
-    """Read the image path of a row, and the image size if the row has it.
-
-    Raises:
-        ValueError: If there is no image, or the size is invalid.
-    """
+    """Read the image path of a row, and the image size if the row has it."""
     image = next((row[name] for name in ("image", "file", "img_path") if row.get(name)), None)
     if not isinstance(image, str):
         raise ValueError(f'{where}: no image; each row needs "image" (a path).')
@@ -38,11 +34,7 @@ def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int
 
 
 def read_box(value: Any, where: str, *, xywh: bool = False) -> Box:
-    """Read ``[x1, y1, x2, y2]``, or ``[x, y, width, height]``.
-
-    Raises:
-        ValueError: If it is not four numbers, or the box is reversed or empty.
-    """
+    """Read ``[x1, y1, x2, y2]``, or ``[x, y, width, height]``."""
     numbers = _numbers(value, where)
     if len(numbers) != 4:
         form = "x, y, width, height" if xywh else "x1, y1, x2, y2"
@@ -61,11 +53,7 @@ def read_box(value: Any, where: str, *, xywh: bool = False) -> Box:
 
 
 def read_polygon(value: Any, where: str) -> Polygon:
-    """Read ``[x1, y1, x2, y2, x3, y3, ...]`` or ``[[x1, y1], [x2, y2], ...]``.
-
-    Raises:
-        ValueError: If it has fewer than three points.
-    """
+    """Read ``[x1, y1, x2, y2, x3, y3, ...]`` or ``[[x1, y1], [x2, y2], ...]``."""
     if isinstance(value, list) and all(isinstance(p, list) and len(p) == 2 for p in value):
         value = [number for point in value for number in point]
     numbers = _numbers(value, where)

@@ -59,11 +59,7 @@ class Objective:
     """Whether ``of_outputs`` reads more of the model's outputs than the logits."""
 
     def __init__(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> None:
-        """Make the terms of a spec.
-
-        Raises:
-            ValueError: If a term does not exist, or its options or roles are invalid.
-        """
+        """Make the terms of a spec."""
         if not isinstance(vocabulary, NumberVocabulary):
             raise ValueError(
                 f"an objective takes a NumberVocabulary, not a {type(vocabulary).__name__}: "
@@ -106,9 +102,6 @@ class Objective:
             counts: Counts of the whole optimiser step, when the batch is one of several; the
                 batch's own counts when None.
             figures: Whether to compute the metrics in ``ObjectiveResult.figures``.
-
-        Raises:
-            ValueError: If the shapes do not match.
         """
         logits, labels, spans, rows = supervised_rows(
             logits, labels, spans, shift, "logits", self.spans
@@ -174,9 +167,6 @@ class Objective:
             shift: See ``__call__``.
             counts: See ``__call__``.
             figures: See ``__call__``.
-
-        Raises:
-            ValueError: If the shapes do not match.
         """
         if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
             raise ValueError(
@@ -219,9 +209,6 @@ class Objective:
             spans: The numbers of the batch.
             bias: [v] bias of the head, if it has one.
             counts: See ``__call__``.
-
-        Raises:
-            ValueError: If the shapes do not match.
         """
         if losses.dim() != 1 or hidden.shape != (len(losses), weight.shape[-1]):
             raise ValueError(
@@ -364,9 +351,6 @@ def objective(name: str | ObjectiveSpec, vocabulary: NumberVocabulary, **changes
         vocabulary: The number tokens of the tokenizer.
         **changes: Fields of ``ObjectiveSpec`` to change, for example ``weight=0.8,
             balance="fixed"``.
-
-    Raises:
-        ValueError: If the preset does not exist, or a change is invalid.
     """
     spec = choose(name, PRESETS, "objective", "objective") if isinstance(name, str) else name
     changes = RENAMED.translate_arguments("objective", changes)

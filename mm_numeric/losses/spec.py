@@ -104,7 +104,6 @@ class ObjectiveSpec:
     error that names the component; every step then synchronises the device."""
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         for setting, allowed in (
             ("balance", BALANCES),
             ("reduction", REDUCTIONS),

@@ -162,9 +162,6 @@ def make_term(name: str, options: Mapping[str, Any], where: str = "objective") -
         name: A key of ``TERMS``, or an import path.
         options: Settings of the term.
         where: File and field of the options, for errors.
-
-    Raises:
-        ValueError: If the term does not exist, or an option is invalid.
     """
     cls = choose(name, TERMS, "loss term", f"{where}.terms")
     if isinstance(cls, type) and is_dataclass(cls):

@@ -28,9 +28,6 @@ def supervised_rows(
         shift: Whether labels [b, t] are at their own positions and have to be shifted.
         what: Name of the inputs, for errors.
         find: Finds the numbers in labels [b, t].
-
-    Raises:
-        ValueError: If the shapes do not match.
     """
     if inputs.dim() == 3 and labels.shape == inputs.shape[:2]:
         if shift:

@@ -48,7 +48,6 @@ class NumberVocabulary:
     spelling: Mapping[int, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Validate the tokens."""
         if len({token.id for token in self.tokens}) < len(self.tokens) or len(self.tokens) < 2:
             raise ValueError(
                 "NumberVocabulary: at least two tokens with different ids are required; "
@@ -113,9 +112,6 @@ class NumberVocabulary:
             tokens: Mapping from tokens to values, or a list of tokens with the values 0, 1, 2 ...,
                 for example ``[f"<loc{i:04d}>" for i in range(1024)]``. They form one digit group.
                 Add digits with ``NumberVocabulary.from_tokenizer(tokenizer) | ...``.
-
-        Raises:
-            ValueError: If a token is not in the tokenizer.
         """
         vocabulary: dict[str, int] = tokenizer.get_vocab()
         if not isinstance(tokens, Mapping):
@@ -155,7 +151,6 @@ class NumberVocabulary:
         return {token.id: j for j, token in enumerate(self.tokens)}
 
     def __len__(self) -> int:
-        """Return the number of classes."""
         return len(self.tokens)
 
 

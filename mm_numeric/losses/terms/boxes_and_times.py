@@ -42,7 +42,6 @@ class BoxDistance:
     scale: float = 1000.0
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         if self.scale <= 0:
             raise ValueError(f"box_l1: scale must be > 0, not {self.scale}.")
 

@@ -37,7 +37,6 @@ class PlaceWeightedCrossEntropy:
     growth: float = 1.2
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         check_place_weights("digit_ce", self.places, self.growth)
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:

@@ -54,7 +54,6 @@ class ExpectedDistance:
     squash: float | None = None
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         if self.squash is not None and self.squash < 1:
             raise ValueError(f"ntl_was: squash must be >= 1, not {self.squash}.")
         if isinstance(self.cost, str):
@@ -75,11 +74,7 @@ class ExpectedDistance:
         object.__setattr__(self, "_table", torch.tensor([list(row) for row in self.cost]))
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the loss of each number token, [k].
-
-        Raises:
-            ValueError: If the cost matrix and the vocabulary have different sizes.
-        """
+        """Return the loss of each number token, [k]."""
         values = numbers.values
         if self.cost == "absolute" and self.squash is None:
             cost = (
@@ -156,7 +151,6 @@ class CumulativeDistance:
     sigma: float = 0.0
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         if self.sigma < 0:
             raise ValueError(f"ntl_was_cdf: sigma must be >= 0, not {self.sigma}.")
 
@@ -214,7 +208,6 @@ class PlaceWeightedDistance:
     growth: float = 1.2
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         check_place_weights("emd_exp", self.places, self.growth)
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:

@@ -74,7 +74,6 @@ class HuberError(ExpectedValue):
     delta: float = 1.0
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         if self.delta <= 0:
             raise ValueError(f"ntl_huber: delta must be > 0, not {self.delta}.")
 

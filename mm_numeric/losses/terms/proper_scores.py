@@ -51,7 +51,6 @@ class SmoothedDiscrepancy:
     bandwidth: float = 2.0
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         if self.bandwidth <= 0:
             raise ValueError(f"smmd: bandwidth must be > 0, not {self.bandwidth}.")
 

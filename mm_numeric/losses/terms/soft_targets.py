@@ -52,7 +52,6 @@ class SpreadTarget:
     tau: float = 1.0
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         if self.tau <= 0:
             raise ValueError(f"dist2: tau must be > 0, not {self.tau}.")
 
@@ -79,7 +78,6 @@ class GaussianCrossEntropy:
     sigma: float = 1.0
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         if self.sigma <= 0:
             raise ValueError(f"gce: sigma must be > 0, not {self.sigma}.")
 

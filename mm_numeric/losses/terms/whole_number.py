@@ -41,7 +41,6 @@ class StraightThroughDigits:
     noise_scale: float = 0.0
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         if self.temperature <= 0 or self.noise_scale < 0:
             raise ValueError(
                 "relative and magnitude: temperature must be > 0 and noise_scale >= 0, not "
@@ -161,7 +160,6 @@ class SymmetricPercentage(ExpectedDigits):
     reweigh: bool = False
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         if self.epsilon <= 0:
             raise ValueError(f"nl_ntl: epsilon must be > 0, not {self.epsilon}.")
 
