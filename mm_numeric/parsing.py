@@ -3,7 +3,7 @@
 import math
 import types
 import typing
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -103,13 +103,7 @@ def _set(at: Any, path: list[str], value: Any, override: str, done: tuple[str, .
 
 
 def read_dataclass(cls: type, raw: Any, where: str) -> Any:
-    """Make a dataclass from settings.
-
-    Args:
-        cls: A dataclass; its annotations define the allowed types.
-        raw: Settings as read from YAML.
-        where: File and field, for errors.
-    """
+    """Make a dataclass from settings as read from YAML; its annotations are the allowed types."""
     if not isinstance(raw, Mapping):
         names = ", ".join(f.name for f in fields(cls))
         raise ValueError(f"{where}: expected settings ({names}), found {raw!r:.60}.")
@@ -126,6 +120,20 @@ def read_dataclass(cls: type, raw: Any, where: str) -> Any:
         return cls(**values)
     except ValueError as error:
         raise ValueError(f"{where}: {str(error).rstrip('.')}.") from error
+
+
+def check_choices(settings: Any, **choices: Collection[str]) -> None:
+    """Check that some fields have one of their allowed values."""
+    for name, allowed in choices.items():
+        if (value := getattr(settings, name)) not in allowed:
+            raise ValueError(f"{name} is one of {', '.join(allowed)}, not {value!r}")
+
+
+def check_at_least_1(settings: Any, *names: str) -> None:
+    """Check that some numeric fields are None or at least 1."""
+    for name in names:
+        if (value := getattr(settings, name)) is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
 
 
 def read_value(hint: Any, value: Any, where: str) -> Any:
@@ -175,9 +183,7 @@ def read_scalar(kind: type, value: Any, where: str) -> Any:
         written = _as_yaml(number) if kind is float else str(int(number))
         raise ValueError(f"{reason} YAML reads {value} as text: write {written}.")
     if kind is str and type(value) in (int, float, bool):
-        raise ValueError(
-            f"{reason} YAML reads 12:30, 7 and on as numbers and switches: use quotes."
-        )
+        raise ValueError(f"{reason} YAML reads 12:30, 7 and on as other types: use quotes.")
     raise ValueError(reason)
 
 

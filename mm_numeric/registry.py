@@ -27,7 +27,6 @@ TASKS: Mapping[str, str] = {
     "text_detection": "mm_numeric.tasks.text_detection:TextDetection",
 }
 
-
 FAMILIES: Mapping[str, str] = {
     "paligemma": "mm_numeric.families.paligemma:PaliGemma",
     "llava": "mm_numeric.families.llava:Llava",
@@ -38,8 +37,6 @@ FAMILIES: Mapping[str, str] = {
     "causal_lm": "mm_numeric.families.causal_lm:CausalLM",
     "t5": "mm_numeric.families.t5:T5",
 }
-"""Name of each family to the import path of its class."""
-
 
 HABITS: Mapping[str, Mapping[str, str]] = {
     "paligemma": {"grounding": "detect {phrase}", "text_detection": "detect text"},
@@ -52,14 +49,11 @@ HABITS: Mapping[str, Mapping[str, str]] = {
 }
 """Prompts that a family was trained with, by task: the default of configs without a prompt."""
 
-
 BASELINES: Mapping[str, str] = {
     "regression_head": "mm_numeric.baselines.regression_head:RegressionHead",
     "regression_transformer": "mm_numeric.baselines.regression_transformer:RegressionTransformer",
     "xval": "mm_numeric.baselines.xval:Xval",
 }
-"""Name of each baseline to the import path of its class."""
-
 
 TERMS: Mapping[str, str] = {
     "digit_ce": "mm_numeric.losses.terms.digit_entropy:PlaceWeightedCrossEntropy",
@@ -84,8 +78,6 @@ TERMS: Mapping[str, str] = {
     "box_giou": "mm_numeric.losses.terms.boxes_and_times:BoxOverlap",
     "time": "mm_numeric.losses.terms.boxes_and_times:TimeDistance",
 }
-"""Name of each loss term to the import path of its class."""
-
 
 IMPORTERS: Mapping[str, str] = {
     "rows": "mm_numeric.importers.rows:Rows",
@@ -105,7 +97,6 @@ IMPORTERS: Mapping[str, str] = {
     "multirc": "mm_numeric.importers.multirc:MultiRCImporter",
 }
 
-
 SCORERS: Mapping[type, str] = {
     Box: "mm_numeric.evaluation.metrics.boxes:BOXES",
     Instances: "mm_numeric.evaluation.metrics.detection:TEXT_DETECTION",
@@ -117,14 +108,12 @@ SCORERS: Mapping[type, str] = {
 }
 """Default scorer of each answer type, unless the task has a ``scorer``."""
 
-
 REPORT_SECTIONS: Mapping[str, str] = {
     "clock": "mm_numeric.evaluation.report.clock_gallery:sections",
     "numbers": "mm_numeric.evaluation.report.number_answers:sections",
     "shapes": "mm_numeric.evaluation.report.shape_gallery:sections",
 }
 """Report chapters that a task may name in ``report_sections``, and the function of each."""
-
 
 PROTOCOLS: Mapping[str, str] = {
     "icdar2015": "mm_numeric.evaluation.metrics.detection:TEXT_DETECTION",

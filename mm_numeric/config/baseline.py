@@ -23,8 +23,8 @@ def read_baseline(value: Any, where: str) -> BaselineChoice:
     options = {"name": value} if isinstance(value, str) else value
     if not isinstance(options, Mapping) or not isinstance(options.get("name"), str):
         raise ValueError(
-            f"{where}: name one of {', '.join(BASELINES)}, or use a mapping with that as `name`, "
-            f"not {value!r:.60}."
+            f"{where}: name one of {', '.join(BASELINES)}, or use a mapping with `name`, not "
+            f"{value!r:.60}."
         )
     name = options["name"]
     kind = choose(name, BASELINES, "baseline", where)
@@ -35,18 +35,10 @@ def read_baseline(value: Any, where: str) -> BaselineChoice:
 def check_baseline(
     model: Any, objective: Any, modules: Any, where: str, remedy: str = "set objective to ce"
 ) -> None:
-    """Check that a baseline can be trained with the other settings of a config.
+    """Check that a baseline can be trained with the objective and the modules of a config.
 
-    Args:
-        model: The ``ModelConfig`` with the baseline.
-        objective: The ``ObjectiveSpec`` of the run.
-        modules: The ``ModulesConfig`` of the run.
-        where: The config, for errors.
-        remedy: What the user can do about an objective that does not fit.
-
-    Raises:
-        ValueError: If the baseline does not exist, has a loss of its own and the objective another,
-            or adds weights to a module that is not trained.
+    A baseline with its own loss requires cross-entropy alone, and modules to which it adds weights
+    must be trained. ``remedy`` is what the user can do about another objective.
     """
     name, kind, _ = read_baseline(model.baseline, f"{where}, model.baseline")
     if kind.own_loss and (objective.terms or objective.ce_weight != 1):

@@ -1,8 +1,10 @@
 """Settings of the training, test and evaluation data. Loads no torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from mm_numeric.parsing import check_at_least_1, check_choices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,19 +50,14 @@ class DataSource:
         """Require exactly one of ``path``, ``dataset`` and ``render``, and validate the rest."""
         given = [value is not None for value in (self.path, self.dataset, self.render)]
         if sum(given) != 1 or self.path == ():
-            raise ValueError(
-                "set exactly one of path (a .jsonl or .csv file), dataset (of Hugging Face) and "
-                "render (a number of rows)"
-            )
-        if self.render is not None and self.render < 1:
-            raise ValueError(f"render must be at least 1, not {self.render}")
+            raise ValueError("set exactly one of path (a file), dataset and render")
+        check_at_least_1(self, "render")
         if self.categories and self.render is None:
             raise ValueError("categories require render; rows of a file have their own category")
         if self.weight is not None and not 0 < self.weight < float("inf"):
             raise ValueError(f"weight must be above 0, not {self.weight:g}")
-        if self.dataset is None and (self.subset, self.split, self.revision) != (
-            None, "train", None
-        ):  # fmt: skip
+        chosen = (self.subset, self.split, self.revision)
+        if self.dataset is None and chosen != (None, "train", None):
             raise ValueError("subset, split and revision require dataset; set it, too")
 
     @property
@@ -126,21 +123,12 @@ class DataConfig:
     """Folder for decoded, resized images; None: no cache."""
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("on_bad_image", ("stop", "skip")),
-            ("too_long", ("stop", "drop", "resize")),
-        ):
-            if (value := getattr(self, name)) not in allowed:
-                raise ValueError(f"{name} is {join_or(allowed)}, not {value!r}")
-        for name in ("max_tokens", "shuffle_rows"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+        check_choices(self, on_bad_image=("stop", "skip"), too_long=("stop", "drop", "resize"))
+        check_at_least_1(self, "max_tokens", "shuffle_rows")
         if self.too_long != "stop" and self.max_tokens is None:
             raise ValueError(f"too_long: {self.too_long} requires max_tokens; set it")
         if self.test.weight is not None:
-            raise ValueError(
-                "test has a weight, but weights are for training sources only; remove it"
-            )
+            raise ValueError("test has a weight, which only training sources have; remove it")
         sources = listed(self.train)
         if not sources:
             raise ValueError("train has no source; add at least one")
@@ -153,19 +141,13 @@ class DataConfig:
             return
         if trainer.get("max_steps", -1) < 1:
             raise ValueError(
-                f"{where}, data.stream: the number of rows of a stream is unknown; set "
-                "trainer.max_steps."
+                f"{where}, data.stream: a stream has no known length; set trainer.max_steps."
             )
         if trainer.get("train_sampling_strategy", "random") not in ("random", "sequential"):
             raise ValueError(
                 f"{where}, data.stream: rows of a stream cannot be grouped by length; set "
                 "trainer.train_sampling_strategy to random or sequential."
             )
-
-
-def join_or(words: Sequence[str]) -> str:
-    """Join words as in ``stop, drop or resize``."""
-    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,9 +176,6 @@ class EvaluateConfig:
     requires ``best``. null: no early stopping."""
 
     def __post_init__(self) -> None:
-        for name in ("every_steps", "rows", "patience"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+        check_at_least_1(self, "every_steps", "rows", "patience")
         if self.patience is not None and self.best is None:
             raise ValueError("patience requires a metric; set best, or remove patience")

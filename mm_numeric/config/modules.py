@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mm_numeric.parsing import read_dataclass
+from mm_numeric.parsing import check_at_least_1, read_dataclass
 
 MODULE_NAMES = ("vision", "projector", "language", "embeddings", "head")
 TRAINED, FROZEN, ADAPTED = MODES = ("trained", "frozen", "adapted")
@@ -83,9 +83,7 @@ class LoraSettings:
     """Use DoRA: train the magnitude of each weight row separately from its direction."""
 
     def __post_init__(self) -> None:
-        for name, value in (("rank", self.rank), ("alpha", self.alpha)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+        check_at_least_1(self, "rank", "alpha")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is from 0 to below 1, not {self.dropout}")
 
@@ -99,17 +97,12 @@ def read_modules(raw: Any, where: str) -> ModulesConfig:
 
 
 def read_lora(raw: Any, modules: ModulesConfig, where: str) -> LoraSettings | None:
-    """Read the section ``lora`` of a config; return None if no module is adapted.
-
-    Raises:
-        ValueError: If there are settings but no module is adapted, or a setting is invalid.
-    """
+    """Read the section ``lora`` of a config, which requires an adapted module; else None."""
+    if not modules.adapted and raw is None:
+        return None
     if not modules.adapted:
-        if raw is None:
-            return None
         raise ValueError(
-            f"{where}: no module is adapted, so there are no adapters to set; add "
-            "`modules: {language: adapted}`, or remove lora."
+            f"{where}: no module is adapted; add `modules: {{language: adapted}}`, or remove lora."
         )
     lora: LoraSettings = read_dataclass(LoraSettings, {} if raw is None else raw, where)
     return lora

@@ -8,9 +8,7 @@ from typing import Any
 def objective_name(options: Mapping[str, Any]) -> str:
     """Return ``name``, or the preset followed by the settings that differ from it.
 
-    Args:
-        options: An objective as a mapping, for example ``{preset: emd, weight: 0.8}``, which is
-            named ``emd_weight_0.8``.
+    For example, ``{preset: emd, weight: 0.8}`` is named ``emd_weight_0.8``.
     """
     if "name" in options:
         return str(options["name"])
@@ -35,12 +33,9 @@ def row_name(options: Mapping[str, Any]) -> str:
 def value_name(axis: str, value: Any, axes: Sequence[str]) -> str:
     """Return the name of one value of a grid axis, such as ``weight_0.3``."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return f"{_shortest_suffix(axis, axes)}_{text}"
-
-
-def _shortest_suffix(axis: str, axes: Sequence[str]) -> str:
-    """Return the shortest dotted suffix of an axis that no other axis ends with."""
     words = axis.split(".")
+    # The shortest dotted suffix of the axis that no other axis ends with.
     ends = (".".join(words[-count:]) for count in range(1, len(words) + 1))
     others = [f".{other}" for other in axes if other != axis]
-    return next((end for end in ends if not any(o.endswith(f".{end}") for o in others)), axis)
+    unique = (end for end in ends if not any(other.endswith(f".{end}") for other in others))
+    return f"{next(unique, axis)}_{text}"

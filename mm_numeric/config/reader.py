@@ -37,11 +37,9 @@ _SECTIONS = (*_REQUIRED, "modules", "lora", "objective", "predict", "evaluate", 
 
 
 def read_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a config file strictly.
+    """Read a config file strictly, given its path or the name of a shipped config.
 
-    Args:
-        name: Path of a file, or name of a shipped config.
-        overrides: ``trainer.learning_rate=1.0e-4`` and the like, applied before reading.
+    ``overrides`` such as ``trainer.learning_rate=1.0e-4`` are applied before reading.
     """
     path = find_config(name)
     raw = with_overrides(read_yaml(path), overrides, path.name)
@@ -82,7 +80,7 @@ def config_from_dict(
     model = read_dataclass(ModelConfig, raw["model"], f"{where}, model")
     task_name, task = _read_task(raw["task"], model.family, f"{where}, task")
     modules = read_modules(raw.get("modules"), f"{where}, modules")
-    predict = raw.get("predict")
+    predict = {} if raw.get("predict") is None else raw["predict"]
     config = Config(
         title=title,
         task_name=task_name,
@@ -93,9 +91,7 @@ def config_from_dict(
         lora=read_lora(raw.get("lora"), modules, f"{where}, lora"),
         objective=read_objective(raw.get("objective", "ce"), f"{where}, objective"),
         trainer={**OURS, **check_trainer_settings(raw["trainer"], f"{where}, trainer")},
-        predict=read_dataclass(
-            PredictConfig, {} if predict is None else predict, f"{where}, predict"
-        ),
+        predict=_read_optional(PredictConfig, predict, f"{where}, predict"),
         evaluate=_read_optional(EvaluateConfig, raw.get("evaluate"), f"{where}, evaluate"),
         compare=_read_optional(CompareConfig, raw.get("compare"), f"{where}, compare"),
     )
@@ -135,8 +131,8 @@ def _check_model(config: Config, where: str) -> None:
         read_coordinates(model.coordinates, f"{where}, model.coordinates")
     if model.quantize is not None and not config.modules.adapted:
         raise ValueError(
-            f"{where}, model.quantize: quantised weights cannot be trained; adapt a module, such "
-            "as `modules: {language: adapted}`, or remove quantize."
+            f"{where}, model.quantize: quantised weights cannot be trained; set "
+            "`modules: {language: adapted}`, or remove quantize."
         )
     if model.baseline is not None:
         check_baseline(model, config.objective.spec, config.modules, where)

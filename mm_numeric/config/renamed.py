@@ -64,7 +64,8 @@ def _as_in_file(raw: Mapping[str, Any], path: str, value: Any, override: str) ->
     _, new_value = translator.setting(path, value)
     translator.warn()
     words: list[str] = []
-    section, at = "", raw
+    section = ""
+    at: Any = raw
     for word in path.split("."):
         names = _SECTIONS[section].names if section in _SECTIONS else {}
         if isinstance(at, Mapping) and word not in at:

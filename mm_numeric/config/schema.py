@@ -15,6 +15,7 @@ from mm_numeric.config.data import DataSource as DataSource
 from mm_numeric.config.modules import LoraSettings, ModulesConfig
 from mm_numeric.config.published_results import PUBLISHED
 from mm_numeric.losses.spec import ObjectiveSpec
+from mm_numeric.parsing import check_at_least_1, check_choices
 from mm_numeric.registry import unknown
 from mm_numeric.tasks.base import Task
 
@@ -62,21 +63,18 @@ class ModelConfig:
     """Whether code from the checkpoint may be executed."""
 
     def __post_init__(self) -> None:
-        dtypes = ("auto", "float32", "bfloat16", "float16")
-        if self.dtype not in dtypes:
-            raise ValueError(f"dtype is one of {', '.join(dtypes)}, not {self.dtype!r}")
+        check_choices(
+            self,
+            dtype=("auto", "float32", "bfloat16", "float16"),
+            attention=("eager", "sdpa", *(f"flash_attention_{i}" for i in (2, 3, 4))),
+        )
         if self.digits not in (None, "single", "merged"):
             raise ValueError(f"digits is single, merged or null, not {self.digits!r}")
-        attentions = ("eager", "sdpa", *(f"flash_attention_{i}" for i in (2, 3, 4)))
-        if self.attention not in attentions:
-            raise ValueError(f"attention is one of {', '.join(attentions)}, not {self.attention!r}")
         if self.quantize not in (None, "nf4", "int8"):
             raise ValueError(f"quantize is nf4, int8 or null, not {self.quantize!r}")
         for name, value in self.image_size.items():
             if type(value) is not int or value < 1:
-                raise ValueError(
-                    f"image_size.{name} is a whole number of at least 1, not {value!r}"
-                )
+                raise ValueError(f"image_size.{name} is a whole number >= 1, not {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,12 +88,7 @@ class PredictConfig:
     """Maximum length of an answer in tokens, at least 1; longer answers are truncated."""
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("batch_size", self.batch_size),
-            ("max_new_tokens", self.max_new_tokens),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+        check_at_least_1(self, "batch_size", "max_new_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +134,7 @@ class CompareConfig:
             raise ValueError(f"seeds must be different whole numbers, at least one: {self.seeds}")
         if not self.objectives and not self.grid:
             raise ValueError("objectives must name at least one preset if there is no grid")
-        if self.jobs < 1:
-            raise ValueError(f"jobs must be at least 1, not {self.jobs}")
+        check_at_least_1(self, "jobs")
         if self.published is not None and self.published not in PUBLISHED:
             raise unknown(self.published, PUBLISHED, "table", "published")
 

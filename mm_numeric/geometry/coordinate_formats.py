@@ -8,7 +8,7 @@ text without shapes gives an empty ``Reading``.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -91,8 +91,6 @@ class CoordinateFormat:
     nothing: str = "none"
     """Text for no shapes."""
 
-    # -- writing ------------------------------------------------------------------------------
-
     def write(self, shapes: Sequence[tuple[Sequence[str], str, bool]]) -> Iterator[Piece]:
         """Yield the text of shapes, piece by piece.
 
@@ -136,12 +134,9 @@ class CoordinateFormat:
         written = self.label_open + label + self.label_close
         if label != self._cleaned(label) or self._shape.search(label):
             raise ValueError(
-                f"the label {label!r} contains text of the coordinate format; change the label or "
-                "choose another format"
+                f"the label {label!r} contains text of the coordinate format; change one of them"
             )
         return written
-
-    # -- reading ------------------------------------------------------------------------------
 
     def read(self, text: str) -> Reading:
         """Parse the shapes in a text."""
@@ -232,6 +227,22 @@ class CoordinateFormat:
         return text
 
 
+_JSON = CoordinateFormat(
+    open='"bbox_2d": [',
+    close="]",
+    polygon_open='"poly_2d": [',
+    label_open=', "label": "',
+    label_close='"',
+    label_first=False,
+    before="{",
+    after="}",
+    between=", ",
+    list_open="[",
+    list_close="]",
+    quoted=True,
+    nothing="[]",
+)
+
 COORDINATE_FORMATS: Mapping[str, CoordinateFormat] = {
     "brackets": CoordinateFormat(open="[", close="]", label_close=" "),
     "parentheses": CoordinateFormat(
@@ -254,36 +265,8 @@ COORDINATE_FORMATS: Mapping[str, CoordinateFormat] = {
         label_close="<|object_ref_end|>",
         between="",
     ),
-    "json": CoordinateFormat(
-        open='"bbox_2d": [',
-        close="]",
-        polygon_open='"poly_2d": [',
-        label_open=', "label": "',
-        label_close='"',
-        label_first=False,
-        before="{",
-        after="}",
-        between=", ",
-        list_open="[",
-        list_close="]",
-        quoted=True,
-        nothing="[]",
-    ),
-    "json_box_2d": CoordinateFormat(
-        open='"box_2d": [',
-        close="]",
-        polygon_open='"poly_2d": [',
-        label_open=', "label": "',
-        label_close='"',
-        label_first=False,
-        before="{",
-        after="}",
-        between=", ",
-        list_open="[",
-        list_close="]",
-        quoted=True,
-        nothing="[]",
-    ),
+    "json": _JSON,
+    "json_box_2d": replace(_JSON, open='"box_2d": ['),
     "loc": CoordinateFormat(
         between_numerals="",
         between_points="",

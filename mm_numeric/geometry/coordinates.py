@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from mm_numeric.geometry.coordinate_formats import COORDINATE_FORMATS, CoordinateFormat
 from mm_numeric.moved import RenamedSettings
+from mm_numeric.parsing import check_choices
 
 RENAMED_PRESETS: Mapping[str, str] = {"pixels_seen": "pixels_resized"}
 RENAMED = RenamedSettings(
@@ -50,31 +51,24 @@ class Coordinates:
     """Text around the numbers: a key of ``coordinate_formats.COORDINATE_FORMATS``."""
 
     def __post_init__(self) -> None:
-        choices = {
-            "space": ("resized", "original"),
-            "clamp": ("inclusive", "exclusive"),
-            "rounding": ("round", "floor"),
-            "order": ("xy", "yx"),
-            "format": tuple(COORDINATE_FORMATS),
-        }
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}"
-                )
+        check_choices(
+            self,
+            space=("resized", "original"),
+            clamp=("inclusive", "exclusive"),
+            rounding=("round", "floor"),
+            order=("xy", "yx"),
+            format=COORDINATE_FORMATS,
+        )
         if self.max_value is not None and not 1 <= self.max_value <= 1_000_000:
             raise ValueError(f"max_value is 1 to 1000000, or null for pixels; not {self.max_value}")
         if not 0 <= self.decimals <= 6:
             raise ValueError(f"decimals is 0 to 6, not {self.decimals}")
         if self.max_value is not None and self.max_value * 10**self.decimals < 2:
-            raise ValueError(
-                f"max_value {self.max_value} needs decimals: the grid has only two values"
-            )
+            raise ValueError(f"max_value {self.max_value} needs decimals to have three values")
         if self.bins is not None and (self.max_value != self.bins - 1 or self.decimals):
             raise ValueError(
-                f"format {self.format!r} has {self.bins} tokens: it requires max_value "
-                f"{self.bins - 1} and no decimals, not max_value {self.max_value} and "
-                f"{self.decimals} decimals"
+                f"format {self.format!r} requires max_value {self.bins - 1} and no decimals, not "
+                f"max_value {self.max_value} and {self.decimals} decimals"
             )
 
     @property
@@ -98,9 +92,8 @@ class Coordinates:
     def level(self, position: float, edge: float) -> int:
         """Return the level of a position, clamped to the image.
 
-        Args:
-            position: Distance from the left or top edge, in pixels of ``space``.
-            edge: Width or height of the image, in pixels of ``space``.
+        Both arguments are in pixels of ``space``: the distance from the left or top edge, and the
+        width or height of the image.
         """
         steps = position / self.step(edge)
         if self.rounding == "floor":

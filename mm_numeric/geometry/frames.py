@@ -80,11 +80,7 @@ class Resize:
     max_pixels: int = 0
 
     def view(self, width: int, height: int) -> View:
-        """Return the view of an image of this width and height in pixels.
-
-        Raises:
-            ValueError: If the kind is ``smart`` and one side is more than 200 times the other.
-        """
+        """Return the view of an image; ``smart`` raises an error for aspect ratios above 200."""
         if self.kind == "squash":
             return _squashed(width, height, self.side, self.side)
         if self.kind == "letterbox":
@@ -138,8 +134,6 @@ class Frame:
         if min(self.width_px, self.height_px) < 1:
             raise ValueError(f"an image of {self.width_px} x {self.height_px} pixels has no pixels")
 
-    # -- points -------------------------------------------------------------------------------
-
     @property
     def edges(self) -> tuple[float, float]:
         """Width and height of the image that coordinates are relative to, in pixels."""
@@ -156,11 +150,7 @@ class Frame:
         return steps[0] / self.view.scale_x, steps[1] / self.view.scale_y
 
     def encode(self, point: Point) -> tuple[int, int]:
-        """Return the levels of a point of the original image, x first.
-
-        Raises:
-            ValueError: If the point is more than one pixel outside the image.
-        """
+        """Return the levels of an original point, x first; it may be one pixel outside."""
         x, y = point
         inside_x = -_SLACK_PX <= x <= self.width_px + _SLACK_PX
         if not (inside_x and -_SLACK_PX <= y <= self.height_px + _SLACK_PX):
@@ -193,13 +183,8 @@ class Frame:
         points = tuple(self.decode(*self.encode(point)) for point in shape.points)
         return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)
 
-    # -- text ---------------------------------------------------------------------------------
-
     def write(self, instances: Iterable[Instance]) -> Written:
-        """Return the text of shapes and labels, with a mark on every coordinate.
-
-        The group of a mark is the index of its shape.
-        """
+        """Return the text of shapes and labels; each coordinate has a mark, grouped by shape."""
         first, second = (0, 1) if self.coordinates.order == "xy" else (1, 0)
         roles = ("x", "y")[first], ("x", "y")[second]
         shapes = []
@@ -250,8 +235,6 @@ class Frame:
         straight = self.coordinates.order == "xy"
         points = tuple(self.decode(a, b) if straight else self.decode(b, a) for a, b in pairs)
         return Box(*points[0], *points[1]) if len(points) == 2 else Polygon(points)
-
-    # -- as data ------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """Return the frame as JSON data."""

@@ -116,11 +116,7 @@ def around(shape: Shape) -> Box:
 
 
 def clipped(shape: Shape, width: float, height: float) -> Shape:
-    """Return a shape with every point moved into the image.
-
-    Raises:
-        ValueError: If the shape is outside, so that it would have no area.
-    """
+    """Return a shape with every point moved into the image; an error if it is outside."""
     points: tuple[Point, ...] = tuple(
         (min(max(x, 0.0), width), min(max(y, 0.0), height)) for x, y in shape.points
     )

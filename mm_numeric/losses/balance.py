@@ -16,16 +16,11 @@ class Balance:
     """Factor of the weighted sum of the numeric terms (see ``ObjectiveSpec.balance``)."""
 
     def __init__(self, spec: ObjectiveSpec) -> None:
-        """Start without running means."""
         self.spec = spec
         self._means: Tensor | None = None
 
     def factor(self, sums: Mapping[str, LossSum]) -> float | Tensor:
-        """Return the factor for one batch, without gradient.
-
-        Args:
-            sums: The unweighted components of this batch.
-        """
+        """Return the factor for one batch, without gradient, from its unweighted components."""
         if self.spec.balance == "ratio":
             return self._ratio(self._means_of(sums))
         if self.spec.balance == "running" and self._means is not None:
@@ -35,10 +30,8 @@ class Balance:
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
         """Update the running means after an optimiser step, without synchronising the device.
 
-        Steps without numbers and steps with a non-finite component are skipped.
-
-        Args:
-            sums: The components of the whole step, summed over its micro-batches and ranks.
+        Steps without numbers and steps with a non-finite component are skipped. ``sums`` are the
+        components of the whole step, summed over its micro-batches and ranks.
         """
         if self.spec.balance != "running" or not self.spec.terms:
             return

@@ -133,12 +133,7 @@ def number_scores(logits: Tensor, at: Tensor, number_ids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def most_likely(logits: Tensor, at: Tensor) -> Tensor:
-    """Return the ids of the most likely tokens at some rows, [k].
-
-    Args:
-        logits: [r, v].
-        at: [k] row indices.
-    """
+    """Return the ids of the most likely tokens, [k], at the rows ``at`` [k] of logits [r, v]."""
     pieces = chunks(len(at), logits.shape[-1], logits.device)
     # argmax gives the same result, but takes four times as long on a CPU.
     return torch.cat([logits[at[piece]].max(dim=-1).indices for piece in pieces])

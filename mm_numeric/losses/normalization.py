@@ -23,12 +23,7 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, labels: Tensor, spans: NumberSpans) -> "Counts":
-        """Count the rows, number tokens, numbers, samples, boxes and times of one batch.
-
-        Args:
-            labels: [n] labels of the supervised rows.
-            spans: The numbers of the batch.
-        """
+        """Return the counts of one batch from the labels [n] of its supervised rows."""
         rows, tokens, numbers, boxes, times = (
             spans.samples.new_full((), len(of))
             for of in (labels, spans.row, spans.value, spans.boxes, spans.times)

@@ -30,7 +30,7 @@ def number_metrics(
 
     Args:
         numbers: Logits at the number tokens.
-        spans: The numbers.
+        spans: The numbers of the batch.
         written: [k] id of the most likely token of the whole vocabulary.
         wanted: [k] id of the label.
 

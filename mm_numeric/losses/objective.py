@@ -170,9 +170,8 @@ class Objective:
         """
         if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
             raise ValueError(
-                f"the weight of the head must be [v, {hidden.shape[-1]}] for hidden states "
-                f"{list(hidden.shape)}, not {list(weight.shape)}; gather a weight that is "
-                "sharded over ranks first."
+                f"the weight of the head must be [v, {hidden.shape[-1]}], not "
+                f"{list(weight.shape)}; gather a weight that is sharded over ranks first."
             )
         hidden, labels, spans, rows = supervised_rows(
             hidden, labels, spans, shift, "hidden states", self.spans
@@ -212,9 +211,8 @@ class Objective:
         """
         if losses.dim() != 1 or hidden.shape != (len(losses), weight.shape[-1]):
             raise ValueError(
-                "from_losses takes losses [n] and hidden states [n, d] of the supervised rows, and "
-                f"the weight [v, d] of the head; got {list(losses.shape)}, {list(hidden.shape)} "
-                f"and {list(weight.shape)}."
+                "from_losses takes losses [n], hidden states [n, d] and a weight [v, d], not "
+                f"{list(losses.shape)}, {list(hidden.shape)} and {list(weight.shape)}."
             )
         check_head(self._largest_id, len(weight))
         ids, classes = self._table(hidden)
@@ -234,8 +232,8 @@ class Objective:
         for term in self.spec.terms:
             if term.roles or self.terms[term.name].per in ("box", "time"):
                 raise ValueError(
-                    f"the term {term.name} needs the roles and groups of numbers, which are not in "
-                    "label ids: pass spans with roles and groups (NumberSpans.build)."
+                    f"the term {term.name} needs roles and groups, which label ids do not have: "
+                    "pass spans (NumberSpans.build)."
                 )
         if labels.dim() != 2:
             raise ValueError(f"labels must be [b, t], not {list(labels.shape)}.")
@@ -249,8 +247,7 @@ class Objective:
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
         """Update the running means of ``balance: running`` after an optimiser step.
 
-        Args:
-            sums: ``ObjectiveResult.sums``, summed over the step's micro-batches and ranks.
+        ``sums`` is ``ObjectiveResult.sums``, summed over the step's micro-batches and ranks.
         """
         self.balance.end_step(sums)
 
@@ -331,16 +328,11 @@ class Objective:
 
 def _check_grouped_term(term: TermSpec, spec: ObjectiveSpec) -> None:
     """Validate the settings of a term whose losses are per box or per time."""
+    where = f"objective.terms, {term.name}"
     if term.roles:
-        raise ValueError(
-            f"objective.terms, {term.name}: its losses are of several numbers with different "
-            "roles, so that roles cannot weight them; remove roles."
-        )
+        raise ValueError(f"{where}: each of its losses has several roles; remove roles.")
     if spec.digit_runs:
-        raise ValueError(
-            f"objective.terms, {term.name}: digit_runs reads numbers from label ids, which have no "
-            "boxes and times; turn it off."
-        )
+        raise ValueError(f"{where}: digit_runs finds no boxes and times; turn it off.")
 
 
 def objective(name: str | ObjectiveSpec, vocabulary: NumberVocabulary, **changes: Any) -> Objective:

@@ -15,12 +15,12 @@ _NTIL = (
 )
 _NOISE = {"noise_scale": 0.01}
 _NTIL_PUBLISHED = (
-    TermSpec(name="emd_exp", weight=1.0),
+    _NTIL[0],
     TermSpec(name="relative", weight=0.2, options=_NOISE),
     TermSpec(name="magnitude", weight=0.2, options=_NOISE),
 )
 _NTIL_SOFT = (
-    TermSpec(name="emd_exp", weight=1.0),
+    _NTIL[0],
     TermSpec(name="relative_soft", weight=0.2),
     TermSpec(name="magnitude_soft", weight=0.2),
 )
@@ -53,9 +53,8 @@ def _in_place_of_ce(name: str, *more: TermSpec) -> ObjectiveSpec:
 
 PRESETS: Mapping[str, ObjectiveSpec] = {
     "ce": ObjectiveSpec(),
-    "ce_times_1.3": ObjectiveSpec(
-        ce_weight=1.3
-    ),  # control: the ratio of ntil also scales the loss by 1.3
+    # control: the ratio of ntil also scales the loss by 1.3
+    "ce_times_1.3": ObjectiveSpec(ce_weight=1.3),
     "digit_ce": _in_place_of_ce("digit_ce"),
     "gce": _in_place_of_ce("gce"),
     "gce+ntl_was": _in_place_of_ce("gce", TermSpec(name="ntl_was", weight=0.3)),

@@ -7,20 +7,13 @@ from typing import Any
 
 from mm_numeric.answers import ROLES
 from mm_numeric.moved import RenamedSettings
+from mm_numeric.parsing import check_choices
 from mm_numeric.registry import unknown
 
 BALANCES = ("fixed", "ratio", "running")
-
-
 REDUCTIONS = ("items", "samples")
-
-
 CE_ON = ("all", "text")
-
-
 NUMBERS_FROM = ("task", "text")
-
-
 ON_NAN = ("keep", "error")
 
 
@@ -104,15 +97,14 @@ class ObjectiveSpec:
     error that names the component; every step then synchronises the device."""
 
     def __post_init__(self) -> None:
-        for setting, allowed in (
-            ("balance", BALANCES),
-            ("reduction", REDUCTIONS),
-            ("ce_on", CE_ON),
-            ("numbers_from", NUMBERS_FROM),
-            ("on_nan", ON_NAN),
-        ):
-            if (found := getattr(self, setting)) not in allowed:
-                raise ValueError(f"{setting} is one of {', '.join(allowed)}, not {found!r}")
+        check_choices(
+            self,
+            balance=BALANCES,
+            reduction=REDUCTIONS,
+            ce_on=CE_ON,
+            numbers_from=NUMBERS_FROM,
+            on_nan=ON_NAN,
+        )
         if not (0 <= self.weight < math.inf and 0 <= self.ce_weight < math.inf):
             raise ValueError("weight and ce_weight must be >= 0 and finite")
         if not all(isinstance(term, TermSpec) for term in self.terms):
@@ -123,13 +115,10 @@ class ObjectiveSpec:
             raise ValueError("ce_on: text without terms does not train the numbers")
         if self.digit_runs and self.thousands_separators:
             raise ValueError(
-                "digit_runs reads a comma as a separator; turn off digit_runs or "
-                "thousands_separators"
+                "a comma ends a digit run; turn off digit_runs or thousands_separators"
             )
         if self.digit_runs and any(term.roles for term in self.terms):
-            raise ValueError(
-                "digit_runs reads numbers from label ids, which have no roles; remove roles"
-            )
+            raise ValueError("digit_runs reads label ids, which have no roles; remove roles")
         names = [term.name for term in self.terms]
         if "ce" in names or len(set(names)) < len(names):
             raise ValueError(f"terms must be different, and ce is always included; got {names}")

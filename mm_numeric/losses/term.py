@@ -41,7 +41,6 @@ class NumberClasses:
     reach: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        """Compute ``same`` and ``reach``."""
         if self.digit_group is None:
             reach = (self.values.max() - self.values.min()).expand(len(self.values))
         else:
@@ -156,13 +155,7 @@ class LossSum(NamedTuple):
 
 
 def make_term(name: str, options: Mapping[str, Any], where: str = "objective") -> Term:
-    """Make a term from its name and its options.
-
-    Args:
-        name: A key of ``TERMS``, or an import path.
-        options: Settings of the term.
-        where: File and field of the options, for errors.
-    """
+    """Make a term from a key of ``TERMS`` or an import path, and the settings of its class."""
     cls = choose(name, TERMS, "loss term", f"{where}.terms")
     if isinstance(cls, type) and is_dataclass(cls):
         return read_dataclass(cls, options, f"{where}, loss term {name}")

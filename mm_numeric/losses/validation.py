@@ -71,9 +71,8 @@ def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -
     elif not fine:
         if not known.all():
             raise ValueError(
-                f"the label {labels[~known][0].item()} is not one of the {tokens} tokens; rows "
-                f"without a label are {IGNORE_INDEX} in labels [b, t], and labels [n] do not "
-                "have them."
+                f"the label {labels[~known][0].item()} is not one of the {tokens} tokens; only "
+                f"labels [b, t] may have rows without a label ({IGNORE_INDEX})."
             )
         raise ValueError(
             "the spans are not those of these labels: make them from the labels as the rows "
@@ -82,12 +81,7 @@ def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -
 
 
 def check_head(largest_id: int, tokens: int) -> None:
-    """Check that the head has every number token.
-
-    Args:
-        largest_id: Largest id of the number tokens.
-        tokens: Number of tokens of the head.
-    """
+    """Check that a head with ``tokens`` rows has every number token."""
     if largest_id >= tokens:
         raise ValueError(
             f"the number token with id {largest_id} is not one of the {tokens} tokens of "

@@ -60,18 +60,13 @@ def find_numerals(
     """Return the numbers in a text from left to right.
 
     Args:
-        text: Any text.
+        text: The text to search.
         digit_runs: Read every run of digits as a separate whole number, as the published NTIL code
             does: ``3.015`` contains 3 and 15, and ``-5`` contains 5.
         thousands_separators: Read a comma before each group of three digits as part of the number,
             so that ``1,234`` is 1234. ``12,34``, ``1,2345`` and ``0,123`` are two numbers anyway.
-
-    Raises:
-        ValueError: If both options are set.
     """
     if digit_runs and thousands_separators:
-        raise ValueError(
-            "digit_runs reads a comma as a separator; it excludes thousands_separators."
-        )
+        raise ValueError("digit_runs and thousands_separators exclude each other.")
     reading = "digit_runs" if digit_runs else "thousands" if thousands_separators else "plain"
     return [Numeral(m.start(), m.end(), m.group()) for m in _PATTERNS[reading].finditer(text)]

@@ -242,7 +242,7 @@ def read_with_rows(override):
         ("objective.terms=[{name: emd, roles: [x]}]", r"terms\.0\.roles: expected settings as"),
         (
             "objective={digit_runs: true, terms: [{name: emd, roles: {x: 2}}]}",
-            r"objective: digit_runs reads numbers from label ids, which have no roles;",
+            r"objective: digit_runs reads label ids, which have no roles;",
         ),
         (
             "objective={digit_runs: true, thousands_separators: true}",

@@ -105,7 +105,7 @@ def test_quantised_weights_need_bitsandbytes(checkpoint, monkeypatch):
         ({"quantize": "int4"}, r"model: quantize is nf4, int8 or null, not 'int4'"),
         (
             {"image_size": {"max_pixels": 0}},
-            r"image_size\.max_pixels is a whole number of at least 1",
+            r"image_size\.max_pixels is a whole number >= 1",
         ),
         ({"image_size": {"max_pixels": "a"}}, r"image_size\.max_pixels"),
         (

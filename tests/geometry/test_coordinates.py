@@ -167,7 +167,7 @@ def test_a_point_within_a_pixel_of_the_image_is_on_its_edge():
         ({"decimals": 7}, "decimals is 0 to 6"),
         (
             {"format": "loc"},
-            "format 'loc' has 1024 tokens: it requires max_value 1023 and no decimals",
+            "format 'loc' requires max_value 1023 and no decimals",
         ),
     ],
 )

@@ -67,7 +67,7 @@ def test_shapes_that_do_not_belong_together_are_refused():
     losses = torch.zeros(len(hidden))
     for arguments in ((losses.mean(), hidden, weight), (losses[1:], hidden, weight),
                       (losses, hidden, weight[:, 1:])):  # fmt: skip
-        with pytest.raises(ValueError, match=r"from_losses takes losses \[n\] and hidden states"):
+        with pytest.raises(ValueError, match=r"from_losses takes losses \[n\], hidden states"):
             objective.from_losses(*arguments, spans)
     with pytest.raises(ValueError, match=f"not one of the {SIZE - 5} tokens of the head"):
         objective.from_losses(losses, hidden, weight[:-5], spans, bias=bias)

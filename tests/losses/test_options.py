@@ -136,11 +136,9 @@ def test_weights_are_finite(weight):
 
 def test_digit_runs_know_neither_roles_nor_shapes():
     """They are read from label ids: roles would weigh nothing, and boxes would cost nothing."""
-    with pytest.raises(
-        ValueError, match="digit_runs reads numbers from label ids, which have no r"
-    ):
+    with pytest.raises(ValueError, match="digit_runs reads label ids, which have no r"):
         ObjectiveSpec(terms=(TermSpec(name="emd", roles={"x": 2}),), digit_runs=True)
-    with pytest.raises(ValueError, match=r"terms, time: digit_runs .* have no boxes and times"):
+    with pytest.raises(ValueError, match=r"terms, time: digit_runs finds no boxes and times"):
         objective("ntil_published", VOCABULARY, terms=(TermSpec(name="time"),))
 
 

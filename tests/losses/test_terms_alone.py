@@ -111,7 +111,7 @@ def test_spans_of_other_labels_are_refused():
 )
 def test_label_ids_know_no_roles(term):
     whole = objective(ObjectiveSpec(terms=(term,)), VOCABULARY)
-    with pytest.raises(ValueError, match=f"the term {term.name} needs the roles and groups"):
+    with pytest.raises(ValueError, match=f"the term {term.name} needs roles and groups"):
         whole(*batch(0))
     logits, labels = batch(0)
     whole(logits, labels, NumberSpans.from_labels(labels, VOCABULARY))  # the caller's own choice

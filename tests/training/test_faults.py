@@ -305,5 +305,5 @@ def test_a_sentence_is_found_behind_the_traceback_of_a_worker():
 
 
 def test_only_stop_and_skip_are_known(tmp_path):
-    with pytest.raises(ValueError, match="on_bad_image is stop or skip, not 'ignore'"):
+    with pytest.raises(ValueError, match="on_bad_image is one of stop, skip, not 'ignore'"):
         small_config(tmp_path, "data.on_bad_image=ignore")

@@ -77,9 +77,8 @@ class ExpectedDistance:
         """Return the loss of each number token, [k]."""
         values = numbers.values
         if self.cost == "absolute" and self.squash is None:
-            cost = (
-                values - values[spans.target][:, None]
-            ).abs()  # without a matrix [c, c], which may be large
+            # without a matrix [c, c], which may be large
+            cost = (values - values[spans.target][:, None]).abs()
             worst = numbers.classes.reach[spans.target]
         else:
             matrix = self._matrix(numbers.classes)
