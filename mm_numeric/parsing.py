@@ -63,11 +63,8 @@ def with_override(
     A string in place of a mapping (``objective: ntil``) first becomes a mapping with that preset or
     name, so that ``objective.weight=0.8`` can be applied to it.
 
-    Args:
-        raw: The settings; they are not changed.
-        override: Dotted path, ``=`` and the value as YAML.
-        translate: Returns the path and the value to set, given the settings, the path, the value
-            and the override.
+    ``translate`` returns the path and the value to set, given the settings, the path, the value and
+    the override.
     """
     path, equals, text = override.partition("=")
     if not equals or not path:

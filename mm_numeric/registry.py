@@ -127,11 +127,8 @@ PROTOCOLS: Mapping[str, str] = {
 def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:
     """Return the entry of a table, or the object at ``my_package.module:Name``.
 
-    Args:
-        name: A key of ``table``, or an import path with a colon.
-        table: Values, or import paths with a colon that are loaded on first use.
-        what: Kind of the names ("task", "loss term"), for errors.
-        where: File and field of the name, for errors.
+    A table has values, or import paths with a colon that are loaded on first use. For errors,
+    ``what`` is the kind of its names ("loss term"), and ``where`` the file and field of the name.
     """
     if name not in table and ":" not in name:
         raise unknown(name, table, what, where)

@@ -48,7 +48,6 @@ class PublishedTable:
 def _table(
     source: str, of: str, metrics: Sequence[str], rows: Mapping[str, Sequence[float]]
 ) -> PublishedTable:
-    """Make a table from its rows."""
     values = {
         (row, metric): value
         for row, cells in rows.items()

@@ -64,11 +64,8 @@ def config_from_dict(
 ) -> Config:
     """Make a config from the content of a YAML file.
 
-    Args:
-        raw: The content; old key names are accepted.
-        where: The file, for errors and warnings.
-        title: Name of the config.
-        stored: Whether this library wrote the file; old key names in it give no warning.
+    Old key names are accepted, without a warning if this library wrote the file (``stored``).
+    ``where`` is the file, for errors and warnings, and ``title`` the name of the config.
     """
     raw = with_new_names(raw, where, warn=not stored)
     for key in raw:
@@ -105,7 +102,6 @@ def config_from_dict(
 
 
 def _read_task(raw: Any, family: str, where: str) -> tuple[str, Any]:
-    """Return the name of a task and the task itself."""
     options = dict(raw) if isinstance(raw, Mapping) else {"name": raw}
     name = options.pop("name", None)
     if not isinstance(name, str):
@@ -118,7 +114,6 @@ def _read_task(raw: Any, family: str, where: str) -> tuple[str, Any]:
 
 
 def _read_optional(section: type, raw: Any, where: str) -> Any:
-    """Read a section of a config; None if the config does not have it."""
     return None if raw is None else read_dataclass(section, raw, where)
 
 

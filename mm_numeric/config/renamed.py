@@ -29,10 +29,7 @@ _SECTIONS: Mapping[str, RenamedSettings] = {
 def with_new_names(raw: Mapping[str, Any], where: str, *, warn: bool = True) -> dict[str, Any]:
     """Return settings with every old key and value replaced by the new one.
 
-    Args:
-        raw: A config as read from YAML; it is not changed.
-        where: The file, for warnings and errors.
-        warn: Whether to warn about each old name; False for configs that this library wrote.
+    ``where`` is the file, for warnings and errors. Configs that this library wrote get no warnings.
     """
     translator = _Translator(where)
     settings: dict[str, Any] = translator.section(raw, "")
@@ -46,10 +43,7 @@ def with_new_names(raw: Mapping[str, Any], where: str, *, warn: bool = True) -> 
 def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str], where: str) -> dict[str, Any]:
     """Return the settings of a file with new names and with overrides applied.
 
-    Args:
-        raw: The file as read from YAML.
-        overrides: ``name.of.setting=value``, under the new or the old name.
-        where: The file, for warnings and errors.
+    Overrides (``name.of.setting=value``) may have the new or the old name.
     """
     with_new_names(raw, where)  # only for the warnings: names of objectives need the old keys
     settings = dict(raw)
@@ -96,10 +90,7 @@ class _Translator:
     def section(self, raw: Any, path: str, shown: str | None = None) -> Any:
         """Return a section with new names; an objective also gets the name of its old keys.
 
-        Args:
-            raw: Content of the section.
-            path: Its key in ``_SECTIONS``.
-            shown: Its path in warnings; ``path`` when None.
+        ``path`` is its key in ``_SECTIONS``, and ``shown`` its path in warnings if it differs.
         """
         renamed = _SECTIONS.get(path)
         if renamed is None or not isinstance(raw, Mapping):

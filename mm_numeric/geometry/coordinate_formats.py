@@ -217,7 +217,6 @@ class CoordinateFormat:
             return ""
 
     def _cleaned(self, text: str) -> str:
-        """Remove the format's text from a label."""
         for literal in (self.label_open, self.label_close, self.list_open, self.list_close):
             if literal.strip():
                 text = text.replace(literal.strip(), "")
@@ -246,11 +245,7 @@ _JSON = CoordinateFormat(
 COORDINATE_FORMATS: Mapping[str, CoordinateFormat] = {
     "brackets": CoordinateFormat(open="[", close="]", label_close=" "),
     "parentheses": CoordinateFormat(
-        point_open="(",
-        point_close=")",
-        between_numerals=",",
-        between_points=",",
-        label_close=" ",
+        point_open="(", point_close=")", between_numerals=",", between_points=",", label_close=" "
     ),
     "qwen_vl": CoordinateFormat(
         open="<|box_start|>",

@@ -230,7 +230,6 @@ class Frame:
         return Unreadable(problem)
 
     def _shape(self, levels: Sequence[float]) -> Shape:
-        """Return the shape with these levels, in written order."""
         pairs = zip(levels[::2], levels[1::2], strict=True)
         straight = self.coordinates.order == "xy"
         points = tuple(self.decode(a, b) if straight else self.decode(b, a) for a, b in pairs)

@@ -74,7 +74,6 @@ def read_instances(row: Mapping[str, Any], where: str) -> Instances:
 
 
 def _instance(row: Any, where: str) -> Instance:
-    """Read one item of ``instances``."""
     if not isinstance(row, Mapping):
         raise ValueError(f'{where}: expected an object {{"polygon": [...]}}, found {row!r:.40}.')
     shape: Shape

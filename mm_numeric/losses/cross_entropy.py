@@ -21,8 +21,6 @@ _GPU_CHUNK = 1 << 27  # half a GiB of float32
 
 
 class _CrossEntropyWithNumbers(torch.autograd.Function):
-    """See ``cross_entropy_with_numbers``."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -104,8 +102,6 @@ def cross_entropy_with_numbers(
 
 
 class _NumberScores(torch.autograd.Function):
-    """See ``number_scores``."""
-
     @staticmethod
     def forward(ctx: Any, logits: Tensor, at: Tensor, number_ids: Tensor) -> Tensor:
         ctx.save_for_backward(logits, at, number_ids)
@@ -123,10 +119,7 @@ class _NumberScores(torch.autograd.Function):
 def number_scores(logits: Tensor, at: Tensor, number_ids: Tensor) -> Tensor:
     """Return the logits of the number tokens, [k, c], without computing cross-entropy.
 
-    Args:
-        logits: [r, v].
-        at: [k] indices of the rows that predict a number token, each once.
-        number_ids: [c] ids of the number tokens.
+    ``at`` [k] are the rows of logits [r, v] that predict a number token, each once.
     """
     return _NumberScores.apply(logits, at, number_ids)
 

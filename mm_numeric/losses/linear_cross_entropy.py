@@ -30,8 +30,6 @@ def head_scores(
 
 
 class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
-    """See ``linear_cross_entropy_with_numbers``."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -96,14 +94,9 @@ def _gradients(
         grad_weight.index_add_(0, number_ids, (grad.T @ hidden[number_rows]).to(grad_weight))
     if grad_bias is not None:
         grad_bias.index_add_(0, number_ids, grad_number_logits.sum(dim=0))
-    return (
-        grad_hidden,
-        None if grad_weight is None else grad_weight.to(weight),
-        None if grad_bias is None else grad_bias.to(bias),
-        None,
-        None,
-        None,
-    )
+    sums = ((grad_weight, weight), (grad_bias, bias))
+    grads = (total if total is None else total.to(like) for total, like in sums)
+    return grad_hidden, *grads, None, None, None
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -31,13 +31,7 @@ class Counts(NamedTuple):
         return cls(rows, tokens, numbers, spans.samples, boxes, times)
 
 
-COUNT_OF = {
-    "row": "rows",
-    "token": "tokens",
-    "number": "numbers",
-    "box": "boxes",
-    "time": "times",
-}
+COUNT_OF = {"row": "rows", "token": "tokens", "number": "numbers", "box": "boxes", "time": "times"}
 """``Term.per`` to the field of ``Counts`` that the term is divided by."""
 
 

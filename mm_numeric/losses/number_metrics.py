@@ -28,14 +28,8 @@ def number_metrics(
     the answer (coordinate steps, hours, minutes). X has the expected digit at each place,
     ``sum_k 10 ** k E_p[digit]``, with p over the digit group of the label. Signs are ignored.
 
-    Args:
-        numbers: Logits at the number tokens.
-        spans: The numbers of the batch.
-        written: [k] id of the most likely token of the whole vocabulary.
-        wanted: [k] id of the label.
-
-    Returns:
-        [f, 2] float64.
+    ``written`` [k] are the ids of the most likely tokens of the whole vocabulary, ``wanted`` [k]
+    those of the labels. The result is [f, 2], float64.
     """
     right = (written == wanted).double()
     accuracy = torch.stack([right, torch.ones_like(right)], dim=-1).sum(dim=0, keepdim=True)

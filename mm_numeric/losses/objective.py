@@ -59,7 +59,6 @@ class Objective:
     """Whether ``of_outputs`` reads more of the model's outputs than the logits."""
 
     def __init__(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> None:
-        """Make the terms of a spec."""
         if not isinstance(vocabulary, NumberVocabulary):
             raise ValueError(
                 f"an objective takes a NumberVocabulary, not a {type(vocabulary).__name__}: "
@@ -158,15 +157,9 @@ class Objective:
         The head must be linear, ``logits = hidden @ weight.T + bias``, without scaling or
         soft-capping of its output.
 
-        Args:
-            hidden: [n, d] last hidden states at the supervised rows, or [b, t, d].
-            weight: [v, d] weight of the head, ``model.get_output_embeddings().weight``.
-            labels: See ``__call__``.
-            spans: See ``__call__``.
-            bias: [v] bias of the head, if it has one.
-            shift: See ``__call__``.
-            counts: See ``__call__``.
-            figures: See ``__call__``.
+        ``hidden`` are the last hidden states, [n, d] at the supervised rows or [b, t, d];
+        ``weight`` [v, d] and ``bias`` [v] are those of ``model.get_output_embeddings()``. The other
+        arguments are those of ``__call__``.
         """
         if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
             raise ValueError(
@@ -201,13 +194,9 @@ class Objective:
         For fused kernels that do not return logits: only the logits of the number tokens are
         computed, [k, d] times [d, c].
 
-        Args:
-            losses: [n] cross-entropy of each supervised row (``reduction="none"``), differentiable.
-            hidden: [n, d] last hidden states at the supervised rows.
-            weight: [v, d] weight of the head.
-            spans: The numbers of the batch.
-            bias: [v] bias of the head, if it has one.
-            counts: See ``__call__``.
+        ``losses`` [n] are the cross-entropy of each supervised row (``reduction="none"``),
+        differentiable, ``hidden`` [n, d] the last hidden states of these rows, and ``weight``
+        [v, d] and ``bias`` [v] those of the head. For ``counts`` see ``__call__``.
         """
         if losses.dim() != 1 or hidden.shape != (len(losses), weight.shape[-1]):
             raise ValueError(

@@ -10,12 +10,6 @@ from mm_numeric.moved import RenamedSettings
 from mm_numeric.parsing import check_choices
 from mm_numeric.registry import unknown
 
-BALANCES = ("fixed", "ratio", "running")
-REDUCTIONS = ("items", "samples")
-CE_ON = ("all", "text")
-NUMBERS_FROM = ("task", "text")
-ON_NAN = ("keep", "error")
-
 
 @dataclass(frozen=True, kw_only=True)
 class TermSpec:
@@ -99,11 +93,11 @@ class ObjectiveSpec:
     def __post_init__(self) -> None:
         check_choices(
             self,
-            balance=BALANCES,
-            reduction=REDUCTIONS,
-            ce_on=CE_ON,
-            numbers_from=NUMBERS_FROM,
-            on_nan=ON_NAN,
+            balance=("fixed", "ratio", "running"),
+            reduction=("items", "samples"),
+            ce_on=("all", "text"),
+            numbers_from=("task", "text"),
+            on_nan=("keep", "error"),
         )
         if not (0 <= self.weight < math.inf and 0 <= self.ce_weight < math.inf):
             raise ValueError("weight and ce_weight must be >= 0 and finite")

@@ -21,13 +21,9 @@ def supervised_rows(
 ) -> tuple[Tensor, Tensor, NumberSpans, Tensor | None]:
     """Return inputs [r, :], labels [n], the numbers, and the indices [n] of the supervised rows.
 
-    Args:
-        inputs: [b, t, :], or [n, :] at the supervised rows.
-        labels: [b, t] or [n].
-        spans: The numbers; found in the labels when None.
-        shift: Whether labels [b, t] are at their own positions and have to be shifted.
-        what: Name of the inputs, for errors.
-        find: Finds the numbers in labels [b, t].
+    Labels [b, t] need inputs [b, t, :] and are shifted first if ``shift`` is set; labels [n] need
+    spans. Spans that are None are found in labels [b, t] with ``find``. ``what`` names the inputs
+    in errors.
     """
     if inputs.dim() == 3 and labels.shape == inputs.shape[:2]:
         if shift:
@@ -55,13 +51,8 @@ def supervised_rows(
 def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -> None:
     """Check that labels are tokens of the head and that spans were made from these labels.
 
+    Labels are [n], ``tokens`` is the size of the head, and ``ids`` [c] are the number tokens' ids.
     On a GPU the check is an asynchronous assertion, because a ValueError needs a synchronisation.
-
-    Args:
-        labels: [n]
-        tokens: Number of tokens of the head.
-        spans: The numbers in the labels.
-        ids: [c] ids of the number tokens.
     """
     known = (labels >= 0) & (labels < tokens)
     found = labels[spans.row.clamp(max=len(labels) - 1)]

@@ -57,11 +57,7 @@ def numbers_in_labels(
     A number is skipped, and trained with cross-entropy alone, if one of its digits is in a token
     that is not a number token (``mp3``) or that contains digits of two numbers (``5-7``).
 
-    Args:
-        labels: Token ids; ``IGNORE_INDEX`` ends a number like any other token.
-        vocabulary: The number tokens.
-        digit_runs: See ``find_numerals``.
-        thousands_separators: See ``find_numerals``.
+    ``IGNORE_INDEX`` ends a number like any other token. The options are those of ``find_numerals``.
     """
     pieces = [vocabulary.spelling.get(label, " ") for label in labels]
     at = [position for position, piece in enumerate(pieces) for _ in piece]
@@ -89,16 +85,11 @@ def numbers_in_answer(
 ) -> list[TokenNumber]:
     """Find the marked numbers of one answer in its tokens, with the roles of their marks.
 
-    Args:
-        text: The answer.
-        marks: Positions and roles of its numbers, from the task.
-        ids: Token ids of the answer.
-        offsets: Start and end character of each token in ``text``.
-        vocabulary: The number tokens.
+    ``ids`` are the tokens of ``text``, and ``offsets`` the start and end character of each token.
 
     Raises:
-        ValueError: If a mark is not a number, or if one of its digits is not in a number token or
-            shares a token with another number: no numeric loss could be computed for it.
+        ValueError: If a mark has no numeric loss: it is not a number, or one of its digits is not
+            in a number token or shares a token with another number.
     """
     classes = [vocabulary.classes.get(token) for token in ids]
     at: dict[int, int] = {}
@@ -157,11 +148,7 @@ def _from_pieces(
 ) -> TokenNumber | None:
     """Return a number with its tokens; None if a token has no digits or digits of two numbers.
 
-    Args:
-        numeral: The number in the text.
-        at: Position of the token of each character of the text.
-        ids: Token ids.
-        vocabulary: The number tokens.
+    ``at`` has the position in ``ids`` of the token of each character.
     """
     places: dict[int, list[int]] = {}
     for character, place in numeral.places().items():
@@ -180,7 +167,6 @@ def _from_pieces(
 
 
 def _whole(target: int, position: int, vocabulary: NumberVocabulary) -> TokenNumber:
-    """Return the number of a token that is a whole number."""
     value = vocabulary.tokens[target].value
     sign = -1 if value < 0 else 1
     return TokenNumber(value, sign, positions=(position,), targets=(target,), places=(0,))
@@ -231,11 +217,8 @@ class NumberSpans:
     ) -> "NumberSpans":
         """Make the spans of a batch.
 
-        Args:
-            numbers: The numbers of each sample.
-            rows: For each sample, a mapping from positions to the supervised rows that predict
-                them.
-            supervised: Position of each supervised row among the b * t positions.
+        ``rows`` maps, for each sample, positions to the supervised rows that predict them.
+        ``supervised`` has the position of each supervised row among the b * t positions.
         """
         found = [(s, number) for s, sample in enumerate(numbers) for number in sample]
         tokens = [
@@ -278,12 +261,9 @@ class NumberSpans:
         The supervised rows are the positions of ``labels`` that are not ``IGNORE_INDEX``, counted
         from left to right and top to bottom.
 
-        Args:
-            labels: [b, t] token that each row predicts (shift before the call). They are read on
-                the CPU; labels on a GPU cost one synchronisation, so call this in the collator.
-            vocabulary: The number tokens.
-            digit_runs: See ``find_numerals``.
-            thousands_separators: See ``find_numerals``.
+        Labels are [b, t], the token that each row predicts (shift before the call), and are read on
+        the CPU; labels on a GPU cost one synchronisation, so call this in the collator. The options
+        are those of ``find_numerals``.
         """
         numbers, rows = [], []
         supervised: list[int] = []

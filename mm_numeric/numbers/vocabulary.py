@@ -67,21 +67,16 @@ class NumberVocabulary:
         Byte tokens (``<0x30>``), special tokens, words (``nan``), digits of other scripts and
         tokens with digits and letters (``mp3``) are not number tokens.
 
-        Args:
-            tokenizer: Any object with ``get_vocab() -> dict[str, int]``, and optionally
-                ``all_special_ids``.
-
-        Raises:
-            ValueError: If one of the ten digits is not a token.
+        The tokenizer is any object with ``get_vocab() -> dict[str, int]``, and optionally
+        ``all_special_ids``. Each of the ten digits must be one of its tokens.
         """
         vocabulary: dict[str, int] = tokenizer.get_vocab()
         missing = [digit for digit in "0123456789" if digit not in vocabulary]
         if missing:
             raise ValueError(
                 f"tokenizer {_name(tokenizer)}: no token for the digit"
-                f"{'s' if len(missing) > 1 else ''} {', '.join(missing)}. Numeric losses read "
-                "numbers from tokens of digits: use a tokenizer that has them, or list "
-                "the number tokens with NumberVocabulary.from_tokens."
+                f"{'s' if len(missing) > 1 else ''} {', '.join(missing)}. Use a tokenizer "
+                "that has them, or list the number tokens with NumberVocabulary.from_tokens."
             )
         joined = [token for token in vocabulary if token.startswith("##") and token[2:].isdigit()]
         if joined:
@@ -155,10 +150,8 @@ class NumberVocabulary:
 
 
 def _order(token: NumberToken) -> tuple[str, float, int]:
-    """Return the sort key of a token."""
     return token.digit_group, token.value, token.id
 
 
 def _name(tokenizer: Any) -> str:
-    """Return the name of a tokenizer, for errors."""
     return getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__

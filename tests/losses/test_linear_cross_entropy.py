@@ -209,9 +209,7 @@ def test_nan_is_never_hidden():
 def test_a_weight_of_another_shape_is_one_sentence(shape):
     """(0,) is what a rank sees of a weight that is split."""
     labels = labels_of("12", "ab")
-    with pytest.raises(
-        ValueError, match=r"weight of the head must be \[v, 12\] for .* not \["
-    ) as e:
+    with pytest.raises(ValueError, match=r"weight of the head must be \[v, 12\], not \[") as e:
         made("ce").from_hidden(torch.zeros(2, 2, WIDTH), torch.zeros(shape), labels)
     assert "\n" not in str(e.value)
 

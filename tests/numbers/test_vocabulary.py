@@ -51,7 +51,7 @@ def test_a_tokenizer_without_digits_is_refused():
 
 def test_one_missing_digit_is_named():
     seven = {digit: i for digit, i in DIGITS.items() if digit != "7"}
-    with pytest.raises(ValueError, match=r"no token for the digit 7\. Numeric losses read"):
+    with pytest.raises(ValueError, match=r"no token for the digit 7\. Use a tokenizer"):
         NumberVocabulary.from_tokenizer(ToyTokenizer(seven))
 
 

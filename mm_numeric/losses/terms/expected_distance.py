@@ -164,15 +164,10 @@ class CumulativeDistance:
 
 
 def cumulative_difference(numbers: NumberLogits, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the difference of the cumulative distributions of prediction and target.
+    """Return the difference of two cumulative distributions, and the gaps between the values.
 
-    Args:
-        numbers: The prediction.
-        wanted: [k, c] target distribution.
-
-    Returns:
-        [k, c - 1] prediction minus target after each class but the last, 0 outside the digit
-        group of the label, and [c - 1] gaps between neighbouring values.
+    The difference, [k, c - 1], is the prediction minus the target ``wanted``, [k, c], after each
+    class but the last; it is 0 outside the digit group of the label. The gaps are [c - 1].
     """
     difference = (numbers.probs - wanted).cumsum(dim=-1)[:, :-1]
     if numbers.present is not None:

@@ -16,11 +16,8 @@ from mm_numeric.numbers.spans import NumberSpans
 def spread_target(numbers: NumberLogits, target: Tensor, tau: float) -> Tensor:
     """Return ``q_j ~ exp(-(v_j - v_y) ** 2 / tau)`` over the label's digit group, [k, c].
 
-    Args:
-        numbers: Provides the values of the classes and the digit groups of the labels.
-        target: [k] class of each label.
-        tau: Width in units of the squared token value, twice the variance; close to 0 for a one-hot
-            target.
+    ``target`` [k] are the classes of the labels. ``tau`` is the width in units of the squared token
+    value, twice the variance; close to 0 for a one-hot target.
     """
     values = numbers.values
     # Divide before squaring: ``tau`` itself may underflow in float32.
