@@ -11,16 +11,8 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
-from mm_numeric.evaluation.markup import (
-    MISSING,
-    csv_text,
-    element,
-    joined,
-    latex_text,
-    markdown_code,
-    markdown_text,
-    plain,
-)
+from mm_numeric.evaluation import markup
+from mm_numeric.evaluation.markup import csv_text, element, latex_text, markdown_text
 
 
 def number(value: float, decimals: int = 1, *, sign: bool = False) -> str:
@@ -101,7 +93,7 @@ class Cell:
     @property
     def text(self) -> str:
         """The content as text, without interval and change."""
-        return MISSING if self.content is None else plain(self.content, self.limit)
+        return markup.MISSING if self.content is None else markup.plain(self.content, self.limit)
 
     @property
     def interval(self) -> str:
@@ -129,7 +121,7 @@ class Cell:
             name = element("span", self.text, class_="name")
             return element("span", self.symbol, name, class_="who") if self.symbol else name
         kind = self.css or ("best" if self.best else None)
-        parts = [element("span", self.text, class_=kind) if kind else joined(self.text)]
+        parts = [element("span", self.text, class_=kind) if kind else markup.joined(self.text)]
         if self.bar:
             style = f"width:{self.bar[0]:.1f}px;background:{self.bar[1]}"
             parts.append(element("span", class_="bar", style=style))
@@ -138,11 +130,12 @@ class Cell:
         if self.change:
             reach = [element("br"), self.change.interval] if self.change.interval else []
             parts.append(element("small", f"Δ {self.change}", *reach, class_=self.trend or None))
-        return joined(*parts)
+        return markup.joined(*parts)
 
     def to_markdown(self) -> str:
         """Return the cell as Markdown."""
-        text = markdown_code(self.text) if self.is_name else markdown_text(self.text, self.limit)
+        text = markdown_text(self.text, self.limit)
+        text = markup.markdown_code(self.text) if self.is_name else text
         details = "".join(self._details())
         space = " " * details.startswith(" ")
         return (f"**{text}**" if self.best else text) + space + markdown_text(details, 400)
@@ -230,18 +223,13 @@ class Table:
     ) -> "Table":
         """Return a table from cells, quantities, texts and None.
 
-        Args:
-            header: The headers; a ``Column`` for further settings.
-            rows: The rows; a ``TableRow`` for another kind of row.
-            title: The title.
-            css: The class in HTML.
-            align: The alignment of all columns but the first.
+        The first column is aligned left, the others by ``align``; a ``Column`` in the header and a
+        ``TableRow`` have settings of their own.
         """
+        heads = ((h, align if index else "left") for index, h in enumerate(header))
         columns = [
-            found
-            if isinstance(found, Column)
-            else Column(header=cell_of(found), align=align if index else "left")
-            for index, found in enumerate(header)
+            head if isinstance(head, Column) else Column(header=cell_of(head), align=side)
+            for head, side in heads
         ]
         lines = [
             row if isinstance(row, TableRow) else TableRow(cells=[cell_of(cell) for cell in row])
@@ -259,30 +247,18 @@ class Table:
             for i, column in enumerate(self.columns)
         ]
         rules = [] if titles is None else [titles, ["-" * width for width in widths]]
-        return "\n".join(" " * indent + self._aligned(line, widths) for line in [*rules, *lines])
-
-    def _aligned(self, line: Sequence[str], widths: Sequence[int]) -> str:
-        padded = (
-            text.ljust(width) if column.align == "left" else text.rjust(width)
-            for text, width, column in zip(line, widths, self.columns, strict=True)
-        )
-        return "  ".join(padded).rstrip()
+        signs = ["<" if column.align == "left" else ">" for column in self.columns]
+        form = "  ".join(f"{{:{s}{width}}}" for s, width in zip(signs, widths, strict=True))
+        return "\n".join(" " * indent + form.format(*line).rstrip() for line in [*rules, *lines])
 
     def to_html(self) -> Markup:
         """Return a table that scrolls sideways where the window is narrow."""
         head = [element("th", column.title.to_html()) for column in self.columns]
         classes = {"separated": "apart", "aside": "aside"}
-        body = [
-            element(
-                "tr",
-                *(
-                    element("td" if index else "th", cell.to_html())
-                    for index, cell in enumerate(row.cells)
-                ),
-                class_=classes.get(row.kind),
-            )
-            for row in self.rows
-        ]
+        body = []
+        for row in self.rows:
+            cells = (element("td" if i else "th", c.to_html()) for i, c in enumerate(row.cells))
+            body.append(element("tr", *cells, class_=classes.get(row.kind)))
         parts = element("thead", element("tr", *head)), element("tbody", *body)
         return element("div", element("table", *parts, class_=self.css or None), class_="scroll")
 

@@ -5,23 +5,20 @@ Left   the image; the shapes decoded from the labels through the frame, and belo
 Right  the tokens of the model: which are in the loss, and which of these are numbers
 """
 
-import base64
-import io
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
-from PIL import Image
 
-from mm_numeric.answers import Instances, Shape, Unreadable
+from mm_numeric.answers import Instances, Shape
 from mm_numeric.data.images import open_image
 from mm_numeric.evaluation.check_data.findings import DataReport, Trained, kind_of
 from mm_numeric.evaluation.check_data.text import facts, fault_title, frame_facts, verdict
 from mm_numeric.evaluation.markup import element, plain
 from mm_numeric.evaluation.report.html import render
-from mm_numeric.evaluation.report.images import outline
+from mm_numeric.evaluation.report.images import data_url, outline
 from mm_numeric.evaluation.report.sections import Block, Section, fact_list, heading
 from mm_numeric.files import write_text
 
@@ -53,16 +50,12 @@ def write_check_page(report: DataReport, path: Path, *, samples: int = 12) -> No
 
 def _faults(report: DataReport) -> Section:
     faults = [
-        {
-            "title": plain(f"{checkup.name}: {fault_title(kind, fault)}", 200),
-            "places": [plain(sentence, 400) for sentence in fault.sentences[:5]],
-            "advice": plain(fault.advice or "", 400),
-        }
+        (f"{checkup.name}: {fault_title(kind, fault)}", fault)
         for checkup in report.checkups
         for kind, fault in checkup.faults.items()
     ]
-    drawn = Block(render("check_data_faults.html", faults=faults))
-    return Section(anchor="fix", title="What to fix", blocks=[drawn])
+    drawn = Block(render("check_data_faults.html", faults=faults, plain=plain))
+    return Section.of("fix", "What to fix", drawn)
 
 
 def _statistics(report: DataReport) -> Section:
@@ -74,20 +67,16 @@ def _statistics(report: DataReport) -> Section:
     if report.notes:
         lines = (element("li", plain(note, 400)) for note in report.notes)
         blocks.append(Block(element("ul", *lines, class_="caveats")))
-    return Section(anchor="figures", title="Statistics", blocks=blocks)
+    return Section.of("figures", "Statistics", *blocks)
 
 
 class _Token(NamedTuple):
-    """A token as the page shows it."""
-
     text: str
     css: str = ""
     title: str = ""
 
 
 class _Sample(NamedTuple):
-    """A training sample as the page shows it."""
-
     drawing: Markup
     about: str
     where: str
@@ -104,7 +93,7 @@ def _samples(report: DataReport, count: int) -> Section:
         has_images=any(t.size_px for t in chosen),
         samples=[_sample(report, t) for t in chosen],
     )
-    return Section(anchor="samples", title="Training samples", blocks=[Block(drawn)])
+    return Section.of("samples", "Training samples", Block(drawn))
 
 
 def _sample(report: DataReport, trained: Trained) -> _Sample:
@@ -135,7 +124,7 @@ def _image(trained: Trained) -> Markup:
     width, height = trained.size_px
     parts = []
     if trained.has_image:
-        url = _data_url(open_image(trained.example))
+        url = data_url(open_image(trained.example), _SHOWN_PX)
         size = {"width": width, "height": height, "preserveAspectRatio": "none"}
         parts.append(element("image", href=url, **size))
     for css, answer in (("row", trained.example.answer), ("labels", trained.read_back)):
@@ -144,18 +133,11 @@ def _image(trained: Trained) -> Markup:
     return element("svg", *parts, viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
 
 
-def _data_url(image: Image.Image) -> str:
-    image.thumbnail((_SHOWN_PX, _SHOWN_PX))
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=80)
-    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
 def _shapes(answer: Any) -> Sequence[Shape]:
     """Return the shapes of an answer of any kind."""
     if isinstance(answer, Instances):
         return [item.shape for item in answer.items if not item.ignore]
-    return [] if isinstance(answer, Unreadable) or not hasattr(answer, "points") else [answer]
+    return [answer] if isinstance(answer, Shape) else []
 
 
 def _question_tokens(report: DataReport, trained: Trained) -> Iterator[_Token]:
@@ -179,10 +161,8 @@ def _answer_tokens(report: DataReport, trained: Trained) -> Iterator[_Token]:
     for position, token in enumerate(answer[:_TOKENS]):
         text = _visible(names(token))
         number = numbers.get(position)
-        if number is None:
-            yield _Token(text, "loss")
-        else:
-            yield _Token(text, "loss digit", plain(f"{number.role}: {number.value:g}"))
+        about = "" if number is None else plain(f"{number.role}: {number.value:g}")
+        yield _Token(text, "loss digit" if about else "loss", about)
     if len(answer) > _TOKENS:
         yield _Token(f"... {len(answer) - _TOKENS:,} more")
 

@@ -66,20 +66,16 @@ def choose_styles(
     others = count()
     for name in objectives:
         if name == baseline:
-            styles[name] = SeriesStyle(name=name, colour="var(--base)", shape=_CIRCLE)
+            look = {"colour": "var(--base)", "shape": _CIRCLE}
         elif name == control:
-            styles[name] = SeriesStyle(
-                name=name, colour="var(--control)", shape=_CIRCLE, dash="4 3", hollow=True
-            )
+            look = {"colour": "var(--control)", "shape": _CIRCLE, "dash": "4 3"}
         else:
             cycle, index = divmod(next(others), len(_COLOURS))
             # Shifting the shapes by one in each cycle makes 36 distinct pairs with the colours.
-            styles[name] = SeriesStyle(
-                name=name,
-                colour=_COLOURS[index],
-                shape=_SHAPES[(index + cycle * (len(_COLOURS) + 1)) % len(_SHAPES)],
-                dash=_DASHES[cycle % len(_DASHES)],
-            )
+            shape = _SHAPES[(index + cycle * (len(_COLOURS) + 1)) % len(_SHAPES)]
+            dash = _DASHES[cycle % len(_DASHES)]
+            look = {"colour": _COLOURS[index], "shape": shape, "dash": dash}
+        styles[name] = SeriesStyle(name=name, hollow=name == control and name != baseline, **look)
     return styles
 
 
@@ -95,9 +91,8 @@ def nice_ticks(low: float, high: float, wanted: int = 5) -> list[float]:
     rough = (high - low) / wanted
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * f for f in (1, 2, 2.5, 5, 10) if power * f >= rough * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
-    return [round(index * step, 12) for index in range(first, last + 1)]
+    indices = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    return [round(index * step, 12) for index in indices]
 
 
 def tick_text(value: float) -> str:
@@ -131,13 +126,8 @@ class DotRow:
 def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit: str) -> Markup:
     """Draw the mean, the interval and one ring per seed; a dashed line is at the baseline's mean.
 
-    Positions are percentages of the width, so the text keeps its size on a phone.
-
-    Args:
-        rows: The objectives, from top to bottom.
-        baseline: The position of the dashed line, or None.
-        scale: The factor of values at the axis.
-        unit: The unit of numbers at the axis.
+    Positions are percentages of the width, so the text keeps its size on a phone. The axis shows
+    values multiplied by ``scale``.
     """
     values = [scale * v for row in rows for v in (row.mean, row.low, row.high, *row.seeds)]
     low, high = min(values), max(values)
@@ -177,6 +167,10 @@ class Axis:
     ticks: Sequence[tuple[float, str]]
     label: str = ""
 
+    def share(self, value: float) -> float:
+        """Return the position of a value as a share of the length of the axis."""
+        return (value - self.low) / (self.high - self.low)
+
 
 def plain_axis(low: float, high: float, label: str = "", wanted: int = 5) -> Axis:
     """Return an axis with round numbers."""
@@ -196,44 +190,13 @@ def line_chart(
     width: int = 350,
     height: int = 230,
 ) -> Markup:
-    """Draw curves; what leaves the ranges of the axes is clipped.
+    """Draw curves, the last one on top; what leaves the ranges of the axes is clipped.
 
-    Args:
-        lines: The curves, the last one on top.
-        x: The horizontal axis.
-        y: The vertical axis.
-        description: The text for screen readers.
-        shaded_to: The background left of this ``x`` is grey.
-        width: Width in pixels; the page scales the chart.
-        height: Height in pixels.
+    The background left of ``shaded_to`` is grey. The size is in pixels; the page scales the chart.
     """
-    left, right, top, bottom = 44, 8, 8, 38
-    wide, tall = width - left - right, height - top - bottom
-
-    def across(value: float) -> float:
-        return wide * (value - x.low) / (x.high - x.low)
-
-    def down(value: float) -> float:
-        return tall * (1 - (value - y.low) / (y.high - y.low))
-
-    paths = (
-        "L".join(f"{across(px):.1f},{down(py):.1f}" for px, py in line.points) for line in lines
-    )
-    return render(
-        "line_chart.html",
-        width=width,
-        height=height,
-        left=left,
-        top=top,
-        wide=wide,
-        tall=tall,
-        description=description,
-        shaded=None if shaded_to is None else across(shaded_to),
-        x_ticks=[(left + across(value), text) for value, text in x.ticks],
-        y_ticks=[(top + down(value), text) for value, text in y.ticks],
-        label=x.label,
-        curves=list(zip(lines, paths, strict=True)),
-    )
+    size = {"width": width, "height": height}
+    context = {"description": description, "shaded_to": shaded_to, **size}
+    return render("line_chart.html", lines=lines, x=x, y=y, **context)
 
 
 def share_chart(curves: Mapping[SeriesStyle, Points], x: Axis, description: str) -> Block:
@@ -249,19 +212,13 @@ def bar_table(
 ) -> Table:
     """Return a table of shares, a column per objective, with a bar in each cell."""
     largest = max(max(column) for column in shares.values()) or 1.0
+
+    def cell(share: float, colour: str) -> Cell:
+        return Cell(content=percent(share), css="share", bar=(72 * share / largest, colour))
+
     lines = [
-        [
-            Cell(content=label, limit=60),
-            *(
-                Cell(
-                    content=percent(column[index]),
-                    css="share",
-                    bar=(72 * column[index] / largest, style.colour),
-                )
-                for style, column in shares.items()
-            ),
-        ]
-        for index, label in enumerate(rows)
+        [Cell(content=label, limit=60), *(cell(own[i], s.colour) for s, own in shares.items())]
+        for i, label in enumerate(rows)
     ]
     return Table.of([corner, *(style.cell() for style in shares)], lines, css="bins")
 

@@ -6,37 +6,18 @@ Rows     those of ``scores.jsonl``: id, image, target, text, parsed, reason, dev
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from markupsafe import Markup
-
-from mm_numeric.evaluation.markup import MISSING, element, joined, plain
-from mm_numeric.evaluation.report.charts import (
-    Axis,
-    SeriesStyle,
-    bar_table,
-    share_chart,
-)
+from mm_numeric.evaluation.markup import MISSING, plain
+from mm_numeric.evaluation.report import results
+from mm_numeric.evaluation.report.charts import Axis, SeriesStyle, bar_table, share_chart
 from mm_numeric.evaluation.report.html import Tile, render
 from mm_numeric.evaluation.report.images import data_url, open_upright
-from mm_numeric.evaluation.report.results import (
-    ScoredRow,
-    Scores,
-    Styles,
-    check_columns,
-    pooled_rows,
-)
-from mm_numeric.evaluation.report.sections import (
-    Block,
-    Section,
-    figure,
-    fold,
-    group,
-    heading,
-    paragraph,
-)
+from mm_numeric.evaluation.report.results import Pooled, ScoredRow, Scores, Styles
+from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, group, heading, note
 from mm_numeric.evaluation.table import Cell, Table, percent
 
 DIAL = 720  # minutes of a full turn
@@ -45,22 +26,16 @@ BIN_NAMES = [f"{low}" if low == high else f"{low} to {high}" for low, high in BI
 WITHIN = [1, 5, 15, 60]
 WORST, FOLDED, TYPICAL, LISTED = 24, 8, 6, 10
 SIDE_PX = 224
-_TRUE, _ANSWER = "#1550c8", "#f06a0a"
 _TIME = re.compile(r"(1[0-2]|0?[1-9]):([0-5]\d)")
 
 _ById = Mapping[tuple[str, int], Mapping[str, ScoredRow]]
 """The row of each id, by objective and seed."""
 
-_Pooled = Mapping[SeriesStyle, Sequence[ScoredRow]]
-"""The rows of all seeds by objective."""
-
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
     """Return the chapters on deviations and on single images; none if no answer was scored."""
-    if not any(scores.values()):
-        return []
-    check_columns(folder, scores, ["deviation_minutes"])
-    return [_deviations(pooled_rows(styles, scores)), _gallery(folder, styles, scores)]
+    pooled = results.pooled_rows(folder, styles, scores, ["deviation_minutes"])
+    return [_deviations(pooled), _gallery(folder, styles, scores)] if pooled else []
 
 
 def minutes_of(text: object) -> int | None:
@@ -106,7 +81,6 @@ def _bin_shares(rows: Sequence[ScoredRow]) -> list[float]:
 
 
 def _share_within(rows: Sequence[ScoredRow], minutes: int) -> float:
-    """Return the share of answers with a deviation of at most ``minutes``."""
     return sum(_is_within(row, minutes) for row in rows) / len(rows)
 
 
@@ -114,7 +88,7 @@ def _is_within(row: ScoredRow, minutes: int) -> bool:
     return row["parsed"] is not None and bool(row["deviation_minutes"] <= minutes)
 
 
-def _hour_errors(pooled: _Pooled) -> str:
+def _hour_errors(pooled: Pooled) -> str:
     """Return which share of the large deviations are whole hours, as a sentence."""
     every = [row for rows in pooled.values() for row in rows if row["parsed"] is not None]
     large = [row["deviation_minutes"] for row in every if row["deviation_minutes"] > 15]
@@ -128,13 +102,12 @@ def _hour_errors(pooled: _Pooled) -> str:
     )
 
 
-def _deviations(pooled: _Pooled) -> Section:
-    """Return the chapter on the sizes of deviations."""
+def _deviations(pooled: Pooled) -> Section:
     longest = max(
         (share for rows in pooled.values() for at, share in sector_shares(rows).items() if at),
         default=1.0,
     )
-    note = (
+    dials = (
         "Each dial is rotated so that the true time is at 12 o’clock: a bar at 1 o’clock is an "
         "answer one hour late, a bar at 6 is six hours off. Bars are 10 minutes wide, whole hours "
         "in full colour. The longest bar is the most frequent error of all objectives; the bar of "
@@ -144,31 +117,23 @@ def _deviations(pooled: _Pooled) -> Section:
         [style.cell(), *(percent(_share_within(rows, m)) for m in WITHIN)]
         for style, rows in pooled.items()
     ]
+    table = Table.of(["at most", *(f"{m} min" for m in WITHIN)], within)
     shares = {style: _bin_shares(rows) for style, rows in pooled.items()}
-    return Section(
-        anchor="deviations",
-        title="Deviations",
-        blocks=[
-            paragraph(f"{_hour_errors(pooled)} All seeds together."),
-            heading("Signed deviations on the dial"),
-            paragraph(note, note=True),
-            group("roses", [_rose(style, rows, longest) for style, rows in pooled.items()]),
-            heading("Share of answers within a number of minutes"),
-            group(
-                "halves",
-                [
-                    _cumulative(pooled),
-                    Table.of(["at most", *(f"{m} min" for m in WITHIN)], within),
-                ],
-            ),
-            heading("Distribution of deviations"),
-            bar_table("deviation in minutes", BIN_NAMES, shares),
-        ],
+    return Section.of(
+        "deviations",
+        "Deviations",
+        f"{_hour_errors(pooled)} All seeds together.",
+        heading("Signed deviations on the dial"),
+        note(dials),
+        group("roses", [_rose(style, rows, longest) for style, rows in pooled.items()]),
+        heading("Share of answers within a number of minutes"),
+        group("halves", [_cumulative(pooled), table]),
+        heading("Distribution of deviations"),
+        bar_table("deviation in minutes", BIN_NAMES, shares),
     )
 
 
 def _rose(style: SeriesStyle, rows: Sequence[ScoredRow], longest: float) -> Block:
-    """Draw signed deviations on a dial."""
     inner, outer = 27, 84
     shares = sector_shares(rows)
     lengths = (max((outer - inner) * min(share / longest, 1), 0.8) for share in shares.values())
@@ -184,7 +149,7 @@ def _rose(style: SeriesStyle, rows: Sequence[ScoredRow], longest: float) -> Bloc
     return figure(chart, style.cell())
 
 
-def _cumulative(pooled: _Pooled) -> Block:
+def _cumulative(pooled: Pooled) -> Block:
     """Draw the share of answers within a number of minutes, minutes on a logarithmic axis."""
     steps = sorted({*range(31), *range(30, 361, 5)})
     curves = {
@@ -192,21 +157,9 @@ def _cumulative(pooled: _Pooled) -> Block:
         for style, rows in pooled.items()
     }
     ticks = [(math.log2(1 + m), str(m)) for m in (0, 1, 2, 5, 10, 30, 60, 180, 360)]
-    return share_chart(
-        curves,
-        Axis(low=0, high=math.log2(361), ticks=ticks, label="deviation of at most, in minutes"),
-        "Share of answers within a number of minutes, a curve for each objective.",
-    )
-
-
-def _ranked_images(scores: Scores) -> list[tuple[float, str]]:
-    """Return (mean deviation over objectives and seeds, id) of every image, worst first."""
-    deviations: dict[str, list[float]] = defaultdict(list)
-    for rows in scores.values():
-        for row in rows:
-            deviations[str(row["id"])].append(float(row["deviation_minutes"]))
-    means = [(sum(values) / len(values), id_) for id_, values in deviations.items()]
-    return sorted(means, key=lambda found: (-found[0], found[1]))
+    x = Axis(low=0, high=math.log2(361), ticks=ticks, label="deviation of at most, in minutes")
+    text = "Share of answers within a number of minutes, a curve for each objective."
+    return share_chart(curves, x, text)
 
 
 def answer_text(row: ScoredRow) -> str:
@@ -220,65 +173,39 @@ def answer_text(row: ScoredRow) -> str:
     return f"{target} read as {plain(row['parsed'], 20)}, {deviation}"
 
 
-def _hands(minutes: int, stroke: Mapping[str, object], wider: float = 0) -> Markup:
-    """Draw an hour and a minute hand from the centre of a 100 by 100 image."""
-    hands = (minutes / 2, 25, 4.2), (minutes % 60 * 6, 39, 2.4)
-    return joined(
-        *(
-            element(
-                "path",
-                transform=f"rotate({turn:g} 50 50)",
-                d=f"M50,50V{50 - length}",
-                stroke_width=width + wider,
-                **stroke,
-            )
-            for turn, length, width in hands
-        )
-    )
-
-
 def _tile(style: SeriesStyle, row: ScoredRow, image: str, seed_index: int) -> Tile:
     """Draw the true and the answered hands on an image."""
     target, answer = minutes_of(row["target"]), minutes_of(row["parsed"])
-    drawn = [] if target is None else [(target, {"stroke": _TRUE})]
+    times = [] if target is None else [(target, "true")]
     if answer is not None and answer != target:
-        drawn.append((answer, {"stroke": _ANSWER, "stroke_dasharray": "5 2.5"}))
-    halo = {"stroke": "#fff", "stroke_opacity": 0.8}
-    hands = [_hands(minutes, halo, 2.2) for minutes, _ in drawn]
-    hands += [_hands(minutes, stroke) for minutes, stroke in drawn]
-    words = answer_text(row)
-    parts = [element("title", words), element("use", href=f"#{image}", opacity=0.62), *hands]
-    name = f"{plain(style.name, 60)}: {words}"
-    return Tile(
-        label=style.label(),
-        drawing=element("svg", *parts, viewBox="0 0 100 100", role="img", aria_label=name),
-        words=words.replace(" min", "\N{NO-BREAK SPACE}min"),
-        css=f"s{seed_index} {'near' if _is_within(row, 5) else 'off'}",
-    )
+        times.append((answer, "answer"))
+    words, name = answer_text(row), plain(style.name, 60)
+    drawing = render("clock_tile.html", image=image, name=name, words=words, times=times)
+    css = f"s{seed_index} {'near' if _is_within(row, 5) else 'off'}"
+    return Tile(style.label(), drawing, words.replace(" min", "\N{NO-BREAK SPACE}min"), css)
 
 
-def _definition(folder: Path, name: str, anchor: str) -> tuple[Markup, bool]:
-    """Return an image as an SVG definition, and whether it could be opened."""
+class _Image(NamedTuple):
+    anchor: str
+    name: str
+    url: str | None
+    """None if the image cannot be opened."""
+
+
+def _load_image(folder: Path, name: str, anchor: str) -> _Image:
     image = open_upright(folder / name)
-    if image is not None:
-        url = data_url(image, SIDE_PX)
-        return element("image", id=anchor, width=100, height=100, href=url), True
-    style = "font:8px sans-serif;fill:#39424f"
-    at = {"x": 50, "text_anchor": "middle", "style": style}
-    ground = element("rect", width=100, height=100, fill="#c9ced6")
-    lines = [element("text", "no image", y=86, **at)]
-    lines.append(element("text", plain(Path(name).name, 20), y=95, **at))
-    return element("g", ground, *lines, id=anchor), False
+    url = None if image is None else data_url(image, SIDE_PX)
+    return _Image(anchor, plain(Path(name).name, 20), url)
 
 
 def _gallery(folder: Path, styles: Styles, scores: Scores) -> Section:
     """Return the chapter that shows the answers on their images."""
-    ranked = _ranked_images(scores)
+    ranked = results.ranked_ids(scores, "deviation_minutes")
     worst = ranked[:WORST]
     middle = max(len(worst), (len(ranked) - TYPICAL) // 2)
     by_id = {key: {str(row["id"]): row for row in rows} for key, rows in scores.items()}
     seeds = sorted({seed for _, seed in scores})
-    cases, definitions, missing = [], [], 0
+    cases, images = [], []
     for index, (mean, id_) in enumerate(worst + ranked[middle : middle + TYPICAL]):
         image = f"image{index}"
         found = [
@@ -288,19 +215,16 @@ def _gallery(folder: Path, styles: Styles, scores: Scores) -> Section:
             if id_ in by_id.get((name, seed), {})
         ]
         row = found[0][1]
-        definition, is_image = _definition(folder, str(row["image"]), image)
-        definitions.append(definition)
-        missing += not is_image
+        images.append(_load_image(folder, str(row["image"]), image))
         case = {"id": plain(id_, 60), "target": plain(row["target"], 20), "mean": f"{mean:.0f}"}
         cases.append({**case, "image": image, "tiles": [_tile(*answer) for answer in found]})
     intro = "Worst first, by the mean deviation over all objectives"
     intro += " and seeds." if len(seeds) > 1 else "."
+    missing = sum(image.url is None for image in images)
     intro += f" {missing} of the {len(cases)} images could not be opened." if missing else ""
     drawn = render(
         "clock_gallery.html",
-        definitions=joined(*definitions),
-        true_colour=_TRUE,
-        answer_colour=_ANSWER,
+        images=images,
         seeds=seeds,
         worst=cases[:FOLDED],
         more=cases[FOLDED : len(worst)],
@@ -308,12 +232,8 @@ def _gallery(folder: Path, styles: Styles, scores: Scores) -> Section:
     )
     table = _worst_table(worst[:LISTED], styles, by_id, seeds[0])
     hidden = ".gallery-seeds:has(#seed{0}:checked)~* .tile:not(.s{0}){{display:none}}"
-    return Section(
-        anchor="gallery",
-        title="Answers on the dial",
-        blocks=[paragraph(intro), Block(drawn), table],
-        css="".join(hidden.format(i) for i in range(len(seeds))),
-    )
+    css = "".join(hidden.format(i) for i in range(len(seeds)))
+    return Section.of("gallery", "Answers on the dial", intro, Block(drawn), table, css=css)
 
 
 def _worst_table(
@@ -328,8 +248,8 @@ def _worst_table(
         cells = [Cell(content=_short(row), limit=44) for row in answers]
         rows.append([Cell(content=id_, limit=60), plain(target, 20), *cells, f"{mean:.0f}"])
     header = ["image", "true", *(styles[name].cell() for name in names), "mean deviation (min)"]
-    note = f"The worst {len(rows)}, as answered with seed {seed}; parse failures are in quotes."
-    return fold("The worst as a table", [paragraph(note), Table.of(header, rows)])
+    text = f"The worst {len(rows)}, as answered with seed {seed}; parse failures are in quotes."
+    return fold("The worst as a table", [text, Table.of(header, rows)])
 
 
 def _short(row: ScoredRow | None) -> str:

@@ -7,10 +7,11 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 
-from mm_numeric.evaluation.report.charts import Axis, legend, line_chart, styled_line
+from mm_numeric.evaluation.report import charts
+from mm_numeric.evaluation.report.charts import Axis, line_chart, styled_line
 from mm_numeric.evaluation.report.learning_curves import seed_lines
 from mm_numeric.evaluation.report.results import COMPARE_AGAIN, Comparison, Styles
-from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, group, paragraph
+from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, group, note
 from mm_numeric.evaluation.table import Quantity, Table, percent
 from mm_numeric.run_folder import DIGITS
 
@@ -43,7 +44,7 @@ def digits_section(comparison: Comparison, styles: Styles) -> Section | None:
     seeds = {name: found[name] for name in styles if name in found}
     if not seeds:
         return None
-    note = (
+    text = (
         "The probabilities of the ten digits at each digit of the correct answers of the test "
         "rows, given the digits before it. A value is the mean probability of the digit at this "
         "distance from the correct one, over the positions where such a digit exists. The axis is "
@@ -52,16 +53,10 @@ def digits_section(comparison: Comparison, styles: Styles) -> Section | None:
     means = {name: _mean_of_seeds(own) for name, own in seeds.items()}
     header = ["digit minus the correct one", *(f"{d:+d}" if d else "0" for d in _DIFFERENCES)]
     rows = [[styles[name].cell(), *map(_percent, row)] for name, row in means.items()]
-    return Section(
-        anchor="digits",
-        title="Digit probabilities",
-        blocks=[
-            paragraph(note, note=True),
-            legend(styles[name] for name in seeds),
-            group("panels", [_chart(styles, seeds, means)]),
-            fold("The same in numbers", [Table.of(header, rows)]),
-        ],
-    )
+    chart = group("panels", [_chart(styles, seeds, means)])
+    table = fold("The same in numbers", [Table.of(header, rows)])
+    legend = charts.legend(styles[name] for name in seeds)
+    return Section.of("digits", "Digit probabilities", note(text), legend, chart, table)
 
 
 def _mean_of_seeds(seeds: Sequence[Means]) -> Means:

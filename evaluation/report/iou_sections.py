@@ -3,39 +3,24 @@
 Units    IoU 0 to 1; shares of all true shapes, those of unparseable answers included
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Literal
 
 from mm_numeric.answers import Instance
 from mm_numeric.evaluation.metrics.boxes import THRESHOLDS
 from mm_numeric.evaluation.metrics.matching import FOUND_IOU
-from mm_numeric.evaluation.report.charts import (
-    Axis,
-    SeriesStyle,
-    nice_ticks,
-    share_chart,
-)
+from mm_numeric.evaluation.report.charts import Axis, nice_ticks, share_chart
 from mm_numeric.evaluation.report.html import render
 from mm_numeric.evaluation.report.iou_statistics import BINS, MEAN_BOX, IouStatistics
-from mm_numeric.evaluation.report.results import ScoredRow
-from mm_numeric.evaluation.report.sections import (
-    Block,
-    Section,
-    figure,
-    fold,
-    group,
-    heading,
-    paragraph,
-)
+from mm_numeric.evaluation.report.results import Pooled, ScoredRow
+from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, group, heading, note
 from mm_numeric.evaluation.table import Quantity, Table, TableRow, cell_of, percent
 
-SIZES = {
-    "small": "below 32 × 32 pixels",
-    "medium": "below 96 × 96",
-    "large": "from 96 × 96",
-}
+SIZES = {"small": "below 32 × 32 pixels", "medium": "below 96 × 96", "large": "from 96 × 96"}
+_IOU_TICKS = [(t, f"{t:g}") for t in (0, 0.25, *THRESHOLDS, 1)]
 _Statistics = Sequence[IouStatistics]
-_Pooled = Mapping[SeriesStyle, Sequence[ScoredRow]]
 _Content = Quantity | None
+_RANGES = [f"{index / BINS:.2f} to {(index + 1) / BINS:.2f}" for index in range(BINS)]
 _READING = (
     "The values of a curve at 0.5, 0.75 and 0.9 are the shares in the table. A curve that is "
     "higher on the left finds more shapes; one that falls late on the right locates them better."
@@ -50,10 +35,8 @@ _BARS = (
 def iou_section(found: _Statistics, answer: Instance | None, *, single: bool) -> Section:
     """Return the chapter on IoU: its curve, its table and its histogram.
 
-    Args:
-        found: The statistics of the objectives, those of the mean box last.
-        answer: The mean box.
-        single: Whether each answer is one shape.
+    The statistics of the mean box, ``answer``, are the last ones; ``single`` is whether each answer
+    is one shape.
     """
     share = "Acc" if single else "recall"
     left = ["unreadable", "no overlap"]
@@ -62,30 +45,21 @@ def iou_section(found: _Statistics, answer: Instance | None, *, single: bool) ->
     text = f"{_definition(answer, single=single)} All seeds together. "
     text += _mean_box_text(found, answer, single=single)
     top = max(max(own.bins()[2:]) for own in found) or 1.0
-    bins = [*left, *(f"{bin_ / BINS:.2f} to {(bin_ + 1) / BINS:.2f}" for bin_ in range(BINS))]
-    shares = zip(bins, *(map(percent, own.bins()) for own in found), strict=True)
-    return Section(
-        anchor="overlap",
-        title="Overlap (IoU)",
-        blocks=[
-            group(
-                "halves",
-                [_curves(found), group("", [paragraph(text), paragraph(_READING, note=True)])],
-            ),
-            _table(labels, found, [_iou_cells(own, single=single) for own in found]),
-            heading("Distribution of IoU"),
-            paragraph(_BARS, note=True),
-            group("fits", [_histogram(own, top) for own in found]),
-            fold(
-                "The same in numbers",
-                [Table.of(["IoU", *(own.style.cell() for own in found)], list(shares))],
-            ),
-        ],
+    shares = zip([*left, *_RANGES], *(map(percent, own.bins()) for own in found), strict=True)
+    numbers = Table.of(["IoU", *(own.style.cell() for own in found)], shares)
+    return Section.of(
+        "overlap",
+        "Overlap (IoU)",
+        group("halves", [_curves(found), group("", [text, note(_READING)])]),
+        _table(labels, found, [_iou_cells(own, single=single) for own in found]),
+        heading("Distribution of IoU"),
+        note(_BARS),
+        group("fits", [_histogram(own, top) for own in found]),
+        fold("The same in numbers", [numbers]),
     )
 
 
 def _definition(answer: Instance | None, *, single: bool) -> str:
-    """Return the definition of IoU."""
     if single:
         return "IoU is the area of the intersection of answered and true box over their union."
     alike = " of the same label" if answer and answer.label else ""
@@ -101,10 +75,9 @@ def _mean_box_text(found: _Statistics, answer: Instance | None, *, single: bool)
         return "There are no true shapes in these images."
     edges = ", ".join(f"{edge:.0f}" for point in answer.shape.points for edge in point)
     own = found[-1]
-    results = [
-        f"{'Acc' if single else 'recall'}@{FOUND_IOU:g} {_text(percent(own.share_from(FOUND_IOU)))}"
-    ]
-    results += [] if single else [f"precision@{FOUND_IOU:g} {_text(percent(own.precision))}"]
+    recall, precision = percent(own.share_from(FOUND_IOU)), percent(own.precision)
+    results = [f"{'Acc' if single else 'recall'}@{FOUND_IOU:g} {_text(recall)}"]
+    results += [] if single else [f"precision@{FOUND_IOU:g} {_text(precision)}"]
     return (
         f"The mean box, [{edges}] in pixels, is the mean of the true boxes of the test rows. "
         f"Answering it {'every time' if single else 'once in every image'}"
@@ -120,15 +93,11 @@ def _iou_cells(own: IouStatistics, *, single: bool) -> list[_Content]:
     return [*cells, percent(own.unparsed), percent(own.without_overlap)]
 
 
-def size_section(found: _Statistics, rows: _Pooled, *, single: bool) -> Section | None:
-    """Return the table by the size of the true shapes as COCO defines it.
+def size_section(found: _Statistics, rows: Pooled, *, single: bool) -> Section | None:
+    """Return the table by the size of the true shapes as COCO defines it; None without shapes.
 
-    Returns None if there are no true shapes.
-
-    Args:
-        found: The statistics of the objectives, those of the mean box last.
-        rows: The rows by objective; they have the precision by size if the scorer writes it.
-        single: Whether each answer is one shape.
+    The statistics of the mean box are the last ones. The precision by size is shown if the scorer
+    wrote it into the rows.
     """
     sizes = [size for size in SIZES if (found[-1].sizes == size).any()]
     if not sizes:
@@ -144,15 +113,11 @@ def size_section(found: _Statistics, rows: _Pooled, *, single: bool) -> Section 
         line += [percent(known.get(s)) if has_precision else _iou(own.mean_iou(s)) for s in sizes]
         cells.append(line)
     counts = [f"{size}, {SIZES[size]}: {(found[-1].sizes == size).sum():,}" for size in sizes]
-    note = f"Sizes are areas of true shapes as in COCO ({'; '.join(counts)} in the test rows)."
+    text = f"Sizes are areas of true shapes as in COCO ({'; '.join(counts)} in the test rows)."
     if has_precision:
-        note += " An answered shape without a pair counts by its own size."
+        text += " An answered shape without a pair counts by its own size."
     labels = [f"{name}, {size}" for name in names for size in sizes]
-    return Section(
-        anchor="sizes",
-        title="By object size",
-        blocks=[paragraph(note, note=True), _table(labels, found, cells)],
-    )
+    return Section.of("sizes", "By object size", note(text), _table(labels, found, cells))
 
 
 def _precisions(rows: Sequence[ScoredRow], sizes: Sequence[str]) -> dict[str, float | None]:
@@ -161,12 +126,8 @@ def _precisions(rows: Sequence[ScoredRow], sizes: Sequence[str]) -> dict[str, fl
     if not all(isinstance(row.get(column), int | float) for row in rows for column in columns):
         return {}
     sums = {column: sum(row[column] for row in rows) for column in columns}
-    return {
-        size: sums[f"paired_{size}"] / sums[f"detected_{size}"]
-        if sums[f"detected_{size}"]
-        else None
-        for size in sizes
-    }
+    pairs = {size: (sums[f"paired_{size}"], sums[f"detected_{size}"]) for size in sizes}
+    return {size: paired / count if count else None for size, (paired, count) in pairs.items()}
 
 
 _INVALID = {
@@ -177,12 +138,12 @@ _INVALID = {
 """The columns of scores.jsonl that count the invalid parts of an answer."""
 
 
-def invalid_answers_section(rows: _Pooled) -> Section | None:
+def invalid_answers_section(rows: Pooled) -> Section | None:
     """Return the number of partly invalid answers; None if the rows lack the columns."""
     columns = [c for c in _INVALID if any(c in row for own in rows.values() for row in own)]
     if not columns:
         return None
-    note = (
+    text = (
         "Answers of which only a part is valid: their valid shapes were scored. All seeds "
         "together. Malformed: not the right number of coordinates. Invalid: polygons that "
         "intersect themselves or have no area."
@@ -191,63 +152,41 @@ def invalid_answers_section(rows: _Pooled) -> Section | None:
     for column in columns:
         counts = [sum(bool(row.get(column)) for row in own) for own in rows.values()]
         lines.append([_INVALID[column], *(f"{count:,}" for count in counts)])
-    return Section(
-        anchor="broken",
-        title="Partly invalid answers",
-        blocks=[
-            paragraph(note, note=True),
-            Table.of(["", *(style.cell() for style in rows)], lines),
-        ],
-    )
+    table = Table.of(["", *(style.cell() for style in rows)], lines)
+    return Section.of("broken", "Partly invalid answers", note(text), table)
 
 
 def _curves(found: _Statistics) -> Block:
-    """Draw the share of shapes by the minimum IoU."""
     steps = [step / 100 for step in range(1, 101)]
     curves = {own.style: [(step, own.share_from(step) or 0.0) for step in steps] for own in found}
-    return share_chart(
-        curves,
-        Axis(low=0, high=1, ticks=_iou_ticks(), label="IoU of at least"),
-        "Share of true shapes by the minimum IoU, a curve for each objective.",
-    )
-
-
-def _iou_ticks() -> list[tuple[float, str]]:
-    return [(t, f"{t:g}") for t in (0, 0.25, *THRESHOLDS, 1)]
+    x = Axis(low=0, high=1, ticks=_IOU_TICKS, label="IoU of at least")
+    text = "Share of true shapes by the minimum IoU, a curve for each objective."
+    return share_chart(curves, x, text)
 
 
 def _histogram(own: IouStatistics, longest: float) -> Block:
     """Draw the distribution of IoU, with the shares from 0.5, 0.75 and 0.9."""
     unparsed, nothing, *shares = own.bins()
-    edges = [f"{index / BINS:.2f} to {(index + 1) / BINS:.2f}" for index in range(BINS)]
     chart = render(
         "iou_histogram.html",
         description=f"{own.style.name}: IoU of {len(own.ious):,} true shapes.",
         colour=own.style.colour,
-        left=108,
-        right=296,
-        wide=188,
-        foot=168,
-        tall=120,
         longest=longest,
         ticks=nice_ticks(0, longest, 4),
         apart=[(53, unparsed, "unread"), (86, nothing, "none")],
-        bins=[(s, f"IoU {e}: {percent(s)}") for s, e in zip(shares, edges, strict=True)],
+        bins=[(s, f"IoU {e}: {percent(s)}") for s, e in zip(shares, _RANGES, strict=True)],
         thresholds=[(t, _text(percent(own.share_from(t)))) for t in THRESHOLDS],
-        x_ticks=_iou_ticks(),
+        x_ticks=_IOU_TICKS,
     )
     return figure(chart, own.style.cell())
 
 
 def _table(labels: Sequence[str], found: _Statistics, cells: Sequence[Sequence[_Content]]) -> Table:
     """Return a table with a row for each objective, that of the mean box in grey."""
-    rows = [
-        TableRow(
-            cells=[own.style.cell(), *map(cell_of, line)],
-            kind="aside" if own.style is MEAN_BOX else "",
-        )
-        for own, line in zip(found, cells, strict=True)
-    ]
+    rows = []
+    for own, line in zip(found, cells, strict=True):
+        kind: Literal["aside", ""] = "aside" if own.style is MEAN_BOX else ""
+        rows.append(TableRow(cells=[own.style.cell(), *map(cell_of, line)], kind=kind))
     return Table.of(["objective", *labels], rows)
 
 

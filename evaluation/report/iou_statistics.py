@@ -78,7 +78,7 @@ def statistics_of(
     style: SeriesStyle, rows: Sequence[ScoredRow], paired: Sequence[MatchedShapes]
 ) -> IouStatistics:
     """Collect the true shapes of all rows of an objective."""
-    truths = [truth.shape for row in paired for truth in row.truths]
+    sizes = [size_of(truth.shape) for own in paired for truth in own.truths]
     parsed = [
         row["parsed"] is not None for row, own in zip(rows, paired, strict=True) for _ in own.truths
     ]
@@ -86,7 +86,7 @@ def statistics_of(
         style=style,
         ious=np.array([iou for own in paired for iou in own.ious], dtype=np.float64),
         parsed=np.array(parsed, dtype=np.bool_),
-        sizes=np.array([size_of(shape) for shape in truths], dtype=np.str_),
+        sizes=np.array(sizes, dtype=np.str_),
         answers=sum(sum(own.counts) for own in paired),
     )
 
@@ -94,13 +94,9 @@ def statistics_of(
 def mean_box_statistics(
     rows: Sequence[ScoredRow], paired: Sequence[MatchedShapes]
 ) -> tuple[Instance, IouStatistics] | None:
-    """Return the mean box of the true shapes, and the results of answering it for every image.
+    """Return the mean box of the true shapes of a run, and the results of answering it always.
 
     The box has the most frequent label. Returns None if there are no true shapes.
-
-    Args:
-        rows: The rows of one run.
-        paired: The paired shapes of the same rows.
     """
     box = mean_box(paired)
     if box is None:

@@ -6,18 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from mm_numeric.evaluation.report.charts import (
-    Line,
-    Points,
-    SeriesStyle,
-    legend,
-    line_chart,
-    plain_axis,
-    styled_line,
-    thinned,
-)
+from mm_numeric.evaluation.report import charts
+from mm_numeric.evaluation.report.charts import Line, Points, SeriesStyle, styled_line, thinned
 from mm_numeric.evaluation.report.results import Styles
-from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, group, paragraph
+from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, group, note
 from mm_numeric.evaluation.table import Cell, Table, number
 
 Log = Sequence[Mapping[str, Any]]
@@ -33,12 +25,8 @@ def curves_section(
 ) -> Section:
     """Return the chapter with a chart for each component of the losses.
 
-    Args:
-        styles: The objectives.
-        baseline: The objective whose warm start is drawn in grey.
-        seeds: The seeds to average.
-        logs: The logs by objective and seed.
-        starts: The logs of the warm starts by objective and seed.
+    ``logs`` and ``starts`` are the logs of the runs and of their warm starts by objective and seed;
+    the warm start of the baseline is drawn in grey.
     """
     warm = {baseline: [starts.get((baseline, seed), []) for seed in seeds]}
     for name in styles:
@@ -48,25 +36,18 @@ def curves_section(
     rows = [row for name in styles for seed in seeds for row in logs.get((name, seed), [])]
     # log.jsonl stores the components of a loss under the key `parts`.
     components = list(dict.fromkeys(part for row in rows for part in row.get("parts") or {}))
-    charts, lines = [], []
+    figures, lines = [], []
     for component in components:
         found = {n: [_values(logs.get((n, s), []), component) for s in seeds] for n in styles}
         found = {name: curves for name, curves in found.items() if any(curves)}
-        charts.append(_chart(styles, component, found, warm))
+        figures.append(_chart(styles, component, found, warm))
         for name, curves in found.items():
             lines.append([Cell(content=component, is_name=True, limit=60), styles[name].cell()])
             lines[-1] += _table_cells(_mean_curve(curves))
     header = ["component", "objective", "first logged", "last logged", "lowest"]
-    return Section(
-        anchor="curves",
-        title="Learning curves",
-        blocks=[
-            paragraph(_note(warm, baseline), note=True),
-            legend(styles.values()),
-            group("panels", charts),
-            fold("The same in numbers, mean over seeds", [Table.of(header, lines)]),
-        ],
-    )
+    table = fold("The same in numbers, mean over seeds", [Table.of(header, lines)])
+    about, legend = note(_explanation(warm, baseline)), charts.legend(styles.values())
+    return Section.of("curves", "Learning curves", about, legend, group("panels", figures), table)
 
 
 def _values(log: Log, component: str, shift: float = 0) -> list[tuple[float, float]]:
@@ -91,26 +72,24 @@ def _table_cells(mean: Points) -> list[Cell]:
     return [Cell(content=text) for text in texts]
 
 
-def _note(warm: Mapping[str, Sequence[Log]], baseline: str) -> str:
-    """Return the explanation of the charts."""
-    note = (
+def _explanation(warm: Mapping[str, Sequence[Log]], baseline: str) -> str:
+    text = (
         "Each component of the losses on the training rows, before its weight; a component is "
         "logged by the objectives that use it. Bold: mean over seeds, smoothed over neighbouring "
         "steps; thin: single seeds."
     )
     end = max(map(_last_step, warm[baseline]), default=0)
     if end:
-        note += f" Grey background: the end of the warm start of {end:,} steps."
+        text += f" Grey background: the end of the warm start of {end:,} steps."
     if len(warm) > 1:
-        note += (
+        text += (
             " The warm starts of objectives with settings of their own have the colour of the "
             "first of these objectives."
         )
-    return note
+    return text
 
 
 def _last_step(log: Log) -> int:
-    """Return the last step of a log, 0 if it is empty."""
     return max((int(row.get("step", 0)) for row in log), default=0)
 
 
@@ -137,10 +116,10 @@ def _chart(
         curves = [curve for curve in found[name] if curve]
         thin += seed_lines(styles[name], [thinned(curve) for curve in curves])
         bold.append(styled_line(styles[name], thinned(_mean_curve(curves), 40)))
-    chart = line_chart(
+    chart = charts.line_chart(
         [line for line in (*warm, *thin, *bold) if line.points],
-        plain_axis(first, last, "step", 5),
-        plain_axis(low - margin, high + margin),
+        charts.plain_axis(first, last, "step", 5),
+        charts.plain_axis(low - margin, high + margin),
         description=f"{component} by training step for {', '.join(found)}.",
         shaded_to=0 if first < 0 else None,
     )

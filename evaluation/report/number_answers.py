@@ -6,59 +6,40 @@ Rows     those of ``scores.jsonl``: id, target, text, parsed, reason, the scorer
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
 from mm_numeric.answers import Number
 from mm_numeric.evaluation.markup import plain
 from mm_numeric.evaluation.metrics.numbers import digit_count
-from mm_numeric.evaluation.report.charts import Axis, SeriesStyle, bar_table, share_chart
-from mm_numeric.evaluation.report.results import (
-    ScoredRow,
-    Scores,
-    Styles,
-    check_columns,
-    pooled_rows,
-    spread_evenly,
-)
-from mm_numeric.evaluation.report.sections import Block, Section, paragraph
+from mm_numeric.evaluation.report import results
+from mm_numeric.evaluation.report.charts import Axis, bar_table, share_chart
+from mm_numeric.evaluation.report.results import Pooled, ScoredRow, Scores, Styles
+from mm_numeric.evaluation.report.sections import Block, Section, note
 from mm_numeric.evaluation.table import Cell, Table
 
 COLUMNS = ("exact", "absolute_error", "relative_error", "nonzero", "log_error")
 WITHIN = {"exact": 0.0, "up to 1% off": 0.01, "up to 10%": 0.1, "up to 50%": 0.5}
 WORST, SPREAD = 8, 8
 
-_Pooled = Mapping[SeriesStyle, Sequence[ScoredRow]]
-"""The rows of all seeds by objective."""
-
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
-    """Return the chapters; none if no answer was scored.
-
-    Raises:
-        ValueError: If a row lacks a column of the scorer.
-    """
-    check_columns(folder, scores, COLUMNS)
-    pooled = pooled_rows(styles, scores)
+    """Return the chapters; none if no answer was scored."""
+    pooled = results.pooled_rows(folder, styles, scores, COLUMNS)
     if not pooled:
         return []
     return [_errors_section(pooled), _buckets_section(pooled), questions_section(styles, scores)]
 
 
-def _errors_section(pooled: _Pooled) -> Section:
-    """Return the chapter on relative errors."""
+def _errors_section(pooled: Pooled) -> Section:
     shares = {style: _shares(rows) for style, rows in pooled.items()}
-    note = (
+    text = (
         "Errors as shares of the true number, all seeds together; where it is 0, every wrong "
         "answer is farther off. The curve shows the share of answers up to an absolute error."
     )
     table = bar_table("the answer is", [*WITHIN, "farther off", "unreadable"], shares)
-    return Section(
-        anchor="errors",
-        title="Error sizes",
-        blocks=[paragraph(note, note=True), _curves(pooled), table],
-    )
+    return Section.of("errors", "Error sizes", note(text), _curves(pooled), table)
 
 
 def _shares(rows: Sequence[ScoredRow]) -> list[float]:
@@ -76,7 +57,7 @@ def _shares(rows: Sequence[ScoredRow]) -> list[float]:
     return [count / len(rows) for count in counts]
 
 
-def _curves(pooled: _Pooled) -> Block:
+def _curves(pooled: Pooled) -> Block:
     """Draw the share of answers up to an absolute error, errors on a logarithmic axis."""
     errors = {
         style: sorted(math.log10(1 + row["absolute_error"]) for row in rows if row["parsed"])
@@ -90,32 +71,27 @@ def _curves(pooled: _Pooled) -> Block:
         for style, found in errors.items()
     }
     ticks = [(0.0, "0"), *((math.log10(1 + 10**k), f"{10**k:,}") for k in range(end))]
-    return share_chart(
-        curves,
-        Axis(low=0, high=end, ticks=ticks, label="absolute error of at most"),
-        "Share of answers up to an absolute error, a curve for each objective.",
-    )
+    x = Axis(low=0, high=end, ticks=ticks, label="absolute error of at most")
+    text = "Share of answers up to an absolute error, a curve for each objective."
+    return share_chart(curves, x, text)
 
 
-def _buckets_section(pooled: _Pooled) -> Section:
+def _buckets_section(pooled: Pooled) -> Section:
     """Return the chapter on the accuracy by category and by number of digits."""
-    note = "Correct answers, all seeds together; in brackets the number of answers of all seeds."
+    text = "Correct answers, all seeds together; in brackets the number of answers of all seeds."
     tables = []
     for kind, labels in _buckets(next(iter(pooled.values()))).items():
-        shares = {
-            style: [
-                _mean([row["exact"] for row in rows if _label(row, kind) == label])
-                for label in labels
-            ]
-            for style, rows in pooled.items()
-        }
+        shares = {style: _accuracies(rows, kind, labels) for style, rows in pooled.items()}
         names = [f"{label} ({count:,})" for label, count in labels.items()]
         tables.append(bar_table(plain(kind, 60), names, shares))
-    return Section(
-        anchor="buckets",
-        title="Accuracy by category",
-        blocks=[paragraph(note, note=True), *tables],
-    )
+    return Section.of("buckets", "Accuracy by category", note(text), *tables)
+
+
+def _accuracies(rows: Sequence[ScoredRow], kind: str, labels: Iterable[str]) -> list[float]:
+    exact = {
+        label: [row["exact"] for row in rows if _label(row, kind) == label] for label in labels
+    }
+    return [fmean(found) if found else 0.0 for found in exact.values()]
 
 
 def _buckets(rows: Sequence[ScoredRow]) -> dict[str, dict[str, int]]:
@@ -136,21 +112,15 @@ def _label(row: ScoredRow, kind: str) -> str:
     return str((row.get("buckets") or {}).get(kind, "none"))
 
 
-def _mean(values: Sequence[float]) -> float:
-    return fmean(values) if values else 0.0
-
-
 def questions_section(styles: Styles, scores: Scores) -> Section:
     """Return the chapter of questions and answers: the worst, and some of the rest."""
     seed = min(seed for _, seed in scores)
     by_id: dict[str, dict[str, ScoredRow]] = defaultdict(dict)
-    errors: dict[str, list[float]] = defaultdict(list)
     for (name, own), rows in scores.items():
-        for row in rows:
-            errors[str(row["id"])].append(float(row["log_error"]))
-            if own == seed:
+        if own == seed:
+            for row in rows:
                 by_id[str(row["id"])][name] = row
-    order = sorted(by_id, key=lambda id_: (-fmean(errors[id_]), id_))
+    order = [id_ for _, id_ in results.ranked_ids(scores, "log_error") if id_ in by_id]
     shown, rest = order[:WORST], order[WORST:]
     intro = (
         f"The {len(shown)} worst of {len(order):,}, by the mean error over objectives and seeds "
@@ -158,29 +128,22 @@ def questions_section(styles: Styles, scores: Scores) -> Section:
         f"answers are those of seed {seed}; unparseable answers are in quotes."
     )
     names = [name for name in styles if any(name in found for found in by_id.values())]
-    table = [
+    lines = [
         [*_question_cells(id_, by_id[id_]), *(_answer_cell(by_id[id_].get(n)) for n in names)]
-        for id_ in shown + spread_evenly(rest, SPREAD)
+        for id_ in shown + results.spread_evenly(rest, SPREAD)
     ]
     header = ["question", "true", *(styles[name].cell() for name in names)]
-    return Section(
-        anchor="questions",
-        title="Questions and answers",
-        blocks=[paragraph(intro), Table.of(header, table, css="asked")],
-    )
+    table = Table.of(header, lines, css="asked")
+    return Section.of("questions", "Questions and answers", intro, table)
 
 
 def _question_cells(id_: str, answers: Mapping[str, ScoredRow]) -> list[Cell]:
-    """Return the question and the correct answer."""
     row = next(iter(answers.values()))
-    return [
-        Cell(content=str(row.get("prompt") or id_), limit=160),
-        Cell(content=str(row["target"]), limit=40),
-    ]
+    question = str(row.get("prompt") or id_)
+    return [Cell(content=question, limit=160), Cell(content=str(row["target"]), limit=40)]
 
 
 def _answer_cell(row: ScoredRow | None) -> Cell:
-    """Return an answer."""
     if row is None:
         return Cell()
     if row["parsed"] is None:

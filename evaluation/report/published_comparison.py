@@ -8,16 +8,12 @@ from collections.abc import Iterator
 
 from mm_numeric.config.published_results import PUBLISHED, PublishedTable
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
-from mm_numeric.evaluation.report.sections import Block, Section, paragraph
+from mm_numeric.evaluation.report.sections import Content, Section, note
 from mm_numeric.evaluation.table import Cell, Table
 
 
 def published_section(comparison: Comparison) -> Section | None:
-    """Return the chapter; None if the comparison names no published table.
-
-    Raises:
-        ValueError: If there is no published table of that name.
-    """
+    """Return the chapter; None if the comparison names no published table."""
     name = comparison.summary.get("published")
     if not name:
         return None
@@ -29,14 +25,13 @@ def published_section(comparison: Comparison) -> Section | None:
     table = PUBLISHED[name]
     metrics = {metric.name: metric for metric in comparison.metrics}
     shown = [metrics[m] for m in table.metrics if m in metrics]
-    blocks: list[Block | Table] = [paragraph(line, note=True) for line in _notes(comparison, table)]
+    blocks: list[Content] = [note(line) for line in _notes(comparison, table)]
     if shown:
         blocks.append(_table(comparison, table, shown))
-    return Section(anchor="published", title="Published results", blocks=blocks)
+    return Section.of("published", "Published results", *blocks)
 
 
 def _notes(comparison: Comparison, table: PublishedTable) -> list[str]:
-    """Return the source of the published results, and what may be compared."""
     facts = comparison.summary["facts"]
     ours = "; ".join(f"{key}: {facts[key]}" for key in ("model", "training rows") if key in facts)
     notes = [
@@ -65,7 +60,6 @@ def _table(comparison: Comparison, table: PublishedTable, metrics: list[Reported
 def _pair(
     comparison: Comparison, table: PublishedTable, row: str, metric: ReportedMetric
 ) -> Iterator[Cell]:
-    """Yield the published cell and ours."""
     baseline = comparison.summary["baseline"]
     value, base = (table.values.get((name, metric.name)) for name in (row, baseline))
     if value is None:

@@ -14,29 +14,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.evaluation.markup import markdown_text, plain
+from mm_numeric.evaluation.markup import element, markdown_text, plain
+from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import DotRow, dot_chart
 from mm_numeric.evaluation.report.digit_distribution import digits_section
 from mm_numeric.evaluation.report.html import render
 from mm_numeric.evaluation.report.learning_curves import curves_section
 from mm_numeric.evaluation.report.published_comparison import published_section
-from mm_numeric.evaluation.report.results import (
-    Comparison,
-    ReportedMetric,
-    Scores,
-    Styles,
-    read_comparison,
-    read_runs,
-    read_starts,
-)
-from mm_numeric.evaluation.report.sections import (
-    Block,
-    Section,
-    code_block,
-    fact_list,
-    heading,
-    paragraph,
-)
+from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, Scores, Styles
+from mm_numeric.evaluation.report.sections import Block, Content, Section, fact_list, heading, note
 from mm_numeric.evaluation.report.steps_to_target import steps_section
 from mm_numeric.evaluation.report.verdict import verdict
 from mm_numeric.evaluation.table import Cell, Column, Table, TableRow
@@ -51,20 +37,14 @@ _COLUMNS = 6  # of a table: more do not fit on a laptop
 
 
 def write_report(folder: Path, formats: Sequence[str] = ("html", "md")) -> tuple[Path, ...]:
-    """Write the report into a folder that ``compare`` has filled.
+    """Write the report of the ``summary.json`` in a folder, and return the written files.
 
     Args:
-        folder: The folder of ``summary.json``.
+        folder: The folder that ``compare`` has filled; the report is written into it.
         formats: Keys of ``FORMATS``.
-
-    Returns:
-        The written files, in the order of ``formats``.
-
-    Raises:
-        ValueError: If a file is missing or invalid.
     """
     folder = Path(folder)
-    comparison = read_comparison(folder)
+    comparison = results.read_comparison(folder)
     sections = _sections(comparison) if set(formats) - {"csv"} else []
     paths = []
     for name in formats:
@@ -80,10 +60,9 @@ def write_report(folder: Path, formats: Sequence[str] = ("html", "md")) -> tuple
 
 
 def _sections(comparison: Comparison) -> list[Section]:
-    """Return the chapters of a report."""
     summary = comparison.summary
-    logs, scores, failures = read_runs(comparison)
-    starts = read_starts(comparison)
+    logs, scores, failures = results.read_runs(comparison)
+    starts = results.read_starts(comparison)
     styles = {name: comparison.styles[name] for name in comparison.ranked()}
     found = [_headline(comparison), _metrics_section(comparison), published_section(comparison)]
     if any(logs.values()):
@@ -112,7 +91,6 @@ def _task_sections(name: str, folder: Path, styles: Styles, scores: Scores) -> l
 
 
 def _page(comparison: Comparison, sections: Sequence[Section]) -> str:
-    """Return the HTML page."""
     summary = comparison.summary
     first, *caveats = verdict(comparison)
     counts = [_count(summary["objectives"], "objective"), _count(summary["seeds"], "seed")]
@@ -128,7 +106,6 @@ def _page(comparison: Comparison, sections: Sequence[Section]) -> str:
 
 
 def _markdown(comparison: Comparison, sections: Sequence[Section]) -> str:
-    """Return the report as Markdown."""
     first, *caveats = verdict(comparison)
     parts = [
         f"# {markdown_text(comparison.summary['title'])}",
@@ -157,19 +134,19 @@ def _headline(comparison: Comparison) -> Section:
     """Return the chart of the first metric."""
     metric, baseline = comparison.metrics[0], comparison.summary["baseline"]
     rows = [row for name in comparison.ranked() for row in _dot_rows(comparison, name, metric)]
-    note = (
+    text = (
         "Filled symbols are means with their interval, rings are single seeds, the dashed line is "
         f"{baseline}; better is further {'right' if metric.higher_is_better else 'left'}. The axis "
         "does not start at 0."
     )
     base = comparison.cell(baseline, metric)
-    blocks: list[Block | Table] = [paragraph(note, note=True)]
+    blocks = [note(text)]
     if rows:
         chart = dot_chart(rows, base["mean"] if base else None, metric.scale, metric.unit)
         lines = "\n".join(f"- {markdown_text(row.description)}" for row in rows)
         blocks.append(Block(chart, lines))
     title = metric.label[:1].upper() + metric.label[1:]
-    return Section(anchor="result", title=plain(title), blocks=blocks)
+    return Section.of("result", plain(title), *blocks)
 
 
 def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list[DotRow]:
@@ -187,10 +164,7 @@ def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list
         description += f", {metric.change(cell['difference'])} against {baseline}{role}"
     row = DotRow(
         style=comparison.styles[name],
-        mean=cell["mean"],
-        low=cell["low"],
-        high=cell["high"],
-        seeds=cell["seeds"],
+        **{key: cell[key] for key in ("mean", "low", "high", "seeds")},
         value=str(mean),
         remark=remark,
         trend=metric.trend(cell["difference"]),
@@ -203,7 +177,7 @@ def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list
 def _metrics_section(comparison: Comparison) -> Section:
     """Return the tables of all metrics."""
     seeds = _count(comparison.summary["seeds"], "seed")
-    note = (
+    text = (
         f"Mean over {seeds} and its interval; Δ is the paired difference to "
         f"{comparison.summary['baseline']} with its interval, coloured if the interval excludes 0. "
         "↑ higher is better, ↓ lower is better; the best mean of each column is highlighted, "
@@ -212,13 +186,10 @@ def _metrics_section(comparison: Comparison) -> Section:
     metrics = comparison.metrics
     groups = [metrics[i : i + _COLUMNS] for i in range(0, len(metrics), _COLUMNS)]
     tables = [_metrics_table(comparison, group) for group in groups]
-    return Section(
-        anchor="table", title="All metrics", blocks=[paragraph(note, note=True), *tables]
-    )
+    return Section.of("table", "All metrics", note(text), *tables)
 
 
 def _metrics_table(comparison: Comparison, metrics: Sequence[ReportedMetric]) -> Table:
-    """Return the table of some metrics."""
     best = {m.name: _best(comparison, m) for m in metrics}
     rows = []
     for name in comparison.ranked():
@@ -255,7 +226,7 @@ def _failures(comparison: Comparison, failures: Mapping[str, Counter[str]]) -> S
         text = "Every answer could be parsed."
     else:
         text = "Answers that could not be parsed, over all seeds. They score as the worst answer."
-    blocks: list[Block | Table] = [paragraph(text)]
+    blocks: list[Content] = [text]
     if reasons:
         names = [name for name in comparison.styles if name in failures]
         rows = [
@@ -263,20 +234,14 @@ def _failures(comparison: Comparison, failures: Mapping[str, Counter[str]]) -> S
             for reason in reasons
         ]
         blocks.append(Table.of(["reason", *(comparison.styles[n].cell() for n in names)], rows))
-    return Section(anchor="failures", title="Parse failures", blocks=blocks)
+    return Section.of("failures", "Parse failures", *blocks)
 
 
 def _facts(comparison: Comparison) -> Section:
     """Return how the comparison was made, and the command that repeats it."""
     facts = comparison.summary["facts"]
     command = facts.get("command") or f"mm-numeric compare {comparison.summary['title']}"
-    return Section(
-        anchor="facts",
-        title="How this was measured",
-        blocks=[
-            fact_list(list(facts.items())),
-            heading("Repeat the comparison"),
-            paragraph("Finished runs are not repeated:"),
-            code_block(command),
-        ],
-    )
+    code = Block(element("pre", plain(command, 600)), f"    {plain(command, 600)}")
+    table, title = fact_list(list(facts.items())), heading("Repeat the comparison")
+    text = "Finished runs are not repeated:"
+    return Section.of("facts", "How this was measured", table, title, text, code)

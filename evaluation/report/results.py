@@ -1,10 +1,11 @@
 """Read and validate the files that a comparison has written into its folder."""
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal, TypeVar
 
 from mm_numeric.evaluation.report.charts import SeriesStyle, choose_styles
@@ -15,7 +16,6 @@ COMPARE_AGAIN = "Run `mm-numeric compare` to write it."
 SCORED = ("id", "image", "target", "text", "parsed", "reason")
 
 T = TypeVar("T")
-
 ScoredRow = Mapping[str, Any]
 """A line of scores.jsonl."""
 
@@ -27,6 +27,9 @@ Scores = Mapping[tuple[str, int], Sequence[ScoredRow]]
 
 Styles = Mapping[str, SeriesStyle]
 """The styles of the objectives, in the order of the page."""
+
+Pooled = Mapping[SeriesStyle, Sequence[ScoredRow]]
+"""The rows of all seeds by objective."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,7 @@ class ReportedMetric:
 
     def value(self, value: float) -> Quantity:
         """Return a value without interval."""
-        return self._quantity({"mean": value}, self.unit)
+        return self.estimate({"mean": value})
 
     def estimate(self, cell: Mapping[str, Any]) -> Quantity:
         """Return a mean with its interval."""
@@ -62,13 +65,8 @@ class ReportedMetric:
 
     def _quantity(self, cell: Mapping[str, Any], unit: str, *, sign: bool = False) -> Quantity:
         ends = {end: self.scale * cell[end] for end in ("low", "high") if end in cell}
-        return Quantity(
-            value=self.scale * cell["mean"],
-            unit=unit,
-            decimals=1 if self.unit else 3,
-            sign=sign,
-            **ends,
-        )
+        value, decimals = self.scale * cell["mean"], 1 if self.unit else 3
+        return Quantity(value=value, unit=unit, decimals=decimals, sign=sign, **ends)
 
     def cell(self, cell: Mapping[str, Any] | None, *, best: bool = False) -> Cell:
         """Return a table cell: the mean, its interval, and the difference to the baseline."""
@@ -101,8 +99,8 @@ class Comparison:
 
     def cell(self, objective: str, metric: ReportedMetric) -> dict[str, Any] | None:
         """Return mean, low, high, seeds and difference; None if there is no mean."""
-        found: dict[str, Any] | None = self.summary["table"][objective].get(metric.name)
-        return found
+        cells: dict[str, dict[str, Any] | None] = self.summary["table"][objective]
+        return cells.get(metric.name)
 
     def ranked(self) -> list[str]:
         """Return the objectives, best first metric first, those without it and the control last."""
@@ -159,12 +157,32 @@ def read_starts(comparison: Comparison) -> Runs:
     return starts
 
 
-def pooled_rows(styles: Styles, scores: Scores) -> dict[SeriesStyle, list[ScoredRow]]:
-    """Return the rows of all seeds by objective; objectives without rows are left out."""
+def pooled_rows(folder: Path, styles: Styles, scores: Scores, columns: Sequence[str]) -> Pooled:
+    """Return the rows of all seeds by objective; objectives without rows are left out.
+
+    Raises:
+        ValueError: If a row has no number in one of the columns, because of another scorer.
+    """
     pooled: dict[SeriesStyle, list[ScoredRow]] = {style: [] for style in styles.values()}
-    for (name, _), rows in scores.items():
+    for (name, seed), rows in scores.items():
         pooled[styles[name]] += rows
+        for row in rows:
+            missing = [c for c in columns if not isinstance(row.get(c), int | float)]
+            if missing:
+                raise ValueError(
+                    f"{folder}, scores.jsonl of {name}, seed {seed}: the row {row['id']!r:.60} "
+                    f"has no {', '.join(missing)}. {COMPARE_AGAIN}"
+                )
     return {style: rows for style, rows in pooled.items() if rows}
+
+
+def ranked_ids(scores: Scores, column: str) -> list[tuple[float, str]]:
+    """Return the mean of a column over all answers, and the id, of each row, the largest first."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for row in (row for rows in scores.values() for row in rows):
+        values[str(row["id"])].append(float(row[column]))
+    means = [(fmean(found), id_) for id_, found in values.items()]
+    return sorted(means, key=lambda found: (-found[0], found[1]))
 
 
 def spread_evenly(values: Sequence[T], count: int) -> list[T]:
@@ -173,32 +191,13 @@ def spread_evenly(values: Sequence[T], count: int) -> list[T]:
     return [values[len(values) * (k + 1) // count - 1] for k in range(count)]
 
 
-def check_columns(folder: Path, scores: Scores, columns: Sequence[str]) -> None:
-    """Require numbers in the columns of all rows.
-
-    Raises:
-        ValueError: If a row was scored by another scorer.
-    """
-    for (name, seed), rows in scores.items():
-        for row in rows:
-            missing = [c for c in columns if not isinstance(row.get(c), int | float)]
-            if missing:
-                raise ValueError(
-                    f"{folder}, scores.jsonl of {name}, seed {seed}: the row {row['id']!r:.60} "
-                    f"has no {', '.join(missing)}. {COMPARE_AGAIN}"
-                )
-
-
 def read_summary(folder: Path) -> dict[str, Any]:
     """Read and validate ``summary.json``, and add the defaults of missing keys."""
     path = folder / "summary.json"
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file. {COMPARE_AGAIN}")
-    try:
-        text = path.read_text(encoding="utf-8")
-        summary = json.loads(text, parse_constant=lambda _: None)  # NaN is a missing number
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON ({error}). {COMPARE_AGAIN}") from error
+    # The only NaN are missing numbers.
+    summary = _parsed(path.read_text("utf-8"), str(path), parse_constant=lambda _: None)
     problem = _problem(summary)
     if problem:
         raise ValueError(f"{path}{problem}. {COMPARE_AGAIN}")
@@ -229,10 +228,8 @@ def _problem(summary: Any) -> str | None:
         if not {"objective", "seed", "folder"} <= set(run):
             return f", runs.{index}: expected objective, seed and folder, found {run!r}"
     if summary["baseline"] not in summary["objectives"]:
-        known = ", ".join(map(str, summary["objectives"]))
-        return (
-            f", baseline: expected one of the objectives ({known}), found {summary['baseline']!r}"
-        )
+        known, found = ", ".join(map(str, summary["objectives"])), summary["baseline"]
+        return f", baseline: expected one of the objectives ({known}), found {found!r}"
     return None
 
 
@@ -260,12 +257,15 @@ def read_lines(path: Path, required: Iterable[str] = ()) -> list[dict[str, Any]]
             if not line.strip():
                 continue
             where = f"{path}, line {index}"
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{where}: not JSON ({error}). {COMPARE_AGAIN}") from error
-            missing = [name for name in required if name not in row]
+            rows.append(_parsed(line, where))
+            missing = [name for name in required if name not in rows[-1]]
             if missing:
                 raise ValueError(f"{where}: {', '.join(missing)} missing. {COMPARE_AGAIN}")
-            rows.append(row)
     return rows
+
+
+def _parsed(text: str, where: str, **options: Any) -> Any:
+    try:
+        return json.loads(text, **options)
+    except ValueError as error:
+        raise ValueError(f"{where}: not JSON ({error}). {COMPARE_AGAIN}") from error

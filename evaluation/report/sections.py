@@ -21,7 +21,8 @@ class Block:
     tables: Sequence[Table] = ()
 
 
-Blocks = Iterable[Block | Table]
+Content = Block | Table | str
+"""A part of a section; a text is a paragraph."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +31,14 @@ class Section:
 
     anchor: str
     title: str
-    blocks: Sequence[Block | Table]
+    blocks: Sequence[Content]
     css: str = ""
     """Additional rules of style."""
+
+    @classmethod
+    def of(cls, anchor: str, title: str, *blocks: Content, css: str = "") -> "Section":
+        """Return a section with these blocks."""
+        return cls(anchor=anchor, title=title, blocks=blocks, css=css)
 
     @property
     def content(self) -> Block:
@@ -40,10 +46,14 @@ class Section:
         return group(None, self.blocks)
 
 
-def paragraph(text: str, *, note: bool = False) -> Block:
-    """Return a paragraph; a note is set smaller and in grey."""
-    html = element("p", plain(text, 900), class_="note" if note else None)
-    return Block(html, markdown_text(text, 900))
+def paragraph(text: str, css: str | None = None) -> Block:
+    """Return a paragraph."""
+    return Block(element("p", plain(text, 900), class_=css), markdown_text(text, 900))
+
+
+def note(text: str) -> Block:
+    """Return a paragraph that is smaller and grey."""
+    return paragraph(text, "note")
 
 
 def heading(text: str) -> Block:
@@ -59,18 +69,13 @@ def fact_list(pairs: Sequence[tuple[str, str]]) -> Block:
     return Block(element("dl", *(part for pair in terms for part in pair)), markdown)
 
 
-def code_block(text: str) -> Block:
-    """Return a command."""
-    return Block(element("pre", plain(text, 600)), f"    {plain(text, 600)}")
-
-
 def figure(chart: Markup, caption: Cell | None = None, css: str | None = None) -> Block:
     """Return a chart with a caption, which Markdown does not show."""
     above = () if caption is None else (element("figcaption", caption.to_html()),)
     return Block(element("figure", *above, chart, class_=css))
 
 
-def group(css: str | None, blocks: Blocks) -> Block:
+def group(css: str | None, blocks: Iterable[Content]) -> Block:
     """Return blocks that HTML arranges by a CSS class."""
     found = [_block(block) for block in blocks]
     html = joined(*(joined(block.html, Markup("\n")) for block in found))
@@ -81,14 +86,14 @@ def group(css: str | None, blocks: Blocks) -> Block:
     )
 
 
-def fold(summary: str, blocks: Blocks) -> Block:
+def fold(summary: str, blocks: Iterable[Content]) -> Block:
     """Return blocks that HTML shows on a click; Markdown shows them as they are."""
     inside = group(None, blocks)
     html = element("details", element("summary", summary), inside.html)
     return Block(html, inside.markdown, inside.tables)
 
 
-def _block(block: Block | Table) -> Block:
-    if isinstance(block, Block):
-        return block
-    return Block(block.to_html(), block.to_markdown(), [block])
+def _block(content: Content) -> Block:
+    if isinstance(content, Table):
+        return Block(content.to_html(), content.to_markdown(), [content])
+    return paragraph(content) if isinstance(content, str) else content

@@ -99,13 +99,9 @@ class Canvas:
 def canvas(
     path: Path | None, answers: Sequence[MatchedShapes], anchor: str, *, whole: bool
 ) -> Canvas:
-    """Open an image to draw on.
+    """Open an image to draw ``answers`` on, cropped to small shapes unless ``whole`` is set.
 
-    Args:
-        path: Its file. Without one, the canvas is as large as the shapes require.
-        answers: All answers that are drawn on it.
-        anchor: Its id in the page.
-        whole: Whether to show all of it. Otherwise it is cropped to small shapes.
+    If it cannot be opened, the canvas is grey and as large as the shapes require.
     """
     items = [*answers[0].truths, *answers[0].ignored, *(i for own in answers for i in own.answers)]
     boxes = [around(item.shape) for item in items if is_drawable(item.shape)]
@@ -179,9 +175,8 @@ def shape_tile(
         matched=on.path(list(compress(drawn, (not w for w in wrong)))),
         wrong=on.path(list(compress(drawn, wrong))),
     )
-    is_near = quality(row) >= (FOUND_IOU if single else 1)
-    css = "near" if is_near else "off"
-    return Tile(label=style.label(), drawing=drawing, words=plain(words), css=css)
+    css = "near" if quality(row) >= (FOUND_IOU if single else 1) else "off"
+    return Tile(style.label(), drawing, plain(words), css)
 
 
 def _drawn(answers: Sequence[Instance]) -> list[Instance]:
@@ -193,15 +188,3 @@ def _drawn(answers: Sequence[Instance]) -> list[Instance]:
             break
         drawn.append(item)
     return drawn
-
-
-def line_keys(*, single: bool, ignored: bool) -> list[dict[str, str]]:
-    """Return the legend of lines, and of fills where there may be several shapes."""
-    line, area = "M1 9H29", "M3 3H27V15H3Z"
-    keys = [("true", line, "true"), ("read", line, "answered")]
-    if not single:
-        keys.append(("missed", area, f"true, but not found (no IoU of {FOUND_IOU:g})"))
-        keys.append(("wrong", area, "answered, but no match"))
-    if ignored:
-        keys.append(("ignored", line, "ignored by the metric"))
-    return [dict(zip(("css", "path", "text"), key, strict=True)) for key in keys]

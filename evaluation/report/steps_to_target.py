@@ -12,16 +12,10 @@ from typing import Any
 import numpy as np
 
 from mm_numeric.evaluation.metrics.bootstrap import draws_interval
-from mm_numeric.evaluation.report.charts import (
-    Axis,
-    Line,
-    legend,
-    line_chart,
-    nice_ticks,
-    plain_axis,
-)
+from mm_numeric.evaluation.report import charts
+from mm_numeric.evaluation.report.charts import Line
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, Runs, Styles
-from mm_numeric.evaluation.report.sections import Block, Section, figure, group, paragraph
+from mm_numeric.evaluation.report.sections import Block, Content, Section, figure, group, note
 from mm_numeric.evaluation.table import Cell, Table, number
 
 _LEVELS = 6
@@ -82,29 +76,22 @@ def steps_section(
 ) -> Section | None:
     """Return the chapter; None if nothing was evaluated during training.
 
-    Args:
-        comparison: The comparison.
-        styles: Its objectives, in the order of the page.
-        logs: The logs by objective and seed.
-        starts: The logs of the warm starts by objective and seed.
+    ``logs`` and ``starts`` are the logs of the runs and of their warm starts by objective and seed.
     """
     seeds = comparison.summary["seeds"]
     found = [_levels_of(m, styles, seeds, logs, starts) for m in _shown(comparison.metrics, logs)]
     groups = [levels for levels in found if levels.levels]
     if not groups:
         return None
-    note = (
+    text = (
         "Steps after the warm start to the first evaluation that is at least as good: the mean "
         f"over seeds with its bootstrap interval. {_pace(logs)} A level that a seed does not reach "
         "has no mean: the line ends before it."
     )
-    blocks: list[Block | Table] = [paragraph(note, note=True), legend(styles.values())]
-    blocks.append(group("panels", [_chart(group, styles) for group in groups]))
-    return Section(
-        anchor="reached",
-        title="Steps to reach a metric value",
-        blocks=[*blocks, *(_table(group, styles) for group in groups)],
-    )
+    blocks: list[Content] = [note(text), charts.legend(styles.values())]
+    blocks.append(group("panels", [_chart(levels, styles) for levels in groups]))
+    blocks += [_table(levels, styles) for levels in groups]
+    return Section.of("reached", "Steps to reach a metric value", *blocks)
 
 
 def _levels_of(
@@ -118,14 +105,13 @@ def _levels_of(
     }
     names = [name for name in styles if all(curves[name, seed] for seed in seeds)]
     levels = _levels([curves[name, seed] for name in names for seed in seeds], metric)
-    better = metric.higher_is_better
-    steps = {
-        name: [
-            StepsToLevel([first_step(curves[name, s], at, higher_is_better=better) for s in seeds])
-            for at in levels
-        ]
-        for name in names
-    }
+
+    def steps_to(name: str, level: float) -> StepsToLevel:
+        better = metric.higher_is_better
+        own = (curves[name, seed] for seed in seeds)
+        return StepsToLevel([first_step(curve, level, higher_is_better=better) for curve in own])
+
+    steps = {name: [steps_to(name, level) for level in levels] for name in names}
     return _MetricLevels(metric=metric, levels=levels, steps=steps)
 
 
@@ -160,7 +146,7 @@ def _levels(curves: Sequence[Curve], metric: ReportedMetric) -> list[float]:
     values = [value for curve in curves for _, value in curve]
     if not values:
         return []
-    ticks = nice_ticks(metric.scale * min(values), metric.scale * max(values), _LEVELS)
+    ticks = charts.nice_ticks(metric.scale * min(values), metric.scale * max(values), _LEVELS)
     return [tick / metric.scale for tick in ticks][:: 1 if metric.higher_is_better else -1]
 
 
@@ -200,17 +186,18 @@ def _chart(group: _MetricLevels, styles: Styles) -> Block:
             lines.append(Line(points=points, colour=styles[name].colour, dash=styles[name].dash))
     margin = (0.07 if levels[-1] >= levels[0] else -0.07) * reach
     ticks = [(at, str(metric.value(level))) for at, level in zip(levels, group.levels, strict=True)]
-    chart = line_chart(
+    chart = charts.line_chart(
         lines,
-        Axis(low=levels[0] - margin, high=levels[-1] + margin, ticks=ticks, label=metric.label),
-        plain_axis(0, 1.06 * top),
+        charts.Axis(
+            low=levels[0] - margin, high=levels[-1] + margin, ticks=ticks, label=metric.label
+        ),
+        charts.plain_axis(0, 1.06 * top),
         description=f"Steps to a given {metric.label} for {', '.join(group.steps)}; see the table.",
     )
     return figure(chart, Cell(content=f"steps to {metric.label} of", is_name=True, limit=80))
 
 
 def _table(group: _MetricLevels, styles: Styles) -> Table:
-    """Return the steps by objective and level."""
     header = [str(group.metric.value(level)) for level in group.levels]
     return Table.of(
         [f"steps to {group.metric.label} of", *header],

@@ -39,7 +39,6 @@ def verdict(comparison: Comparison) -> list[str]:
 def _conclusion(
     comparison: Comparison, ranked: list[str], rivals: list[str], base: dict[str, Any]
 ) -> str:
-    """Return which objective is best, and by how much."""
     baseline, metric = comparison.summary["baseline"], comparison.metrics[0]
     value = f"{metric.estimate(base)} {metric.label}"
     if not rivals:
