@@ -31,12 +31,9 @@ class Quantity:
     value: float
     low: float | None = None
     high: float | None = None
-    unit: str = ""
-    """Percentages are stored as 0 to 100, with the unit ``%``."""
-
+    unit: str = ""  # percentages are stored as 0 to 100, with the unit %
     decimals: int = 1
-    sign: bool = False
-    """Whether positive numbers have a plus."""
+    sign: bool = False  # whether positive numbers have a plus
 
     def __str__(self) -> str:
         unit = self.unit if self.unit in ("%", "") else f" {self.unit}"
@@ -60,35 +57,16 @@ def percent(share: float | None, decimals: int = 1) -> Quantity | None:
 class Cell:
     """A cell of a table."""
 
-    content: str | Quantity | None = None
-    """None for a missing number."""
-
-    change: Quantity | None = None
-    """Its difference to a baseline."""
-
-    trend: Literal["", "better", "worse", "unclear"] = ""
-    """The meaning of ``change``; HTML shows it as a colour."""
-
-    best: bool = False
-    """Whether it is highlighted."""
-
-    is_name: bool = False
-    """Whether the text is an identifier, which is set in a monospaced font."""
-
-    note: str = ""
-    """A remark after a name."""
-
-    symbol: Markup | None = None
-    """An image that HTML shows in front of the text, such as a key of a chart."""
-
-    bar: tuple[float, str] | None = None
-    """The width in pixels and the colour of a bar that HTML shows after the text."""
-
-    css: str = ""
-    """The class of the text in HTML."""
-
-    limit: int = 300
-    """The maximum number of characters."""
+    content: str | Quantity | None = None  # None for a missing number
+    change: Quantity | None = None  # its difference to a baseline
+    trend: Literal["", "better", "worse", "unclear"] = ""  # the colour of the change in HTML
+    best: bool = False  # whether it is highlighted
+    is_name: bool = False  # whether the text is an identifier, which has a monospaced font
+    note: str = ""  # a remark after a name
+    symbol: Markup | None = None  # an image in front of the text in HTML, as the key of a chart
+    bar: tuple[float, str] | None = None  # width in pixels and colour of a bar after it in HTML
+    css: str = ""  # the class of the text in HTML
+    limit: int = 300  # the maximum number of characters
 
     @property
     def text(self) -> str:
@@ -101,7 +79,6 @@ class Cell:
         return self.content.interval if isinstance(self.content, Quantity) else ""
 
     def _details(self) -> Iterator[str]:
-        """Yield the interval and the change as text."""
         if self.interval:
             yield f" ({self.interval})"
         if self.change:
@@ -179,11 +156,8 @@ class Column:
 
     header: Cell
     align: Literal["left", "right"] = "right"
-    direction: str = ""
-    """An arrow after the header: whether larger or smaller values are better."""
-
-    min_width: int = 0
-    """The minimum number of characters in a terminal."""
+    direction: str = ""  # an arrow after the header that points to better values
+    min_width: int = 0  # characters in a terminal
 
     @property
     def title(self) -> Cell:
@@ -208,8 +182,7 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[TableRow]
     title: str = ""
-    css: str = ""
-    """The class of the table in HTML."""
+    css: str = ""  # the class of the table in HTML
 
     @classmethod
     def of(

@@ -84,7 +84,6 @@ class _Sample(NamedTuple):
 
 
 def _samples(report: DataReport, count: int) -> Section:
-    """Return samples, evenly spread over the training rows."""
     trained = report.checkups[0].trained
     step = max(len(trained) / max(count, 1), 1)
     chosen = [trained[int(i * step)] for i in range(min(count, len(trained)))]
@@ -134,7 +133,6 @@ def _image(trained: Trained) -> Markup:
 
 
 def _shapes(answer: Any) -> Sequence[Shape]:
-    """Return the shapes of an answer of any kind."""
     if isinstance(answer, Instances):
         return [item.shape for item in answer.items if not item.ignore]
     return [answer] if isinstance(answer, Shape) else []
@@ -154,7 +152,6 @@ def _question_tokens(report: DataReport, trained: Trained) -> Iterator[_Token]:
 
 
 def _answer_tokens(report: DataReport, trained: Trained) -> Iterator[_Token]:
-    """Yield the tokens of the answer, which are in the loss."""
     names = report.family.tokenizer.convert_ids_to_tokens
     numbers = {p: n for n in trained.numbers for p in n.positions}
     answer = trained.answer.ids

@@ -109,18 +109,11 @@ class DotRow:
     low: float
     high: float
     seeds: Sequence[float]
-    value: str
-    """The mean with its unit."""
-
-    remark: str
-    """The line below the value, such as the difference to the baseline."""
-
-    trend: str
-    """The CSS class of the remark."""
-
+    value: str  # the mean with its unit
+    remark: str  # the line below the value, such as the difference to the baseline
+    trend: str  # the CSS class of the remark
     description: str
-    separated: bool = False
-    """Whether there is a gap above the row."""
+    separated: bool = False  # whether there is a gap above the row
 
 
 def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit: str) -> Markup:

@@ -28,9 +28,6 @@ WORST, FOLDED, TYPICAL, LISTED = 24, 8, 6, 10
 SIDE_PX = 224
 _TIME = re.compile(r"(1[0-2]|0?[1-9]):([0-5]\d)")
 
-_ById = Mapping[tuple[str, int], Mapping[str, ScoredRow]]
-"""The row of each id, by objective and seed."""
-
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
     """Return the chapters on deviations and on single images; none if no answer was scored."""
@@ -98,7 +95,7 @@ def _hour_errors(pooled: Pooled) -> str:
     return (
         f"Of the {len(large):,} parsed answers that deviate by more than 15 minutes, "
         f"{percent(hours / len(large))} deviate by whole hours (within 2 minutes): the minute hand "
-        "was read correctly, the hour hand was not. About 8% would be expected by chance."
+        "was read correctly, the hour hand was not. Of random answers, about 8% would."
     )
 
 
@@ -134,14 +131,11 @@ def _deviations(pooled: Pooled) -> Section:
 
 
 def _rose(style: SeriesStyle, rows: Sequence[ScoredRow], longest: float) -> Block:
-    inner, outer = 27, 84
     shares = sector_shares(rows)
-    lengths = (max((outer - inner) * min(share / longest, 1), 0.8) for share in shares.values())
     chart = render(
         "clock_rose.html",
         description=f"{style.name}: signed deviations of {len(rows):,} answers on a dial.",
-        inner=inner,
-        bars=list(zip(shares, lengths, strict=True)),
+        bars={sector: min(share / longest, 1) for sector, share in shares.items()},
         colour=style.colour,
         right=percent(shares.get(0, 0)),
         failed=percent(sum(row["parsed"] is None for row in rows) / len(rows)),
@@ -174,7 +168,6 @@ def answer_text(row: ScoredRow) -> str:
 
 
 def _tile(style: SeriesStyle, row: ScoredRow, image: str, seed_index: int) -> Tile:
-    """Draw the true and the answered hands on an image."""
     target, answer = minutes_of(row["target"]), minutes_of(row["parsed"])
     times = [] if target is None else [(target, "true")]
     if answer is not None and answer != target:
@@ -188,8 +181,7 @@ def _tile(style: SeriesStyle, row: ScoredRow, image: str, seed_index: int) -> Ti
 class _Image(NamedTuple):
     anchor: str
     name: str
-    url: str | None
-    """None if the image cannot be opened."""
+    url: str | None  # None if the image cannot be opened
 
 
 def _load_image(folder: Path, name: str, anchor: str) -> _Image:
@@ -199,7 +191,6 @@ def _load_image(folder: Path, name: str, anchor: str) -> _Image:
 
 
 def _gallery(folder: Path, styles: Styles, scores: Scores) -> Section:
-    """Return the chapter that shows the answers on their images."""
     ranked = results.ranked_ids(scores, "deviation_minutes")
     worst = ranked[:WORST]
     middle = max(len(worst), (len(ranked) - TYPICAL) // 2)
@@ -237,7 +228,10 @@ def _gallery(folder: Path, styles: Styles, scores: Scores) -> Section:
 
 
 def _worst_table(
-    worst: Sequence[tuple[float, str]], styles: Styles, runs: _ById, seed: int
+    worst: Sequence[tuple[float, str]],
+    styles: Styles,
+    runs: Mapping[tuple[str, int], Mapping[str, ScoredRow]],
+    seed: int,
 ) -> Block:
     """Return a table of the worst images: the true time and the answers of one seed."""
     names = [name for name in styles if (name, seed) in runs]

@@ -69,7 +69,6 @@ def _mean_of_seeds(seeds: Sequence[Means]) -> Means:
 
 
 def _percent(value: float | None) -> Quantity | None:
-    """Return a probability in percent, with more digits for small values."""
     return percent(value, 1 if value is None or value >= 0.01 else 3)
 
 

@@ -30,17 +30,10 @@ class IouStatistics:
     """The results of one objective for all true shapes, all seeds together."""
 
     style: SeriesStyle
-    ious: NDArray[np.float64]
-    """The IoU of each true shape."""
-
-    parsed: NDArray[np.bool_]
-    """Whether the answer of each true shape could be parsed."""
-
-    sizes: NDArray[np.str_]
-    """The size of each true shape: small, medium or large."""
-
-    answers: int
-    """The number of answered shapes that are not ignored."""
+    ious: NDArray[np.float64]  # of each true shape
+    parsed: NDArray[np.bool_]  # whether the answer of each true shape could be parsed
+    sizes: NDArray[np.str_]  # small, medium or large, for each true shape
+    answers: int  # the number of answered shapes that are not ignored
 
     @property
     def unparsed(self) -> float:

@@ -65,7 +65,6 @@ def _mean_curve(curves: Sequence[Points]) -> list[tuple[float, float]]:
 
 
 def _table_cells(mean: Points) -> list[Cell]:
-    """Return the first, the last and the lowest value of a curve."""
     mean = mean or [(math.nan, math.nan)]
     texts = [f"{number(y, 4)} (step {x:,.0f})" for x, y in (mean[0], mean[-1])]
     texts.append(number(min(value for _, value in mean), 4))

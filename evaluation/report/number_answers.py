@@ -77,7 +77,6 @@ def _curves(pooled: Pooled) -> Block:
 
 
 def _buckets_section(pooled: Pooled) -> Section:
-    """Return the chapter on the accuracy by category and by number of digits."""
     text = "Correct answers, all seeds together; in brackets the number of answers of all seeds."
     tables = []
     for kind, labels in _buckets(next(iter(pooled.values()))).items():

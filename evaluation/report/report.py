@@ -131,7 +131,6 @@ def _count(items: Sequence[Any], noun: str) -> str:
 
 
 def _headline(comparison: Comparison) -> Section:
-    """Return the chart of the first metric."""
     metric, baseline = comparison.metrics[0], comparison.summary["baseline"]
     rows = [row for name in comparison.ranked() for row in _dot_rows(comparison, name, metric)]
     text = (
@@ -175,7 +174,6 @@ def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list
 
 
 def _metrics_section(comparison: Comparison) -> Section:
-    """Return the tables of all metrics."""
     seeds = _count(comparison.summary["seeds"], "seed")
     text = (
         f"Mean over {seeds} and its interval; Δ is the paired difference to "
@@ -218,7 +216,6 @@ def _best(comparison: Comparison, metric: ReportedMetric) -> set[str]:
 
 
 def _failures(comparison: Comparison, failures: Mapping[str, Counter[str]]) -> Section:
-    """Return the number of parse failures by reason."""
     reasons = [r for r, _ in sum(failures.values(), Counter[str]()).most_common()]
     if not failures:
         text = "No scored answers were found, so parse failures are not known."

@@ -32,8 +32,7 @@ class Section:
     anchor: str
     title: str
     blocks: Sequence[Content]
-    css: str = ""
-    """Additional rules of style."""
+    css: str = ""  # additional rules of style
 
     @classmethod
     def of(cls, anchor: str, title: str, *blocks: Content, css: str = "") -> "Section":

@@ -74,9 +74,7 @@ class _ShapeCase:
     id: str
     image: str | None
     prompt: str
-    mean: float
-    """The mean quality of its answers."""
-
+    mean: float  # the mean quality of its answers
     rank: int
     answers: Mapping[str, tuple[ScoredRow, MatchedShapes]]
 
@@ -99,11 +97,10 @@ def _cases(styles: Styles, scores: Scores, paired: PairedRuns, seed: int) -> lis
     for name in (name for name in styles if (name, seed) in scores):
         for row, own in zip(scores[name, seed], paired[name, seed], strict=True):
             answers[str(row["id"])][name] = row, own
-    qualities = {
-        id_: [shape_tiles.quality(row) for row, _ in found.values()]
+    means = {
+        id_: sum(shape_tiles.quality(row) for row, _ in found.values()) / len(found)
         for id_, found in answers.items()
     }
-    means = {id_: sum(found) / len(found) for id_, found in qualities.items()}
     cases: dict[tuple[str | None, str | None], _ShapeCase] = {}
     for id_ in sorted(answers, key=lambda i: (means[i], i)):
         row, _ = next(iter(answers[id_].values()))
@@ -115,7 +112,6 @@ def _cases(styles: Styles, scores: Scores, paired: PairedRuns, seed: int) -> lis
 
 
 def _gallery(folder: Path, styles: Styles, scores: Scores, paired: PairedRuns) -> Section:
-    """Return the chapter that draws the answers on their images."""
     seeds = sorted({seed for _, seed in scores})
     cases = _cases(styles, scores, paired, seeds[0])
     total = len(cases)
@@ -171,7 +167,6 @@ def _article(
 def _intro(
     worst: _ShapeCase, total: int, seeds: Sequence[int], shown: Sequence[shape_tiles.Canvas]
 ) -> str:
-    """Return which images and whose answers are shown."""
     which = "The only image" if total == 1 else f"All {total} images, the worst first"
     if total > WORST + SPREAD:
         which = (
@@ -194,18 +189,12 @@ def _intro(
 def _table(
     cases: Sequence[_ShapeCase], header: Sequence[Cell], names: Sequence[str], *, has_prompts: bool
 ) -> Table:
-    """Return the images that are shown, and the result of each objective."""
     rows = []
     for case in cases:
         found = [case.answers[name][0] if name in case.answers else None for name in names]
         words = [shape_tiles.answer_text(row) if row else None for row in found]
-        prompt = [Cell(content=case.prompt, limit=120)] if has_prompts else []
-        rows.append(
-            [
-                Cell(content=case.id, limit=60),
-                *prompt,
-                *(Cell(content=text, limit=160) for text in words),
-                case.mean_text,
-            ]
-        )
+        cells = [Cell(content=case.id, limit=60)]
+        cells += [Cell(content=case.prompt, limit=120)] if has_prompts else []
+        cells += [Cell(content=text, limit=160) for text in words]
+        rows.append([*cells, case.mean_text])
     return Table.of(["image", *(["prompt"] if has_prompts else []), *header, "mean"], rows)

@@ -70,15 +70,9 @@ class ImageRegion(NamedTuple):
 class Canvas:
     """An image to draw shapes on."""
 
-    anchor: str
-    """Its id in the page."""
-
-    region: ImageRegion
-    """The visible region of the original, upright image."""
-
-    shown: Markup
-    """The image as SVG, or a grey area if it could not be opened."""
-
+    anchor: str  # its id in the page
+    region: ImageRegion  # the visible region of the original, upright image
+    shown: Markup  # the image as SVG, or a grey area if it could not be opened
     is_image: bool
     is_cropped: bool = False
 
@@ -118,7 +112,6 @@ def canvas(
 
 
 def _empty_canvas(path: Path | None, boxes: Sequence[Box], anchor: str) -> Canvas:
-    """Return a grey area with room for the boxes."""
     wide = max([1.1 * box.x2 for box in boxes if box.x2 > 0], default=100.0)
     high = max([1.1 * box.y2 for box in boxes if box.y2 > 0], default=100.0)
     text = plain("no image" if path is None else f"no image: {path.name}", 30)

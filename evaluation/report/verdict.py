@@ -64,11 +64,11 @@ def _trend(cell: dict[str, Any] | None, metric: ReportedMetric) -> str:
 def _difference(cell: dict[str, Any], metric: ReportedMetric) -> str:
     """Return a difference, and whether its interval includes 0."""
     if not cell["difference"]:
-        return "without a paired difference, so chance is not ruled out"
+        return "without a paired difference, so it may be random variation"
     change = metric.change(cell["difference"])
     text = f"a paired difference of {change} ({change.interval})"
     if _trend(cell, metric) == "unclear":
-        return f"{text}; its interval includes 0, so this may be chance"
+        return f"{text}; its interval includes 0, so it may be random variation"
     return f"{text}; its interval excludes 0"
 
 

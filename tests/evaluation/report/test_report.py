@@ -192,7 +192,7 @@ def test_verdict_of_a_gain_that_may_be_chance(tmp_path):
     summary = compare_folder(tmp_path, seeds=(0, 1, 2))
     summary["table"]["emd"]["within"]["difference"]["low"] = -0.01
     text = said(tmp_path, summary)
-    assert "its interval includes 0, so this may be chance" in text
+    assert "its interval includes 0, so it may be random variation" in text
     assert "excludes" not in text
     assert "3 seeds are few" in text
 
@@ -201,7 +201,7 @@ def test_verdict_without_a_paired_difference(tmp_path):
     summary = compare_folder(tmp_path, seeds=(0,))
     summary["table"]["emd"]["within"]["difference"] = None
     text = said(tmp_path, summary)
-    assert "without a paired difference, so chance is not ruled out" in text
+    assert "without a paired difference, so it may be random variation" in text
     assert "One seed: the interval says little" in text
 
 
