@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from mm_numeric.evaluation.markup import MISSING, plain
 from mm_numeric.evaluation.report import results
@@ -178,25 +178,13 @@ def _tile(style: SeriesStyle, row: ScoredRow, image: str, seed_index: int) -> Ti
     return Tile(style.label(), drawing, words.replace(" min", "\N{NO-BREAK SPACE}min"), css)
 
 
-class _Image(NamedTuple):
-    anchor: str
-    name: str
-    url: str | None  # None if the image cannot be opened
-
-
-def _load_image(folder: Path, name: str, anchor: str) -> _Image:
-    image = open_upright(folder / name)
-    url = None if image is None else data_url(image, SIDE_PX)
-    return _Image(anchor, plain(Path(name).name, 20), url)
-
-
 def _gallery(folder: Path, styles: Styles, scores: Scores) -> Section:
     ranked = results.ranked_ids(scores, "deviation_minutes")
     worst = ranked[:WORST]
     middle = max(len(worst), (len(ranked) - TYPICAL) // 2)
     by_id = {key: {str(row["id"]): row for row in rows} for key, rows in scores.items()}
     seeds = sorted({seed for _, seed in scores})
-    cases, images = [], []
+    cases = []
     for index, (mean, id_) in enumerate(worst + ranked[middle : middle + TYPICAL]):
         image = f"image{index}"
         found = [
@@ -206,16 +194,23 @@ def _gallery(folder: Path, styles: Styles, scores: Scores) -> Section:
             if id_ in by_id.get((name, seed), {})
         ]
         row = found[0][1]
-        images.append(_load_image(folder, str(row["image"]), image))
-        case = {"id": plain(id_, 60), "target": plain(row["target"], 20), "mean": f"{mean:.0f}"}
-        cases.append({**case, "image": image, "tiles": [_tile(*answer) for answer in found]})
+        path = folder / str(row["image"])
+        opened = open_upright(path)
+        url = None if opened is None else data_url(opened, SIDE_PX)
+        case: dict[str, Any] = {
+            "id": plain(id_, 60),
+            "target": plain(row["target"], 20),
+            "mean": f"{mean:.0f}",
+        }
+        case |= {"image": image, "file": plain(path.name, 20), "url": url}
+        cases.append({**case, "tiles": [_tile(*answer) for answer in found]})
     intro = "Worst first, by the mean deviation over all objectives"
     intro += " and seeds." if len(seeds) > 1 else "."
-    missing = sum(image.url is None for image in images)
+    missing = sum(case["url"] is None for case in cases)
     intro += f" {missing} of the {len(cases)} images could not be opened." if missing else ""
     drawn = render(
         "clock_gallery.html",
-        images=images,
+        cases=cases,
         seeds=seeds,
         worst=cases[:FOLDED],
         more=cases[FOLDED : len(worst)],

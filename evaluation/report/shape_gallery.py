@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.evaluation.markup import joined, plain
+from mm_numeric.evaluation.markup import plain
 from mm_numeric.evaluation.metrics.matching import FOUND_IOU, MatchedShapes, match_rows
 from mm_numeric.evaluation.report import iou_sections, results, shape_tiles
 from mm_numeric.evaluation.report.html import render
@@ -123,10 +123,9 @@ def _gallery(folder: Path, styles: Styles, scores: Scores, paired: PairedRuns) -
     drawn_cases = list(zip(cases, shown, strict=True))
     articles = [_article(*pair, styles, total, has_prompts=has_prompts) for pair in drawn_cases]
     names = [name for name in styles if (name, seeds[0]) in scores]
-    definitions = (on.definition(case.truth) for case, on in drawn_cases)
     drawn = render(
         "shape_gallery.html",
-        definitions=joined(*definitions),
+        canvases=[(on, case.truth) for case, on in drawn_cases],
         single=cases[0].single,
         has_ignored=any(case.truth.ignored for case in cases),
         found_iou=FOUND_IOU,

@@ -28,7 +28,6 @@ SIDE_PX = 640
 _MARGIN = 0.06  # around the shapes of a cropped image, as a share of its longer edge
 _MIN_CROP = 1 / 3  # the minimum share of each edge that a crop keeps
 _MAX_CROP = 0.75  # an image is not cropped if the crop would keep more than this share
-_FIXED = {"vector_effect": "non-scaling-stroke"}  # not in CSS: its rules do not reach into <use>
 
 
 def quality(row: ScoredRow) -> float:
@@ -81,13 +80,6 @@ class Canvas:
         shapes = [item.shape for item in instances if is_drawable(item.shape)]
         decimals = 0 if max(self.region.width, self.region.height) > 1000 else 1
         return "".join(outline(shape, decimals) for shape in shapes)
-
-    def definition(self, pairs: MatchedShapes) -> Markup:
-        """Return the image and its true shapes as definitions that tiles use."""
-        ignored = self.path(pairs.ignored)
-        lines = [element("path", class_=c, **_FIXED, d=ignored) for c in ("halo", "ignored")]
-        true = element("path", id=f"{self.anchor}t", **_FIXED, d=self.path(pairs.truths))
-        return joined(element("g", self.shown, *lines, id=self.anchor), true)
 
 
 def canvas(

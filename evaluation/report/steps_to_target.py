@@ -39,15 +39,12 @@ class StepsToLevel:
     def text(self) -> str:
         """Return the mean with its interval over seeds, or how many seeds did not reach it."""
         if self.mean is None:
-            count = sum(step is not None for step in self.steps)
-            if not count:
-                return "not reached"
-            return f"not reached by {len(self.steps) - count} of {len(self.steps)} seeds"
-        text = number(self.mean, 0)
-        if len(self.steps) > 1:
-            low, high = self.interval()
-            text += f" ({number(low, 0)} to {number(high, 0)})"
-        return text
+            missing, seeds = sum(step is None for step in self.steps), len(self.steps)
+            return "not reached" + (f" by {missing} of {seeds} seeds" if missing < seeds else "")
+        if len(self.steps) == 1:
+            return number(self.mean, 0)
+        low, high = self.interval()
+        return f"{number(self.mean, 0)} ({number(low, 0)} to {number(high, 0)})"
 
     def interval(self) -> tuple[float, float]:
         """Return the bootstrap interval of the mean over seeds."""
