@@ -12,7 +12,7 @@ from mm_numeric.evaluation.report.charts import Axis, line_chart, styled_line
 from mm_numeric.evaluation.report.learning_curves import seed_lines
 from mm_numeric.evaluation.report.results import COMPARE_AGAIN, Comparison, Styles
 from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, group, note
-from mm_numeric.evaluation.table import Quantity, Table, percent
+from mm_numeric.evaluation.table import Quantity, Table, number, percent
 from mm_numeric.run_folder import DIGITS
 
 _FLOOR = 1e-5  # smaller probabilities are drawn at the bottom of the chart
@@ -82,9 +82,7 @@ def _chart(
         bold.append(styled_line(styles[name], _points(means[name])))
     floor = math.floor(min(y for line in (*thin, *bold) for _, y in line.points))
     ticks = [(float(power), f"{100 * 10.0**power:g}%") for power in range(floor, 1)]
-    across = [
-        (float(d), f"{d:+d}".replace("-", "\N{MINUS SIGN}") if d else "0") for d in range(-9, 10, 3)
-    ]
+    across = [(float(d), number(d, 0, sign=True)) for d in range(-9, 10, 3)]
     chart = line_chart(
         [*thin, *bold],
         Axis(low=-9.3, high=9.3, ticks=across, label="digit minus the correct one"),
