@@ -1,8 +1,8 @@
 """Every private name of transformers, accelerate, DeepSpeed and PEFT that this library uses.
 
-One function for each, with the reason and the versions that it was checked with.
-``tests/test_compat.py`` fails with the name of the function when one of the libraries changes.
-Libraries are imported inside the functions, so that importing this module loads none of them.
+Each has a function with the reason and the tested version; ``tests/test_compat.py`` names the
+function when a library changes. Libraries are imported inside the functions, so that importing this
+module loads none of them.
 """
 
 import re
@@ -43,8 +43,7 @@ _WRAPPERS = re.compile(
 def unwrapped_name(name: str) -> str:
     """Return the name that a parameter has in the model itself.
 
-    torch.compile and FSDP1 (torch 2.13) and PEFT (0.21) insert their own modules into the names of
-    parameters, and no public function removes them from a name.
+    torch.compile and FSDP1 (torch 2.13) and PEFT (0.21) insert module names of their own.
     """
     return _WRAPPERS.sub("", name)
 
@@ -62,8 +61,7 @@ def original_layer(layer: Any) -> Any:
 def clear_forward_hooks(module: Any) -> None:
     """Remove all forward hooks of a module.
 
-    torch (2.13) removes a hook only through the handle that its registration returned. Here a hook
-    is registered again after every change of the embeddings, and handles are not kept.
+    torch (2.13) removes a hook only through the handle of its registration, which is not kept here.
     """
     module._forward_hooks.clear()
 
@@ -74,9 +72,8 @@ def clear_forward_hooks(module: Any) -> None:
 def keep_checkpoint_names(model: Any) -> None:
     """Make ``save_pretrained`` use the parameter names of the checkpoint that was loaded.
 
-    transformers (5.23) records which of its renaming rules were used when a checkpoint was loaded
-    (``_weight_conversions``) and reverses them when it saves. Under ZeRO-3 it records all rules,
-    and would save under names that no checkpoint has.
+    transformers (5.23) records the renaming rules used in loading (``_weight_conversions``) and
+    reverses them in saving. Under ZeRO-3 it records all rules, and saves under unknown names.
     """
     rules = getattr(model, "_weight_conversions", None)
     if rules is not None:
@@ -86,13 +83,12 @@ def keep_checkpoint_names(model: Any) -> None:
 def length_grouped_indices(lengths: Sequence[int], batch_size: int, generator: Any) -> list[int]:
     """Return a random order of rows in which each batch has rows of similar length.
 
-    ``LengthGroupedSampler``, the public class of transformers (5.23), cannot be given an epoch, so
-    a resumed run could not repeat the order of the epoch that it continues.
+    The public ``LengthGroupedSampler`` of transformers (5.23) has no epoch, so a resumed run could
+    not repeat its order.
     """
     from transformers.trainer_pt_utils import get_length_grouped_indices
 
-    found: list[int] = get_length_grouped_indices(lengths, batch_size, generator=generator)
-    return found
+    return get_length_grouped_indices(lengths, batch_size, generator=generator)
 
 
 def tokenizer_settings(source: str, revision: str) -> dict[str, Any]:
@@ -102,25 +98,21 @@ def tokenizer_settings(source: str, revision: str) -> dict[str, Any]:
     """
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-    found: dict[str, Any] = get_tokenizer_config(source, revision=revision)
-    return found
+    return get_tokenizer_config(source, revision=revision)
 
 
 def concrete_classes(auto_class: Any) -> Mapping[Any, Any] | None:
     """Return the config class to model class mapping of an Auto class; None for any other class.
 
-    A baseline subclasses the class that an Auto class would load, which transformers (5.23) keeps
-    in ``_model_mapping``.
+    transformers (5.23) keeps it in ``_model_mapping``. A baseline subclasses the mapped class.
     """
-    found: Mapping[Any, Any] | None = getattr(auto_class, "_model_mapping", None)
-    return found
+    return getattr(auto_class, "_model_mapping", None)
 
 
 def deepspeed_settings(args: Any) -> Any:
     """Return the DeepSpeed settings of ``trainer.deepspeed``; None if the config has none.
 
-    ``TrainingArguments`` of transformers (5.23) sets the attribute ``hf_deepspeed_config`` in
-    ``__post_init__``, and only if ``deepspeed`` is set.
+    ``TrainingArguments`` (5.23) sets ``hf_deepspeed_config`` only if ``deepspeed`` is set.
     """
     return getattr(args, "hf_deepspeed_config", None)
 
@@ -132,16 +124,13 @@ def without_deepspeed_settings(args: Any) -> Iterator[None]:
     transformers (5.23) partitions every model that is made while ZeRO-3 settings are set globally.
     accelerate (1.15) keeps the settings of its own launcher in ``DeepSpeedPlugin.dschf``.
     """
-    from transformers.integrations.deepspeed import (
-        set_hf_deepspeed_config,
-        unset_hf_deepspeed_config,
-    )
+    from transformers.integrations import deepspeed
 
-    unset_hf_deepspeed_config()
+    deepspeed.unset_hf_deepspeed_config()
     try:
         yield
     finally:
-        set_hf_deepspeed_config(deepspeed_settings(args) or args.deepspeed_plugin.dschf)
+        deepspeed.set_hf_deepspeed_config(deepspeed_settings(args) or args.deepspeed_plugin.dschf)
 
 
 def decoded_columns(features: Mapping[str, Any]) -> list[str]:
@@ -176,8 +165,7 @@ def is_partitioned(parameter: Any) -> bool:
 def numel(parameter: Any) -> int:
     """Return the number of elements of a parameter over all ranks.
 
-    A parameter that ZeRO-3 has partitioned is itself empty; DeepSpeed (0.19) keeps its size in
-    ``ds_numel``.
+    A parameter that ZeRO-3 has partitioned is empty; DeepSpeed (0.19) has its size in ``ds_numel``.
     """
     return int(getattr(parameter, "ds_numel", parameter.numel()))
 
@@ -185,8 +173,7 @@ def numel(parameter: Any) -> int:
 def unpacked_numel(parameter: Any) -> int:
     """Return ``numel`` of a parameter before quantisation to 4 bits.
 
-    ``Params4bit`` of bitsandbytes holds two elements in a byte and does not count them. It is
-    recognised by name, because the package is optional.
+    ``Params4bit`` of bitsandbytes, an optional package, packs two elements into a byte.
     """
     count = numel(parameter)
     if type(parameter).__name__ == "Params4bit":
@@ -221,8 +208,7 @@ def zero2_gradient(parameter: Any) -> Any:
 def before_deepspeed_step(engine: Any, action: Callable[[], None]) -> Iterator[None]:
     """Call ``action`` before the DeepSpeed engine takes a step inside the block.
 
-    accelerate (1.15) calls ``engine.step()`` at the end of its ``backward``, and DeepSpeed (0.19)
-    has no hook between the two.
+    accelerate (1.15) calls ``engine.step()`` at the end of ``backward``, without a hook in between.
     """
     step = engine.step
 
@@ -245,8 +231,7 @@ def deepspeed_loss_scale(engine: Any) -> float:
 def write_universal_checkpoint(source: Path, target: Path) -> None:
     """Convert a ZeRO checkpoint into one that any number of ranks can load.
 
-    The script ``deepspeed.checkpoint.ds_to_universal`` (0.19) is public, its ``main`` is not. A
-    call of ``main`` needs no further processes.
+    The script ``deepspeed.checkpoint.ds_to_universal`` (0.19) is public; its ``main`` is not.
     """
     from deepspeed.checkpoint.ds_to_universal import main
 

@@ -5,10 +5,10 @@ A baseline adds its modules to a subclass of the model's class, so that ``save_p
 model can only be loaded with the baseline it was trained with.
 """
 
-import functools
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from functools import cache, cached_property
 from math import isfinite
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -19,6 +19,7 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.families.loading import BASELINE, load_weights
 from mm_numeric.numbers.numerals import Numeral, find_numerals
+from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.tasks.base import Task
 
 NEW_WEIGHTS = "baseline."
@@ -30,6 +31,16 @@ class TrainingNumbers(NamedTuple):
 
     in_questions: list[Numeral]
     in_answers: list[Numeral]
+
+    @property
+    def decimals(self) -> int:
+        """The largest number of decimals in an answer."""
+        return max(len(number.text.partition(".")[2]) for number in self.in_answers)
+
+    @property
+    def largest(self) -> float:
+        """The largest absolute value in a question or an answer."""
+        return max(abs(number.value) for number in self.in_questions + self.in_answers)
 
 
 class Baseline(Family):
@@ -57,7 +68,6 @@ class Baseline(Family):
     """Statistics of the training rows; None before ``fit``."""
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
-        """Keep the tokenizer of a checkpoint; it is not changed."""
         self.choice = read_baseline(model.baseline, "model.baseline")
         self.settings = self.choice.settings
         self.first_id = len(tokenizer)
@@ -65,11 +75,7 @@ class Baseline(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer of a checkpoint, and the fitted statistics if there are any.
-
-        Raises:
-            ValueError: If the checkpoint was trained with other settings of the baseline.
-        """
+        """Load the tokenizer of a checkpoint, and the fitted statistics if there are any."""
         if cls.single_digits:
             model = replace(model, digits="single")
         family = super().load(source, model)
@@ -86,24 +92,22 @@ class Baseline(Family):
         return family
 
     def fit(self, task: Task, examples: Sequence[Example]) -> None:
-        """Compute statistics of the numbers in the training rows, unless the checkpoint has them.
-
-        Raises:
-            ValueError: If no answer has a finite number.
-        """
+        """Compute statistics of the numbers in the training rows, if the checkpoint has none."""
         if self.fitted is not None:
             return
-        in_questions, in_answers = [], []
-        for example in examples:
-            in_questions += find_numerals(example.prompt)
-            in_answers += find_numerals(task.format(example.answer, None).text)
-        if not any(isfinite(number.value) for number in in_answers):
+        in_questions = _finite_numbers(example.prompt for example in examples)
+        in_answers = _finite_numbers(task.format(e.answer, None).text for e in examples)
+        if not in_answers:
             raise ValueError(
                 f"model.baseline: {self.choice.name} is for answers that are numbers, and no row "
                 "of the training data has one; remove model.baseline."
             )
-        finite = [[n for n in found if isfinite(n.value)] for found in (in_questions, in_answers)]
-        self.fitted = self._fit_numbers(TrainingNumbers(*finite))
+        self.fitted = self._fit_numbers(TrainingNumbers(in_questions, in_answers))
+
+    @cached_property
+    def _digits(self) -> NumberVocabulary:
+        """The digit tokens of the tokenizer."""
+        return NumberVocabulary.from_tokenizer(self.tokenizer)
 
     @abstractmethod
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -129,22 +133,20 @@ class Baseline(Family):
         return loaded
 
 
+def _finite_numbers(texts: Iterable[str]) -> list[Numeral]:
+    return [n for text in texts for n in find_numerals(text) if isfinite(n.value)]
+
+
 def with_baseline(family: type[Family], value: Any, where: str) -> type[Family]:
-    """Return a family class with a baseline.
+    """Return the class of a text family with the baseline that ``model.baseline`` chooses.
 
-    Args:
-        family: The class of the family.
-        value: The value of ``model.baseline``.
-        where: Config and field, for error messages.
-
-    Raises:
-        ValueError: If the baseline does not exist, or the family accepts images.
+    ``where`` names the config and the field in error messages.
     """
     kind = read_baseline(value, where).kind
     if family.takes_images:
         raise ValueError(
-            f"{where}: baselines are for families that read text alone (causal_lm, t5), and "
-            f"{family.name} takes images; remove it."
+            f"{where}: baselines are for families without images (causal_lm, t5), not for "
+            f"{family.name}; remove it."
         )
     patterns = {
         module: rf"(?!{NEW_WEIGHTS})(?:{pattern})"
@@ -154,24 +156,20 @@ def with_baseline(family: type[Family], value: Any, where: str) -> type[Family]:
     return type(f"{kind.__name__}{family.__name__}", (kind, family), {"module_patterns": patterns})
 
 
-@functools.cache
+@cache
 def with_modules(mixin: type, model_class: type) -> type:
     """Return the class of a model with a baseline; cached, so that it is always the same."""
     return type(f"{mixin.__name__}{model_class.__name__}", (mixin, model_class), {})
 
 
 def _concrete(model_class: Any, config: Any, source: str) -> type:
-    """Return the model class that an Auto class would use for a checkpoint.
-
-    Raises:
-        ValueError: If the checkpoint has its own code.
-    """
+    """Return the model class that an Auto class would use for a checkpoint."""
     mapping = concrete_classes(model_class)
     if mapping is None:
-        return model_class  # type: ignore[no-any-return]
+        return model_class
     if type(config) not in mapping:
         raise ValueError(
-            f"model.baseline: {source!r} brings its own code ({config.model_type}), and baselines "
-            "are for the model classes of transformers; remove model.baseline."
+            f"model.baseline: {source!r} brings its own code ({config.model_type}), which no "
+            "baseline supports; remove model.baseline."
         )
-    return mapping[type(config)]  # type: ignore[no-any-return]
+    return mapping[type(config)]

@@ -38,8 +38,7 @@ class NumberHead(nn.Module):
         Args:
             width: Hidden size of the model.
             inner: Width of the inner layer; None for a single layer.
-            offset: Standard deviation of a learned vector [d] that is added to the embeddings of
-                numbers; None for no such vector.
+            offset: Standard deviation of a learned vector [d] for the embeddings of numbers.
         """
         super().__init__()
         self.inner = None if inner is None else nn.Parameter(torch.empty(inner, width))
@@ -51,11 +50,9 @@ class NumberHead(nn.Module):
 
     def initialise(self) -> None:
         """Initialise the weights with variance-preserving noise, except for those just loaded."""
-        for weight in (self.inner, self.weight):
-            if weight is not None:
+        for weight, bias in ((self.inner, self.inner_bias), (self.weight, self.bias)):
+            if weight is not None and bias is not None:
                 initialization.normal_(weight, std=weight.shape[1] ** -0.5)
-        for bias in (self.inner_bias, self.bias):
-            if bias is not None:
                 initialization.zeros_(bias)
         if self.offset is not None:
             initialization.normal_(self.offset, std=self.offset_size)
@@ -78,7 +75,6 @@ class WithNumberHead:
     """Whether only the logits of the last position are computed, because the loss ignores them."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        """Create the model and the head."""
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         self.baseline = self.make_head(config)
         self.post_init()
@@ -94,7 +90,7 @@ class WithNumberHead:
             super()._init_weights(module)  # type: ignore[misc]
 
     def forward(self, *, input_ids: Tensor | None = None, **inputs: Any) -> NumberOutput:
-        """Return logits and numbers; the arguments are those of the model, by name."""
+        """Return logits and numbers; the arguments are those of the wrapped model, by name."""
         own: Any = super()
         if self.one_position and "logits_to_keep" in inspect.signature(own.forward).parameters:
             inputs["logits_to_keep"] = 1

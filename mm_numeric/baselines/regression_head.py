@@ -56,26 +56,16 @@ class RegressionHead(Baseline):
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
-        decimals = max(len(n.text.partition(".")[2]) for n in numbers.in_answers)
-        scale = Scale.of(
-            [n.value for n in numbers.in_answers],
-            normalise=self.settings.normalise,
-            log=self.settings.log,
-            decimals=decimals,
-        )
-        return asdict(scale)
+        values = [number.value for number in numbers.in_answers]
+        return asdict(Scale.of(values, decimals=numbers.decimals, **asdict(self.settings)))
 
     def answer(self, text: str) -> Tokens:
-        """Return the number of an answer as one value id, without an end token.
-
-        Raises:
-            ValueError: If the answer does not have exactly one number.
-        """
+        """Return the number of an answer as one value id, without an end token."""
         found = find_numerals(text)
         if len(found) != 1:
             raise ValueError(
                 f"the answer {text!r:.60} holds {len(found)} numbers, and a regression head "
-                "returns one; use another baseline, or a task whose answers are one number."
+                "returns one; use another baseline or task."
             )
         (number,) = found
         ids = [value_id(self.scale.scaled(number.value))]
@@ -94,19 +84,13 @@ class RegressionHead(Baseline):
         return values[0] if values else ""
 
     def model_inputs(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        answered: Tensor,
-        images: dict[str, Tensor],
+        self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
     ) -> dict[str, Any]:
         """Return the arguments of ``forward``, with the number after the question masked."""
         carries, _ = read_values(input_ids)
         input_ids = input_ids.masked_fill(carries, self.pad_id)
-        inputs: dict[str, Any] = super().model_inputs(  # type: ignore[safe-super]
-            input_ids, attention_mask & ~carries, answered, images
-        )
-        return inputs
+        mask = attention_mask & ~carries
+        return super().model_inputs(input_ids, mask, answered, images)
 
     def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:
         """Return the mean squared error of scaled numbers."""
@@ -115,7 +99,7 @@ class RegressionHead(Baseline):
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]]:
-        """Return one value id for each question, with a probability of 1."""
+        """Return the predicted number of each question as a value id, with a probability of 1."""
         inputs = with_position_ids(model, inputs)
         if self.encoder_decoder:
             first = torch.full_like(inputs["input_ids"][:, :1], self.decoder_start_id)

@@ -44,7 +44,6 @@ class RegressionTransformerSettings:
     """The number whose encoding starts with 10; None for the largest of the training rows."""
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         if self.lowest_place > self.highest_place:
             raise ValueError(
                 f"lowest_place ({self.lowest_place}) is above highest_place ({self.highest_place})"
@@ -54,13 +53,7 @@ class RegressionTransformerSettings:
 
 
 def number_encoding(digits: Tensor, places: Tensor, width: int) -> Tensor:
-    """Return NE of the paper, [..., width]: (-1)^j v 10^p / (j + 1).
-
-    Args:
-        digits: [...] v, 0 to 9.
-        places: [...] p, the power of ten.
-        width: Size of the embedding.
-    """
+    """Return NE of the paper, [..., width], for digits v [...] and powers of ten p [...]."""
     j = torch.arange(width, device=digits.device)
     factors = (1 - 2 * (j % 2)) / (j + 1)
     values = digits * torch.pow(10.0, places.float())
@@ -76,16 +69,16 @@ class WithNumberEncodings:
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a model and add the encodings to its embeddings."""
+        """Load a model and add number encodings to its embeddings."""
         own: Any = super()
         found = own.from_pretrained(*args, **kwargs)
         (found[0] if isinstance(found, tuple) else found).add_encodings()
         return found
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """Resize the embeddings, which replaces their modules, and add the encodings again."""
+        """Resize the embeddings, which creates new modules, and add number encodings to them."""
         own: Any = super()
-        found: nn.Module = own.resize_token_embeddings(*args, **kwargs)
+        found = own.resize_token_embeddings(*args, **kwargs)
         self.add_encodings()
         return found
 
@@ -117,20 +110,12 @@ class RegressionTransformer(Baseline):
     model_mixin = WithNumberEncodings
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
-        """Keep the tokenizer of a checkpoint; it is not changed."""
         super().__init__(tokenizer, image_processor, model)
         self._places = range(self.settings.lowest_place, self.settings.highest_place + 1)
         self.new_tokens = 10 * len(self._places)
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
-        found = [*numbers.in_questions, *numbers.in_answers]
-        largest = max(abs(number.value) for number in found)
-        return {"largest": self.settings.largest or largest or 1.0}
-
-    @cached_property
-    def _digits(self) -> NumberVocabulary:
-        """The digit tokens of the tokenizer."""
-        return NumberVocabulary.from_tokenizer(self.tokenizer)
+        return {"largest": self.settings.largest or numbers.largest or 1.0}
 
     @cached_property
     def _bare(self) -> list[int]:
@@ -161,18 +146,13 @@ class RegressionTransformer(Baseline):
         return self._with_places(ids)
 
     def answer(self, text: str) -> Tokens:
-        """Tokenise an answer and append the end token.
-
-        Raises:
-            ValueError: If a digit is at a place without tokens.
-        """
+        """Tokenise an answer and append the end token."""
         tokens = super().answer(text)
         outside = [p for p in self._places_of_digits(tokens.ids).values() if p not in self._places]
         if outside:
             raise ValueError(
-                f"the answer {text!r:.60} has a digit at place {outside[0]}, and there are tokens "
-                f"from {self._places[0]} to {self._places[-1]}; set highest_place and lowest_place "
-                "of model.baseline."
+                f"the answer {text!r:.60} has a digit at place {outside[0]}, outside lowest_place "
+                f"{self._places[0]} to highest_place {self._places[-1]} of model.baseline."
             )
         return Tokens(ids=self._with_places(tokens.ids), offsets=tokens.offsets)
 
@@ -192,9 +172,7 @@ class RegressionTransformer(Baseline):
 
         A number with contradicting places is replaced by a text without digits.
         """
-        ends = {*self.stop_ids, self.pad_id}
-        length = next((i for i, token in enumerate(ids) if token in ends), len(ids))
-        bare = list(ids[:length])
+        bare = list(self.before_end(ids))
         places = {
             position: self._places[(token - self.first_id) // 10]
             for position, token in enumerate(bare)
@@ -210,12 +188,7 @@ class RegressionTransformer(Baseline):
 
 
 def _fault(places: dict[int, int], position: int) -> str:
-    """Describe the fault of a number that has a digit at ``position``.
-
-    Args:
-        places: The place of each generated digit by its position.
-        position: The position of a digit whose place is wrong.
-    """
+    """Describe the fault of a number that has a digit of the wrong place at ``position``."""
     first, last = position, position
     while first - 1 in places or first - 2 in places:  # a decimal point may be in between
         first -= 1

@@ -44,7 +44,7 @@ def value_ids(values: Tensor) -> Tensor:
 
 
 def read_values(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a mask of value ids (bool), and their numbers (float32, 1 for other ids)."""
+    """Return a bool mask of the value ids, and their numbers as float32 (1 for other ids)."""
     carries = ids >= _FIRST
     bits = (ids - _FIRST).masked_fill(~carries, 0)
     signed = torch.where(bits >= _BITS // 2, bits - _BITS, bits)

@@ -50,7 +50,6 @@ class XvalSettings:
     """Weight of the squared error."""
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         if not 0 < self.weight < float("inf"):
             raise ValueError(f"weight must be > 0 and finite, not {self.weight}")
 
@@ -63,16 +62,13 @@ class WithValues(WithNumberHead):
 
     def make_head(self, config: Any) -> NumberHead:
         """Return the number head, with a vector for [NUM] if there are no position embeddings."""
-        positions = any(
+        has_positions = any(
             isinstance(module, nn.Embedding) and _POSITIONS.fullmatch(name)
             for name, module in self.named_modules()
         )
-        size = getattr(
-            config, "initializer_range", 1.0
-        )  # T5 has none, and embeddings with a deviation of 1
-        return NumberHead(
-            config.hidden_size, 4 * config.hidden_size, offset=None if positions else size
-        )
+        # T5 has no initializer_range; its embeddings have a standard deviation of 1.
+        offset = None if has_positions else getattr(config, "initializer_range", 1.0)
+        return NumberHead(config.hidden_size, 4 * config.hidden_size, offset=offset)
 
     def embedded(self, ids: Tensor) -> Tensor:
         """Return the embeddings [b, t, d] of token ids and value ids [b, t]."""
@@ -85,7 +81,7 @@ class WithValues(WithNumberHead):
         return found + carries[..., None] * self.baseline.offset.to(found)
 
     def forward(self, *, input_ids: Tensor | None = None, **inputs: Any) -> NumberOutput:
-        """Return logits and numbers."""
+        """Return logits and numbers of token ids and value ids."""
         assert input_ids is not None
         inputs["inputs_embeds"] = self.embedded(input_ids)
         if "decoder_input_ids" in inputs:
@@ -109,33 +105,22 @@ class Xval(Baseline):
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
-        decimals = max(len(n.text.partition(".")[2]) for n in numbers.in_answers)
-        largest = max(abs(n.value) for n in [*numbers.in_questions, *numbers.in_answers])
-        return asdict(Scale(unit=(largest or LARGEST) / LARGEST, decimals=decimals))
-
-    @cached_property
-    def _digits(self) -> NumberVocabulary:
-        return NumberVocabulary.from_tokenizer(self.tokenizer)
+        unit = (numbers.largest or LARGEST) / LARGEST
+        return asdict(Scale(unit=unit, decimals=numbers.decimals))
 
     @cached_property
     def _tokens(self) -> dict[str, int]:
         """The tokenizer's vocabulary; cached, because ``get_vocab`` is slow."""
-        found: dict[str, int] = self.tokenizer.get_vocab()
-        return found
+        return self.tokenizer.get_vocab()
 
     @cached_property
     def _characters(self) -> dict[str, int]:
-        """The token of each character of a number.
-
-        Raises:
-            ValueError: If the tokenizer has no token for a sign or a point.
-        """
+        """The token of each character of a number."""
         for character in "-.":
             if character not in self._tokens:
                 raise ValueError(
-                    f"model.baseline: the tokenizer of {self.tokenizer.name_or_path!r} has no "
-                    f"token {character!r}, which xval writes numbers with; choose another "
-                    "checkpoint or baseline."
+                    f"model.baseline: xval writes numbers with {character!r}, and the tokenizer of "
+                    f"{self.tokenizer.name_or_path!r} has no such token; use another checkpoint."
                 )
         return {character: self._tokens[character] for character in "-.0123456789"}
 
@@ -159,11 +144,7 @@ class Xval(Baseline):
     def _with_sign(
         self, found: list[int], spans: list[tuple[int, int]], start: int, value: float
     ) -> tuple[int, float]:
-        """Move the minus before a number from the tokens into the value, if it is a separate token.
-
-        Returns:
-            The start of the number in the text, and its value.
-        """
+        """Move a separate minus token into the value; return the number's start and value."""
         token = self.tokenizer.convert_ids_to_tokens(found[-1])
         if token == "-":
             found.pop()
@@ -182,8 +163,7 @@ class Xval(Baseline):
     def answer(self, text: str) -> Tokens:
         """Tokenise an answer and append the end token."""
         tokens = super().answer(text)
-        ids, offsets = self._with_values(tokens.ids, tokens.offsets)
-        return Tokens(ids=ids, offsets=offsets)
+        return Tokens(*self._with_values(tokens.ids, tokens.offsets))
 
     def numbers(
         self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
@@ -211,10 +191,8 @@ class Xval(Baseline):
         If a number is next to another number or to digits, the text has no digits, because both
         would be parsed as one number.
         """
-        ends = {*self.stop_ids, self.pad_id}
-        length = next((i for i, token in enumerate(ids) if token in ends), len(ids))
         written, wanted = list[int](), set[tuple[int, int, int]]()
-        for token in ids[:length]:
+        for token in self.before_end(ids):
             if not is_value(token):
                 written.append(token)
                 continue
@@ -236,11 +214,7 @@ class Xval(Baseline):
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]]:
-        """Generate greedily, without a cache.
-
-        Returns:
-            The ids of each answer, some of them value ids, and the probability of each token.
-        """
+        """Generate token ids and value ids greedily, without a cache."""
         prompt, mask = inputs["input_ids"], inputs["attention_mask"]
         ids, steps = prompt.new_empty((len(prompt), 0)), []
         if self.encoder_decoder:
@@ -275,7 +249,6 @@ class CrossEntropyAndSquaredError(Objective):
     def __init__(
         self, spec: ObjectiveSpec, vocabulary: NumberVocabulary, number_id: int, weight: float
     ) -> None:
-        """Keep the id of [NUM] and the weight of the squared error."""
         super().__init__(spec, vocabulary)
         self.number_id, self.weight = number_id, weight
 

@@ -37,7 +37,6 @@ class CausalLM(TextFamily):
     )
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
-        """Keep the tokenizer of a checkpoint; it is not changed."""
         super().__init__(tokenizer, image_processor, model)
         adds_bos = tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
         self._bos = [tokenizer.bos_token_id] if adds_bos and not tokenizer.chat_template else []
@@ -80,10 +79,8 @@ class CausalLM(TextFamily):
         )
 
     def _prompt_text(self, text: str) -> str:
-        """Return the prompt of a question as text, up to where its answer begins."""
         if not self.tokenizer.chat_template:
             return text if text.endswith("\n") else text + "\n"
-        prompt: str = self.tokenizer.apply_chat_template(
+        return self.tokenizer.apply_chat_template(
             [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
         )
-        return prompt

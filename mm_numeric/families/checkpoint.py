@@ -1,4 +1,4 @@
-"""Checkpoint: which classes load a family's weights, tokenizer and processors, and from where."""
+"""How a family's weights, tokenizer and processors are loaded."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,10 +15,7 @@ class Checkpoint(ABC):
     """The storage side of a family: model class, parameter names and loading."""
 
     name: ClassVar[str]
-    """The family's name in its authors' spelling, for error messages: ``Qwen2-VL``."""
-
     model_class: ClassVar[Any]
-    """The model class of transformers."""
 
     module_patterns: ClassVar[Mapping[str, str]] = {
         "vision": r"model\.vision_tower\.",
@@ -36,7 +33,7 @@ class Checkpoint(ABC):
 
     @classmethod
     def load_config(cls, source: str, model: ModelConfig) -> Any:
-        """Load the configuration of a checkpoint in transformers' class."""
+        """Load the configuration of a checkpoint."""
         return AutoConfig.from_pretrained(
             source, revision=model.revision, trust_remote_code=model.trust_remote_code
         )

@@ -26,15 +26,7 @@ def with_digits(tokenizer: Any, digits: str | None, source: str) -> Any:
     """Return a tokenizer with the digit tokenisation of ``model.digits``.
 
     The given tokenizer is not changed. The new one keeps its behaviour when saved and loaded.
-
-    Args:
-        tokenizer: The tokenizer of a checkpoint.
-        digits: ``single``, ``merged``, or None for the tokenizer's own behaviour.
-        source: The checkpoint, for error messages.
-
-    Raises:
-        ValueError: If the tokenizer does not allow it, or the model in the folder was trained with
-            the other tokenisation.
+    ``source`` is the checkpoint of the tokenizer.
     """
     if digits is None:
         return tokenizer
@@ -42,38 +34,36 @@ def with_digits(tokenizer: Any, digits: str | None, source: str) -> Any:
     if digits == "merged":
         if not merges:
             raise ValueError(
-                f"model.digits: the tokenizer of {source!r} writes every digit by itself, and "
-                "merged needs tokens of several digits; remove model.digits, or start from another "
-                "checkpoint."
+                f"model.digits: merged needs tokens of several digits, and the tokenizer of "
+                f"{source!r} has none; remove model.digits, or start from another checkpoint."
             )
         return tokenizer
     missing = [digit for digit in _DIGITS if digit not in tokenizer.get_vocab()]
     if missing:
         raise ValueError(
             f"model.digits: the tokenizer of {source!r} has no token for {', '.join(missing)} "
-            "alone, so that not every digit can be a token; remove model.digits."
+            "alone; remove model.digits."
         )
     if not merges:
         return tokenizer
     if Path(source, FRAME).is_file():
         raise ValueError(
-            f"model.digits: the model in {source} was trained with digits merged, and here they "
-            f"are to be single: its tokens would change. Remove model.digits, or delete "
-            f"{Path(source, FRAME)} to train the model for single digits."
+            f"model.digits: the model in {source} was trained with digits merged; remove "
+            f"model.digits, or delete {Path(source, FRAME)} to train it for single digits."
         )
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(
-            f"model.digits: the tokenizer of {source!r} ({type(tokenizer).__name__}) is not one of "
-            "the tokenizers library, which is needed to separate digits; remove model.digits."
+            f"model.digits: single needs a tokenizer of the tokenizers library, and {source!r} has "
+            f"a {type(tokenizer).__name__}; remove model.digits."
         )
     return _with_single_digits(tokenizer)
 
 
 def merges_digits(tokenizer: Any) -> bool:
-    """Return True if a tokenizer has tokens that join a digit with other characters.
+    """Return True if a tokenizer uses tokens that join a digit with other characters.
 
-    Every such token of the vocabulary is tokenised as a text, because the pre-tokenizer may split
-    all texts that would give it.
+    The vocabulary may contain such tokens although the pre-tokenizer always splits their text, so
+    the text of each one is tokenised.
     """
     special = set(tokenizer.all_special_ids)
     joined = {

@@ -1,7 +1,6 @@
 """The contract of a model family.
 
-A family holds everything that differs between model classes, in three parts that are overridden
-separately:
+A family holds everything that differs between model classes:
 
 ``Prompting``       prompts, answers, special tokens, inputs of ``forward``
 ``ImageGeometry``   resizing, image tokens, coordinate frames
@@ -42,7 +41,6 @@ class Family(Prompting, ImageGeometry, Checkpoint):
     """The checkpoint that ``load`` read."""
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
-        """Keep the tokenizer and the image processor of a checkpoint; neither is changed."""
         self.tokenizer = tokenizer
         self.image_processor = image_processor
         choice = self.default_coordinates if model.coordinates is None else model.coordinates
@@ -56,14 +54,10 @@ class Family(Prompting, ImageGeometry, Checkpoint):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer and the image processor of a checkpoint.
-
-        Args:
-            source: A hub name or a folder.
-            model: The settings; ``model.name`` is not used.
+        """Load the tokenizer and image processor of ``source``, a hub name or a folder.
 
         Raises:
-            ValueError: If the checkpoint is of another family, or was trained in another frame.
+            ValueError: If the model is of another family, or its coordinate frame would change.
         """
         check_model_type(cls.model_class, cls.name, source, model)
         tokenizer = with_digits(cls.load_tokenizer(source, model), model.digits, source)
@@ -81,8 +75,7 @@ class Family(Prompting, ImageGeometry, Checkpoint):
     def processor(self) -> ProcessorMixin | None:
         """The checkpoint's whole processor, with this family's tokenizer and image processor.
 
-        It is loaded on first use. None if the checkpoint has no processor (text families) or the
-        processor cannot be made here (see ``load_processor``).
+        None for text families, and if it cannot be loaded (see ``load_processor``).
         """
         if self._source is None or not self.takes_images:
             return None
@@ -107,13 +100,7 @@ class Family(Prompting, ImageGeometry, Checkpoint):
     ) -> Prompts:
         """Tokenise questions and preprocess their images.
 
-        Args:
-            texts: The questions.
-            images: The image of each question, or None.
-            where: File and line of each question, for error messages.
-
-        Raises:
-            ValueError: If a question or an image does not fit the family.
+        ``where`` is the file and line of each question, for error messages.
         """
         ids = []
         for i, (text, image) in enumerate(zip(texts, images, strict=True)):
@@ -129,20 +116,11 @@ class Family(Prompting, ImageGeometry, Checkpoint):
         """Compute statistics of the training rows; most families need none."""
 
     def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:
-        """Return the training objective.
-
-        Raises:
-            ValueError: If a term does not exist, or its options or roles are invalid.
-        """
+        """Return the training objective."""
         return Objective(spec, vocabulary)
 
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]] | None:
-        """Generate answers in the family's own way, if it has one.
-
-        Returns:
-            Token ids and the probability of each token for every prompt, or None if the model's
-            own ``generate`` is to be used.
-        """
+        """Return token ids and their probabilities per prompt; None to use the model's generate."""
         return None

@@ -29,10 +29,7 @@ class ImageGeometry(ABC):
     image_processor: Any
 
     resize: Resize
-    """How every image is resized."""
-
     coordinates: Coordinates
-    """How coordinates are written."""
 
     def frame(self, width: int, height: int) -> Frame:
         """Return the coordinate frame of an upright image of this size in pixels.
@@ -43,11 +40,7 @@ class ImageGeometry(ABC):
         return Frame(width, height, self.resize.view(width, height), self.coordinates)
 
     def resize_image(self, image: Image.Image) -> Image.Image:
-        """Resize an image exactly as the image processor does, which then leaves it unchanged.
-
-        Raises:
-            ValueError: If the family cannot resize an image of this size.
-        """
+        """Resize an image exactly as the image processor does, which then leaves it unchanged."""
         view = self.resize.view(*image.size)
         return image.resize((view.width_px, view.height_px), self.image_processor.resample)
 
@@ -62,9 +55,4 @@ class ImageGeometry(ABC):
 
     @abstractmethod
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
-        """Return the number of image features that a model computes from ``images``.
-
-        Args:
-            images: The output of ``images``.
-            config: The model's configuration in transformers' class; it holds the patch size.
-        """
+        """Return how many image features a model of this config computes from ``images``."""

@@ -43,7 +43,7 @@ class Llava(Family):
     default_coordinates = "llava"
 
     image_placeholder: ClassVar[str] = "<image>"
-    """What marks the image in the text of a prompt; a token, if the tokenizer has it."""
+    """Placeholder of the image in a prompt; a token, if the tokenizer has it."""
 
     projector_type: ClassVar[str] = "mlp2x_gelu"
     """``mm_projector_type`` in the configuration of a checkpoint in the original layout."""
@@ -52,7 +52,6 @@ class Llava(Family):
     """Layer names of the projector: in the original layout, and in ``model_class``."""
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
-        """Keep the tokenizer and the image processor of a checkpoint; neither is changed."""
         super().__init__(tokenizer, image_processor, model)
         vocabulary = tokenizer.get_vocab()
         self.placeholder_is_token = self.image_placeholder in vocabulary
@@ -90,7 +89,7 @@ class Llava(Family):
             raise ValueError(
                 f"the prompt {prompt!r:.200} has {ids.count(self.image_id)} image placeholders "
                 f"instead of {int(with_image)}; remove {self.image_placeholder} from the question, "
-                "or correct the chat template of the tokenizer."
+                "or correct the chat template."
             )
         return ids
 
@@ -118,11 +117,7 @@ class Llava(Family):
 
     @classmethod
     def load_tokenizer(cls, source: str, model: ModelConfig) -> Any:
-        """Load the tokenizer of a checkpoint.
-
-        Raises:
-            ValueError: If the checkpoint has no tokenizer file.
-        """
+        """Load the tokenizer of a checkpoint."""
         if has_file(source, "tokenizer.json", revision=model.revision):
             return super().load_tokenizer(source, model)
         if not has_file(source, "tokenizer.model", revision=model.revision):
@@ -142,8 +137,7 @@ class Llava(Family):
     def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
         """Load the image processor, with padding and the input size of the vision tower.
 
-        Its attribute ``image_tokens`` is the number of features of an image, counted by the same
-        rule as in transformers' LlavaProcessor.
+        Its attribute ``image_tokens`` is the number of features of an image.
         """
         config = cls.load_config(source, model)
         original = OriginalLayout.find(source, model.revision)
@@ -161,21 +155,17 @@ class Llava(Family):
 
     @classmethod
     def load_config(cls, source: str, model: ModelConfig) -> LlavaConfig:
-        """Load the configuration of a checkpoint in either layout.
-
-        Raises:
-            ValueError: If the checkpoint is of another class. Yi-VL has the same configuration
-                class and other weights, which transformers would leave out silently.
-        """
+        """Load the configuration of a checkpoint in either layout."""
         original = OriginalLayout.find(source, model.revision)
         if original is not None:
             return original.config()
+        # Yi-VL and LLaVA share LlavaConfig; transformers would drop Yi-VL's other weights silently.
         raw, wanted = read_raw_config(source, model.revision), cls.model_class.__name__
         found = raw.get("architectures") or [raw.get("model_type")]
         if wanted not in found:
             raise ValueError(
-                f"model.name: {source!r} is a checkpoint of {found[0]}, and model.family says "
-                f"{cls.name}, which is {wanted}; set model.family to the family that it belongs to."
+                f"model.name: {source!r} is a checkpoint of {found[0]}, and {cls.name} is "
+                f"{wanted}; correct model.family."
             )
         return LlavaConfig.from_dict(raw)
 
@@ -192,19 +182,19 @@ class Llava(Family):
         if original is None:
             loaded = super().load_model(source, model)
         else:
-            kind = (self.projector_type, self.projector)
-            loaded = original.load_model(self.model_class, *kind, self.image_id, model)
+            layers = self.projector_type, self.projector
+            loaded = original.load_model(self.model_class, *layers, self.image_id, model)
         if loaded.config.image_token_id != self.image_id:
             raise ValueError(
-                f"model.name: in {source!r} the tokenizer's token for an image is "
-                f"{self.image_id}, and the model's is {loaded.config.image_token_id}; set "
-                "image_token_index in its config.json to that of the tokenizer."
+                f"model.name: in {source!r} the image token of the tokenizer is {self.image_id}, "
+                f"and that of the model is {loaded.config.image_token_id}; correct "
+                "image_token_index in its config.json."
             )
         return loaded
 
 
 def _features_per_image(height: int, width: int, config: LlavaConfig) -> int:
-    """Return the number of features of a resized image."""
+    """Return the number of features of a resized image, counted like in LlavaProcessor."""
     vision = config.vision_config
     patches = (height // vision.patch_size) * (width // vision.patch_size)
     class_tokens = int(vision.model_type == "clip_vision_model")

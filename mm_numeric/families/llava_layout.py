@@ -8,7 +8,7 @@ tower's own folder. A missing or unused weight is an error.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, PreTrainedConfig
 
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.families.loading import quantization, require_all_weights
+from mm_numeric.families.loading import quantization, require_all_weights, require_no_weights
 
 _LANGUAGE_SETTINGS = (*LlamaConfig.__annotations__, "rope_theta", "rope_scaling")
 """Keys of config.json for the language model; the last two precede transformers 5."""
@@ -58,11 +58,7 @@ class OriginalLayout:
 
     @classmethod
     def find(cls, source: str, revision: str) -> Self | None:
-        """Return the checkpoint of a hub name or a folder; None if it has another layout.
-
-        Raises:
-            ValueError: If its vision tower cannot be found.
-        """
+        """Return the checkpoint of a hub name or a folder; None if it has another layout."""
         raw = read_raw_config(source, revision)
         if "mm_vision_tower" not in raw:
             return None
@@ -76,17 +72,12 @@ class OriginalLayout:
             except (OSError, ValueError) as error:  # a path is not a valid hub name
                 raise ValueError(
                     f"model.name: mm_vision_tower in the config.json of {source!r} is {name!r}, "
-                    "which is neither a folder in it, nor another folder, nor a hub name that can "
-                    "be reached; put the vision tower there."
+                    "neither a folder nor a hub name that can be reached; correct it."
                 ) from error
         return cls(source, folder, tower, raw)
 
     def config(self, image_id: int = 0) -> LlavaConfig:
-        """Return the configuration in transformers' class.
-
-        Args:
-            image_id: The placeholder token of an image feature; the original layout has none.
-        """
+        """Return the configuration, with ``image_id`` as the placeholder of an image feature."""
         layer = self.raw.get("mm_vision_select_layer", -2)
         class_token = self.raw.get("mm_vision_select_feature", "patch") == "cls_patch"
         values = {name: self.raw.get(name) for name in _LANGUAGE_SETTINGS}
@@ -112,32 +103,23 @@ class OriginalLayout:
     ) -> Any:
         """Load all weights into a class of transformers.
 
-        Args:
-            model_class: The class.
-            projector_type: The ``mm_projector_type`` of the class.
-            projector: Layer names of the projector: in the original layout, and in the class.
-            image_id: The placeholder token of an image feature.
-            model: The settings; ``model.name`` is not used.
-
-        Raises:
-            ValueError: If the checkpoint has another projector, no safetensors, or weights that are
-                missing, unknown, duplicate or of another shape.
+        ``projector`` maps the projector's layer names in the original layout to those of the class.
         """
         found = self.raw.get("mm_projector_type", "linear")
         if found != projector_type:
             raise ValueError(
                 f"model.name: {self.source!r} has a projector of type {found!r}, and model.family "
-                f"says one of type {projector_type!r}; set model.family to the family that it "
-                "belongs to (llava: mlp2x_gelu, yi_vl: mlp2x_gelu_Norm)."
+                f"one of type {projector_type!r}; set model.family to llava (mlp2x_gelu) or yi_vl "
+                "(mlp2x_gelu_Norm)."
             )
         config = self.config(image_id)
         weights = self._weights(projector)
         with torch.device("meta"):
             wanted = {k: v.shape for k, v in model_class(config).state_dict().items()}
-        self._require_none("lacks", wanted.keys() - weights.keys())
-        self._require_none("has unknown", weights.keys() - wanted.keys())
+        require_no_weights(self.source, "lacks", wanted.keys() - weights.keys())
+        require_no_weights(self.source, "has unknown", weights.keys() - wanted.keys())
         different = [name for name, shape in wanted.items() if weights[name].shape != shape]
-        self._require_none("has in another shape", different)
+        require_no_weights(self.source, "has in another shape", different)
         loaded, info = model_class.from_pretrained(
             None,
             config=config,
@@ -165,20 +147,11 @@ class OriginalLayout:
         for name, weight in original.items():
             if _COMPUTED.fullmatch(name):
                 continue
-            new = _renamed(name, {**_NAMES, **layers})
+            new = _renamed(name, _NAMES | layers)
             if new in weights:
-                self._require_none("has more than once", [new])
+                require_no_weights(self.source, "has more than once", [new])
             weights[new] = weight
         return weights
-
-    def _require_none(self, what: str, names: Iterable[str]) -> None:
-        """Raise an error if there are weights with such a fault."""
-        if first := sorted(names):
-            raise ValueError(
-                f"model.name: {self.source!r} {what} {len(first)} weights "
-                f"({', '.join(first[:3])}{' ...' if len(first) > 3 else ''}); set the folder of a "
-                "complete checkpoint of this family."
-            )
 
 
 def read_raw_config(source: str, revision: str) -> dict[str, Any]:
@@ -197,11 +170,7 @@ def _local_folder(source: str, revision: str) -> Path:
 
 
 def _read_weights(folder: Path, source: str) -> dict[str, Tensor]:
-    """Return all weights of a folder, memory-mapped.
-
-    Raises:
-        ValueError: If the folder has no safetensors.
-    """
+    """Return all weights of a folder, memory-mapped."""
     index = folder / "model.safetensors.index.json"
     names = {"model.safetensors"}
     if index.is_file():
@@ -209,8 +178,7 @@ def _read_weights(folder: Path, source: str) -> dict[str, Tensor]:
     for name in sorted(names):
         if not (folder / name).is_file():
             raise ValueError(
-                f"model.name: {source!r} has no {name}; weights are read from safetensors alone; "
-                "convert a .bin file first."
+                f"model.name: {source!r} has no {name}; convert its weights to safetensors."
             )
     return {
         name: weight for file in sorted(names) for name, weight in load_file(folder / file).items()

@@ -1,6 +1,7 @@
 """Load weights from a hub name or a folder, and save the frame that a model was trained in."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,19 +30,7 @@ FRAME = "frame.json"
 def load_weights(
     model_class: Any, family: str, source: str, model: ModelConfig, *, new: str | None = None
 ) -> Any:
-    """Load all weights of a checkpoint from safetensors.
-
-    Args:
-        model_class: A class of transformers.
-        family: Name of the family, for error messages.
-        source: A hub name or a folder.
-        model: The settings; ``model.name`` is not used.
-        new: Prefix of the weights that the checkpoint may lack.
-
-    Raises:
-        ValueError: If the checkpoint is of another class, lacks weights or has weights of another
-            shape, or if a package for ``model.quantize`` or ``model.attention`` is missing.
-    """
+    """Load a checkpoint from safetensors; it may lack only weights with the prefix ``new``."""
     check_model_type(model_class, family, source, model)
     require_attention(model.attention)
     loaded, info = model_class.from_pretrained(
@@ -74,8 +63,7 @@ def check_model_type(model_class: Any, family: str, source: str, model: ModelCon
     if config.get("model_type") != wanted.model_type:
         raise ValueError(
             f"model.name: {source!r} is a checkpoint of type {config.get('model_type')!r}, and "
-            f"model.family says {family}, which is {wanted.model_type!r}; set model.family to the "
-            "family that it belongs to."
+            f"{family} is {wanted.model_type!r}; correct model.family."
         )
 
 
@@ -88,41 +76,36 @@ def require_attention(attention: str) -> None:
     }
     if attention in usable and not usable[attention]():
         raise ValueError(
-            f"model.attention: {attention} needs the package flash-attn of that generation and a "
-            "GPU that it supports, and one is missing here; install it, or set model.attention: "
-            "sdpa, which uses the flash kernel of torch where it can."
+            f"model.attention: {attention} needs its version of the package flash-attn and a GPU "
+            "that it supports; install them, or set model.attention to sdpa."
         )
 
 
 def require_all_weights(info: dict[str, Any], source: str) -> None:
-    """Require that a checkpoint had every weight of the model; others would be random.
+    """Require that the loading info lists no missing weight, which would be random."""
+    for key, fault in (("missing_keys", "lacks"), ("mismatched_keys", "has in another shape")):
+        names = [str(found[0] if isinstance(found, tuple) else found) for found in info[key]]
+        require_no_weights(source, fault, names)
 
-    Args:
-        info: The loading info of ``from_pretrained``.
-        source: The checkpoint, for error messages.
-    """
-    for what, why in (("missing_keys", "lacks"), ("mismatched_keys", "has in another shape")):
-        names = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info[what])
-        if names:
-            raise ValueError(
-                f"model.name: {source!r} {why} {len(names)} weights of the model "
-                f"({', '.join(names[:3])}{' ...' if len(names) > 3 else ''}); set the folder of a "
-                "complete checkpoint."
-            )
+
+def require_no_weights(source: str, fault: str, names: Iterable[str]) -> None:
+    """Raise ValueError if a checkpoint has weights with a fault, such as "lacks"."""
+    if found := sorted(names):
+        raise ValueError(
+            f"model.name: {source!r} {fault} {len(found)} weights "
+            f"({', '.join(found[:3])}{' ...' if len(found) > 3 else ''}); set the folder of a "
+            "complete checkpoint of this family."
+        )
 
 
 def quantization(model: ModelConfig) -> BitsAndBytesConfig | None:
-    """Return the quantisation that is applied to weights while they are loaded.
-
-    Raises:
-        ValueError: If bitsandbytes is not installed.
-    """
+    """Return the quantisation that is applied to weights while they are loaded."""
     if model.quantize is None:
         return None
     if find_spec("bitsandbytes") is None:
         raise ValueError(
-            f"model.quantize: {model.quantize} needs bitsandbytes, which is not installed; run "
-            "`pip install bitsandbytes`, or remove model.quantize."
+            f"model.quantize: {model.quantize} needs bitsandbytes; run `pip install bitsandbytes`, "
+            "or remove model.quantize."
         )
     if model.quantize == "int8":
         return BitsAndBytesConfig(load_in_8bit=True)
@@ -143,16 +126,9 @@ def save_frame(folder: Path, resize: Resize, coordinates: Coordinates) -> None:
 def check_saved_frame(
     source: str, resize: Resize, coordinates: Coordinates, where: str = "model.image_size"
 ) -> None:
-    """Require the frame that a model was trained in: its boxes would mean other regions in another.
+    """Require the frame that a model was trained in: in another, its boxes mean other regions.
 
-    Args:
-        source: The folder of the model, or a hub name.
-        resize: The image resizing that is used now.
-        coordinates: The coordinate format that is used now.
-        where: Where the resizing comes from, for error messages.
-
-    Raises:
-        ValueError: If the folder has a ``frame.json`` with other values.
+    ``where`` is the origin of the resizing, for error messages.
     """
     file = Path(source, FRAME)
     if not file.is_file():

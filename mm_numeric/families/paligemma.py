@@ -34,7 +34,6 @@ class PaliGemma(Family):
     default_coordinates = "paligemma"
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
-        """Keep the tokenizer and the image processor of a checkpoint; neither is changed."""
         super().__init__(tokenizer, image_processor, model)
         self.image_id = self.token_id(IMAGE_TOKEN)
         self.token_id("<bos>")
@@ -46,7 +45,7 @@ class PaliGemma(Family):
             raise ValueError(
                 f"model.family: the image processor of {tokenizer.name_or_path} has size "
                 f"{dict(size)} and image_seq_length {patches}, and {self.name} needs a square and "
-                "a number; set model.family to the family that it belongs to."
+                "a number; correct model.family."
             )
         self.patches: int = patches
         self.resize = Resize(kind="squash", side=size["height"])
@@ -58,17 +57,13 @@ class PaliGemma(Family):
         ids: list[int] = self.tokenizer(f"<bos>{text}\n", add_special_tokens=False)["input_ids"]
         if self.image_id in ids:
             raise ValueError(
-                f"the prompt {text!r:.80} holds {IMAGE_TOKEN}, which is added before the question "
-                "automatically, once for each patch of its image; remove it from the prompt."
+                f"the prompt {text!r:.80} holds {IMAGE_TOKEN}, which is added automatically; "
+                "remove it from the prompt."
             )
         return [self.image_id] * with_image + ids
 
     def model_inputs(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        answered: Tensor,
-        images: dict[str, Tensor],
+        self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
     ) -> dict[str, Any]:
         """Return the arguments of ``forward``, which include the token types."""
         inputs = super().model_inputs(input_ids, attention_mask, answered, images)
@@ -101,22 +96,17 @@ class PaliGemma(Family):
         make_tiny_paligemma(folder, seed)
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load all weights of a checkpoint from safetensors.
-
-        Raises:
-            ValueError: If ``model.attention`` cannot compute the checkpoint's attention.
-        """
+        """Load all weights of a checkpoint from safetensors."""
         if model.attention not in ("sdpa", "eager"):
             # transformers would run flash attention, and the answer would see its own tokens.
             raise ValueError(
-                f"model.attention: {self.name} attends to the question in both directions and to "
-                f"the answer in one, which sdpa and eager can do; set it to one of them, not "
-                f"{model.attention}."
+                f"model.attention: {model.attention} cannot compute the attention of {self.name} "
+                "(bidirectional over the question, causal over the answer); set sdpa or eager."
             )
         config = self.load_config(source, model)
         if model.attention == "sdpa" and config.get_text_config().model_type == "gemma2":
             raise ValueError(
-                f"model.attention: {source!r} is a PaliGemma 2, whose attention has soft-capped "
-                "logits, which sdpa cannot do; set model.attention to eager."
+                f"model.attention: sdpa cannot soft-cap the logits of {source!r}, a PaliGemma 2; "
+                "set model.attention to eager."
             )
         return super().load_model(source, model)

@@ -65,17 +65,11 @@ class Prompting(ABC):
     """First input token of the decoder, in encoder-decoder families."""
 
     @cached_property
-    def _questions(self) -> dict[tuple[str, bool], list[int]]:
-        """Cache of ``tokenize_question``."""
+    def _questions(self) -> dict[tuple[str, bool], list[int]]:  # cache of tokenize_question
         return {}
 
     def question(self, text: str, image_tokens: int) -> list[int]:
-        """Return the token ids of a question with ``image_tokens`` image placeholders.
-
-        Args:
-            text: The question.
-            image_tokens: Number of placeholders; 0 for a question without an image.
-        """
+        """Return the token ids of a question with this number of image placeholders."""
         key = text, image_tokens > 0
         if key not in self._questions:
             if len(self._questions) >= _CACHED_QUESTIONS:
@@ -94,12 +88,11 @@ class Prompting(ABC):
     def chat_prompt(self, text: str, with_image: bool) -> str:
         """Return a question in the tokenizer's chat template, up to where the answer begins."""
         content = [{"type": "image"}] if with_image else []
-        prompt: str = self.tokenizer.apply_chat_template(
+        return self.tokenizer.apply_chat_template(
             [{"role": "user", "content": [*content, {"type": "text", "text": text}]}],
             add_generation_prompt=True,
             tokenize=False,
         )
-        return prompt
 
     def answer(self, text: str) -> Tokens:
         """Tokenise an answer and append the end token."""
@@ -112,9 +105,13 @@ class Prompting(ABC):
 
         Other special tokens are kept, because some families write coordinates with them.
         """
+        return self.tokenizer.decode(self.before_end(ids), skip_special_tokens=False)
+
+    def before_end(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return generated tokens up to the first end token, which is left out."""
         ends = {*self.stop_ids, self.pad_id}
         length = next((i for i, token in enumerate(ids) if token in ends), len(ids))
-        return self.tokenizer.decode(ids[:length], skip_special_tokens=False)
+        return ids[:length]
 
     def vocabulary(self) -> NumberVocabulary:
         """Return the number tokens: digits, and location tokens if coordinates use them."""
@@ -128,19 +125,11 @@ class Prompting(ABC):
     def numbers(
         self, text: str, marks: Sequence[Mark], answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Locate the marked numbers of an answer in its tokens.
-
-        Raises:
-            ValueError: If a mark is not a number, or is not written with number tokens.
-        """
+        """Locate the marked numbers of an answer in its tokens."""
         return numbers_in_answer(text, marks, answer.ids, answer.offsets, vocabulary)
 
     def model_inputs(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        answered: Tensor,
-        images: dict[str, Tensor],
+        self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
     ) -> dict[str, Any]:
         """Return the arguments of the model's ``forward`` for a padded batch.
 
@@ -153,16 +142,11 @@ class Prompting(ABC):
         return {"input_ids": input_ids, "attention_mask": attention_mask, **images}
 
     def token_id(self, token: str) -> int:
-        """Return the id of a token that every checkpoint of this family has.
-
-        Raises:
-            ValueError: If the tokenizer does not have it.
-        """
+        """Return the id of a token that every checkpoint of this family has."""
         vocabulary = self.tokenizer.get_vocab()
         if token not in vocabulary:
             raise ValueError(
                 f"model.family: the tokenizer of {self.tokenizer.name_or_path} has no {token}, so "
-                f"it is not a {self.name} checkpoint; set model.family to the family that it "
-                "belongs to."
+                f"it is not a {self.name} checkpoint; correct model.family."
             )
         return vocabulary[token]

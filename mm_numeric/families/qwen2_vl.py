@@ -39,7 +39,6 @@ class Qwen2VL(Family):
     }
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
-        """Keep the tokenizer and the image processor of a checkpoint; neither is changed."""
         super().__init__(tokenizer, image_processor, model)
         self.image_id = self.token_id(IMAGE_TOKEN)
         end_id, text_end_id = self.token_id(END_TOKEN), tokenizer.get_vocab().get(TEXT_END_TOKEN)
@@ -62,18 +61,13 @@ class Qwen2VL(Family):
         if ids.count(self.image_id) != with_image:
             raise ValueError(
                 f"model.name: the chat template of {self.tokenizer.name_or_path} writes "
-                f"{ids.count(self.image_id)} {IMAGE_TOKEN} for a question with "
-                f"{int(with_image)} images ({text!r:.60}); remove the token from the question, "
-                f"or use a checkpoint with the template of {self.name}."
+                f"{ids.count(self.image_id)} {IMAGE_TOKEN} instead of {int(with_image)} for the "
+                f"question {text!r:.60}; correct the question or the template."
             )
         return ids
 
     def model_inputs(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        answered: Tensor,
-        images: dict[str, Tensor],
+        self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
     ) -> dict[str, Any]:
         """Return the arguments of ``forward``, which include the type of each token."""
         inputs = super().model_inputs(input_ids, attention_mask, answered, images)
@@ -97,7 +91,7 @@ class Qwen2VL(Family):
         if most < factor**2:
             raise ValueError(
                 f"model.image_size.max_pixels: {most} is less than the smallest image of "
-                f"{self.name}, {factor} x {factor} = {factor**2} pixels; set at least that."
+                f"{self.name}, {factor**2} pixels; set at least that."
             )
         if least > most:
             raise ValueError(

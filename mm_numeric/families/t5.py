@@ -41,17 +41,13 @@ class T5(TextFamily):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer of a checkpoint, and the first input token of its decoder.
-
-        Raises:
-            ValueError: If the checkpoint is of another family, or names no such token.
-        """
+        """Load the tokenizer of a checkpoint, and the first input token of its decoder."""
         family = super().load(source, model)
         start = getattr(cls.load_config(source, model), "decoder_start_token_id", None)
         if start is None:
             raise ValueError(
-                f"model.name: the config.json of {source!r} has no decoder_start_token_id, so the "
-                "first input of the decoder is not known; add it (0 for T5)."
+                f"model.name: the config.json of {source!r} has no decoder_start_token_id; add it "
+                "(0 for T5)."
             )
         family.decoder_start_id = start
         return family
@@ -74,11 +70,7 @@ class T5(TextFamily):
         return [*ids, self.stop_ids[0]]
 
     def answer(self, text: str) -> Tokens:
-        """Tokenise an answer and append the end token.
-
-        Raises:
-            ValueError: If the tokenizer has no token for a character.
-        """
+        """Tokenise an answer and append the end token."""
         if isinstance(self.tokenizer, ByT5Tokenizer):  # one token per byte, and no offsets
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
             offsets = [(i, i + 1) for i, character in enumerate(text) for _ in character.encode()]
@@ -87,7 +79,7 @@ class T5(TextFamily):
         if self.tokenizer.unk_token_id in answer.ids:
             start, end = answer.offsets[answer.ids.index(self.tokenizer.unk_token_id)]
             raise ValueError(
-                f"the answer {text!r} holds {text[start:end]!r}, which the tokenizer of "
-                f"{self.tokenizer.name_or_path!r} has no token for; write the answer without it."
+                f"the answer {text!r} holds {text[start:end]!r}, for which the tokenizer of "
+                f"{self.tokenizer.name_or_path!r} has no token; write the answer without it."
             )
         return answer

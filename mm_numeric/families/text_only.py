@@ -21,16 +21,11 @@ class TextFamily(Family):
     """The checkpoints of the family, for error messages."""
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
-        """Keep the tokenizer of a checkpoint; it is not changed.
-
-        Raises:
-            ValueError: If the tokenizer has no end token.
-        """
         super().__init__(tokenizer, image_processor, model)
         if tokenizer.eos_token_id is None:
             raise ValueError(
-                f"model.name: the tokenizer of {tokenizer.name_or_path!r} has no eos_token, so "
-                "that an answer has no end; set one in its tokenizer_config.json."
+                f"model.name: the tokenizer of {tokenizer.name_or_path!r} has no eos_token; set "
+                "one in its tokenizer_config.json."
             )
         self.stop_ids = [tokenizer.eos_token_id]
         self.pad_id = self.stop_ids[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
@@ -38,29 +33,18 @@ class TextFamily(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer of a checkpoint.
-
-        Args:
-            source: A hub name or a folder.
-            model: The settings; ``model.name`` is not used.
-
-        Raises:
-            ValueError: If the checkpoint is of another family, or was trained with another
-                baseline.
-        """
+        """Load the tokenizer of a checkpoint of this family, trained with the same baseline."""
         config = cls.load_config(source, model)
         if not cls.supports(config):
             raise ValueError(
                 f"model.name: {source!r} is a checkpoint of type {config.model_type!r}, and "
-                f"model.family says {cls.name}, which is for {cls.supported}; set model.family to "
-                "the family that it belongs to."
+                f"{cls.name} is for {cls.supported}; correct model.family."
             )
         saved = getattr(config, BASELINE, None)
         if saved is not None and saved["name"] != _name(model.baseline):
             raise ValueError(
-                f"model.baseline: the model in {source!r} was trained as {saved['name']}, and here "
-                f"model.baseline is {_name(model.baseline)}; set the same baseline, or start from "
-                "another checkpoint."
+                f"model.baseline: the model in {source!r} was trained as {saved['name']}, not as "
+                f"{_name(model.baseline)}; set the same baseline, or use another checkpoint."
             )
         return super().load(source, model)
 
@@ -88,5 +72,4 @@ class TextFamily(Family):
 
 
 def _name(baseline: Any) -> Any:
-    """Return the name of a baseline from the value of ``model.baseline``."""
     return baseline["name"] if isinstance(baseline, Mapping) else baseline

@@ -1,25 +1,19 @@
-"""The tokenizer of the tiny Qwen models, created from code so that everything runs offline."""
+"""Helpers of the tiny models, which are created from code so that everything runs offline."""
 
-from tokenizers.pre_tokenizers import ByteLevel
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
 from transformers import Qwen2Tokenizer
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 # The special tokens of Qwen, in the order of their ids.
 _SPECIAL_TOKENS = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|object_ref_start|>",
-    "<|object_ref_end|>",
-    "<|box_start|>",
-    "<|box_end|>",
-    "<|quad_start|>",
-    "<|quad_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|vision_pad|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-)
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>",
+    "<|box_start|>", "<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>",
+    "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>",
+)  # fmt: skip
 _WORDS = ("user", "assistant", "What", "Ġtime", "Ġis", "Ġit", "Locate")
 # Words of rendered scenes: one token each, like in any pretrained tokenizer.
 _PHRASES = (
@@ -41,18 +35,30 @@ _CHAT_TEMPLATE = (
 )
 
 
-def tiny_qwen2_tokenizer() -> Qwen2Tokenizer:
-    """Return a byte-level tokenizer that splits text like Qwen2's, with single digits.
+def save_tiny(folder: Path, seed: int, model_class: Any, config: Any, *processors: Any) -> None:
+    """Create a model with seeded weights; save it with its tokenizer and image processor."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = model_class(config)
+    for part in (model, *processors):
+        part.save_pretrained(folder)
 
-    Its tokens are the 256 bytes, the prefixes of a few words, and Qwen's special tokens.
-    """
-    tokens = sorted(ByteLevel.alphabet())
+
+def add_words(tokens: list[str], words: Iterable[str]) -> list[tuple[str, str]]:
+    """Add words and their prefixes to BPE tokens, and return the merges that produce them."""
     merges = []
-    for word in _WORDS + _PHRASES + _PUNCTUATION:
+    for word in words:
         for end in range(2, len(word) + 1):
             if word[:end] not in tokens:
                 tokens.append(word[:end])
                 merges.append((word[: end - 1], word[end - 1]))
+    return merges
+
+
+def tiny_qwen2_tokenizer() -> Qwen2Tokenizer:
+    """Return a byte-level tokenizer that splits text like Qwen2's, with few words."""
+    tokens = sorted(bytes_to_unicode().values())
+    merges = add_words(tokens, _WORDS + _PHRASES + _PUNCTUATION)
     tokenizer = Qwen2Tokenizer(
         vocab={token: i for i, token in enumerate(tokens)},
         merges=merges,

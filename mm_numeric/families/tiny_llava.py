@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import (
     LlamaTokenizer,
     LlavaConfig,
@@ -14,6 +13,7 @@ from transformers import (
     LlavaImageProcessorPil,
 )
 
+from mm_numeric.families.tiny import add_words, save_tiny
 from mm_numeric.families.yi_vl_model import SYSTEM_PROMPT, YiVLForConditionalGeneration
 
 _SIDE = 56
@@ -24,12 +24,7 @@ _INITIALIZER_RANGE = 0.1
 
 
 def make_tiny_llava(folder: Path, seed: int) -> None:
-    """Save a LLaVA with half a million parameters and images of 56 x 56 pixels.
-
-    Args:
-        folder: The output folder, for ``from_pretrained``.
-        seed: Seed of the weights.
-    """
+    """Save a LLaVA with half a million parameters and images of 56 x 56 pixels."""
     tokenizer = _llama_tokenizer(["▁USER", "▁ASSISTANT", "▁Locate"], "<s>", "</s>")
     tokenizer.add_special_tokens({"pad_token": "<pad>", "additional_special_tokens": ["<image>"]})
     image_id = tokenizer.convert_tokens_to_ids("<image>")
@@ -46,7 +41,6 @@ def make_tiny_yi_vl(folder: Path, seed: int) -> None:
 
 
 def _save(folder: Path, seed: int, model_class: Any, tokenizer: Any, image_id: int) -> None:
-    """Create a model and save it with its tokenizer and image processor."""
     shared = {
         "hidden_size": _WIDTH,
         "intermediate_size": 2 * _WIDTH,
@@ -76,31 +70,20 @@ def _save(folder: Path, seed: int, model_class: Any, tokenizer: Any, image_id: i
         image_seq_length=(_SIDE // 14) ** 2,
         initializer_range=_INITIALIZER_RANGE,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = model_class(config)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    # Like the checkpoints of the hub: crops, and does not pad.
-    LlavaImageProcessorPil(
+    processor = LlavaImageProcessorPil(  # crops and does not pad, like those of the hub
         size={"shortest_edge": _SIDE}, crop_size={"height": _SIDE, "width": _SIDE}
-    ).save_pretrained(folder)
+    )
+    save_tiny(folder, seed, model_class, config, tokenizer, processor)
 
 
 def _llama_tokenizer(words: Iterable[str], begin: str, end: str) -> LlamaTokenizer:
-    """Return a tokenizer that splits text like LLaMA's, with single digits.
-
-    Its tokens are the 256 bytes, the characters of ASCII, and the prefixes of a few words.
-    """
+    """Return a tokenizer that splits text like LLaMA's, with single digits and few words."""
     tokens = ["<unk>", begin, end, *(f"<0x{byte:02X}>" for byte in range(256))]
     tokens += ["▁", *string.ascii_letters, *string.digits, *string.punctuation]
-    merges = []
+    merges = list[tuple[str, str]]()
     for word in ["▁[", "▁(", *words]:
         tokens += [letter for letter in word if letter not in tokens]
-        for stop in range(2, len(word) + 1):
-            if word[:stop] not in tokens:
-                tokens.append(word[:stop])
-                merges.append((word[: stop - 1], word[stop - 1]))
+        merges += add_words(tokens, [word])
     return LlamaTokenizer(
         vocab={token: i for i, token in enumerate(tokens)},
         merges=merges,

@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import (
     GemmaTokenizer,
     PaliGemmaConfig,
     PaliGemmaForConditionalGeneration,
     SiglipImageProcessorPil,
 )
+
+from mm_numeric.families.tiny import add_words, save_tiny
 
 _NAMED = ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>")
 _LOCATIONS = [f"<loc{level:04d}>" for level in range(1024)]
@@ -21,10 +22,7 @@ _WIDTH = 64
 def make_tiny_paligemma(folder: Path, seed: int, **changes: Any) -> None:
     """Save a PaliGemma with images of 56 x 56 pixels (16 patches).
 
-    Args:
-        folder: The output folder, for ``from_pretrained``.
-        seed: Seed of the weights.
-        changes: Changes to its ``text_config``: ``model_type="gemma2"`` makes a PaliGemma 2.
+    ``changes`` update its ``text_config``; ``model_type="gemma2"`` makes a PaliGemma 2.
     """
     tokenizer = tiny_gemma_tokenizer()
     ids = tokenizer.get_vocab()
@@ -63,31 +61,17 @@ def make_tiny_paligemma(folder: Path, seed: int, **changes: Any) -> None:
         bos_token_id=ids["<bos>"],
         eos_token_id=ids["<eos>"],
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = PaliGemmaForConditionalGeneration(config)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    SiglipImageProcessorPil(
-        size={"height": _SIDE_PX, "width": _SIDE_PX},
-        image_seq_length=(_SIDE_PX // _PATCH_PX) ** 2,
-    ).save_pretrained(folder)
+    processor = SiglipImageProcessorPil(
+        size={"height": _SIDE_PX, "width": _SIDE_PX}, image_seq_length=(_SIDE_PX // _PATCH_PX) ** 2
+    )
+    save_tiny(folder, seed, PaliGemmaForConditionalGeneration, config, tokenizer, processor)
 
 
 def tiny_gemma_tokenizer() -> GemmaTokenizer:
-    """Return a tokenizer that splits text like PaliGemma's, with single digits.
-
-    Its tokens are the 256 bytes, the printable characters of ASCII, the prefixes of a few words,
-    the location tokens and the special tokens of PaliGemma.
-    """
+    """Return a tokenizer that splits text like PaliGemma's, with single digits and few words."""
     characters = ["\n", "▁", *map(chr, range(ord("!"), ord("~") + 1))]
     tokens = [*_NAMED, *(f"<0x{byte:02X}>" for byte in range(256)), *characters]
-    merges = []
-    for word in _WORDS:
-        for end in range(2, len(word) + 1):
-            if word[:end] not in tokens:
-                tokens.append(word[:end])
-                merges.append((word[: end - 1], word[end - 1]))
+    merges = add_words(tokens, _WORDS)
     tokenizer = GemmaTokenizer(vocab={token: i for i, token in enumerate(tokens)}, merges=merges)
     tokenizer.add_tokens(_LOCATIONS)  # not special tokens, like in the checkpoints
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})

@@ -1,7 +1,5 @@
 """Tiny Qwen2-VL, Qwen2.5-VL and Qwen3-VL models (a million parameters) of the real classes.
 
-They are saved with ``save_pretrained`` and loaded like any checkpoint.
-
 The standard deviation of the weights is about 1/sqrt(width). With the usual 0.02 the tiny Qwen2-VL
 ignores the image of a clock for more than 1,000 steps; with 0.08 every tested seed uses it within
 400 steps, at a learning rate of 1e-3 with 50 warm-up steps.
@@ -12,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import Qwen2VLImageProcessorPil
 
-from mm_numeric.families.tiny import tiny_qwen2_tokenizer
+from mm_numeric.families.tiny import save_tiny, tiny_qwen2_tokenizer
 
 _INITIALIZER_RANGE = 0.08
 _WIDTH = 128
@@ -71,13 +68,7 @@ _RECIPES = {
 
 
 def make_tiny_qwen(model_class: Any, folder: Path, seed: int) -> None:
-    """Save a tiny model with its tokenizer and image processor.
-
-    Args:
-        model_class: ``Qwen2VLForConditionalGeneration`` or the class of Qwen2.5-VL or Qwen3-VL.
-        folder: The output folder, for ``from_pretrained``.
-        seed: Seed of the weights.
-    """
+    """Save a tiny Qwen2-VL, Qwen2.5-VL or Qwen3-VL with its tokenizer and image processor."""
     recipe = _RECIPES[model_class.config_class.model_type]
     tokenizer = tiny_qwen2_tokenizer()
     token_id = tokenizer.convert_tokens_to_ids
@@ -116,15 +107,11 @@ def make_tiny_qwen(model_class: Any, folder: Path, seed: int) -> None:
         tie_word_embeddings=True,
         initializer_range=_INITIALIZER_RANGE,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = model_class(config)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
     smallest, largest = recipe.sides_px
-    Qwen2VLImageProcessorPil(
+    processor = Qwen2VLImageProcessorPil(
         patch_size=recipe.vision["patch_size"],
         temporal_patch_size=1,
         merge_size=2,
         size={"shortest_edge": smallest**2, "longest_edge": largest**2},
-    ).save_pretrained(folder)
+    )
+    save_tiny(folder, seed, model_class, config, tokenizer, processor)

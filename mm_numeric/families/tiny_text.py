@@ -6,8 +6,6 @@ Their tokenizers have single digits, and one token for each word and operator of
 import string
 from pathlib import Path
 
-import torch
-from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -16,6 +14,9 @@ from transformers import (
     T5ForConditionalGeneration,
     T5Tokenizer,
 )
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from mm_numeric.families.tiny import add_words, save_tiny
 
 _WIDTH = 128
 # Words of rendered questions: one token each, like in any pretrained tokenizer.
@@ -25,12 +26,7 @@ _WORDS = (
 
 
 def make_tiny_gpt2(folder: Path, seed: int) -> None:
-    """Save a GPT-2 of two layers, for texts of up to 512 tokens.
-
-    Args:
-        folder: The output folder, for ``from_pretrained``.
-        seed: Seed of the weights.
-    """
+    """Save a GPT-2 of two layers, for texts of up to 512 tokens."""
     tokenizer = tiny_gpt2_tokenizer()
     config = GPT2Config(
         vocab_size=len(tokenizer),
@@ -41,24 +37,15 @@ def make_tiny_gpt2(folder: Path, seed: int) -> None:
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
-        initializer_range=0.08,  # about 1 / sqrt(width), as in mm_numeric.families.tiny
+        initializer_range=0.08,  # about 1 / sqrt(width), as in mm_numeric.families.tiny_qwen
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = GPT2LMHeadModel(config)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save_tiny(folder, seed, GPT2LMHeadModel, config, tokenizer)
 
 
 def make_tiny_t5(folder: Path, seed: int) -> None:
-    """Save a T5 with two encoder and two decoder layers.
-
-    Args:
-        folder: The output folder, for ``from_pretrained``.
-        seed: Seed of the weights.
-    """
+    """Save a T5 with two encoder and two decoder layers."""
     tokenizer = tiny_t5_tokenizer()
     config = T5Config(
         vocab_size=len(tokenizer),
@@ -72,29 +59,18 @@ def make_tiny_t5(folder: Path, seed: int) -> None:
         eos_token_id=tokenizer.eos_token_id,
         decoder_start_token_id=tokenizer.pad_token_id,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = T5ForConditionalGeneration(config)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save_tiny(folder, seed, T5ForConditionalGeneration, config, tokenizer)
 
 
 def tiny_gpt2_tokenizer() -> GPT2Tokenizer:
     """Return a tokenizer that splits text like GPT-2's: one token per byte or known word."""
-    tokens, merges = ["<|endoftext|>", *sorted(ByteLevel.alphabet())], []
-    for word in (word.replace(" ", "\u0120") for word in _WORDS):
-        for end in range(2, len(word) + 1):
-            if word[:end] not in tokens:
-                tokens.append(word[:end])
-                merges.append((word[: end - 1], word[end - 1]))
+    tokens = ["<|endoftext|>", *sorted(bytes_to_unicode().values())]
+    merges = add_words(tokens, (word.replace(" ", "\u0120") for word in _WORDS))
     return GPT2Tokenizer(vocab={token: i for i, token in enumerate(tokens)}, merges=merges)
 
 
 def tiny_t5_tokenizer() -> T5Tokenizer:
-    """Return a SentencePiece tokenizer like T5's.
-
-    It has one token for each printable ASCII character and for some words.
-    """
+    """Return a tokenizer like T5's: one token per printable ASCII character or known word."""
     names = ["<pad>", "</s>", "<unk>"]
     pieces = ["\u2581", *string.digits, *string.ascii_letters, *string.punctuation]
     pieces += [f"\u2581{word.strip()}" for word in _WORDS]

@@ -17,7 +17,6 @@ class YiVLProjector(nn.Module):
     """Yi-VL's ``mlp2x_gelu_Norm``: two linear layers, each followed by a LayerNorm."""
 
     def __init__(self, config: LlavaConfig) -> None:
-        """Create the layers for the widths of the vision tower and the language model."""
         super().__init__()
         width = config.text_config.hidden_size
         self.linear_1 = nn.Linear(config.vision_config.hidden_size, width)
@@ -29,15 +28,13 @@ class YiVLProjector(nn.Module):
     def forward(self, image_features: Tensor) -> Tensor:
         """Project features [images, patches, vision width] to the width of the language model."""
         hidden = self.act(self.norm_1(self.linear_1(image_features)))
-        projected: Tensor = self.norm_2(self.linear_2(hidden))
-        return projected
+        return self.norm_2(self.linear_2(hidden))
 
 
 class YiVLForConditionalGeneration(LlavaForConditionalGeneration):  # type: ignore[misc]
     """LLaVA with Yi-VL's projector; saved and loaded like any model of transformers."""
 
     def __init__(self, config: LlavaConfig) -> None:
-        """Create the model of a configuration."""
         super().__init__(config)
         self.model.multi_modal_projector = YiVLProjector(config)
         self.post_init()  # initialises the new projector

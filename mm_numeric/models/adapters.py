@@ -1,6 +1,6 @@
-"""LoRA and DoRA adapters: added to the linear layers of modules, saved, loaded and merged.
+"""Add LoRA and DoRA adapters to the linear layers of modules; save, load and merge them.
 
-Only what was trained is saved of a model with adapters:
+Only trained weights of a model with adapters are saved:
 
 adapter_config.json, adapter_model.safetensors    in PEFT's format, with the name of the base model
 trained.safetensors                               modules that were trained in full, if any
@@ -28,11 +28,9 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.models.parameter_groups import ModelModules
 
-ADAPTER, SETTINGS, TRAINED_WEIGHTS = (
-    "adapter_model.safetensors",
-    "adapter_config.json",
-    "trained.safetensors",
-)
+ADAPTER = "adapter_model.safetensors"
+SETTINGS = "adapter_config.json"
+TRAINED_WEIGHTS = "trained.safetensors"
 
 
 def has_adapters(source: str) -> bool:
@@ -43,43 +41,38 @@ def has_adapters(source: str) -> bool:
 def add_adapters(
     model: Any, modules: ModelModules, lora: LoraSettings | None, base: str, revision: str
 ) -> Any:
-    """Add adapters to the modules that are adapted.
+    """Add adapters to the adapted modules of a model, unless it already has the same adapters.
 
-    Args:
-        model: The loaded model. Adapters that it already has are trained further.
-        modules: The settings of each module.
-        lora: The settings of the adapters; None for no adapters.
-        base: Hub name or folder of the model without adapters; saved with the adapters.
-        revision: Revision of ``base``.
-
-    Raises:
-        ValueError: If an adapted module has no linear layers, or the model has other adapters.
+    ``base`` and ``revision`` name the model without adapters; they are saved with the adapters.
     """
     if isinstance(model, PeftModel):
         _require_same_adapters(model, lora, modules, base)
         return model
     if lora is None:
         return model
-    wanted = _lora_config(model, modules, lora)
-    wanted.base_model_name_or_path, wanted.revision = base, revision
-    return get_peft_model(model, wanted)
+    targets = adapted_layers(model, modules)
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        use_dora=lora.dora,
+        target_modules=targets,
+        fan_in_fan_out=all(isinstance(model.get_submodule(name), Conv1D) for name in targets),
+    )
+    config.base_model_name_or_path, config.revision = base, revision
+    return get_peft_model(model, config)
 
 
 def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftModel:
-    """Load the base model of a folder's adapters, and the adapters into it.
-
-    Raises:
-        ValueError: If the base model or an adapter cannot be loaded, or has other weights than
-            those that were saved.
-    """
+    """Load the base model of a folder's adapters, and the adapters into it."""
     config = LoraConfig.from_pretrained(source)
     base, revision = str(config.base_model_name_or_path), config.revision or "main"
     try:
         model = family.load_model(base, replace(settings, revision=revision))
     except OSError as error:
         raise ValueError(
-            f"model.name: the adapters in {source} belong to the model in {base!r}, which cannot "
-            f"be loaded ({str(error).strip().partition(chr(10))[0]}); restore it, or correct "
+            f"model.name: the adapters in {source} belong to {base!r}, which cannot be loaded "
+            f"({str(error).strip().partition(chr(10))[0]}); restore it, or correct "
             f"base_model_name_or_path in {Path(source, SETTINGS)}."
         ) from error
     config.inference_mode = False  # the saved value would freeze the adapters
@@ -89,12 +82,9 @@ def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftMode
 
 
 def save_adapted(model: PeftModel, folder: Path, state: dict[str, Tensor] | None = None) -> None:
-    """Save the trained weights of a model with adapters.
+    """Save the adapters and all other parameters with ``requires_grad``.
 
-    Args:
-        model: The model; parameters with ``requires_grad`` were trained.
-        folder: The output folder.
-        state: The state dict, if it was gathered from several ranks.
+    ``state`` is the state dict, if it was gathered from several ranks.
     """
     state = model.state_dict() if state is None else state
     adapters = get_peft_model_state_dict(model, state_dict=state, save_embedding_layers=False)
@@ -103,31 +93,25 @@ def save_adapted(model: PeftModel, folder: Path, state: dict[str, Tensor] | None
     config.inference_mode = True
     config.save_pretrained(str(folder))
     config.inference_mode = False
-    own = _trained_parameters(model)
-    if own:
+    if own := _trained_parameters(model):
         weights = {name.removeprefix(ADAPTED_MODEL): state[name] for name in own}
         _write(weights, folder / TRAINED_WEIGHTS)
     model.config.save_pretrained(folder)
 
 
 def read_adapted(model: PeftModel, folder: Path) -> None:
-    """Load all weights that ``save_adapted`` wrote into a model with the same adapters.
-
-    Raises:
-        ValueError: If a weight is missing, unknown, or of another shape.
-    """
+    """Load all weights that ``save_adapted`` wrote into a model with the same adapters."""
     adapters = _read(folder / ADAPTER)
     own = {name.removeprefix(ADAPTED_MODEL): p for name, p in model.named_parameters()}
     trained = {name.removeprefix(ADAPTED_MODEL) for name in _trained_parameters(model)}
-    whole = {}
-    if trained or (folder / TRAINED_WEIGHTS).is_file():
-        whole = _read(folder / TRAINED_WEIGHTS)
+    file = folder / TRAINED_WEIGHTS
+    whole = _read(file) if trained or file.is_file() else {}
     changed = [p for n, p in own.items() if n in trained or n in whole or is_adapter(n)]
     with gathered_parameters(changed), torch.no_grad():
         wanted = get_peft_model_state_dict(model, save_embedding_layers=False)
         _require_same_weights(adapters, wanted, folder / ADAPTER)
         known = trained | (whole.keys() & own.keys())
-        _require_same_weights(whole, {name: own[name] for name in known}, folder / TRAINED_WEIGHTS)
+        _require_same_weights(whole, {name: own[name] for name in known}, file)
         set_peft_model_state_dict(model, adapters)
         for name, value in whole.items():
             own[name].copy_(value)
@@ -145,27 +129,11 @@ def merged(model: Any) -> Any:
     return model.merge_and_unload() if isinstance(model, PeftModel) else model
 
 
-def _lora_config(model: Any, modules: ModelModules, lora: LoraSettings) -> LoraConfig:
-    """Return PEFT's settings for the adapters of a model."""
-    targets = adapted_layers(model, modules)
-    return LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        use_dora=lora.dora,
-        target_modules=targets,
-        fan_in_fan_out=all(isinstance(model.get_submodule(name), Conv1D) for name in targets),
-    )
-
-
 def adapted_layers(model: nn.Module, modules: ModelModules) -> list[str]:
     """Return the full names of the layers that get adapters.
 
-    In the language model these are the family's ``lora_targets``, in the embeddings the embedding
-    tables, and in other modules all linear layers.
-
-    Raises:
-        ValueError: If an adapted module has no such layer, or one with a tied weight.
+    These are the family's ``lora_targets`` in the language model, the embedding tables in the
+    embeddings, and all linear layers in other modules.
     """
     found: dict[str, str] = {}
     for name, layer in model.named_modules():
@@ -181,15 +149,15 @@ def adapted_layers(model: nn.Module, modules: ModelModules) -> list[str]:
     for module in MODULE_NAMES:
         if modules.settings.of(module).how == ADAPTED and module not in found.values():
             raise ValueError(
-                f"{modules.where}, modules.{module}: it is adapted, but this model has no layer "
-                "that LoRA supports in it; make it trained or frozen."
+                f"{modules.where}, modules.{module}: this model has no layer in it that LoRA "
+                "supports; make it trained or frozen."
             )
     uses = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
     for name, module in found.items():
         if uses[id(original_layer(model.get_submodule(name)).weight)] > 1:
             raise ValueError(
-                f"{modules.where}, modules.{module}: {name} is adapted, and its tensor is used "
-                "elsewhere in this model too; make the module trained or frozen."
+                f"{modules.where}, modules.{module}: {name} cannot be adapted, because its tensor "
+                "is used elsewhere too; make the module trained or frozen."
             )
     return list(found)
 

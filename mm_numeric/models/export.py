@@ -21,25 +21,18 @@ CARD = "README.md"
 
 
 def export(run: Path, out: Path) -> None:
-    """Save the model of a run so that it can be loaded without mm-numeric.
+    """Save the model of a finished run in a new folder, for use without mm-numeric.
 
-    Adapters are merged into the weights, which keep their dtype. If the model was quantised for
-    training, they are merged into the weights before quantisation.
-
-    Args:
-        run: The folder of a finished run.
-        out: The output folder, which must not exist.
-
-    Raises:
-        ValueError: If the run is not finished, the model is of a baseline, or ``out`` exists.
+    Adapters are merged into the weights, which keep their dtype; those of a quantised model are
+    merged into the weights before quantisation. A model of a baseline cannot be exported.
     """
     quiet_unless_terminal()
     config = read_run(run)
     if config.model.baseline is not None:
         name = read_baseline(config.model.baseline, f"{run}, model.baseline").name
         raise ValueError(
-            f"{run}: a model of {name} cannot be exported, because transformers has no class that "
-            "reads its numbers; predict with the run itself."
+            f"{run}: a model of {name} cannot be exported, because transformers has no class for "
+            "it; predict with the run itself."
         )
     if out.exists():
         raise ValueError(f"{out} exists; name a folder that does not, or delete it.")
@@ -70,13 +63,7 @@ def model_card(
 ) -> str:
     """Return the model card in Markdown: loading, task, prompt, frame, training and metrics.
 
-    Args:
-        config: The config of the run.
-        family: The model's family.
-        model: The model, with merged adapters.
-        facts: The content of run.json.
-        results: The content of results.json; None if the run was not scored.
-        folder: Name of the model's folder.
+    ``facts`` is the content of run.json; ``results`` that of results.json, None if not scored.
     """
     whole = config.to_dict()
     frame = "None: the model reads text alone."
@@ -109,7 +96,6 @@ def model_card(
 
 
 def _loading(family: Family, model: Any, folder: str) -> str:
-    """Return the section with the code that loads the model."""
     kind = type(model)
     autos = ["AutoImageProcessor"] * family.takes_images + ["AutoTokenizer"]
     text = f"Weights are {str(model.dtype).removeprefix('torch.')}."
@@ -131,7 +117,6 @@ def _loading(family: Family, model: Any, folder: str) -> str:
 
 
 def _prompt(config: Config, family: Family) -> str:
-    """Return the section with the model's prompt."""
     question = str(config.task.options().get("prompt", "{question}"))
     ids = family.question(question, int(family.takes_images))
     note = "One image token stands for all tokens of the image.\n\n" if family.takes_images else ""
@@ -139,16 +124,13 @@ def _prompt(config: Config, family: Family) -> str:
 
 
 def _metrics(results: dict[str, Any] | None) -> str:
-    """Return the section with the metrics of the run as a table."""
     if results is None:
         return "Not scored: `mm-numeric predict` and `mm-numeric score` before `export` do."
     lines = ["| metric | value | 95 % interval |", "|---|---|---|"]
     for name, found in results["metrics"].items():
-        value, low, high = (
-            "none" if found[key] is None else f"{found[key]:.4g}"
-            for key in ("value", "low", "high")
-        )
-        lines.append(f"| {name} | {value} | {low} to {high} |")
+        keys = ("value", "low", "high")
+        shown = ("none" if found[key] is None else f"{found[key]:.4g}" for key in keys)
+        lines.append("| {} | {} | {} to {} |".format(name, *shown))
     failed = sum(results["failures"].values())
     return "\n".join([*lines, "", f"{results['rows']} rows, {failed} answers could not be parsed."])
 

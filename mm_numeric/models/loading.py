@@ -22,7 +22,7 @@ TINY = "tiny"
 def device_type() -> str:
     """Return the device type that models run on: the accelerator's, or ``cpu``.
 
-    Apple's MPS is not used, because it has no float64, which sums over whole numbers need.
+    Apple's MPS is not used, because it has no float64, which exact sums need.
     """
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or accelerator.type == "mps" or not torch.accelerator.is_available():
@@ -49,8 +49,7 @@ def load_family(config: Config, source: str) -> Family:
     if config.model.baseline is not None:
         cls = with_baseline(cls, config.model.baseline, f"{config.title}, model.baseline")
     with _short_errors(config, source):
-        family: Family = cls.load(source, config.model)
-        return family
+        return cls.load(source, config.model)
 
 
 def load_model(config: Config, family: Family, source: str) -> Any:
@@ -72,7 +71,7 @@ def quiet_unless_terminal() -> None:
 
 @contextmanager
 def _short_errors(config: Config, source: str) -> Iterator[None]:
-    """Replace the errors of ``from_pretrained`` for a wrong name with one sentence."""
+    """Shorten the errors of ``from_pretrained``."""
     try:
         yield
     except (OSError, ImportError, KeyError) as error:

@@ -1,4 +1,4 @@
-"""The modules of a loaded model: which of them are trained, and at which learning rate."""
+"""The modules of a loaded model: which ones are trained, and at which learning rate."""
 
 import re
 from typing import Any
@@ -21,22 +21,14 @@ VISION_MODULES = ("vision", "projector")
 
 
 class ModelModules:
-    """Assign the parameters of a model to its modules, and apply the settings of each module."""
+    """Assign the parameters of a model to its modules, and apply the settings of each module.
+
+    ``learning_rate`` applies to modules without their own; ``where`` names the config in errors.
+    """
 
     def __init__(
         self, family: Family, settings: ModulesConfig, learning_rate: float, where: str
     ) -> None:
-        """Validate and keep the settings.
-
-        Args:
-            family: Its ``module_patterns`` assign parameters to modules.
-            settings: The settings of each module.
-            learning_rate: Learning rate of modules without one of their own.
-            where: The config, for error messages.
-
-        Raises:
-            ValueError: If there are settings for a module that the family does not have.
-        """
         self.family, self.settings, self.where = family, settings, where
         self.learning_rate = learning_rate
         for module in MODULE_NAMES:
@@ -48,11 +40,7 @@ class ModelModules:
                 )
 
     def module_of(self, name: str) -> str:
-        """Return the module of a parameter by its name; an adapter is in the module it adapts.
-
-        Raises:
-            ValueError: If no pattern of the family matches the name.
-        """
+        """Return the module of a parameter by its name; an adapter is in the module it adapts."""
         own = unwrapped_name(name)
         for module, pattern in self.family.module_patterns.items():
             if re.match(pattern, own):
@@ -68,19 +56,12 @@ class ModelModules:
         return self.learning_rate if own is None else own
 
     def reject_learning_rates(self, who: str) -> None:
-        """Raise ValueError if a module has a learning rate of its own.
-
-        Args:
-            who: What makes its own parameter groups, for the error message.
-        """
-        if any(
-            self.settings.of(module).learning_rate is not None
-            for module in self.family.module_patterns
-        ):
+        """Raise ValueError if a module has its own learning rate, which ``who`` would ignore."""
+        modules = self.family.module_patterns
+        if any(self.settings.of(module).learning_rate is not None for module in modules):
             raise ValueError(
                 f"{self.where}, modules: {who} makes its own groups of parameters, so that no "
-                "module can have a learning_rate of its own; remove those, or choose another "
-                "optimiser."
+                "module can have its own learning_rate; remove it, or choose another optimiser."
             )
 
     def check(self, model: nn.Module) -> None:
@@ -105,7 +86,6 @@ class ModelModules:
                 )
 
     def _check_shared(self, module: str, other: str) -> None:
-        """Require the same settings for two modules that share a tensor."""
         one, two = self.settings.of(module), self.settings.of(other)
         rates = self.learning_rate_of(module), self.learning_rate_of(other)
         if one.how != two.how or rates[0] != rates[1] or one.how == ADAPTED:
@@ -126,10 +106,7 @@ class ModelModules:
     ) -> list[dict[str, Any]]:
         """Return the optimiser's parameter groups: by module, with and without weight decay.
 
-        Args:
-            model: The model, wrapped or not.
-            decayed: Names of the parameters with weight decay.
-            weight_decay: The weight decay.
+        ``decayed`` holds the names of the parameters with weight decay.
         """
         groups: dict[tuple[str, bool], list[Tensor]] = {}
         for name, parameter in model.named_parameters():
@@ -165,7 +142,7 @@ class ModelModules:
         return found
 
     def _shared(self, model: nn.Module) -> dict[str, set[str]]:
-        """Return the modules that share a tensor with another module, and all that share it."""
+        """Return, for each module that shares a tensor, all modules that use the tensor."""
         holders: dict[int, set[str]] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
             holders.setdefault(id(parameter), set()).add(self.module_of(name))
@@ -189,6 +166,5 @@ def table_text(table: dict[str, dict[str, Any]]) -> str:
 
 
 def _describe(settings: ModuleSettings) -> str:
-    """Return the mode and the learning rate of a module for an error message."""
     rate = settings.learning_rate
     return settings.how if rate is None else f"{settings.how} at {rate:g}"

@@ -144,8 +144,8 @@ def test_another_baseline_or_none_is_refused(tmp_path):
     train(config)
     model = str(config.output_dir / "model")
     for baseline, why in (
-        (None, "was trained as regression_head, and here model.baseline is None"),
-        ("xval", "was trained as regression_head, and here model.baseline is xval"),
+        (None, "was trained as regression_head, not as None"),
+        ("xval", "was trained as regression_head, not as xval"),
         ({"name": "regression_head", "log": True}, "was trained with False, and here it is True"),
     ):
         changed = dataclasses.replace(
@@ -163,7 +163,7 @@ def test_a_plain_checkpoint_that_lacks_weights_is_still_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**config, "n_layer": 3}))
     family = family_of("causal_lm", "xval")
     family.fitted = {}
-    with pytest.raises(ValueError, match="lacks 12 weights of the model"):
+    with pytest.raises(ValueError, match=r"lacks 12 weights \("):
         family.load_model(str(tmp_path), TINY)
 
 
@@ -175,7 +175,7 @@ def test_weights_of_a_baseline_that_are_gone_are_not_drawn_anew(tmp_path):
     kept = (model / "config.json").read_text()
     plain.save_pretrained(model)
     (model / "config.json").write_text(kept)
-    with pytest.raises(ValueError, match=r"lacks 2 weights of the model \(baseline.bias"):
+    with pytest.raises(ValueError, match=r"lacks 2 weights \(baseline.bias"):
         load_model(config, load_family(config, str(model)), str(model))
 
 
@@ -217,7 +217,7 @@ def test_what_cannot_be_trained_is_one_sentence(tmp_path, changes, why):
 def test_families_with_images_are_refused(tmp_path):
     raw = raw_config(tmp_path, model=model_of("xval", family="qwen2_vl"))
     config = config_from_dict(raw, where="here", title="here")
-    with pytest.raises(ValueError, match="baselines are for families that read text alone"):
+    with pytest.raises(ValueError, match="baselines are for families without images"):
         load_family(config, "tiny")
 
 

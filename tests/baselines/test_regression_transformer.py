@@ -115,8 +115,8 @@ def test_a_malformed_number_cannot_be_read(kind, digits, why):
 
 def test_a_digit_without_a_token_for_its_place_is_refused_in_answers_alone():
     family = family_of("causal_lm", {"name": "regression_transformer", "highest_place": 2})
-    with pytest.raises(ValueError, match="'1234' has a digit at place 3, and there are tokens from "
-                                         "-6 to 2; set highest_place"):  # fmt: skip
+    with pytest.raises(ValueError, match="'1234' has a digit at place 3, outside lowest_place -6 "
+                                         "to highest_place 2"):  # fmt: skip
         family.answer("1234")
     assert named(family, family.question("1234", 0))[:4] == ["1", "_2_2_", "_3_1_", "_4_0_"]
 

@@ -215,9 +215,9 @@ def test_check_data_reads_rows_without_images(tmp_path, name):
 
 def test_a_checkpoint_of_another_family_is_refused(tmp_path):
     T5.make_tiny(tmp_path, seed=0)
-    with pytest.raises(ValueError, match="'t5', and model\\.family says causal_lm, which is for"):
+    with pytest.raises(ValueError, match="'t5', and causal_lm is for"):
         CausalLM.load(str(tmp_path), TINY)
-    with pytest.raises(ValueError, match="type 'qwen2_vl', and model\\.family says causal"):
+    with pytest.raises(ValueError, match="type 'qwen2_vl', and causal"):
         CausalLM.load(tiny_checkpoint(), TINY)
 
 
@@ -239,7 +239,7 @@ def test_only_decoders_that_read_text_alone_fit(config, fits):
 
 def test_a_tokenizer_without_an_end_is_refused(checkpoint):
     endless = transformers.AutoTokenizer.from_pretrained(checkpoint, eos_token=None)
-    with pytest.raises(ValueError, match=r"the tokenizer of '.*' has no eos_token, so that"):
+    with pytest.raises(ValueError, match=r"the tokenizer of '.*' has no eos_token; set"):
         CausalLM(endless, None, TINY)
 
 

@@ -309,18 +309,26 @@ def test_what_is_saved_sees_and_asks_the_same(tiny, tmp_path):
 def test_checkpoints_of_other_families_are_refused(tiny, tmp_path):
     Qwen2VL.make_tiny(tmp_path / "qwen", seed=0)
     YiVL.make_tiny(tmp_path / "yi", seed=0)
-    with pytest.raises(ValueError, match=r"of type .qwen2_vl.*says LLaVA-1\.5.*set model\.family"):
+    with pytest.raises(
+        ValueError, match=r"of type .qwen2_vl.*and LLaVA-1\.5 is 'llava'.*correct model\.family"
+    ):
         Llava.load(str(tmp_path / "qwen"), TINY)
-    with pytest.raises(ValueError, match=r"of YiVLForCond.*says LLaVA-1\.5.*set model\.family"):
+    with pytest.raises(
+        ValueError, match=r"of YiVLForCond.*and LLaVA-1\.5 is LlavaForCond.*correct model\.family"
+    ):
         Llava.load(str(tmp_path / "yi"), TINY)
-    with pytest.raises(ValueError, match=r"of LlavaForCond.*says Yi-VL.*set model\.family"):
+    with pytest.raises(
+        ValueError, match=r"of LlavaForCond.*and Yi-VL is YiVLForCond.*correct model\.family"
+    ):
         YiVL.load(str(tiny), TINY)
 
 
 def test_another_token_for_an_image_is_refused(tiny, tmp_path):
     folder = changed(tiny, tmp_path, image_token_index=7)
     family = Llava.load(str(folder), TINY)
-    with pytest.raises(ValueError, match=rf"is {family.image_id}, and the model's is 7; set image"):
+    with pytest.raises(
+        ValueError, match=rf"is {family.image_id}, and that of the model is 7; correct image"
+    ):
         family.load_model(str(folder), TINY)
 
 

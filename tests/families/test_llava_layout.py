@@ -250,8 +250,8 @@ REFUSED = {
         lambda weights: weights.update({"lm_head.weight": torch.zeros(3, 96)})
     ),
     r"has more than once 1 weights \(model\.vision_tower\.post_layernorm\.bias\)": edited(twice),
-    r"has no model\.safetensors; weights are read from safetensors alone": without_safetensors,
-    r"is './vit/clip-vit-H-14-448', which is neither a folder in it, nor": without_a_tower,
+    r"has no model\.safetensors; convert its weights to safetensors": without_safetensors,
+    r"is './vit/clip-vit-H-14-448', neither a folder nor": without_a_tower,
 }
 
 
@@ -270,5 +270,5 @@ def test_another_projector_is_refused(made, family_class):
     other = YiVL if family_class is Llava else Llava
     folder = str(made[other][1])
     family = family_class.load(folder, ModelConfig(name="tiny", coordinates="relative_1000"))
-    with pytest.raises(ValueError, match=f"of type '{TYPES[other]}', and model.family says one"):
+    with pytest.raises(ValueError, match=f"of type '{TYPES[other]}', and model.family one of type"):
         family.load_model(folder, TINY)

@@ -49,9 +49,7 @@ def test_missing_weights_are_named(checkpoint):
     weights = load_file(file)
     gone = sorted(weights)[:5]  # the embeddings among them, which the head is tied to
     save_file({k: v for k, v in weights.items() if k not in gone}, file, {"format": "pt"})
-    with pytest.raises(
-        ValueError, match=r"lacks 6 weights of the model \(lm_head\.weight, .* \.\.\.\)"
-    ):
+    with pytest.raises(ValueError, match=r"lacks 6 weights \(lm_head\.weight, .* \.\.\.\)"):
         loads(checkpoint)
 
 
@@ -60,7 +58,7 @@ def test_weights_of_another_shape_are_named(checkpoint):
     settings = json.loads(file.read_text())
     settings["text_config"]["intermediate_size"] = 300
     file.write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match=r"has in another shape 6 weights of the model"):
+    with pytest.raises(ValueError, match=r"has in another shape 6 weights \("):
         loads(checkpoint)
 
 
@@ -75,7 +73,7 @@ def test_a_checkpoint_without_safetensors_is_refused(checkpoint):
 def test_a_checkpoint_of_another_class_is_refused(tmp_path):
     tiny_causal_lm().save_pretrained(tmp_path)
     tiny_family().save(tmp_path)
-    with pytest.raises(ValueError, match=r"of type 'qwen2', and model\.family says Qwen2-VL"):
+    with pytest.raises(ValueError, match=r"of type 'qwen2', and Qwen2-VL is 'qwen2_vl'"):
         loads(tmp_path)
 
 
@@ -90,7 +88,7 @@ def test_quantised_weights_need_bitsandbytes(checkpoint, monkeypatch):
     from mm_numeric.families import loading
 
     monkeypatch.setattr(loading, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"model\.quantize: nf4 needs bitsandbytes, which is not"):
+    with pytest.raises(ValueError, match=r"model\.quantize: nf4 needs bitsandbytes; run"):
         loading.quantization(replace(TINY, quantize="nf4"))
     monkeypatch.setattr(loading, "find_spec", lambda name: object())
     four = loading.quantization(replace(TINY, quantize="nf4"))

@@ -70,7 +70,7 @@ def test_the_checkpoint_s_own_template_decides_on_a_system_prompt():
 
 def test_a_template_without_a_place_for_the_image_is_refused():
     family = Qwen2VL.load(checkpoint(Qwen2VL), TINY)
-    with pytest.raises(ValueError, match=r"writes 2 <\|image_pad\|> for a question with 1 imag"):
+    with pytest.raises(ValueError, match=r"writes 2 <\|image_pad\|> instead of 1 for the question"):
         family.prompts(["What is <|image_pad|>?"], [PICTURE])
     family.tokenizer.chat_template = "{{ messages[0]['content'][-1]['text'] }}"
     with pytest.raises(ValueError, match=r"chat template of .* writes 0 <\|image_pad\|>"):

@@ -108,7 +108,7 @@ def test_adapters_without_the_model_they_belong_on_are_one_sentence(tmp_path):
     train(config)
     shutil.rmtree(tmp_path / "base")
     folder = str(config.output_dir / "model")
-    with pytest.raises(ValueError, match=r"belong to the model in '.*base', which cannot be loade"):
+    with pytest.raises(ValueError, match=r"belong to '.*base', which cannot be loade"):
         load_model(config, load_family(config, folder), folder)
 
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_adapted_is_one_sentence(tmp_path):
     with pytest.raises(ValueError, match=r"model\.quantize: quantised weights cannot be trained"):
         small_config(tmp_path, "model.quantize=nf4")
     config = a_config(tmp_path, "model.quantize=nf4", "trainer.max_steps=1")
-    with pytest.raises(ValueError, match=r"model\.quantize: nf4 needs bitsandbytes, which is not"):
+    with pytest.raises(ValueError, match=r"model\.quantize: nf4 needs bitsandbytes; run"):
         train(config)
     tied = small_config(tmp_path, "modules={embeddings: adapted, head: adapted}")
     with pytest.raises(ValueError, match="the embeddings and the head of this model are one tens"):
