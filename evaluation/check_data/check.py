@@ -1,7 +1,7 @@
 """Check the data of a config before training.
 
 Every row is read, formatted and tokenised as the collator does it; nothing is trained and no
-weights are loaded. A fault would stop the training or silently degrade it; a note is for
+weights are loaded. A problem would stop the training or silently degrade it; a note is for
 information. The ceiling is the score of the right answers after they are written as text and parsed
 again: with this coordinate format and image size no model can score higher.
 """
@@ -21,9 +21,14 @@ from mm_numeric.data.examples import examples_and_errors
 from mm_numeric.data.framing import check_declared_size, compute_frame, load_framed_image
 from mm_numeric.data.images import image_size, open_image
 from mm_numeric.data.lengths import TooLongError, count_image_tokens
-from mm_numeric.evaluation.check_data.findings import Checkup, DataReport, Trained, kind_of
+from mm_numeric.evaluation.check_data.findings import (
+    DataReport,
+    EncodedExample,
+    SourceReport,
+    problem_kind,
+)
 from mm_numeric.evaluation.score import scorer_of
-from mm_numeric.families.family import Family, Tokens
+from mm_numeric.families.family import Tokens
 from mm_numeric.geometry.row_shapes import clipped
 from mm_numeric.log import progress
 from mm_numeric.models.loading import TINY, load_family, quiet_unless_terminal
@@ -45,73 +50,54 @@ def check_data(
         limit: Number of examples to check in each source; None for all.
         images: Number of images to decode in each source; after that, only headers are read.
         size_px: Width and height of missing images whose rows do not have them.
-
-    Raises:
-        ValueError: If the checkpoint's tokenizer or image processor cannot be loaded.
     """
     quiet_unless_terminal()
     with tempfile.TemporaryDirectory() as folder:
-        source = config.model.name
-        if source == TINY:
-            source = f"{folder}/tiny"
+        checkpoint = config.model.name
+        if checkpoint == TINY:
+            checkpoint = f"{folder}/tiny"
             cls = choose(config.model.family, FAMILIES, "family", f"{config.title}, model.family")
-            cls.make_tiny(Path(source), seed=0)
-        family = load_family(config, source)
-        settings = family.load_config(source, config.model)
+            cls.make_tiny(Path(checkpoint), seed=0)
+        family = load_family(config, checkpoint)
+        settings = family.load_config(checkpoint, config.model)
     positions = getattr(settings.get_text_config(), "max_position_embeddings", None)
     collator = make_collator(config, family)
-    _fit_baseline(config, family, limit)
+    cache = Path(config.data.cache)
+    if config.model.baseline is not None:
+        found = examples_and_errors(config.task, config.data.train, cache, training=True)
+        family.fit(config.task, [e for e, error in islice(found, limit) if e and error is None])
     report = DataReport(config, collator, positions, [], [])
-    sources: dict[str, Sources] = {"train": config.data.train, "test": config.data.test}
-    for name, data in sources.items():
-        cache = Path(config.data.cache)
+    wanted: dict[str, Sources] = {"train": config.data.train, "test": config.data.test}
+    for name, data in wanted.items():
         found = examples_and_errors(config.task, data, cache, training=name == "train")
-        checkup = Checkup(name, named(data))
+        source = SourceReport(name, named(data))
         # The length limit applies to training rows only.
         checked_with = collator if name == "train" else replace(collator, length_limit=None)
-        report.checkups.append(checkup)
+        report.sources.append(source)
         rows = progress(islice(found, limit), desc=f"checking {name} data", unit="question")
         for count, (example, error) in enumerate(rows):
             if example is not None and example.size_px is None and error is not None:
                 example = replace(example, size_px=size_px)
-            _check_example(checkup, checked_with, example, error, decode=count < images)
-        _check_batches(checkup, checked_with, settings)
-        _check_lengths(report, checkup)
-        _compute_ceiling(config, checkup)
+            _check_example(source, checked_with, example, error, decode=count < images)
+        _check_batches(source, checked_with, settings)
+        _check_lengths(report, source)
+        _compute_ceiling(config, source)
     report.notes += _notes(report)
     return report
 
 
-def _fit_baseline(config: Config, family: Family, limit: int | None) -> None:
-    """Fit the statistics of a baseline to the usable training rows."""
-    if config.model.baseline is None:
-        return
-    found = examples_and_errors(
-        config.task, config.data.train, Path(config.data.cache), training=True
-    )
-    family.fit(config.task, [e for e, error in islice(found, limit) if e and error is None])
-
-
 def _check_example(
-    checkup: Checkup,
+    source: SourceReport,
     collator: TrainingCollator,
     example: Example | None,
     error: ValueError | None,
     *,
     decode: bool,
 ) -> None:
-    """Encode one example as for training, and record its faults.
-
-    Args:
-        checkup: Receives the encoded example or the fault.
-        collator: The collator of the training.
-        example: None if its row is invalid.
-        error: Why the row or the image cannot be used.
-        decode: Whether to decode the image, or to read only its header.
-    """
-    checkup.questions += 1
+    """Encode one example as for training, and add it or its problem to ``source``."""
+    source.questions += 1
     if error is not None and example is not None:
-        checkup.fault(
+        source.add_problem(
             "the image is missing",
             str(error),
             "Set `images` of the data source to the folder of the images. Without images, "
@@ -121,26 +107,23 @@ def _check_example(
         if example.size_px is None:
             return
     elif error is not None or example is None:
-        checkup.fault(kind_of(str(error)), str(error))
+        source.add_problem(problem_kind(str(error)), str(error))
         return
     try:
         has_image = error is None and example.image is not None
         size = _size(example, decode=decode) if has_image else example.size_px
-        trained, answer, numbers = _encoded(collator, example, size, has_image)
+        encoded, answer, numbers = _encoded(collator, example, size, has_image)
     except ValueError as wrong:
-        if (
-            isinstance(wrong, TooLongError)
-            and collator.length_limit
-            and collator.length_limit.too_long == "drop"
-        ):
-            checkup.too_long += 1
+        limit = collator.length_limit
+        if isinstance(wrong, TooLongError) and limit and limit.too_long == "drop":
+            source.too_long += 1
         else:
-            checkup.fault(kind_of(str(wrong)), str(wrong))
+            source.add_problem(problem_kind(str(wrong)), str(wrong))
         return
-    checkup.trained.append(trained)
-    text = trained.written.text
-    _check_answer(checkup, trained, text, answer)
-    _count_numbers(checkup, collator, text, answer, numbers)
+    source.examples.append(encoded)
+    text = encoded.written.text
+    _check_answer(source, encoded, text, answer)
+    _count_numbers(source, collator, text, answer, numbers)
 
 
 def _size(example: Example, *, decode: bool) -> tuple[int, int]:
@@ -155,19 +138,9 @@ def _size(example: Example, *, decode: bool) -> tuple[int, int]:
 
 
 def _encoded(
-    collator: TrainingCollator,
-    example: Example,
-    size: tuple[int, int] | None,
-    has_image: bool,
-) -> tuple[Trained, Tokens, list[TokenNumber]]:
-    """Encode one example as the collator does; return it with the tokens and numbers of its answer.
-
-    Args:
-        collator: The collator of the training.
-        example: The example.
-        size: Width and height of its image, if it has one.
-        has_image: Whether the image file is available.
-    """
+    collator: TrainingCollator, example: Example, size: tuple[int, int] | None, has_image: bool
+) -> tuple[EncodedExample, Tokens, list[TokenNumber]]:
+    """Return an encoded example with the tokens and numbers of its answer."""
     family = collator.family
     frame = None if size is None else compute_frame(family, example, size)
     if collator.length_limit is not None:
@@ -178,7 +151,7 @@ def _encoded(
         question = family.question(example.prompt, image_tokens)
     except ValueError as error:
         raise ValueError(f"{example.where}: {error}") from error
-    trained = Trained(
+    encoded = EncodedExample(
         collator=collator,
         example=example,
         size_px=size,
@@ -188,61 +161,61 @@ def _encoded(
         image_tokens=image_tokens,
         answer_tokens=len(answer.ids),
         number_tokens=sum(len(number.positions) for number in numbers),
-        read_back=collator.task.parse(family.text(answer.ids), frame),
+        parsed=collator.task.parse(family.text(answer.ids), frame),
     )
-    return trained, answer, numbers
+    return encoded, answer, numbers
 
 
 def _check_batches(
-    checkup: Checkup, collator: TrainingCollator, settings: Any, count: int = 16
+    source: SourceReport, collator: TrainingCollator, settings: Any, count: int = 16
 ) -> None:
-    """Collate some examples, and compare image features and labels with the checkup."""
+    """Collate some examples, and compare image features and labels with the encoded examples."""
     family = collator.family
-    complete = [t for t in checkup.trained if t.has_image or t.example.image is None]
-    for trained in complete[:: max(len(complete) // count, 1)][:count]:
-        example, where = trained.example, trained.example.where
+    complete = [e for e in source.examples if e.has_image or e.example.image is None]
+    for encoded in complete[:: max(len(complete) // count, 1)][:count]:
+        example, where = encoded.example, encoded.example.where
         try:
             batch = collator([example])
         except ValueError as error:
-            checkup.fault(kind_of(str(error)), str(error))
+            source.add_problem(problem_kind(str(error)), str(error))
             continue
-        if trained.has_image:
+        if encoded.has_image:
             seen, _ = load_framed_image(family, example, length_limit=collator.length_limit)
             assert seen is not None
             features = family.num_image_features(family.images([seen]), settings)
-            if features != trained.image_tokens:
-                checkup.fault(
+            if features != encoded.image_tokens:
+                source.add_problem(
                     "image tokens and features differ",
-                    f"{where}: {trained.image_tokens} placeholders for {features} features.",
+                    f"{where}: {encoded.image_tokens} placeholders for {features} features.",
                     "The image processor of the checkpoint does not match model.family.",
                 )
-        start = 0 if family.encoder_decoder else trained.question_tokens - 1
+        start = 0 if family.encoder_decoder else encoded.question_tokens - 1
         supervised = batch["supervised"][0].nonzero().squeeze(1).tolist()
-        answer = trained.answer.ids
+        answer = encoded.answer.ids
         expected = list(range(start, start + len(answer)))
         if supervised != expected or batch["labels"].tolist() != answer:
-            checkup.fault(
+            source.add_problem(
                 "more in the loss than the answer",
                 f"{where}: the labels are {family.tokenizer.decode(batch['labels'])!r:.80}.",
             )
 
 
-def _check_lengths(report: DataReport, checkup: Checkup) -> None:
+def _check_lengths(report: DataReport, source: SourceReport) -> None:
     """Find sequences longer than the model, and answers longer than ``predict.max_new_tokens``."""
     length = report.config.predict.max_new_tokens
-    longest = max((t.answer_tokens for t in checkup.trained), default=0)
-    for trained in checkup.trained:
-        where, written = trained.example.where, trained.answer_tokens
-        total = trained.question_tokens + written
+    longest = max((e.answer_tokens for e in source.examples), default=0)
+    for encoded in source.examples:
+        where, written = encoded.example.where, encoded.answer_tokens
+        total = encoded.question_tokens + written
         if report.positions is not None and total > report.positions:
-            checkup.fault(
+            source.add_problem(
                 "longer than the model",
-                f"{where}: {total} tokens ({trained.image_tokens} of the image), and the model "
+                f"{where}: {total} tokens ({encoded.image_tokens} of the image), and the model "
                 f"has {report.positions} positions.",
                 "Use smaller images (model.image_size), or remove the rows; nothing is truncated.",
             )
-        if checkup.name == "test" and written > length:
-            checkup.fault(
+        if source.name == "test" and written > length:
+            source.add_problem(
                 "longer than predict.max_new_tokens",
                 f"{where}: the answer and its end are {written} tokens; prediction stops at "
                 f"{length}.",
@@ -250,47 +223,47 @@ def _check_lengths(report: DataReport, checkup: Checkup) -> None:
             )
 
 
-def _check_answer(checkup: Checkup, trained: Trained, text: str, answer: Tokens) -> None:
+def _check_answer(source: SourceReport, encoded: EncodedExample, text: str, answer: Tokens) -> None:
     """Check that the tokens of an answer decode to its text, and that the text parses back."""
-    family, task, where = trained.collator.family, trained.collator.task, trained.example.where
+    family, task, where = encoded.collator.family, encoded.collator.task, encoded.example.where
     *ids, end = answer.ids
     early = [token for token in ids if token in (*family.stop_ids, family.pad_id)]
     if early:
         name = family.tokenizer.convert_ids_to_tokens(early[0])
-        checkup.fault(
+        source.add_problem(
             "answers that stop early",
             f"{where}: the answer {text!r:.60} holds {name}, which ends generation.",
             "Change the answer's text, or the format of model.coordinates.",
         )
     elif (decoded := family.text(answer.ids)) != text:
-        checkup.fault(
+        source.add_problem(
             "answers that decode to another text",
             f"{where}: {text!r:.60} is decoded as {decoded!r:.60}.",
             "The tokenizer changes its spaces or characters; change the text of the answer.",
         )
-    elif isinstance(trained.read_back, Unreadable):
-        checkup.fault(
+    elif isinstance(encoded.parsed, Unreadable):
+        source.add_problem(
             "answers that cannot be parsed",
-            f"{where}: {text!r:.60} cannot be parsed: {trained.read_back.reason}.",
+            f"{where}: {text!r:.60} cannot be parsed: {encoded.parsed.reason}.",
         )
-    elif (again := task.format(_clipped_answer(trained), trained.frame).text) != text:
-        checkup.fault(
+    elif (again := task.format(_clipped_answer(encoded), encoded.frame).text) != text:
+        source.add_problem(
             "answers that are parsed as other answers",
             f"{where}: {text!r:.60} is parsed as {again!r:.60}.",
         )
     if end not in family.stop_ids and family.ends_answers:
-        checkup.fault("answers without an end", f"{where}: the answer has no end token.")
+        source.add_problem("answers without an end", f"{where}: the answer has no end token.")
 
 
 def _count_numbers(
-    checkup: Checkup,
+    source: SourceReport,
     collator: TrainingCollator,
     text: str,
     answer: Tokens,
     numbers: Sequence[TokenNumber],
 ) -> None:
-    """Count the tokens and digits of an answer that notes are about."""
-    checkup.tokens.update(answer.ids[:-1])
+    """Update the counts of tokens and digits that the notes report."""
+    source.tokens.update(answer.ids[:-1])
     # By character, because T5 gives the token of a space the offset of the digit after it.
     marked = {
         character
@@ -298,18 +271,18 @@ def _count_numbers(
         for position in number.positions
         for character in range(*answer.offsets[position])
     }
-    checkup.digits_left += sum(c.isdigit() for i, c in enumerate(text) if i not in marked)
+    source.unmarked_digits += sum(c.isdigit() for i, c in enumerate(text) if i not in marked)
     tokens = collator.vocabulary.tokens
-    checkup.wide_tokens += sum(len(tokens[j].digits) > 1 for n in numbers for j in n.targets)
+    source.wide_tokens += sum(len(tokens[j].digits) > 1 for n in numbers for j in n.targets)
 
 
-def _clipped_answer(trained: Trained) -> Any:
+def _clipped_answer(encoded: EncodedExample) -> Any:
     """Return the parsed answer with its shapes clipped to the image.
 
     In an image padded to a square, rounding can move a coordinate by half a step from the edge of
-    the image into the padding. This is not a fault, but such a shape cannot be formatted again.
+    the image into the padding. This is not a problem, but such a shape cannot be formatted again.
     """
-    answer, frame = trained.read_back, trained.frame
+    answer, frame = encoded.parsed, encoded.frame
     if frame is None:
         return answer
     size = frame.width_px, frame.height_px
@@ -319,22 +292,20 @@ def _clipped_answer(trained: Trained) -> Any:
     return clipped(answer, *size) if isinstance(answer, Box | Polygon) else answer
 
 
-def _compute_ceiling(config: Config, checkup: Checkup) -> None:
+def _compute_ceiling(config: Config, source: SourceReport) -> None:
     """Score the parsed answers against the right ones."""
-    pairs = [(t.read_back, t.example.answer) for t in checkup.trained]
-    answers: list[Any] = [answer for answer, _ in pairs]
-    targets = [target for _, target in pairs]
+    answers = [e.parsed for e in source.examples]
+    targets: list[Any] = [e.example.answer for e in source.examples]
     if not targets:
         return
-    checkup.scorer = scorer_of(config.task, config.task_name, targets[0], config.title)
-    columns = checkup.scorer.judge(answers, targets)
-    checkup.ceiling = {m.name: float(m.value(columns)) for m in checkup.scorer.metrics}
+    source.scorer = scorer_of(config.task, config.task_name, targets[0], config.title)
+    columns = source.scorer.judge(answers, targets)
+    source.ceiling = {m.name: float(m.value(columns)) for m in source.scorer.metrics}
 
 
 def _notes(report: DataReport) -> Iterator[str]:
-    """Yield the notes about all sources."""
-    checkups, tokenizer = report.checkups, report.family.tokenizer
-    tokens = {token for checkup in checkups for token in checkup.tokens}
+    sources, tokenizer = report.sources, report.family.tokenizer
+    tokens = {token for source in sources for token in source.tokens}
     special = sorted(tokens.intersection(tokenizer.all_special_ids))
     if special:
         names = ", ".join(tokenizer.convert_ids_to_tokens(special)[:6])
@@ -342,49 +313,48 @@ def _notes(report: DataReport) -> Iterator[str]:
             f"Answers contain special tokens ({names}): this library keeps them, and other engines "
             "must decode with skip_special_tokens=False."
         )
-    if dropped := sum(checkup.too_long for checkup in checkups):
+    if dropped := sum(source.too_long for source in sources):
         most = report.config.data.max_tokens
         yield f"{dropped} rows have more than {most} tokens, and are dropped."
-    if unmarked := sum(checkup.digits_left for checkup in checkups):
+    if unmarked := sum(source.unmarked_digits for source in sources):
         yield (
             f"{unmarked} digits of answers are in no marked number: cross-entropy alone trains "
             "them. objective.numbers_from: text includes every number in the tokens."
         )
-    if wide := sum(checkup.wide_tokens for checkup in checkups):
+    if wide := sum(source.wide_tokens for source in sources):
         yield (
             f"{wide} number tokens hold more than one digit: digit losses include each of the "
             "digits, but only cross-entropy trains how many digits a token has."
         )
-    same_images, same_questions = _shared(checkups)
+    same_images, same_questions = _shared(sources)
     if same_images:
         yield f"{same_images} test questions are about an image of the training data."
     if same_questions:
         yield f"{same_questions} test questions are in the training data too."
-    if collapsed := sum(_collapsed(t) for checkup in checkups for t in checkup.trained):
+    if collapsed := sum(_collapsed(e) for source in sources for e in source.examples):
         yield (
             f"{collapsed} shapes are narrower than one step of the coordinates, and have no area "
             "after parsing."
         )
 
 
-def _collapsed(trained: Trained) -> int:
+def _collapsed(encoded: EncodedExample) -> int:
     """Return the number of parsed shapes without width or height."""
-    answer = trained.read_back
+    answer = encoded.parsed
     items = answer.items if isinstance(answer, Instances) else [answer]
     shapes = [item.shape if isinstance(item, Instance) else item for item in items]
     points = [shape.points for shape in shapes if isinstance(shape, Box | Polygon)]
     return sum(min(len({p[0] for p in ps}), len({p[1] for p in ps})) < 2 for ps in points)
 
 
-def _shared(checkups: Sequence[Checkup]) -> tuple[int, int]:
+def _shared(sources: Sequence[SourceReport]) -> tuple[int, int]:
     """Count the test questions whose image, or whose text, is in the training data.
 
     Questions about images are compared by image, questions without an image by text.
     """
-    train, test = ([t.example for t in c.trained if t.has_image] for c in checkups)
-    images = {example.image for example in train}
-    train_texts, test_texts = (
-        [t.example.prompt for t in c.trained if t.example.image is None] for c in checkups
-    )
-    prompts = set(train_texts)
-    return sum(e.image in images for e in test), sum(p in prompts for p in test_texts)
+    train, test = (source.examples for source in sources)
+    images = {e.example.image for e in train if e.has_image}
+    prompts = {e.example.prompt for e in train if e.example.image is None}
+    same_images = sum(e.has_image and e.example.image in images for e in test)
+    same_prompts = sum(e.example.image is None and e.example.prompt in prompts for e in test)
+    return same_images, same_prompts

@@ -14,7 +14,7 @@ from mm_numeric.numbers.spans import TokenNumber
 
 
 @dataclass(frozen=True)
-class Trained:
+class EncodedExample:
     """One example, encoded as for training.
 
     Text and tokens are computed at each access instead of stored: all examples are in memory at
@@ -31,18 +31,18 @@ class Trained:
 
     frame: Frame | None
     question_tokens: int
-    """Number of tokens before the answer, including one placeholder per image feature."""
+    """Number of tokens before the answer, including ``image_tokens``."""
 
     image_tokens: int
     """Number of placeholders for image features."""
 
     answer_tokens: int
-    """Number of tokens of the answer, including the end token."""
+    """Including the end token."""
 
     number_tokens: int
     """Number of answer tokens in numeric losses."""
 
-    read_back: Any
+    parsed: Any
     """The answer that the task parses from the decoded tokens."""
 
     @property
@@ -62,34 +62,33 @@ class Trained:
 
 
 @dataclass
-class Fault:
-    """A problem that has to be fixed, with every row that has it."""
+class Problem:
+    """A problem that has to be fixed, with one error message for each row that has it."""
 
     advice: str
-    """How to fix it; empty if the messages say so."""
+    """How to fix it; empty if the messages contain the advice."""
 
-    sentences: list[str] = field(default_factory=list)
-    """One error message per row, with file and line."""
+    messages: list[str] = field(default_factory=list)
 
 
 @dataclass
-class Checkup:
+class SourceReport:
     """The results for the training rows or the test rows."""
 
     name: str
     """train or test."""
 
-    source: str
+    description: str
     """Files, data set or renderer of the rows."""
 
     questions: int = 0
     """Number of examples that were read, valid or not."""
 
-    trained: list[Trained] = field(default_factory=list)
+    examples: list[EncodedExample] = field(default_factory=list)
     """The usable examples."""
 
-    faults: dict[str, Fault] = field(default_factory=dict)
-    """The faults by kind: an error message without its position, names and numbers."""
+    problems: dict[str, Problem] = field(default_factory=dict)
+    """The problems by kind; see ``problem_kind``."""
 
     too_long: int = 0
     """Number of rows that training drops because of ``data.max_tokens``."""
@@ -97,20 +96,20 @@ class Checkup:
     tokens: set[int] = field(default_factory=set)
     """All token ids in answers, without the end tokens."""
 
-    digits_left: int = 0
+    unmarked_digits: int = 0
     """Number of digits of answers that are in no numeric loss."""
 
     wide_tokens: int = 0
     """Number of number tokens with more than one digit."""
 
     ceiling: dict[str, float] = field(default_factory=dict)
-    """Value of each metric of the task's scorer for the parsed right answers."""
+    """Value of each metric of the scorer for the parsed right answers."""
 
     scorer: Scorer | None = None
 
-    def fault(self, kind: str, sentence: str, advice: str = "") -> None:
-        """Add one row to the fault of a kind."""
-        self.faults.setdefault(kind, Fault(advice)).sentences.append(sentence)
+    def add_problem(self, kind: str, message: str, advice: str = "") -> None:
+        """Add the error message of one row to the problem of a kind."""
+        self.problems.setdefault(kind, Problem(advice)).messages.append(message)
 
 
 @dataclass
@@ -122,7 +121,7 @@ class DataReport:
     positions: int | None
     """Maximum sequence length of the model; None if its config has none."""
 
-    checkups: list[Checkup]
+    sources: list[SourceReport]
     notes: list[str]
 
     @property
@@ -132,15 +131,15 @@ class DataReport:
 
     @property
     def ready(self) -> bool:
-        """Whether no fault was found."""
-        return not any(checkup.faults for checkup in self.checkups)
+        """Whether no problem was found."""
+        return not any(source.problems for source in self.sources)
 
 
-def kind_of(sentence: str) -> str:
-    """Return an error message without its position, names and numbers, to group equal faults.
+def problem_kind(message: str) -> str:
+    """Return an error message without its position, names and numbers, to group equal problems.
 
     A quoted value may be truncated, so that its closing quote is missing.
     """
-    message = re.sub(r"^.*?, (?:line|row) \d+(?:, ?|: )", "", sentence.removesuffix("."))
+    message = re.sub(r"^.*?, (?:line|row) \d+(?:, ?|: )", "", message.removesuffix("."))
     message = re.sub(r"(?<!\w)'[^']*(?:'|$)|\"[^\"]*(?:\"|$)|\[[^]]*(?:\]|$)", "...", message)
     return re.sub(r"-?\d+(?:\.\d+)?", "#", re.sub(r"\S*[/\\]\S*", "...", message))

@@ -14,8 +14,8 @@ from markupsafe import Markup
 
 from mm_numeric.answers import Instances, Shape
 from mm_numeric.data.images import open_image
-from mm_numeric.evaluation.check_data.findings import DataReport, Trained, kind_of
-from mm_numeric.evaluation.check_data.text import facts, fault_title, frame_facts, verdict
+from mm_numeric.evaluation.check_data.findings import DataReport, EncodedExample, problem_kind
+from mm_numeric.evaluation.check_data.text import facts, frame_facts, problem_title, verdict
 from mm_numeric.evaluation.markup import element, plain
 from mm_numeric.evaluation.report.html import render
 from mm_numeric.evaluation.report.images import data_url, outline
@@ -29,10 +29,10 @@ _TOKENS = 400  # the maximum number of shown tokens of a sample
 def write_check_page(report: DataReport, path: Path, *, samples: int = 12) -> None:
     """Write the findings, and samples spread over the rows, as one self-contained file.
 
-    A sample whose image cannot be decoded, although its header can be read, is added to the faults.
+    A sample whose image cannot be decoded, although its header can be read, adds a problem.
     """
     config = report.config
-    shown = _samples(report, samples)  # first, because it may add faults
+    shown = _samples(report, samples)  # first, because it may add problems
     sections = [_faults(report)] if not report.ready else []
     sections += [_statistics(report), shown]
     page = render(
@@ -50,9 +50,13 @@ def write_check_page(report: DataReport, path: Path, *, samples: int = 12) -> No
 
 def _faults(report: DataReport) -> Section:
     faults = [
-        (f"{checkup.name}: {fault_title(kind, fault)}", fault)
-        for checkup in report.checkups
-        for kind, fault in checkup.faults.items()
+        {
+            "title": plain(f"{source.name}: {problem_title(kind, problem)}", 200),
+            "places": [plain(message, 400) for message in problem.messages[:5]],
+            "advice": plain(problem.advice or "", 400),
+        }
+        for source in report.sources
+        for kind, problem in source.problems.items()
     ]
     drawn = Block(render("check_data_faults.html", faults=faults, plain=plain))
     return Section.of("fix", "What to fix", drawn)
@@ -60,7 +64,7 @@ def _faults(report: DataReport) -> Section:
 
 def _statistics(report: DataReport) -> Section:
     """Return the same statistics as the terminal shows."""
-    named = [(f"{c.name}: {c.source}", facts(report, c)) for c in report.checkups]
+    named = [(f"{c.name}: {c.description}", facts(report, c)) for c in report.sources]
     blocks: list[Block] = []
     for title, pairs in [*named, ("The frame", frame_facts(report))]:
         blocks += [heading(title), fact_list(list(pairs))]
@@ -84,9 +88,10 @@ class _Sample(NamedTuple):
 
 
 def _samples(report: DataReport, count: int) -> Section:
-    trained = report.checkups[0].trained
-    step = max(len(trained) / max(count, 1), 1)
-    chosen = [trained[int(i * step)] for i in range(min(count, len(trained)))]
+    """Return samples, evenly spread over the training rows."""
+    encoded = report.sources[0].examples
+    step = max(len(encoded) / max(count, 1), 1)
+    chosen = [encoded[int(i * step)] for i in range(min(count, len(encoded)))]
     drawn = render(
         "check_data_samples.html",
         has_images=any(t.size_px for t in chosen),
@@ -95,40 +100,40 @@ def _samples(report: DataReport, count: int) -> Section:
     return Section.of("samples", "Training samples", Block(drawn))
 
 
-def _sample(report: DataReport, trained: Trained) -> _Sample:
-    about = [plain(trained.example.id, 80)]
-    if trained.size_px is not None and trained.frame is not None:
-        view = trained.frame.view
+def _sample(report: DataReport, encoded: EncodedExample) -> _Sample:
+    about = [plain(encoded.example.id, 80)]
+    if encoded.size_px is not None and encoded.frame is not None:
+        view = encoded.frame.view
         about.append(
-            f"{trained.size_px[0]} x {trained.size_px[1]} pixels, resized to {view.width_px} x "
-            f"{view.height_px}, {trained.image_tokens} image tokens"
+            f"{encoded.size_px[0]} x {encoded.size_px[1]} pixels, resized to {view.width_px} x "
+            f"{view.height_px}, {encoded.image_tokens} image tokens"
         )
-    if trained.size_px is not None and not trained.has_image:
+    if encoded.size_px is not None and not encoded.has_image:
         about.append("the image is missing")
     try:
-        drawing = _image(trained)
+        drawing = _image(encoded)
     except ValueError as error:
-        report.checkups[0].fault(kind_of(str(error)), str(error))
+        report.sources[0].add_problem(problem_kind(str(error)), str(error))
         drawing = Markup("")
         about.append("the image cannot be read")
-    tokens = [*_question_tokens(report, trained), *_answer_tokens(report, trained)]
-    where = plain(trained.example.where, 200)
+    tokens = [*_question_tokens(report, encoded), *_answer_tokens(report, encoded)]
+    where = plain(encoded.example.where, 200)
     return _Sample(drawing=drawing, about="; ".join(about), where=where, tokens=tokens)
 
 
-def _image(trained: Trained) -> Markup:
+def _image(encoded: EncodedExample) -> Markup:
     """Draw an image with the shapes of the row and of its labels."""
-    if trained.size_px is None:
+    if encoded.size_px is None:
         return Markup("")
-    width, height = trained.size_px
+    width, height = encoded.size_px
     parts = []
-    if trained.has_image:
-        url = data_url(open_image(trained.example), _SHOWN_PX)
+    if encoded.has_image:
+        url = _data_url(open_image(encoded.example))
         size = {"width": width, "height": height, "preserveAspectRatio": "none"}
         parts.append(element("image", href=url, **size))
-    for css, answer in (("row", trained.example.answer), ("labels", trained.read_back)):
+    for css, answer in (("row", encoded.example.answer), ("labels", encoded.parsed)):
         parts += [element("path", class_=css, d=outline(shape)) for shape in _shapes(answer)]
-    label = plain(trained.example.prompt, 120)
+    label = plain(encoded.example.prompt, 120)
     return element("svg", *parts, viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
 
 
@@ -138,11 +143,11 @@ def _shapes(answer: Any) -> Sequence[Shape]:
     return [answer] if isinstance(answer, Shape) else []
 
 
-def _question_tokens(report: DataReport, trained: Trained) -> Iterator[_Token]:
+def _question_tokens(report: DataReport, encoded: EncodedExample) -> Iterator[_Token]:
     """Yield the tokens of the question; a long run of one token, as of an image, is one entry."""
     names = report.family.tokenizer.convert_ids_to_tokens
-    question = report.family.question(trained.example.prompt, trained.image_tokens)
-    for token, run in groupby(question if trained.image_tokens else question[:_TOKENS]):
+    question = report.family.question(encoded.example.prompt, encoded.image_tokens)
+    for token, run in groupby(question if encoded.image_tokens else question[:_TOKENS]):
         count = len(list(run))
         text = _visible(names(token))
         if count > 3:
@@ -151,10 +156,11 @@ def _question_tokens(report: DataReport, trained: Trained) -> Iterator[_Token]:
             yield from [_Token(text)] * count
 
 
-def _answer_tokens(report: DataReport, trained: Trained) -> Iterator[_Token]:
+def _answer_tokens(report: DataReport, encoded: EncodedExample) -> Iterator[_Token]:
+    """Yield the tokens of the answer, which are in the loss."""
     names = report.family.tokenizer.convert_ids_to_tokens
-    numbers = {p: n for n in trained.numbers for p in n.positions}
-    answer = trained.answer.ids
+    numbers = {p: n for n in encoded.numbers for p in n.positions}
+    answer = encoded.answer.ids
     for position, token in enumerate(answer[:_TOKENS]):
         text = _visible(names(token))
         number = numbers.get(position)

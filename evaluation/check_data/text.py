@@ -1,93 +1,97 @@
 """Format the results of ``check-data`` as text for a terminal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
-from mm_numeric.evaluation.check_data.findings import Checkup, DataReport, Fault
+from mm_numeric.evaluation.check_data.findings import DataReport, Problem, SourceReport
 from mm_numeric.evaluation.score import in_unit
+from mm_numeric.evaluation.table import Cell, Column, Table
 
-_SHOWN = 3  # rows shown for each fault
-_METRICS = 9  # metrics shown in a ceiling
+_SHOWN = 3  # messages shown for each problem
+_METRICS = 9  # maximum number of metrics in a ceiling
 
 
 def report_text(report: DataReport) -> str:
     """Return all results; the last line is the verdict."""
     lines = []
-    for checkup in report.checkups:
-        lines += [f"{checkup.name}: {checkup.source}"]
-        lines += [f"  {name:<18}{value}" for name, value in facts(report, checkup)]
-    lines += ["the model", *(f"  {name:<18}{value}" for name, value in frame_facts(report))]
+    for source in report.sources:
+        lines += [f"{source.name}: {source.description}", _aligned(facts(report, source))]
+    lines += ["the model", _aligned(frame_facts(report))]
     lines += [f"note: {note}" for note in report.notes]
-    faults = [(c.name, kind, fault) for c in report.checkups for kind, fault in c.faults.items()]
-    for number, (name, kind, fault) in enumerate(faults, start=1):
-        lines += [f"fix {number} ({name}): {fault_title(kind, fault)}"]
-        lines += [f"    {sentence}" for sentence in fault.sentences[:_SHOWN]]
-        if len(fault.sentences) > _SHOWN:
-            lines.append(f"    ... and {len(fault.sentences) - _SHOWN:,} more")
-        if fault.advice:
-            lines.append(f"    {fault.advice}")
+    problems = [(s.name, *found) for s in report.sources for found in s.problems.items()]
+    for number, (name, kind, problem) in enumerate(problems, start=1):
+        lines += [f"fix {number} ({name}): {problem_title(kind, problem)}"]
+        lines += [f"    {message}" for message in problem.messages[:_SHOWN]]
+        if len(problem.messages) > _SHOWN:
+            lines.append(f"    ... and {len(problem.messages) - _SHOWN:,} more")
+        if problem.advice:
+            lines.append(f"    {problem.advice}")
     return "\n".join([*lines, verdict(report)])
+
+
+def _aligned(pairs: Iterable[tuple[str, str]]) -> str:
+    columns = [Column(header=Cell(), align="left", min_width=width) for width in (16, 0)]
+    rows = ((name, Cell(content=value, limit=1000)) for name, value in pairs)
+    return Table.of(columns, rows).to_terminal(header=False, indent=2)
 
 
 def verdict(report: DataReport) -> str:
     """Return ``ready``, or the number of things to fix."""
     if report.ready:
         return "ready"
-    count = sum(len(checkup.faults) for checkup in report.checkups)
+    count = sum(len(source.problems) for source in report.sources)
     return f"not ready: {count} thing{'s' if count > 1 else ''} to fix"
 
 
-def fault_title(kind: str, fault: Fault) -> str:
-    """Return the kind of a fault, with the number of rows that have it."""
-    count = len(fault.sentences)
+def problem_title(kind: str, problem: Problem) -> str:
+    """Return the kind of a problem, with the number of rows that have it."""
+    count = len(problem.messages)
     return f"{count:,} x {kind}" if count > 1 else kind
 
 
-def facts(report: DataReport, checkup: Checkup) -> Iterator[tuple[str, str]]:
+def facts(report: DataReport, source: SourceReport) -> Iterator[tuple[str, str]]:
     """Yield name and value of each statistic of one data source."""
-    trained = checkup.trained
-    yield "questions", f"{checkup.questions:,} read, {len(trained):,} usable"
-    if not trained:
+    examples = source.examples
+    yield "questions", f"{source.questions:,} read, {len(examples):,} usable"
+    if not examples:
         return
-    sizes = [t.size_px for t in trained if t.size_px is not None]
+    sizes = [e.size_px for e in examples if e.size_px is not None]
     if sizes:
-        there = sum(t.has_image for t in trained)
+        found = sum(e.has_image for e in examples)
         widths, heights = zip(*sizes, strict=True)
         yield (
             "images",
-            f"{there:,} of {len(sizes):,} found, {_spread(widths)} wide and {_spread(heights)} "
+            f"{found:,} of {len(sizes):,} found, {_spread(widths)} wide and {_spread(heights)} "
             "high, in pixels",
         )
-        yield "image tokens", _spread([t.image_tokens for t in trained])
+        yield "image tokens", _spread([e.image_tokens for e in examples])
     included = ", including the image" if sizes else ""
-    yield "question tokens", _spread([t.question_tokens for t in trained]) + included
+    yield "question tokens", _spread([e.question_tokens for e in examples]) + included
     limit = report.config.predict.max_new_tokens
-    lengths = _spread([t.answer_tokens for t in trained])
-    stop = f"; predict.max_new_tokens is {limit}" if checkup.name == "test" else ""
+    lengths = _spread([e.answer_tokens for e in examples])
+    stop = f"; predict.max_new_tokens is {limit}" if source.name == "test" else ""
     yield "answer tokens", f"{lengths}, including the end token{stop}"
     if report.positions:
-        total = max(t.question_tokens + t.answer_tokens for t in trained)
-        yield (
-            "longest",
-            f"{total:,} tokens of the model's {report.positions:,}; nothing is truncated",
-        )
-    supervised = sum(t.answer_tokens for t in trained)
-    numbers = sum(t.number_tokens for t in trained)
+        total = max(e.question_tokens + e.answer_tokens for e in examples)
+        most = f"the model's {report.positions:,}"
+        yield "longest", f"{total:,} tokens of {most}; nothing is truncated"
+    supervised = sum(e.answer_tokens for e in examples)
+    numbers = sum(e.number_tokens for e in examples)
     yield (
         "in the loss",
         f"{supervised:,} tokens, {numbers:,} of them numbers "
         f"({in_unit(numbers / supervised, '%')}); no token of a question",
     )
-    yield "ceiling", ceiling_text(checkup)
+    yield "ceiling", ceiling_text(source)
 
 
-def ceiling_text(checkup: Checkup) -> str:
+def ceiling_text(source: SourceReport) -> str:
     """Return the best reachable value of the first metrics."""
-    if checkup.scorer is None or not checkup.ceiling:
+    if source.scorer is None or not source.ceiling:
         return "none: no answer can be scored"
-    strict = [m for m in checkup.scorer.metrics if not m.name.startswith("lenient_")]
+    strict = [m for m in source.scorer.metrics if not m.name.startswith("lenient_")]
     shown = [m for m in strict if m.name != "unreadable"][:_METRICS]
-    return ", ".join(f"{m.label} {in_unit(checkup.ceiling[m.name], m.unit)}" for m in shown)
+    return ", ".join(f"{m.label} {in_unit(source.ceiling[m.name], m.unit)}" for m in shown)
 
 
 def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
@@ -115,7 +119,7 @@ def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
         f"{'resized' if coordinates.space == 'resized' else 'in its file'}, "
         f"{'x' if coordinates.order == 'xy' else 'y'} first, format {coordinates.format}",
     )
-    steps = [max(t.frame.step_px) for c in report.checkups for t in c.trained if t.frame]
+    steps = [max(e.frame.step_px) for s in report.sources for e in s.examples if e.frame]
     if steps:
         yield "one step is", f"{_spread(steps, 2)} pixels of the original image"
 

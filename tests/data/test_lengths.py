@@ -140,14 +140,14 @@ def test_check_data_says_what_becomes_of_long_rows(tmp_path, too_long):
         config, data=dataclasses.replace(config.data, max_tokens=100, too_long=too_long)
     )
     report = check_data(config)
-    train, test = report.checkups
-    assert len(test.trained) == 2
+    train, test = report.sources
+    assert len(test.examples) == 2
     assert report.ready == (too_long != "stop")
     assert train.too_long == (2 if too_long == "drop" else 0)
     assert any("2 rows have more than 100 tokens" in n for n in report.notes) == bool(
         train.too_long
     )
-    tokens = [t.question_tokens + t.answer_tokens for t in train.trained]
+    tokens = [t.question_tokens + t.answer_tokens for t in train.examples]
     assert len(tokens) == (2 if too_long == "resize" else 0)
     assert all(70 < count <= 100 for count in tokens)
 

@@ -201,7 +201,7 @@ def test_check_data_reads_rows_without_images(tmp_path, name):
     config = sums_config(tmp_path, name)
     report = check_data(config)
     assert report.ready
-    assert [checkup.ceiling for checkup in report.checkups] == [{"exact": 1.0}] * 2
+    assert [source.ceiling for source in report.sources] == [{"exact": 1.0}] * 2
     text = report_text(report)
     assert text.endswith("ready")
     assert "image" not in text.replace("including the image", "")
@@ -209,8 +209,8 @@ def test_check_data_reads_rows_without_images(tmp_path, name):
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
     row = '{"id": "x", "image": "a.png", "sum": "3+4=", "answer": "7"}'
     (tmp_path / "rows.jsonl").write_text(row)
-    (fault,) = check_data(config).checkups[0].faults.values()
-    assert "line 1: the row has an image, but model.family" in fault.sentences[0]
+    (problem,) = check_data(config).sources[0].problems.values()
+    assert "line 1: the row has an image, but model.family" in problem.messages[0]
 
 
 def test_a_checkpoint_of_another_family_is_refused(tmp_path):

@@ -16,4 +16,4 @@ def config_of(folder, train, test=None, **changes):
 
 
 def kinds(report, split=0):
-    return {kind: len(f.sentences) for kind, f in report.checkups[split].faults.items()}
+    return {kind: len(f.messages) for kind, f in report.sources[split].problems.items()}

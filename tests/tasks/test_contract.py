@@ -179,8 +179,8 @@ def test_a_config_is_checked_and_read_back(name, tmp_path, capsys):
 def test_check_data_finds_nothing_to_fix(name, tmp_path):
     report = check_data(config_from_dict(raw_config(name, tmp_path), where="test", title="test"))
     assert report_text(report).splitlines()[-1] == "ready", report_text(report)
-    headline = report.checkups[1].scorer.metrics[0]
-    assert report.checkups[1].ceiling[headline.name] == pytest.approx(
+    headline = report.sources[1].scorer.metrics[0]
+    assert report.sources[1].ceiling[headline.name] == pytest.approx(
         1 if headline.unit == "%" else 0, abs=0.05
     )
 

@@ -34,8 +34,8 @@ def test_good_data_is_ready(tmp_path):
     assert "image tokens      6" in text
     assert "one step is       0.08 pixels" in text
     assert "8 test questions are about an image of the training data" in text
-    (numbers,) = {sum(len(n.positions) for n in t.numbers) for t in report.checkups[0].trained[:1]}
-    assert numbers == len(re.findall("[0-9]", report.checkups[0].trained[0].written.text))
+    (numbers,) = {sum(len(n.positions) for n in t.numbers) for t in report.sources[0].examples[:1]}
+    assert numbers == len(re.findall("[0-9]", report.sources[0].examples[0].written.text))
 
 
 FAULTY = [
@@ -75,17 +75,17 @@ def faulty(tmp_path):
 
 def test_one_of_each_fault_is_found_once_with_its_place(tmp_path, faulty):
     report = check_data(config_of(tmp_path, faulty, tmp_path / "rows" / "rows.jsonl"))
-    checkup = report.checkups[0]
-    assert checkup.questions == len(FAULTY)
-    assert [t.example.id for t in checkup.trained] == ["1"]
+    source = report.sources[0]
+    assert source.questions == len(FAULTY)
+    assert [t.example.id for t in source.examples] == ["1"]
     for number, (_, message) in enumerate(FAULTY, start=1):
         places = tuple(f"{faulty}, line {number}{mark}" for mark in (":", ","))
-        sentences = [s for fault in checkup.faults.values() for s in fault.sentences]
+        sentences = [s for problem in source.problems.values() for s in problem.messages]
         found = [s for s in sentences if s.startswith(places)]
         assert len(found) == (message is not None), (number, found)
         assert message is None or message in found[0]
-    assert len(checkup.faults) == len(FAULTY) - 1  # each is of its own kind
-    assert not report.checkups[1].faults
+    assert len(source.problems) == len(FAULTY) - 1  # each is of its own kind
+    assert not report.sources[1].problems
 
 
 def test_the_same_fault_is_one_thing_to_fix(tmp_path):
@@ -120,12 +120,12 @@ def test_the_ceiling_is_the_score_of_the_right_answers(tmp_path, coordinates):
                 "frame": t.frame.to_dict(),
             }
         )
-        for t in report.checkups[0].trained
+        for t in report.sources[0].examples
     ]
     file = tmp_path / "predictions.jsonl"
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     metrics = {name: found["value"] for name, found in score(file).metrics().items()}
-    assert report.checkups[0].ceiling == metrics
+    assert report.sources[0].ceiling == metrics
     assert 0.8 < metrics["mean_iou"] < 1
 
 
@@ -143,7 +143,7 @@ def test_two_decimals_cost_small_boxes_dearly(tmp_path):
     for coordinates in ("unit_2", "unit_3"):
         model = {"name": "tiny", "dtype": "float32", "coordinates": coordinates}
         ceilings[coordinates] = (
-            check_data(config_of(tmp_path, file, model=model)).checkups[0].ceiling
+            check_data(config_of(tmp_path, file, model=model)).sources[0].ceiling
         )
     assert ceilings["unit_2"]["accuracy_at_0.9"] < 0.4
     assert ceilings["unit_3"]["accuracy_at_0.9"] > 0.95
@@ -158,8 +158,8 @@ def test_clocks_have_a_ceiling_in_minutes(tmp_path):
     )
     report = check_data(config)
     assert report.ready
-    assert report.checkups[0].ceiling["mean_deviation_minutes"] == 0
-    assert report.checkups[0].ceiling["exact"] == 1
+    assert report.sources[0].ceiling["mean_deviation_minutes"] == 0
+    assert report.sources[0].ceiling["exact"] == 1
 
 
 def test_rows_without_images_are_looked_at_too(tmp_path):
@@ -172,10 +172,10 @@ def test_rows_without_images_are_looked_at_too(tmp_path):
         ],
     )
     report = check_data(config)
-    assert report.ready, report.checkups
+    assert report.ready, report.sources
     assert report.notes == ["10 test questions are in the training data too."]
-    assert dict(facts(report, report.checkups[1]))["question tokens"].endswith(")")
-    assert report.checkups[1].ceiling["accuracy"] == 1
+    assert dict(facts(report, report.sources[1]))["question tokens"].endswith(")")
+    assert report.sources[1].ceiling["accuracy"] == 1
     write_check_page(report, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<image" not in page
@@ -207,9 +207,9 @@ def test_images_that_are_not_here_may_be_said_to_be_of_a_size(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(row) + "\n", encoding="utf-8")
     config = config_of(tmp_path, file)
-    assert check_data(config).checkups[0].ceiling == {}
+    assert check_data(config).sources[0].ceiling == {}
     report = check_data(config, size_px=(100, 90))
-    assert report.checkups[0].ceiling["mean_iou"] > 0.99
+    assert report.sources[0].ceiling["mean_iou"] > 0.99
     assert kinds(report) == {"the image is missing": 1}
 
 
@@ -265,14 +265,14 @@ def test_the_page_draws_the_labels_and_marks_what_is_in_the_loss(tmp_path):
     text = page.read_text(encoding="utf-8")
     drawn = re.findall(r'class="labels" d="M([^"]*)Z"', text)
     assert len(drawn) == 3
-    first = report.checkups[0].trained[0]
+    first = report.sources[0].examples[0]
     corners = [tuple(map(float, p.split())) for p in drawn[0].split("L")]
     box = Box(*corners[0], *corners[2])
     assert iou(box, first.example.answer) > 0.98
     assert box != first.example.answer  # drawn from the labels, not from the row
     token = report.family.tokenizer.convert_ids_to_tokens
     in_loss = re.findall(r'<span class="loss( digit)?"[^>]*>([^<]*)<', text)
-    names = [token(i) for t in (0, 2, 5) for i in report.checkups[0].trained[t].answer.ids]
+    names = [token(i) for t in (0, 2, 5) for i in report.sources[0].examples[t].answer.ids]
     assert [name for _, name in in_loss] == [
         n.replace("<", "&lt;").replace(">", "&gt;") for n in names
     ]
@@ -316,9 +316,9 @@ def test_icdar2015_is_ready(tmp_path):
     )
     report = check_data(config)
     assert report.ready, report_text(report)
-    assert len(report.checkups[0].trained) == 10
-    assert report.checkups[0].ceiling["mean_iou_of_pairs"] > 0.97
-    written = sum(len(t.written.marks) for t in report.checkups[0].trained)
+    assert len(report.sources[0].examples) == 10
+    assert report.sources[0].ceiling["mean_iou_of_pairs"] > 0.97
+    written = sum(len(t.written.marks) for t in report.sources[0].examples)
     rows = json.loads(rows.read_text(encoding="utf-8"))["data_list"]
     assert written == 8 * sum(not i["ignore"] for row in rows for i in row["instances"])
 
@@ -329,5 +329,5 @@ def test_refcocog_lacks_its_images_and_nothing_else(tmp_path):
     rows = SHARED / "refcocog" / "refcocog_umd_val.jsonl"
     report = check_data(config_of(tmp_path, rows), size_px=(640, 640))
     assert kinds(report) == {"the image is missing": 4896}
-    assert len(report.checkups[0].trained) == 4896
-    assert report.checkups[0].ceiling["mean_iou"] > 0.98
+    assert len(report.sources[0].examples) == 4896
+    assert report.sources[0].ceiling["mean_iou"] > 0.98

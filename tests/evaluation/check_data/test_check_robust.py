@@ -37,8 +37,8 @@ def test_an_edge_that_rounding_moves_into_the_padding_is_no_fault(tmp_path, task
     Image.new("RGB", (640, 480)).save(tmp_path / "a.png")
     model = {"name": "tiny", "family": f"{__name__}:Padded", "coordinates": "unit_2"}
     report = check_data(config_of(tmp_path, file, model=model, task=task))
-    (trained,) = report.checkups[0].trained
-    found = trained.read_back if task == "grounding" else trained.read_back.items[0].shape
+    (trained,) = report.sources[0].examples
+    found = trained.parsed if task == "grounding" else trained.parsed.items[0].shape
     assert found.y1 == 0  # 0.12 of 640 pixels, of which 80 are padding, would be -3.2
     assert report.ready, report_text(report)
 
@@ -53,7 +53,7 @@ def test_the_size_in_a_header_is_that_of_the_upright_image(tmp_path, ending):
     for images in (0, 1):
         report = check_data(config, images=images)
         assert report.ready, report_text(report)
-        assert [t.size_px for t in report.checkups[0].trained] == [(60, 80)]
+        assert [t.size_px for t in report.sources[0].examples] == [(60, 80)]
 
 
 def test_an_image_that_is_too_large_to_be_decoded_is_one_fault(tmp_path, monkeypatch):
@@ -103,5 +103,5 @@ def test_a_question_that_cannot_be_written_is_named_with_its_row(tmp_path):
     good = {"id": "1", "image": "0.png", "phrase": "a", "box": [5, 4, 21, 16]}
     odd = {**good, "id": "2", "phrase": "<|image_pad|>"}
     report = check_data(config_of(tmp_path, write_rows(tmp_path / "rows", [good, odd])))
-    ((sentence,),) = [fault.sentences for fault in report.checkups[0].faults.values()]
+    ((sentence,),) = [problem.messages for problem in report.sources[0].problems.values()]
     assert "rows.jsonl, line 2: " in sentence
