@@ -10,13 +10,10 @@ Score    mm_numeric.evaluation.metrics.numbers
 """
 
 import random
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from mm_numeric.tasks.numbers import Drawn, Numbers, render_questions
+from mm_numeric.tasks.numbers import GeneratedNumbers
 
 QUESTIONS = (
     "What is {expression}?",
@@ -29,10 +26,8 @@ _TRIES = 10_000  # attempts to draw an expression whose value is within the boun
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arithmetic(Numbers):
+class Arithmetic(GeneratedNumbers):
     """Evaluate sums, differences and products of whole numbers; extrapolation uses longer ones."""
-
-    categories: ClassVar[tuple[str, ...]] = ("interpolation", "extrapolation")
 
     operators: str = "+-*"
     """The operators, as one text; each is equally likely."""
@@ -54,7 +49,6 @@ class Arithmetic(Numbers):
     """Question templates; ``{expression}`` is replaced by the expression."""
 
     def __post_init__(self) -> None:
-        """Validate the options."""
         super().__post_init__()
         if not self.operators or set(self.operators) - set("+-*"):
             raise ValueError(f"operators are some of + - *, not {self.operators!r}")
@@ -70,11 +64,6 @@ class Arithmetic(Numbers):
         if not self.questions or not all("{expression}" in q for q in self.questions):
             raise ValueError("questions each need {expression} in them, and there is at least one")
 
-    @property
-    def render_settings(self) -> dict[str, Any]:
-        """Everything that rendered rows depend on except count, seed and categories."""
-        return {name: value for name, value in asdict(self).items() if name != "prompt"}
-
     def describe(self) -> str:
         """Describe training and test questions in one sentence."""
         terms, longer = (
@@ -87,16 +76,9 @@ class Arithmetic(Numbers):
             f"{longer}."
         )
 
-    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Render questions, and return the file of the rows."""
-        draws = {
-            "interpolation": partial(self._draw, self.terms),
-            "extrapolation": partial(self._draw, self.longer),
-        }
-        return render_questions(folder, count, seed, draws, categories)
-
-    def _draw(self, bounds: tuple[int, ...], rng: random.Random) -> Drawn:
+    def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
         """Draw a question and its answer."""
+        bounds = self.longer if longer else self.terms
         for _ in range(_TRIES):
             found = _expression(rng, rng.randint(*bounds), self.operators, self.numbers)
             if abs(found.value) <= self.largest_answer:

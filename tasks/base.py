@@ -4,7 +4,7 @@ A task is a frozen dataclass; its fields are the options that a config sets unde
 it from ``BaseTask``, write the five abstract methods, and override what differs from the defaults.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, fields, is_dataclass
 from inspect import isfunction
@@ -20,67 +20,22 @@ Rows = Iterable[tuple[str, Mapping[str, Any]]]
 
 
 class Task(Protocol):
-    """What the library reads from a task; ``BaseTask`` has a default for each optional member."""
+    """What the library reads from a task, with a default for each optional member."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
-    version: ClassVar[int]
+    version: ClassVar[int] = 1
     """Increased when a prompt, a parser or a renderer changes a score."""
 
-    reads_by: ClassVar[tuple[str, ...]]
+    reads_by: ClassVar[tuple[str, ...]] = ()
     """Options that ``parse`` depends on. They are stored with every prediction."""
 
-    categories: ClassVar[tuple[str, ...]]
+    categories: ClassVar[tuple[str, ...]] = ()
     """Categories that ``render`` accepts, such as extrapolation."""
 
-    report_sections: ClassVar[tuple[str, ...]]
+    report_sections: ClassVar[tuple[str, ...]] = ()
     """Chapters that a report adds for this task: keys of ``mm_numeric.registry.REPORT_SECTIONS`` or
     import paths such as ``my_package.my_report:sections``."""
-
-    @property
-    def scorer(self) -> str | None:
-        """Import path of the scorer; None selects the scorer of the answer's type."""
-
-    @property
-    def render_settings(self) -> Mapping[str, Any] | None:
-        """Everything that rendered rows depend on except count, seed and categories.
-
-        It is part of the cache key. None for a task that cannot render rows.
-        """
-
-    def options(self) -> dict[str, Any]:
-        """Return the options as a config writes them."""
-
-    def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield the examples of some rows."""
-
-    def format(self, answer: Any, frame: Frame | None = None) -> Written:
-        """Return the text of an answer and the positions of its numbers."""
-
-    def parse(self, text: str, frame: Frame | None = None) -> Any:
-        """Return the answer that a generated text contains, or ``Unreadable``."""
-
-    def record(self, answer: Any) -> Any:
-        """Return an answer as a JSON value for predictions.jsonl."""
-
-    def recorded(self, value: Any) -> Any:
-        """Return the answer that ``record`` wrote."""
-
-    def describe(self) -> str:
-        """Return one sentence about training and test data, or an empty text."""
-
-    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Render rows and their images into a folder, and return the file of the rows."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BaseTask(ABC):
-    """Base class of all tasks. It has no options of its own."""
-
-    version: ClassVar[int] = 1
-    reads_by: ClassVar[tuple[str, ...]] = ()
-    categories: ClassVar[tuple[str, ...]] = ()
-    report_sections: ClassVar[tuple[str, ...]] = ()
 
     @property
     def scorer(self) -> str | None:
@@ -89,7 +44,10 @@ class BaseTask(ABC):
 
     @property
     def render_settings(self) -> Mapping[str, Any] | None:
-        """Everything that rendered rows depend on; None because there is no renderer."""
+        """Everything that rendered rows depend on except count, seed and categories.
+
+        It is part of the cache key. None for a task that cannot render rows.
+        """
         return None
 
     def options(self) -> dict[str, Any]:
@@ -132,11 +90,7 @@ class BaseTask(ABC):
 
     @abstractmethod
     def recorded(self, value: Any) -> Any:
-        """Return the answer that ``record`` wrote.
-
-        Raises:
-            ValueError: If ``value`` is not such an answer.
-        """
+        """Return the answer that ``record`` wrote; raise a ValueError for any other value."""
 
     def describe(self) -> str:
         """Return one sentence about training and test data, or an empty text."""
@@ -154,7 +108,13 @@ class BaseTask(ABC):
         Returns:
             The file of the rows.
         """
-        raise NotImplementedError(f"{type(self).__name__} has render_settings but no render")
+        name = type(self).__name__
+        raise NotImplementedError(f"{name} has render_settings but no render")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseTask(Task):
+    """Base class of all tasks. It has no options of its own."""
 
 
 def task_class(name: str, where: str) -> type[Task]:
@@ -163,15 +123,14 @@ def task_class(name: str, where: str) -> type[Task]:
     Args:
         name: A key of ``mm_numeric.registry.TASKS`` or an import path with a colon.
         where: File and field of the name, for the error message.
-
-    Raises:
-        ValueError: If there is no such task, it is not a dataclass, or members are missing.
     """
     cls: type[Task] = choose(name, TASKS, "task", where)
     if not isinstance(cls, type) or not is_dataclass(cls):
         raise ValueError(f"{where}: {name!r} is not a dataclass.")
     own = {field.name for field in fields(cls)}
-    missing = sorted(_MEMBERS - own.union(dir(cls))) or sorted(_abstract(cls))
+    missing = sorted(_MEMBERS - own.union(dir(cls)))
+    if not missing and issubclass(cls, BaseTask):
+        missing = sorted(cls.__abstractmethods__)
     if missing:
         raise ValueError(
             f"{where}: the task {name!r} lacks {', '.join(missing)}; derive it from "
@@ -186,11 +145,6 @@ def task_class(name: str, where: str) -> type[Task]:
     return cls
 
 
-def _abstract(cls: type) -> frozenset[str]:
-    """Return the names of the abstract methods that a subclass of ``BaseTask`` lacks."""
-    return cls.__abstractmethods__ if issubclass(cls, BaseTask) else frozenset()
-
-
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
     """Validate an option that is one of a few words."""
     if value not in allowed:
@@ -198,4 +152,4 @@ def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
 
 
 _METHODS = {name for name, value in vars(Task).items() if name[0] != "_" and isfunction(value)}
-_MEMBERS = _METHODS | {name for name in vars(BaseTask) if name[0] != "_"}
+_MEMBERS = _METHODS | {name for name in vars(Task) if name[0] != "_"}

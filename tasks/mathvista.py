@@ -21,11 +21,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mm_numeric.answers import Example, Mark, ShortAnswer, Text, Unreadable, Written
+from mm_numeric.answers import Example, ShortAnswer, Text, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.row_shapes import read_id, read_image
-from mm_numeric.numbers.numerals import find_numerals
 from mm_numeric.tasks.base import BaseTask, Rows
+from mm_numeric.tasks.numbers import with_numerals
 
 _TESTS = ("testmini", "test")
 _NUMBERS = {
@@ -74,8 +74,7 @@ class MathVista(BaseTask):
         """Format the letter of the choice, or the number or list with its numbers marked."""
         if isinstance(answer, ShortAnswer) and answer.question_type == "multi_choice":
             return Written(chr(ord("A") + answer.choices.index(answer.text)), ())
-        numerals = find_numerals(answer.text)
-        return Written(answer.text, tuple(Mark(n.start, n.end) for n in numerals))
+        return with_numerals(answer.text)
 
     def parse(self, text: str, frame: Frame | None = None) -> Text | Unreadable:
         """Return the whole text; the scorer extracts the answer, which requires the question."""

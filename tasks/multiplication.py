@@ -8,20 +8,14 @@ Score    mm_numeric.evaluation.metrics.numbers
 """
 
 import random
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
-from mm_numeric.tasks.numbers import Drawn, Numbers, render_questions
+from mm_numeric.tasks.numbers import GeneratedNumbers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Multiplication(Numbers):
+class Multiplication(GeneratedNumbers):
     """Multiply two numbers; extrapolation uses a longer factor."""
-
-    categories: ClassVar[tuple[str, ...]] = ("interpolation", "extrapolation")
 
     digits: int = 5
     """Maximum number of digits of a factor in training and interpolation; all pairs of lengths are
@@ -30,17 +24,11 @@ class Multiplication(Numbers):
     question: str = "What is {a} times {b}?"
 
     def __post_init__(self) -> None:
-        """Validate the options."""
         super().__post_init__()
         if not 1 <= self.digits <= 100:
             raise ValueError(f"digits is 1 to 100, not {self.digits}")
         if "{a}" not in self.question or "{b}" not in self.question:
             raise ValueError(f"question needs {{a}} and {{b}} in it, not {self.question!r:.60}")
-
-    @property
-    def render_settings(self) -> dict[str, Any]:
-        """Everything that rendered rows depend on except count, seed and categories."""
-        return {name: value for name, value in asdict(self).items() if name != "prompt"}
 
     def describe(self) -> str:
         """Describe training and test questions in one sentence."""
@@ -49,15 +37,7 @@ class Multiplication(Numbers):
             f"extrapolation one factor of {self.digits + 1}."
         )
 
-    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Render questions, and return the file of the rows."""
-        draws = {
-            "interpolation": partial(self._draw, longer=False),
-            "extrapolation": partial(self._draw, longer=True),
-        }
-        return render_questions(folder, count, seed, draws, categories)
-
-    def _draw(self, rng: random.Random, *, longer: bool) -> Drawn:
+    def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
         """Draw a question and its answer."""
         lengths = [rng.randint(1, self.digits), rng.randint(1, self.digits)]
         if longer:

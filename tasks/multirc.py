@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mm_numeric.answers import Choice, Example, Mark, Text, Unreadable, Written
+from mm_numeric.answers import Choice, Example, Text, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.numbers.numerals import find_numerals
 from mm_numeric.tasks.base import BaseTask, Rows, check_choice
+from mm_numeric.tasks.numbers import with_numerals
 
 BETWEEN = " | "
 """Separator of the right answers of a question."""
@@ -84,8 +84,7 @@ class MultiRC(BaseTask):
         """Format the answers with their numbers marked, or yes or no."""
         if isinstance(answer, Choice):
             return Written(answer.chosen, ())
-        numerals = find_numerals(answer.text)
-        return Written(answer.text, tuple(Mark(n.start, n.end) for n in numerals))
+        return with_numerals(answer.text)
 
     def parse(self, text: str, frame: Frame | None = None) -> Text | Choice | Unreadable:
         """Return the whole text, or the yes or no at its beginning."""

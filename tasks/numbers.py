@@ -6,11 +6,11 @@ Answer   the number as written in the row: ``-12``, ``3.50``, ``2/7``
 Score    mm_numeric.evaluation.metrics.numbers
 """
 
-import json
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from mm_numeric.geometry.frames import Frame
 from mm_numeric.numbers.numerals import find_numerals
 from mm_numeric.registry import unknown
 from mm_numeric.tasks.base import BaseTask, Rows
+from mm_numeric.tasks.rendering.rows import write_rows
 
 _DECIMAL = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?"
 _EXPONENT = r"(?:[eE][-+]?[0-9]{1,3}(?![0-9A-Za-z]))?"
@@ -26,9 +27,6 @@ _BEGINS_WITH_POINT = r"(?<![^\s$+-])\.[0-9]+"
 _NUMBER = re.compile(
     rf"(?<![0-9.])-?(?:[0-9]+/[0-9]+|{_DECIMAL}{_EXPONENT}|{_BEGINS_WITH_POINT})", re.ASCII
 )
-
-Drawn = tuple[str, int]
-"""A question and its answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +42,6 @@ class Numbers(BaseTask):
     """The question; ``{question}`` is replaced by that of the row."""
 
     def __post_init__(self) -> None:
-        """Validate ``prompt``."""
         if "{question}" not in self.prompt:
             raise ValueError(f"prompt needs {{question}} in it, not {self.prompt!r:.60}")
 
@@ -80,8 +77,7 @@ class Numbers(BaseTask):
 
     def format(self, answer: Number, frame: Frame | None = None) -> Written:
         """Return a number as it was written, with its numerals marked."""
-        numerals = find_numerals(answer.text)
-        return Written(answer.text, tuple(Mark(n.start, n.end) for n in numerals))
+        return with_numerals(answer.text)
 
     def parse(self, text: str, frame: Frame | None = None) -> Number | Unreadable:
         """Parse the last number in a text, because some models restate the question first."""
@@ -94,6 +90,42 @@ class Numbers(BaseTask):
     def recorded(self, value: Any) -> Number:
         """Return the number that ``record`` wrote."""
         return self.read_answer(value, "the target")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedNumbers(Numbers):
+    """A task that generates its questions; those of extrapolation are longer."""
+
+    categories: ClassVar[tuple[str, ...]] = ("interpolation", "extrapolation")
+
+    @property
+    def render_settings(self) -> dict[str, Any]:
+        """Everything that rendered rows depend on except count, seed and categories."""
+        return {name: value for name, value in asdict(self).items() if name != "prompt"}
+
+    @abstractmethod
+    def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
+        """Draw a question and its answer."""
+
+    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
+        """Render questions; a row depends only on the options, seed, category and index."""
+        for category in categories:
+            if category not in self.categories:
+                raise unknown(category, self.categories, "category", "data, categories")
+        drawn = categories or self.categories[:1]
+        rows = []
+        for i in range(count):
+            category = drawn[i % len(drawn)]
+            rng = random.Random(f"{seed}:{category}:{i}")
+            question, answer = self.draw(rng, longer=category == "extrapolation")
+            row = {"id": f"{seed}-{i:06d}", "question": question, "answer": str(answer)}
+            rows.append({**row, "category": category})
+        return write_rows(folder, rows)
+
+
+def with_numerals(text: str) -> Written:
+    """Return a text with its numerals marked."""
+    return Written(text, tuple(Mark(n.start, n.end) for n in find_numerals(text)))
 
 
 def last_number(text: str) -> Number | Unreadable:
@@ -111,40 +143,3 @@ def last_number(text: str) -> Number | Unreadable:
     except ValueError:
         zero = re.search(r"/0+$", last)
         return Unreadable("division by zero" if zero else "more than 1000 digits")
-
-
-def render_questions(
-    folder: Path,
-    count: int,
-    seed: int,
-    draws: Mapping[str, Callable[[random.Random], Drawn]],
-    categories: Sequence[str],
-) -> Path:
-    """Write random questions and answers into ``rows.jsonl`` in a folder.
-
-    Args:
-        folder: The folder.
-        count: Number of rows.
-        seed: A row depends only on this seed, its category and its index.
-        draws: For each category, a function that draws a question and its answer.
-        categories: The categories of the rows, in turn; when empty, the first of ``draws``.
-
-    Returns:
-        The file of the rows.
-
-    Raises:
-        ValueError: If a category is unknown.
-    """
-    for category in categories:
-        if category not in draws:
-            raise unknown(category, draws, "category", "data, categories")
-    drawn = categories or [next(iter(draws))]
-    lines = []
-    for i in range(count):
-        category = drawn[i % len(drawn)]
-        question, answer = draws[category](random.Random(f"{seed}:{category}:{i}"))
-        row = {"id": f"{seed}-{i:06d}", "question": question, "answer": str(answer)}
-        lines.append(json.dumps({**row, "category": category}))
-    rows = folder / "rows.jsonl"
-    rows.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return rows

@@ -3,7 +3,6 @@
 An image depends only on the style, the seed and its index.
 """
 
-import json
 import math
 import random
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from mm_numeric.answers import ClockTime
-from mm_numeric.log import progress
+from mm_numeric.tasks.rendering.rows import render_images, with_noise
 
 _OVERSAMPLING = 4  # draw larger and average down, because Pillow's lines are not antialiased
 
@@ -34,7 +33,6 @@ class FaceStyle:
     """Standard deviation of pixel noise, as a fraction of the full range."""
 
     def __post_init__(self) -> None:
-        """Validate the style."""
         if self.size_px < 16 or not 0 <= self.noise <= 1 or self.rotation_degrees < 0:
             raise ValueError(
                 "size_px must be at least 16, noise 0 to 1 and rotation_degrees at least 0, not "
@@ -43,22 +41,14 @@ class FaceStyle:
 
 
 def render_faces(folder: Path, count: int, seed: int, style: FaceStyle) -> Path:
-    """Render clocks at random times into a folder.
-
-    Returns:
-        The file of rows: ``folder/rows.jsonl``.
-    """
-    (folder / "images").mkdir(parents=True, exist_ok=True)
+    """Render clocks at random times into a folder, and return the file of their rows."""
     times = random.Random(f"times:{seed}")
-    lines = []
-    for i in progress(range(count), desc="rendering clocks", unit="clock"):
+
+    def draw(rng: random.Random) -> tuple[Image.Image, dict[str, object]]:
         time = ClockTime.from_minutes(times.randrange(720))
-        name = f"images/{i:06d}.png"
-        render_face(time, random.Random(f"{seed}:{i}"), style).save(folder / name)
-        lines.append(json.dumps({"id": f"{seed}-{i:06d}", "image": name, "time": str(time)}))
-    rows = folder / "rows.jsonl"
-    rows.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return rows
+        return render_face(time, rng, style), {"time": str(time)}
+
+    return render_images(folder, count, seed, "clock", draw)
 
 
 def render_face(time: ClockTime, rng: random.Random, style: FaceStyle) -> Image.Image:
@@ -85,21 +75,13 @@ def render_face(time: ClockTime, rng: random.Random, style: FaceStyle) -> Image.
     face.hand(turn * time.minute / 60, rng.uniform(0.74, 0.88), rng.uniform(0.045, 0.075), hands)
     face.disc(0.06, hands)
     small = image.resize((style.size_px, style.size_px), Image.Resampling.BOX)
-    if not style.noise:
-        return small
-    noise = np.random.default_rng(rng.getrandbits(64)).normal(
-        0, 255 * style.noise, (*small.size, 3)
-    )
-    return Image.fromarray(np.clip(np.asarray(small) + noise, 0, 255).astype(np.uint8))
+    return with_noise(np.asarray(small), style.noise, rng)
 
 
 def _colour(rng: random.Random, darkest: int, lightest: int) -> Colour:
     """Draw a colour with three independent channels."""
-    return (
-        rng.randint(darkest, lightest),
-        rng.randint(darkest, lightest),
-        rng.randint(darkest, lightest),
-    )
+    red, green, blue = (rng.randint(darkest, lightest) for _ in range(3))
+    return red, green, blue
 
 
 @dataclass(frozen=True)

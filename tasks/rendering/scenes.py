@@ -4,7 +4,6 @@ A phrase identifies its shape by colour and kind, by size, or by position. The t
 are equally likely if a scene allows all of them, so that a model has to learn each.
 """
 
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from mm_numeric.log import progress
+from mm_numeric.tasks.rendering.rows import render_images, with_noise
 
 _OVERSAMPLING = 4  # draw larger and average down, because Pillow does not antialias
 _COLOURS = {
@@ -44,7 +43,6 @@ class SceneStyle:
     """Standard deviation of pixel noise, as a fraction of the full range."""
 
     def __post_init__(self) -> None:
-        """Validate the style."""
         if min(self.width_px, self.height_px) < 48 or not 0 <= self.noise <= 1:
             raise ValueError(
                 "width_px and height_px are at least 48 and noise 0 to 1, not "
@@ -56,8 +54,6 @@ class SceneStyle:
 
 @dataclass(frozen=True)
 class _Shape:
-    """One shape of a scene."""
-
     kind: str
     colour: str
     large: bool
@@ -74,33 +70,18 @@ class _Shape:
 
 
 def render_scenes(folder: Path, count: int, seed: int, style: SceneStyle, *, lists: bool) -> Path:
-    """Render scenes into a folder.
+    """Render scenes into a folder, and return the file of their rows.
 
-    Args:
-        folder: The folder.
-        count: Number of scenes.
-        seed: A scene depends only on this seed, its index and the style.
-        style: Content of the scenes.
-        lists: Whether a row asks for all shapes of a colour (possibly none), or for one shape.
-
-    Returns:
-        The file of rows: ``folder/rows.jsonl``.
+    With ``lists`` a row asks for all shapes of a colour (possibly none), else for one shape.
     """
-    (folder / "images").mkdir(parents=True, exist_ok=True)
-    lines = []
-    for i in progress(range(count), desc="rendering scenes", unit="scene"):
-        rng = random.Random(f"{seed}:{i}")
+    size = {"width": style.width_px, "height": style.height_px}
+
+    def draw(rng: random.Random) -> tuple[Image.Image, dict[str, object]]:
         shapes = _placed(rng, style)
-        name = f"images/{i:06d}.png"
-        _draw(shapes, rng, style).save(folder / name)
-        row = {"id": f"{seed}-{i:06d}", "image": name}
-        size = {"width": style.width_px, "height": style.height_px}
-        lines.append(
-            json.dumps({**row, **(_list(shapes, rng) if lists else _one(shapes, rng)), **size})
-        )
-    rows = folder / "rows.jsonl"
-    rows.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return rows
+        image = _draw(shapes, rng, style)
+        return image, {**(_list if lists else _one)(shapes, rng), **size}
+
+    return render_images(folder, count, seed, "scene", draw)
 
 
 def _one(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
@@ -143,9 +124,9 @@ def _by_position(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
         same = [s for s in shapes if s.kind == kind]
         for side, (axis, pick) in _SIDES.items():
             middles = sorted(s.middle[axis] for s in same)
-            gap = 0.0
-            if len(middles) > 1:
-                gap = min(middles[1] - middles[0], middles[-1] - middles[-2])
+            if len(middles) < 2:
+                continue
+            gap = min(middles[1] - middles[0], middles[-1] - middles[-2])
             if gap >= 6:  # pixels: a smaller difference is hard to see
                 shape = pick(same, key=lambda s: s.middle[axis])
                 found.append((f"the {kind} at the {side}", shape))
@@ -161,10 +142,8 @@ def _placed(rng: random.Random, style: SceneStyle) -> list[_Shape]:
         for _ in range(rng.randint(style.least, style.most)):
             large = rng.random() < 0.5
             side = round(short * (rng.uniform(0.3, 0.4) if large else rng.uniform(0.14, 0.2)))
-            x, y = (
-                rng.randint(1, style.width_px - side - 1),
-                rng.randint(1, style.height_px - side - 1),
-            )
+            x = rng.randint(1, style.width_px - side - 1)
+            y = rng.randint(1, style.height_px - side - 1)
             kind, colour = rng.choice(_KINDS), rng.choice(list(_COLOURS))
             if shapes and rng.random() < 0.4:
                 kind, colour = shapes[-1].kind, shapes[-1].colour
@@ -202,9 +181,4 @@ def _draw(shapes: Sequence[_Shape], rng: random.Random, style: SceneStyle) -> Im
         else:
             draw.polygon(((x1, y2 - 1), ((x1 + x2) / 2, y1), (x2 - 1, y2 - 1)), fill=colour)
     small = image.resize(size, Image.Resampling.BOX)
-    if not style.noise:
-        return small
-    noise = np.random.default_rng(rng.getrandbits(64)).normal(
-        0, 255 * style.noise, (*size[::-1], 3)
-    )
-    return Image.fromarray(np.clip(np.asarray(small) + noise, 0, 255).astype(np.uint8))
+    return with_noise(np.asarray(small), style.noise, rng)

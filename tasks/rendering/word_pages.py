@@ -4,7 +4,6 @@ The default font is the one that Pillow includes, in bold, slanted, narrow and w
 that images are the same on every machine; ``fonts`` adds font files.
 """
 
-import json
 import math
 import random
 import string
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from mm_numeric.answers import Point
-from mm_numeric.log import progress
+from mm_numeric.tasks.rendering.rows import render_images, with_noise
 
 _LETTER_PX = 48  # font size before a word is scaled down
 _EDGE_POINTS = 7  # points of a curved polygon on each long side: 14 in total, as in CTW1500
@@ -55,7 +54,6 @@ class PageStyle:
     """Standard deviation of pixel noise, as a fraction of the full range."""
 
     def __post_init__(self) -> None:
-        """Validate the style."""
         if min(self.width_px, self.height_px) < 48 or not 0 <= self.noise <= 1:
             raise ValueError(
                 "width_px and height_px are at least 48 and noise 0 to 1, not "
@@ -72,29 +70,18 @@ class PageStyle:
 
 
 def render_pages(folder: Path, count: int, seed: int, style: PageStyle) -> Path:
-    """Render pages into a folder; a page depends only on the style, the seed and its index.
-
-    Returns:
-        The file of rows: ``folder/rows.jsonl``.
-    """
-    (folder / "images").mkdir(parents=True, exist_ok=True)
+    """Render pages into a folder, and return the file of their rows."""
     fonts = [ImageFont.load_default(size=_LETTER_PX), *map(_font, style.fonts)]
-    lines = []
-    for i in progress(range(count), desc="rendering pages", unit="page"):
-        rng = random.Random(f"{seed}:{i}")
+    size = {"width": style.width_px, "height": style.height_px}
+
+    def draw(rng: random.Random) -> tuple[Image.Image, dict[str, object]]:
         image, instances = _page(rng, style, fonts)
-        name = f"images/{i:06d}.png"
-        image.save(folder / name)
-        row = {"id": f"{seed}-{i:06d}", "image": name, "instances": instances}
-        size = {"width": style.width_px, "height": style.height_px}
-        lines.append(json.dumps({**row, **size}))
-    rows = folder / "rows.jsonl"
-    rows.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return rows
+        return image, {"instances": instances, **size}
+
+    return render_images(folder, count, seed, "page", draw)
 
 
 def _font(path: str) -> ImageFont.FreeTypeFont:
-    """Load a font file."""
     try:
         return ImageFont.truetype(path, _LETTER_PX)
     except OSError as error:
@@ -135,10 +122,7 @@ def _page(
         polygon = [round(edge, 2) for point in placed.polygon for edge in point]
         word: dict[str, object] = {"polygon": polygon, "text": text}
         words.append({**word, "ignore": True} if ignore else word)
-    if style.noise:
-        noise = np.random.default_rng(rng.getrandbits(64))
-        canvas += noise.normal(0, 255 * style.noise, canvas.shape)
-    return Image.fromarray(np.clip(canvas, 0, 255).astype(np.uint8)), words
+    return with_noise(canvas, style.noise, rng), words
 
 
 def _text(rng: random.Random) -> str:

@@ -94,7 +94,7 @@ def predictions_of(name, folder):
 
 def test_the_base_class_has_every_member_and_no_option():
     members = {name for name in {**vars(Task), **Task.__annotations__} if name[0] != "_"}
-    assert members == {name for name in vars(BaseTask) if name[0] != "_"}
+    assert members == {name for name in dir(BaseTask) if name[0] != "_"}
     assert fields(BaseTask) == ()
 
 
