@@ -57,9 +57,6 @@ def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Det
         path: The folder or zip; only files that end with ``.txt`` are read.
         truth: Whether the files are ground truth, which has no confidences.
         lines: One of ``LINES``; derived from the first line when None.
-
-    Raises:
-        ValueError: If there is no text file, two files belong to one image, or a line is invalid.
     """
     if lines is not None and lines not in LINES:
         raise ValueError(f"lines is one of {', '.join(LINES)}, not {lines!r}.")
@@ -133,12 +130,7 @@ def _read_line(
 ) -> tuple[Instance, float | None]:
     """Return the shape in a line, and its score.
 
-    Args:
-        line: The line.
-        lines: One of ``LINES``.
-        declared: Whether ``lines`` was declared; a derived content is checked against the line.
-        truth: Whether the line is ground truth.
-        where: File and line number.
+    Unless ``lines`` was declared, the count of numbers is checked against it.
     """
     body, marked, text = line.partition(",####") if lines not in _SIZES else (line, "", "")
     fields = body.split(",")
@@ -169,9 +161,7 @@ def _read_line(
     ignore = truth and (text == IGNORED or text.endswith(f",{IGNORED}"))
     shape = _shape([float(field) for field in fields[:size]], lines)
     if truth and isinstance(shape, Box) and (shape.x2 < shape.x1 or shape.y2 < shape.y1):
-        raise ValueError(
-            f"{where}: the box {line!r:.60} is reversed; write the smaller x and y first."
-        )
+        raise ValueError(f"{where}: {line!r:.60} is reversed; write the smaller x and y first.")
     return Instance(shape, "" if ignore else text, ignore), score
 
 
@@ -235,20 +225,14 @@ def coco_detections(dataset: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
 
 
 def _check_coco_row(row: Any, where: str) -> None:
-    """Validate the fields that annotations and results share."""
     if not isinstance(row, dict):
         raise ValueError(f'{where}: expected an object {{"image_id": ...}}, found {row!r:.40}.')
     for name in ("image_id", "category_id", "bbox"):
         if row.get(name) is None:
             raise ValueError(f'{where}: no "{name}".')
         if name != "bbox" and type(row[name]) not in (int, str):
-            raise ValueError(
-                f"{where}: the {name} {row[name]!r:.40} is neither a number nor a text."
-            )
+            raise ValueError(f"{where}: {name} {row[name]!r:.40} is neither a number nor a text.")
     numbers = row["bbox"]
-    if not (
-        isinstance(numbers, list)
-        and len(numbers) == 4
-        and all(type(number) in (int, float) for number in numbers)
-    ):
+    are_numbers = isinstance(numbers, list) and all(type(n) in (int, float) for n in numbers)
+    if not are_numbers or len(numbers) != 4:
         raise ValueError(f"{where}: bbox is [x, y, width, height], not {numbers!r:.60}.")

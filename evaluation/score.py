@@ -38,7 +38,7 @@ class Scores:
     """The scored rows of a file of predictions, and the metrics over them."""
 
     task: str
-    """Name of the task, or of the protocol where there is no task."""
+    """Name of the task, or of the protocol if there is no task."""
 
     scorer: Scorer
     rows: list[dict[str, Any]]
@@ -67,12 +67,8 @@ class Scores:
         for metric, rows in self.figures:
             columns = select_rows(self.columns, rows)
             low, high = interval(columns, metric.value)
-            value = float(metric.value(columns))
-            found[metric.name] = {
-                "value": _finite(value),
-                "low": _finite(low),
-                "high": _finite(high),
-            }
+            ends = {"value": float(metric.value(columns)), "low": low, "high": high}
+            found[metric.name] = {name: finite(value) for name, value in ends.items()}
         return found
 
     def buckets(self) -> dict[str, dict[str, dict[str, float | None]]]:
@@ -83,7 +79,7 @@ class Scores:
             for label in sorted({label for own in labels for label in own}, key=_natural):
                 rows = np.array([i for i, own in enumerate(labels) if label in own])
                 part = select_rows(self.columns, rows)
-                figures = {m.name: _finite(float(m.value(part))) for m in self.scorer.metrics}
+                figures = {m.name: finite(float(m.value(part))) for m in self.scorer.metrics}
                 found[name][label] = {"rows": len(rows), **figures}
         return found
 
@@ -93,8 +89,6 @@ class ParsedPredictions:
     """The rows of a file of predictions after their texts were parsed; all lists are parallel."""
 
     name: str
-    """Name of the task."""
-
     task: Task
     options: Mapping[str, Any]
     """``task_options`` of the rows."""
@@ -121,9 +115,6 @@ def score(
         task_name: The task of rows that do not name theirs.
         out: The folder to write to; the folder of the predictions when None.
         protocol: One of ``PROTOCOLS``, for answers that are shapes in an image.
-
-    Raises:
-        ValueError: If a row is incomplete, an id is not unique, or the file has no rows.
     """
     scores = read_scores(predictions, task_name=task_name, protocol=protocol)
     version = task_class(scores.task, str(predictions)).version
@@ -196,7 +187,6 @@ def read_answers(predictions: Path, *, task_name: str | None = None) -> ParsedPr
 
 
 def _check_prediction(row: Mapping[str, Any], where: str, seen: set[str]) -> None:
-    """Check the required fields of a prediction, and that its id is new."""
     for key in ("id", "text"):
         if not isinstance(row.get(key), str):
             raise ValueError(f'{where}: no "{key}" (a text); a prediction needs id, text, target.')
@@ -218,7 +208,6 @@ def _with_task(row: Mapping[str, Any], where: str, task_name: str | None) -> Par
 
 
 def _parse_into(read: ParsedPredictions, row: Mapping[str, Any], where: str) -> None:
-    """Parse one prediction, and append it."""
     try:
         frame = None if row.get("frame") is None else Frame.from_dict(row["frame"])
         answer, target = read.task.parse(row["text"], frame), read.task.recorded(row["target"])
@@ -248,19 +237,15 @@ def _parse_into(read: ParsedPredictions, row: Mapping[str, Any], where: str) -> 
 
 
 def _checked_buckets(buckets: Any, where: str) -> dict[str, str]:
-    """Validate the buckets of a row."""
-    named = isinstance(buckets, dict) and all(isinstance(v, str) for v in buckets.values())
-    if not named:
+    if not (isinstance(buckets, dict) and all(isinstance(v, str) for v in buckets.values())):
         raise ValueError(
             f'{where}: "buckets" is {buckets!r:.60}; write names and texts, such as '
             '{"category": "interpolation"}.'
         )
-    found: dict[str, str] = buckets
-    return found
+    return buckets
 
 
 def _checked_scores(scores: Any, count: int, where: str) -> list[float]:
-    """Validate the confidence scores of an answer, one for each shape."""
     numbers = isinstance(scores, list) and all(type(s) in (int, float) for s in scores)
     if not numbers or len(scores) != count:
         raise ValueError(
@@ -278,7 +263,7 @@ def scores_of(
     targets: list[Any],
     sizes_px: list[Any] | None = None,
 ) -> Scores:
-    """Score answers, and add the values of each row to ``rows``.
+    """Score answers against the right ones, and add the values of each row to ``rows``.
 
     Args:
         name: Name of the task or the protocol.
@@ -294,17 +279,13 @@ def scores_of(
             row["reason"] = scorer.reason(answers[i], targets[i])
             row["parsed"] = row["parsed"] if row["reason"] is None else None
         row.update({column: float(values[i]) for column, values in columns.items()})
-    labels = {
-        kind: [_as_tuple(label(target)) for target in targets]
-        for kind, label in scorer.buckets.items()
-    }
+    labels: dict[str, list[tuple[str, ...]]] = {}
+    for kind, label in scorer.buckets.items():
+        found = map(label, targets)
+        labels[kind] = [(own,) if isinstance(own, str) else own for own in found]
     for kind in dict.fromkeys(kind for row in rows for kind in row.get("buckets", ())):
         labels[kind] = [(row.get("buckets", {}).get(kind, "none"),) for row in rows]
     return Scores(task=name, scorer=scorer, rows=rows, columns=columns, bucket_labels=labels)
-
-
-def _as_tuple(labels: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (labels,) if isinstance(labels, str) else labels
 
 
 def scorer_of(task: Task, name: str, answer: Any, where: str) -> Scorer:
@@ -315,9 +296,6 @@ def scorer_of(task: Task, name: str, answer: Any, where: str) -> Scorer:
         name: Its name, for the error message.
         answer: Any right answer.
         where: The file or the config, for the error message.
-
-    Raises:
-        ValueError: If the task names no scorer and the type of the answer has none.
     """
     path = task.scorer or SCORERS.get(type(answer))
     if path is None:
@@ -328,22 +306,22 @@ def scorer_of(task: Task, name: str, answer: Any, where: str) -> Scorer:
 
 def results_table(scores: Scores) -> str:
     """Return the metrics and the parse failures as text for a terminal."""
-    units = {metric.name: metric for metric, _ in scores.figures}
+    metrics = {metric.name: metric for metric, _ in scores.figures}
     what = "protocol" if scores.task in PROTOCOLS else "task"
     head = f"{len(scores.rows)} rows, {what} {scores.task}"
     lines = [f"{head}; 95 % bootstrap intervals over the rows"]
     rows = []
     for name, found in scores.metrics().items():
-        value, low, high = (in_unit(found[k], units[name].unit) for k in ("value", "low", "high"))
-        rows.append([units[name].label, value, f"{low} to {high}"])
-    lines.append(_indented_table(rows))
+        value, low, high = (in_unit(found[k], metrics[name].unit) for k in ("value", "low", "high"))
+        rows.append([metrics[name].label, value, f"{low} to {high}"])
+    lines.append(indented_table(rows))
     if scores.failures:
         lines.append("answers that could not be parsed:")
-        lines.append(_indented_table([[r, str(count)] for r, count in scores.failures.items()]))
+        lines.append(indented_table([[r, str(count)] for r, count in scores.failures.items()]))
     return "\n".join(lines)
 
 
-def _indented_table(rows: Sequence[Sequence[str]]) -> str:
+def indented_table(rows: Sequence[Sequence[str]]) -> str:
     """Return a table without a header; minimum widths align it with the other tables."""
     columns = [
         Column(header=Cell(), align="left", min_width=28),
@@ -372,6 +350,6 @@ def _natural(label: str) -> tuple[bool, int, str]:
     return not label.isdecimal(), int(label) if label.isdecimal() else 0, label
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
     """Return a value for JSON: None instead of nan."""
     return None if math.isnan(value) else value

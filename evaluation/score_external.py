@@ -1,7 +1,6 @@
 """Score detections in the files of other tools with the scorers of ``mm-numeric score``."""
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,9 @@ from mm_numeric.evaluation.formats import (
 from mm_numeric.evaluation.score import (
     Scores,
     check_shapes,
+    finite,
     in_unit,
+    indented_table,
     read_answers,
     scores_of,
     write_scores,
@@ -49,9 +50,6 @@ def score_files(
         lines: Content of a line of the text files: one of ``formats.LINES``; when None it is
             derived from the first line.
         out: The folder for results.json and scores.jsonl; nothing is written when None.
-
-    Raises:
-        ValueError: If a file is invalid, or an image is missing from the ground truth.
     """
     found, wanted = _read(predictions, truth, lines)
     text = is_text(truth)
@@ -77,7 +75,9 @@ def score_files(
     scorer = choose(name, PROTOCOLS, "protocol", str(predictions))
     scores = scores_of(name, scorer, rows, answers, targets)
     if out is not None:
-        write_scores(scores, _checked(out, predictions, truth), _head(predictions, truth, name))
+        _check_not_overwritten(out, predictions, truth)
+        head = {"predictions": str(predictions), "truth": str(truth), "protocol": name}
+        write_scores(scores, out, head)
     return scores
 
 
@@ -97,9 +97,6 @@ def rank_files(
         ties: Order of detections with equal scores; see ``metrics.coco_ap``.
         lines: As in ``score_files``.
         out: The folder for results.json; nothing is written when None.
-
-    Raises:
-        ValueError: If a file is invalid, or there is nothing to rank.
     """
     from mm_numeric.evaluation.metrics.coco_ap import (
         average_precision,
@@ -122,11 +119,14 @@ def rank_files(
         dataset, results = read_coco_truth(truth), read_coco_results(predictions)
         figures = coco_average_precision(dataset, results, ties=ties)
     if out is not None:
+        _check_not_overwritten(out, predictions, truth)
         head = {
-            **_head(predictions, truth, COCO_AP),
+            "predictions": str(predictions),
+            "truth": str(truth),
+            "protocol": COCO_AP,
             "protocols": {"all": protocol(ties, "as the files have them")},
         }
-        _write_ranked(_checked(out, predictions, truth), head, figures)
+        _write_ranked(out, head, figures)
     return figures
 
 
@@ -145,9 +145,6 @@ def rank_predictions(
         task_name: As in ``score``.
         ties: Order of detections with equal scores; see ``metrics.coco_ap``.
         out: The folder for results.json; the folder of the predictions when None.
-
-    Raises:
-        ValueError: If a row is invalid, an answer is not shapes, or shapes have no scores.
     """
     from mm_numeric.evaluation.metrics.coco_ap import average_precision, protocol
 
@@ -172,18 +169,18 @@ def rank_predictions(
 
 def _write_ranked(folder: Path, head: Mapping[str, Any], figures: Mapping[str, float]) -> None:
     """Write results.json with the entries of ``head`` first."""
-    shown = {name: None if math.isnan(value) else value for name, value in figures.items()}
+    shown = {name: finite(value) for name, value in figures.items()}
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / RESULTS, json.dumps({**head, "metrics": shown}, indent=1) + "\n")
 
 
 def ranked_table(figures: Mapping[str, float]) -> str:
     """Return COCO's metrics as text for a terminal."""
-    lines = ["COCO average precision and recall of boxes (pycocotools)"]
-    for name, value in figures.items():
-        label = name[:2].upper() + name[2:].replace("_", " ")
-        lines.append(f"  {label:<28} {in_unit(None if math.isnan(value) else value, '%'):>9}")
-    return "\n".join(lines)
+    rows = [
+        (name[:2].upper() + name[2:].replace("_", " "), in_unit(finite(value), "%"))
+        for name, value in figures.items()
+    ]
+    return f"COCO average precision and recall of boxes (pycocotools)\n{indented_table(rows)}"
 
 
 def _read(predictions: Path, truth: Path, lines: str | None) -> tuple[Detections, Detections]:
@@ -213,19 +210,11 @@ def _check_same_format(predictions: Path, truth: Path) -> None:
         )
 
 
-def _head(predictions: Path, truth: Path, protocol: str) -> dict[str, str]:
-    """Return the first entries of results.json."""
-    return {"predictions": str(predictions), "truth": str(truth), "protocol": protocol}
-
-
-def _checked(out: Path, predictions: Path, truth: Path) -> Path:
-    """Check that the results would not overwrite a file that was scored, and return ``out``."""
+def _check_not_overwritten(out: Path, predictions: Path, truth: Path) -> None:
     for path in (predictions, truth):
         if path.resolve() == (out / RESULTS).resolve():
             raise ValueError(f"{path} would be overwritten by the results; choose another folder.")
-    return out
 
 
 def _unlabelled(instances: Instances) -> Instances:
-    """Return the same shapes without labels."""
     return Instances(tuple(Instance(i.shape, "", i.ignore) for i in instances.items))

@@ -282,7 +282,7 @@ def test_coco_files_are_read_by_image(tmp_path):
     ("change", "message"),
     [
         ({"image_id": None}, r'result 1: no "image_id"'),
-        ({"image_id": [7]}, r"result 1: the image_id \[7\] is neither a number nor a text"),
+        ({"image_id": [7]}, r"result 1: image_id \[7\] is neither a number nor a text"),
         ({"bbox": [1, 2, 3]}, r"result 1: bbox is \[x, y, width, height\], not \[1, 2, 3\]"),
         ({"bbox": [1, 2, 3, "4"]}, r"result 1: bbox is \[x, y"),
         ({"score": "high"}, "result 1: the score 'high' is not a number"),
