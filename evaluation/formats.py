@@ -161,7 +161,9 @@ def _read_line(
     ignore = truth and (text == IGNORED or text.endswith(f",{IGNORED}"))
     shape = _shape([float(field) for field in fields[:size]], lines)
     if truth and isinstance(shape, Box) and (shape.x2 < shape.x1 or shape.y2 < shape.y1):
-        raise ValueError(f"{where}: {line!r:.60} is reversed; write the smaller x and y first.")
+        raise ValueError(
+            f"{where}: the box {line!r:.60} is reversed; write the smaller x and y first."
+        )
     return Instance(shape, "" if ignore else text, ignore), score
 
 

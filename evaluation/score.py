@@ -118,8 +118,8 @@ def score(
     """
     scores = read_scores(predictions, task_name=task_name, protocol=protocol)
     version = task_class(scores.task, str(predictions)).version
-    head = {"task": scores.task, "task_version": version}
-    write_scores(scores, out or predictions.parent, {**head, "predictions": str(predictions)})
+    head = {"task": scores.task, "task_version": version, "predictions": str(predictions)}
+    write_scores(scores, out or predictions.parent, head)
     return scores
 
 
@@ -198,7 +198,7 @@ def _check_prediction(row: Mapping[str, Any], where: str, seen: set[str]) -> Non
 
 
 def _with_task(row: Mapping[str, Any], where: str, task_name: str | None) -> ParsedPredictions:
-    """Return empty predictions of the task that the first row names."""
+    """Return the task of the first row, with no predictions yet."""
     name = task_name or row.get("task")
     if not isinstance(name, str):
         raise ValueError(f"{where}: the rows name no task; name it with --task.")
@@ -263,15 +263,9 @@ def scores_of(
     targets: list[Any],
     sizes_px: list[Any] | None = None,
 ) -> Scores:
-    """Score answers against the right ones, and add the values of each row to ``rows``.
+    """Score parsed answers against the right ones, and add the values of each row to ``rows``.
 
-    Args:
-        name: Name of the task or the protocol.
-        scorer: The scorer.
-        rows: One row per answer; changed in place.
-        answers: Parsed answers, ``Unreadable`` where parsing failed.
-        targets: The right answers.
-        sizes_px: Width and height of each image, or None.
+    ``name`` is that of the task or protocol, and ``sizes_px`` width and height of each image.
     """
     columns = scorer.judge(answers, targets, sizes_px)
     for i, row in enumerate(rows):
@@ -289,13 +283,9 @@ def scores_of(
 
 
 def scorer_of(task: Task, name: str, answer: Any, where: str) -> Scorer:
-    """Return the scorer that the task names, or else the scorer of the answer's type.
+    """Return the scorer that the task names, or else the scorer for the type of a right answer.
 
-    Args:
-        task: The task.
-        name: Its name, for the error message.
-        answer: Any right answer.
-        where: The file or the config, for the error message.
+    ``name`` (of the task) and ``where`` (file or config) are for the error message.
     """
     path = task.scorer or SCORERS.get(type(answer))
     if path is None:

@@ -6,14 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mm_numeric.answers import Instance, Instances, Unreadable
-from mm_numeric.evaluation.formats import (
-    Detections,
-    coco_detections,
-    is_text,
-    read_coco_results,
-    read_coco_truth,
-    read_text_files,
-)
+from mm_numeric.evaluation import formats
 from mm_numeric.evaluation.score import (
     Scores,
     check_shapes,
@@ -52,7 +45,7 @@ def score_files(
         out: The folder for results.json and scores.jsonl; nothing is written when None.
     """
     found, wanted = _read(predictions, truth, lines)
-    text = is_text(truth)
+    text = formats.is_text(truth)
     name = protocol or ("icdar2015" if text else "labelled")
     if name == COCO_AP or name not in PROTOCOLS:
         raise unknown(name, [*PROTOCOLS, COCO_AP], "protocol", str(predictions))
@@ -98,13 +91,9 @@ def rank_files(
         lines: As in ``score_files``.
         out: The folder for results.json; nothing is written when None.
     """
-    from mm_numeric.evaluation.metrics.coco_ap import (
-        average_precision,
-        coco_average_precision,
-        protocol,
-    )
+    from mm_numeric.evaluation.metrics import coco_ap
 
-    if is_text(truth):
+    if formats.is_text(truth):
         found, wanted = _read(predictions, truth, lines)
         names = list(wanted.instances)
         # The texts of words are not categories: all words belong to one category.
@@ -113,18 +102,18 @@ def rank_files(
             for side in (found, wanted)
         )
         scores = [found.scores.get(name, ()) for name in names]
-        figures = average_precision(answers, targets, scores, ties=ties)
+        figures = coco_ap.average_precision(answers, targets, scores, ties=ties)
     else:
         _check_same_format(predictions, truth)
-        dataset, results = read_coco_truth(truth), read_coco_results(predictions)
-        figures = coco_average_precision(dataset, results, ties=ties)
+        dataset, results = formats.read_coco_truth(truth), formats.read_coco_results(predictions)
+        figures = coco_ap.coco_average_precision(dataset, results, ties=ties)
     if out is not None:
         _check_not_overwritten(out, predictions, truth)
         head = {
             "predictions": str(predictions),
             "truth": str(truth),
             "protocol": COCO_AP,
-            "protocols": {"all": protocol(ties, "as the files have them")},
+            "protocols": {"all": coco_ap.protocol(ties, "as the files have them")},
         }
         _write_ranked(out, head, figures)
     return figures
@@ -183,16 +172,18 @@ def ranked_table(figures: Mapping[str, float]) -> str:
     return f"COCO average precision and recall of boxes (pycocotools)\n{indented_table(rows)}"
 
 
-def _read(predictions: Path, truth: Path, lines: str | None) -> tuple[Detections, Detections]:
+def _read(
+    predictions: Path, truth: Path, lines: str | None
+) -> tuple[formats.Detections, formats.Detections]:
     """Read both files, and check that every predicted image is in the ground truth."""
     _check_same_format(predictions, truth)
-    if is_text(truth):
-        wanted = read_text_files(truth, truth=True, lines=lines)
-        found = read_text_files(predictions, truth=False, lines=lines)
+    if formats.is_text(truth):
+        wanted = formats.read_text_files(truth, truth=True, lines=lines)
+        found = formats.read_text_files(predictions, truth=False, lines=lines)
     else:
-        dataset, results = read_coco_truth(truth), read_coco_results(predictions)
-        wanted = coco_detections(dataset, dataset["annotations"])
-        found = coco_detections(dataset, results)
+        dataset, results = formats.read_coco_truth(truth), formats.read_coco_results(predictions)
+        wanted = formats.coco_detections(dataset, dataset["annotations"])
+        found = formats.coco_detections(dataset, results)
     for image in found.instances:
         if image not in wanted.instances:
             raise ValueError(
@@ -203,7 +194,7 @@ def _read(predictions: Path, truth: Path, lines: str | None) -> tuple[Detections
 
 
 def _check_same_format(predictions: Path, truth: Path) -> None:
-    if is_text(predictions) != is_text(truth):
+    if formats.is_text(predictions) != formats.is_text(truth):
         raise ValueError(
             f"{predictions} and {truth} have different formats; use text files (a folder or a zip) "
             "for both, or COCO JSON for both."

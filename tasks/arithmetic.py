@@ -15,13 +15,6 @@ from typing import NamedTuple
 
 from mm_numeric.tasks.numbers import GeneratedNumbers
 
-QUESTIONS = (
-    "What is {expression}?",
-    "Calculate {expression}.",
-    "Evaluate {expression}.",
-    "What is the value of {expression}?",
-)
-
 _TRIES = 10_000  # attempts to draw an expression whose value is within the bound
 
 
@@ -45,7 +38,12 @@ class Arithmetic(GeneratedNumbers):
     """Largest absolute value of an answer; other expressions are drawn again. It holds for both
     categories, so that extrapolation differs only in length."""
 
-    questions: tuple[str, ...] = QUESTIONS
+    questions: tuple[str, ...] = (
+        "What is {expression}?",
+        "Calculate {expression}.",
+        "Evaluate {expression}.",
+        "What is the value of {expression}?",
+    )
     """Question templates; ``{expression}`` is replaced by the expression."""
 
     def __post_init__(self) -> None:
@@ -91,8 +89,6 @@ class Arithmetic(GeneratedNumbers):
 
 
 class _Expression(NamedTuple):
-    """An expression and its value."""
-
     text: str
     value: int
     operator: str

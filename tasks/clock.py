@@ -42,7 +42,6 @@ class Clock(BaseTask):
     """Appearance of rendered clocks."""
 
     def __post_init__(self) -> None:
-        """Validate ``label_noise_minutes``."""
         if not 0 <= self.label_noise_minutes <= 360:
             raise ValueError(f"label_noise_minutes is 0 to 360, not {self.label_noise_minutes}")
 

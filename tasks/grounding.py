@@ -57,7 +57,6 @@ class Grounding(BaseTask):
     """Content of rendered scenes."""
 
     def __post_init__(self) -> None:
-        """Validate ``prompt``, ``answer`` and ``outside``."""
         if "{phrase}" not in self.prompt:
             raise ValueError(f"prompt needs {{phrase}} where the phrase goes, not {self.prompt!r}")
         check_choice("answer", self.answer, ("box", "list"))
@@ -68,7 +67,6 @@ class Grounding(BaseTask):
         for where, row in rows:
             image, size_px = read_image(row, where)
             phrases = _phrases(row, where, optional=self.answer == "list")
-            answer: Box | Instances
             answer = _box(row, where) if self.answer == "box" else read_instances(row, where)
             identity = read_id(row, ("id", "ref_id"), image)
             for i, phrase in enumerate(phrases):
@@ -87,11 +85,7 @@ class Grounding(BaseTask):
         return _LABELLED if self.answer == "list" else None
 
     def format(self, answer: Box | Instances, frame: Frame | None = None) -> Written:
-        """Format a box, or all boxes that are not ignored.
-
-        Raises:
-            ValueError: If a box extends beyond the image and ``outside`` is ``refuse``.
-        """
+        """Format a box, or all boxes that are not ignored."""
         if frame is None:
             raise ValueError("a box needs the frame of its image")
         items = (Instance(answer),) if isinstance(answer, Box) else answer.items
@@ -146,11 +140,8 @@ def _phrases(row: Mapping[str, Any], where: str, *, optional: bool) -> list[str]
     if found is None and optional:
         return [_EVERYTHING]
     phrases = [found] if isinstance(found, str) else found
-    if not (
-        isinstance(phrases, list)
-        and phrases
-        and all(isinstance(p, str) and p.strip() for p in phrases)
-    ):
+    valid = isinstance(phrases, list) and all(isinstance(p, str) and p.strip() for p in phrases)
+    if not (valid and phrases):
         raise ValueError(f'{where}: no phrase; each row needs "phrase" (or "sentences").')
     return phrases
 

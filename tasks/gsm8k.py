@@ -35,25 +35,11 @@ _NUMBER = re.compile(
 _ALONE = re.compile(r"\s*+[%.]?\s*+")
 _PLAIN = str.maketrans(
     {
-        "×": "*",
-        "÷": "/",
-        "−": "-",
-        "–": "-",
-        "√": "sqrt ",
-        "^": "**",
-        "¢": " cents",
-        "½": " 1/2",
-        "¼": " 1/4",
-        "¾": " 3/4",
-        "<": " less than ",
-        "{": "(",
-        "}": ")",
-        "`": "'",
-        "’": "'",
-        "“": '"',
-        "”": '"',
+        "×": "*", "÷": "/", "−": "-", "–": "-", "√": "sqrt ", "^": "**", "<": " less than ",
+        "½": " 1/2", "¼": " 1/4", "¾": " 3/4", "¢": " cents", "{": "(", "}": ")",
+        "`": "'", "’": "'", "“": '"', "”": '"',
     }
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -88,8 +74,7 @@ class GSM8K(Numbers):
         found = self.parse(str(value)) if type(value) in (int, float, str) else None
         if not isinstance(found, Solution):
             raise ValueError(
-                f'{where}: no number in the answer {value!r:.60}; it ends with "#### 18", or is a '
-                "number."
+                f'{where}: no number in the answer {value!r:.60}; end it with "#### 18".'
             )
         return Solution(found.text, self._written(found.steps))
 
@@ -120,9 +105,8 @@ class GSM8K(Numbers):
         lenient = last_number(text)
         if isinstance(lenient, Unreadable):
             return lenient
-        return Unreadable(
-            f"no number behind {END}" if end else "no final answer", Solution(lenient.text)
-        )
+        reason = f"no number behind {END}" if end else "no final answer"
+        return Unreadable(reason, Solution(lenient.text))
 
     def _written(self, steps: str) -> str:
         """Return the steps of a solution as training text."""
@@ -130,8 +114,7 @@ class GSM8K(Numbers):
             steps = _ANNOTATION.sub("", steps)
         if not self.plain:
             return steps
-        decomposed = unicodedata.normalize(
-            "NFKD", steps.translate(_PLAIN)
-        )  # ñ becomes n and a tilde
+        # NFKD splits ñ into n and a tilde, which is then removed.
+        decomposed = unicodedata.normalize("NFKD", steps.translate(_PLAIN))
         kept = "".join(c for c in decomposed if unicodedata.category(c) not in ("Mn", "Cf"))
         return " ".join(kept.split())

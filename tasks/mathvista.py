@@ -33,8 +33,17 @@ _NUMBERS = {
     "float": re.compile(r"-?[0-9]+(?:\.[0-9]+)?"),
     "list": re.compile(r"\[[^\[\]]*\]"),
 }
-_PLACES = {1: "one decimal place", 2: "two decimal places"}
-_SHOWN = {1: "1.2, 1.3, 1.4", 2: "1.23, 1.34, 1.45"}
+_HINTS: dict[tuple[str, int | None], str] = {
+    ("text", None): "and provide the correct option letter, e.g., A, B, C, D",
+    ("integer", None): "requiring an integer answer and provide the final value, e.g., 1, 2, 3",
+    ("float", 1): "requiring a floating-point number with one decimal place and provide the final "
+    "value, e.g., 1.2, 1.3, 1.4",
+    ("float", 2): "requiring a floating-point number with two decimal places and provide the final "
+    "value, e.g., 1.23, 1.34, 1.45",
+    ("list", None): "requiring a Python list as an answer and provide the final list, e.g., "
+    "[1, 2, 3], [1.2, 1.3, 1.4]",
+}
+"""The hint of the query, by type and precision of the answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,21 +54,22 @@ class MathVista(BaseTask):
     """The question; ``{query}`` is replaced by the published hint, question and choices."""
 
     def __post_init__(self) -> None:
-        """Validate ``prompt``."""
         if "{query}" not in self.prompt:
             raise ValueError(f"prompt needs {{query}} where the question goes, not {self.prompt!r}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per row.
-
-        Raises:
-            ValueError: If a row is invalid, or ``training`` and it is licensed for testing only.
-        """
+        """Yield one example per row; rows licensed for testing only are invalid in training."""
         for where, row in rows:
             image, size_px = read_image(row, where)
             answer = read_short_answer(row, where)
-            if training:
-                _check_training_allowed(row, answer, where)
+            split = (row.get("metadata") or {}).get("split")
+            if training and split in _TESTS:
+                raise ValueError(
+                    f"{where}: a row of MathVista's {split}, which is licensed for testing only; "
+                    "train on rows of your own."
+                )
+            if training and not answer.text:
+                raise ValueError(f"{where}: no answer to train on; remove the row.")
             query = row.get("query") or published_query(row, answer, where)
             yield Example(
                 id=read_id(row, ("id", "pid"), image),
@@ -96,9 +106,7 @@ class MathVista(BaseTask):
     def recorded(self, value: Any) -> ShortAnswer:
         """Return the right answer that ``record`` wrote."""
         if not isinstance(value, Mapping):
-            raise ValueError(
-                f"the target {value!r:.60} is no object with answer, question_type, answer_type"
-            )
+            raise ValueError(f"the target {value!r:.60} is not an object")
         answer = read_short_answer(value, "the target")
         if not answer.text:
             raise ValueError("the target has no answer")
@@ -139,53 +147,18 @@ def read_short_answer(row: Mapping[str, Any], where: str) -> ShortAnswer:
 
 
 def published_query(row: Mapping[str, Any], asked: ShortAnswer, where: str) -> str:
-    """Compose hint, question and choices as in MathVista's data/query.json.
-
-    Args:
-        row: A row with ``question`` and optionally ``unit``.
-        asked: The form of its answer.
-        where: File and line of the row.
-    """
+    """Compose hint, question (with ``unit``) and choices as in MathVista's data/query.json."""
     question = row.get("question")
     if not isinstance(question, str) or not question.strip():
         raise ValueError(f'{where}: no "question" (a text).')
     unit = f" (Unit: {row['unit']})" if row.get("unit") else ""
-    lines = [f"Hint: Please answer the question {_hint(asked)}, at the end."]
+    hint = _HINTS[asked.answer_type, asked.precision]
+    lines = [f"Hint: Please answer the question {hint}, at the end."]
     lines.append(f"Question: {question}{unit}")
     if asked.choices:
         lines.append("Choices:")
         lines += [f"({chr(ord('A') + i)}) {choice}" for i, choice in enumerate(asked.choices)]
     return "\n".join(lines).strip()
-
-
-def _hint(asked: ShortAnswer) -> str:
-    """Return the part of the hint that depends on the form of the answer."""
-    if asked.question_type == "multi_choice":
-        return "and provide the correct option letter, e.g., A, B, C, D"
-    if asked.answer_type == "integer":
-        return "requiring an integer answer and provide the final value, e.g., 1, 2, 3"
-    if asked.answer_type == "float":
-        assert asked.precision is not None
-        return (
-            f"requiring a floating-point number with {_PLACES[asked.precision]} and provide the "
-            f"final value, e.g., {_SHOWN[asked.precision]}"
-        )
-    return (
-        "requiring a Python list as an answer and provide the final list, e.g., [1, 2, 3], "
-        "[1.2, 1.3, 1.4]"
-    )
-
-
-def _check_training_allowed(row: Mapping[str, Any], answer: ShortAnswer, where: str) -> None:
-    """Check that a row is not from MathVista, and that it has an answer."""
-    split = (row.get("metadata") or {}).get("split")
-    if split in _TESTS:
-        raise ValueError(
-            f"{where}: a row of MathVista's {split}, which is licensed for testing only; train "
-            "on rows of your own."
-        )
-    if not answer.text:
-        raise ValueError(f"{where}: no answer to train on; remove the row.")
 
 
 def _labels(metadata: Any, where: str) -> dict[str, tuple[str, ...]]:

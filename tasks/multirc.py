@@ -39,7 +39,6 @@ class MultiRC(BaseTask):
     """``text``: one example per question. ``yes_no``: one example per proposed answer."""
 
     def __post_init__(self) -> None:
-        """Validate ``answer`` and ``prompt``."""
         check_choice("answer", self.answer, ("text", "yes_no"))
         for name in ("{passage}", "{question}"):
             if name not in self.prompt:
@@ -48,9 +47,7 @@ class MultiRC(BaseTask):
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Yield examples; with ``answer: text`` questions without a right answer are skipped.
 
-        Args:
-            rows: Position and fields of each row.
-            training: Whether labels are required; without them rows are for prediction only.
+        Rows without labels are for prediction only: an error if ``training``.
         """
         for where, row in rows:
             texts = [row.get(name) for name in ("passage", "question")]
@@ -122,11 +119,9 @@ def read_answers(value: Any, where: str) -> list[tuple[str, bool | None]]:
     for i, answer in enumerate(value):
         if not isinstance(answer, Mapping) or not isinstance(answer.get("text"), str):
             raise ValueError(f'{where}, answers.{i}: no "text" in {answer!r:.40}.')
-        if answer.get("label") not in (None, 0, 1):
-            raise ValueError(
-                f"{where}, answers.{i}: the label {answer['label']!r:.40} is neither 0 nor 1."
-            )
         label = answer.get("label")
+        if label not in (None, 0, 1):
+            raise ValueError(f"{where}, answers.{i}: the label {label!r:.40} is neither 0 nor 1.")
         found.append((answer["text"], None if label is None else bool(label)))
     return found
 

@@ -53,17 +53,14 @@ class Numbers(BaseTask):
                 raise ValueError(f'{where}: no question; each row needs "question" (a text).')
             if row.get("id") in (None, ""):
                 raise ValueError(f'{where}: no id; each row needs an "id" of its own.')
+            filled = [name for name in self.bucket_fields if row.get(name) not in (None, "")]
             yield Example(
                 id=str(row["id"]),
                 image=Path(image) if isinstance(image, str) and image else None,
                 prompt=self.prompt.replace("{question}", question),
                 answer=self.read_answer(row.get("answer"), where),
                 where=where,
-                buckets={
-                    name: str(row[name])
-                    for name in self.bucket_fields
-                    if row.get(name) not in (None, "")
-                },
+                buckets={name: str(row[name]) for name in filled},
             )
 
     def read_answer(self, value: Any, where: str) -> Number:

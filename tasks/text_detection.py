@@ -53,7 +53,6 @@ class TextDetection(BaseTask):
     """Content of rendered pages."""
 
     def __post_init__(self) -> None:
-        """Validate ``shape``, ``order`` and ``outside``."""
         check_choice("shape", self.shape, ("polygon", "box"))
         check_choice("order", self.order, ("raster", "area", "random", "rows"))
         check_choice("outside", self.outside, ("refuse", "clip"))
@@ -77,11 +76,7 @@ class TextDetection(BaseTask):
             )
 
     def format(self, answer: Instances, frame: Frame | None = None) -> Written:
-        """Format the shapes that are not ignored.
-
-        Raises:
-            ValueError: If a shape extends beyond the image and ``outside`` is ``refuse``.
-        """
+        """Format the shapes that are not ignored."""
         if frame is None:
             raise ValueError("shapes need the frame of their image")
         items = [item for item in answer.items if not item.ignore]

@@ -293,7 +293,6 @@ def _clipped_answer(encoded: EncodedExample) -> Any:
 
 
 def _compute_ceiling(config: Config, source: SourceReport) -> None:
-    """Score the parsed answers against the right ones."""
     answers = [e.parsed for e in source.examples]
     targets: list[Any] = [e.example.answer for e in source.examples]
     if not targets:

@@ -59,11 +59,8 @@ def facts(report: DataReport, source: SourceReport) -> Iterator[tuple[str, str]]
     if sizes:
         found = sum(e.has_image for e in examples)
         widths, heights = zip(*sizes, strict=True)
-        yield (
-            "images",
-            f"{found:,} of {len(sizes):,} found, {_spread(widths)} wide and {_spread(heights)} "
-            "high, in pixels",
-        )
+        pixels = f"{_spread(widths)} wide and {_spread(heights)} high, in pixels"
+        yield "images", f"{found:,} of {len(sizes):,} found, {pixels}"
         yield "image tokens", _spread([e.image_tokens for e in examples])
     included = ", including the image" if sizes else ""
     yield "question tokens", _spread([e.question_tokens for e in examples]) + included

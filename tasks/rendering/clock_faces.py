@@ -8,7 +8,6 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from mm_numeric.answers import ClockTime
@@ -75,11 +74,10 @@ def render_face(time: ClockTime, rng: random.Random, style: FaceStyle) -> Image.
     face.hand(turn * time.minute / 60, rng.uniform(0.74, 0.88), rng.uniform(0.045, 0.075), hands)
     face.disc(0.06, hands)
     small = image.resize((style.size_px, style.size_px), Image.Resampling.BOX)
-    return with_noise(np.asarray(small), style.noise, rng)
+    return with_noise(small, style.noise, rng)
 
 
 def _colour(rng: random.Random, darkest: int, lightest: int) -> Colour:
-    """Draw a colour with three independent channels."""
     red, green, blue = (rng.randint(darkest, lightest) for _ in range(3))
     return red, green, blue
 

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,8 @@ def render_images(
 ) -> Path:
     """Render images into a folder, and return the file of their rows.
 
-    Args:
-        folder: The folder; created if it is missing.
-        count: Number of images.
-        seed: An image depends only on this seed and its index.
-        unit: Name of one image in the progress bar.
-        draw: Returns an image and the fields of its row except id and image.
+    ``draw`` returns an image and the fields of its row, except id and image. Its random generator
+    depends only on the seed and the index of the image.
     """
     (folder / "images").mkdir(parents=True, exist_ok=True)
     rows = []
@@ -46,8 +42,14 @@ def write_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     return file
 
 
-def with_noise(pixels: NDArray[Any], noise: float, rng: random.Random) -> Image.Image:
+def are_apart(a: Sequence[float], b: Sequence[float], gap: float = 2) -> bool:
+    """Return True if two boxes are at least ``gap`` pixels apart."""
+    return a[2] + gap <= b[0] or b[2] + gap <= a[0] or a[3] + gap <= b[1] or b[3] + gap <= a[1]
+
+
+def with_noise(image: Image.Image | NDArray[Any], noise: float, rng: random.Random) -> Image.Image:
     """Return an image with Gaussian noise, whose deviation is a fraction of the full range."""
+    pixels = np.asarray(image)
     if noise:
         generator = np.random.default_rng(rng.getrandbits(64))
         pixels = pixels + generator.normal(0, 255 * noise, pixels.shape)

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from PIL import Image, ImageDraw
 
-from mm_numeric.tasks.rendering.rows import render_images, with_noise
+from mm_numeric.tasks.rendering.rows import are_apart, render_images, with_noise
 
 _OVERSAMPLING = 4  # draw larger and average down, because Pillow does not antialias
 _COLOURS = {
@@ -85,7 +84,6 @@ def render_scenes(folder: Path, count: int, seed: int, style: SceneStyle, *, lis
 
 
 def _one(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
-    """Return phrase and box of one shape."""
     found = list(filter(None, (_by_name(shapes), _by_size(shapes), _by_position(shapes))))
     phrase, shape = rng.choice(rng.choice(found))
     return {"phrase": phrase, "box": list(shape.box)}
@@ -148,21 +146,11 @@ def _placed(rng: random.Random, style: SceneStyle) -> list[_Shape]:
             if shapes and rng.random() < 0.4:
                 kind, colour = shapes[-1].kind, shapes[-1].colour
             shape = _Shape(kind, colour, large, (x, y, x + side, y + side))
-            if all(_apart(shape, other) for other in shapes):
+            if all(are_apart(shape.box, other.box) for other in shapes):
                 shapes.append(shape)
         if not (_by_name(shapes) or _by_size(shapes) or _by_position(shapes)):
             shapes = []  # no phrase would be unambiguous
     return shapes
-
-
-def _apart(a: _Shape, b: _Shape, gap: int = 2) -> bool:
-    """Return True if two boxes are at least ``gap`` pixels apart."""
-    return (
-        a.box[2] + gap <= b.box[0]
-        or b.box[2] + gap <= a.box[0]
-        or a.box[3] + gap <= b.box[1]
-        or b.box[3] + gap <= a.box[1]
-    )
 
 
 def _draw(shapes: Sequence[_Shape], rng: random.Random, style: SceneStyle) -> Image.Image:
@@ -181,4 +169,4 @@ def _draw(shapes: Sequence[_Shape], rng: random.Random, style: SceneStyle) -> Im
         else:
             draw.polygon(((x1, y2 - 1), ((x1 + x2) / 2, y1), (x2 - 1, y2 - 1)), fill=colour)
     small = image.resize(size, Image.Resampling.BOX)
-    return with_noise(np.asarray(small), style.noise, rng)
+    return with_noise(small, style.noise, rng)

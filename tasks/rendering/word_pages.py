@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from mm_numeric.answers import Point
-from mm_numeric.tasks.rendering.rows import render_images, with_noise
+from mm_numeric.tasks.rendering.rows import are_apart, render_images, with_noise
 
 _LETTER_PX = 48  # font size before a word is scaled down
 _EDGE_POINTS = 7  # points of a curved polygon on each long side: 14 in total, as in CTW1500
@@ -109,7 +109,7 @@ def _page(
         text = _text(rng)
         mask = _mask(text, rng, rng.choice(list(fonts)))
         placed = _placed(mask.shape, rng, style)
-        if placed is None or any(_touch(placed.bounds, other) for other in occupied):
+        if placed is None or not all(are_apart(placed.bounds, other) for other in occupied):
             continue
         ignore = rng.random() < style.ignored
         occupied.append(placed.bounds)
@@ -153,8 +153,6 @@ def _mask(
 
 @dataclass(frozen=True)
 class _PlacedWord:
-    """Position of a word on its page."""
-
     polygon: list[Point]
     """Outline of its ink, clockwise from the start of the top edge."""
 
@@ -215,9 +213,3 @@ def _sampled(mask: Array, u: Array, v: Array) -> Array:
             inside = (x >= 0) & (x < padded.shape[1]) & (y >= 0) & (y < padded.shape[0])
             found[inside] += weight[inside] * padded[y[inside], x[inside]]
     return found
-
-
-def _touch(a: tuple[float, ...], b: tuple[float, ...], gap: float = 2.0) -> bool:
-    """Return True if two bounding boxes are less than ``gap`` pixels apart."""
-    apart = a[2] + gap <= b[0] or b[2] + gap <= a[0] or a[3] + gap <= b[1] or b[3] + gap <= a[1]
-    return not apart

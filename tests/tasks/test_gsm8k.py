@@ -157,7 +157,7 @@ def test_a_number_alone_is_an_answer():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"answer": "many"}, r"line 1: no number in the answer 'many'; it ends with \"#### 18\""),
+        ({"answer": "many"}, r"line 1: no number in the answer 'many'; end it with \"#### 18\""),
         ({"answer": "3 or 4"}, r"line 1: no number in the answer '3 or 4'"),
         ({"answer": None}, r"line 1: no number in the answer None"),
         ({"question": ""}, r'line 1: no question; each row needs "question"'),

@@ -155,7 +155,7 @@ def test_a_prompt_without_the_question_is_refused():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("B", r"the target 'B' is no object with answer, question_type, answer_type"),
+        ("B", r"the target 'B' is not an object"),
         ({**CHOICE, "answer": ""}, r"the target has no answer"),
         ({"answer": "B"}, r"the target: question_type None with answer_type None"),
     ],
