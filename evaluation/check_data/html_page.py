@@ -128,7 +128,7 @@ def _image(encoded: EncodedExample) -> Markup:
     width, height = encoded.size_px
     parts = []
     if encoded.has_image:
-        url = _data_url(open_image(encoded.example))
+        url = data_url(open_image(encoded.example), _SHOWN_PX)
         size = {"width": width, "height": height, "preserveAspectRatio": "none"}
         parts.append(element("image", href=url, **size))
     for css, answer in (("row", encoded.example.answer), ("labels", encoded.parsed)):

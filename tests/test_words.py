@@ -1,0 +1,126 @@
+"""Keep out words that only this repository used; each has a plain word in the field's language."""
+
+import ast
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+from import_graph import ROOT, modules
+
+BANNED = {
+    r"pictures?": "image",
+    r"charge[sd]?|charging": "per-token loss, or cost of a wrong class",
+    r"chances?": "probability; probs in code",
+    r"alphabets?": "digit group: the tokens that compete in one softmax",
+    r"doors?": "integration",
+    r"lean": "chunked, or fused linear",
+    r"on the way|in vain": "during training; patience exhausted",
+    r"whose turn": "weighted round robin",
+    r"beside": "next to, or as well as",
+    r"behind": "after, or next to",
+    r"(?:going|way) round": "circular distance",
+    r"(?<!there )(?:is|was) none": "is invalid",
+    r"as few as|so many": "name the quantity: the same length, n rows",
+    r"[Ss]ays? whether|what is said|(?:is|are|was) (?:told|said to)": "return True if; is reported",
+    r"stands? (?:nowhere|there|in for|twice|before|after)": "is stored, is missing, replaces, is repeated",
+    r"goes on from|go on from|going on": "resume",
+    r"[Rr]efuse[sd]? (?:a|an|what|settings|names|data)\b": "validate, or reject",
+}
+"""A regular expression for each banned phrase, and what to write instead."""
+
+NAMES = {
+    r"pictures?": "image",
+    r"charges?": "loss or cost",
+    r"chances?": "probs",
+    r"alphabets?": "digit_group",
+    r"doors?": "integrations",
+    r"lean": "chunked",
+    r"beside|behind": "next_to, after",
+    r"refuse[sd]?": "validate or reject",
+}
+"""Words that no identifier may contain, in any spelling, and what to use instead."""
+
+STORED = ("no number behind ####",)
+"""Reasons of parse failures, which results.json contains: they change only with a task's version."""
+
+OLD_NAMES = ("mm_numeric.moved", "mm_numeric.config.renamed")
+"""Modules that must contain old names, to read them."""
+
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", *sorted(f"configs/{p.name}" for p in
+             (ROOT / "configs").glob("*.yaml"))]  # fmt: skip
+SOURCES = {name: path for name, path in modules().items() if name not in OLD_NAMES} | {
+    f"scripts/{path.name}": path for path in sorted((ROOT / "scripts").glob("*.py"))
+}
+
+
+def prose(path: Path) -> str:
+    """Return the comments, docstrings and messages of a Python file, one for each line."""
+    found = []
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING):
+            found.append(" ".join(token.string.split()))
+    return "\n".join(found)
+
+
+def words_of(name: str) -> set[str]:
+    """Return the words of an identifier in snake case or camel case."""
+    return set(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_"))
+
+
+def identifiers(path: Path) -> set[str]:
+    """Return the names that a file defines or uses."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return names | {node.name for node in ast.walk(tree) if isinstance(node, defined)}
+
+
+def banned_in(text: str) -> list[str]:
+    """Return each banned phrase in a text, with the words to use."""
+    for reason in STORED:
+        text = text.replace(reason, "")
+    return [
+        f"{found[0]!r} -> {instead}"
+        for phrase, instead in BANNED.items()
+        for found in re.finditer(rf"\b(?:{phrase})\b", text)
+    ]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_prose_is_plain(name):
+    assert banned_in(prose(SOURCES[name])) == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_documents_are_plain(name):
+    assert banned_in((ROOT / name).read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_names_are_plain(name):
+    odd = {
+        f"{identifier} -> {instead}"
+        for identifier in identifiers(SOURCES[name])
+        for word, instead in NAMES.items()
+        if any(re.fullmatch(word, part) for part in words_of(identifier))
+    }
+    assert odd == set()
+
+
+def test_a_banned_phrase_is_found():
+    text = "Say whether a picture stands nowhere; the charge of a digit, on the way."
+    assert len(banned_in(text)) == 5
+    assert words_of("LeftOut_ofPictures") == {"left", "out", "of", "pictures"}
+
+
+def test_every_class_name_is_defined_once():
+    homes: dict[str, list[str]] = {}
+    for module, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(module)
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
