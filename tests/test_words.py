@@ -24,7 +24,7 @@ BANNED = {
     r"(?<!there )(?:is|was) none": "is invalid",
     r"as few as|so many": "name the quantity: the same length, n rows",
     r"[Ss]ays? whether|what is said|(?:is|are|was) (?:told|said to)": "return True if; is reported",
-    r"stands? (?:nowhere|there|in for|twice|before|after)": "is stored, is missing, replaces, is repeated",
+    r"stands? (?:nowhere|there|in for|twice|before|after)": "is stored, is missing, is repeated",
     r"goes on from|go on from|going on": "resume",
     r"[Rr]efuse[sd]? (?:a|an|what|settings|names|data)\b": "validate, or reject",
 }
@@ -42,8 +42,8 @@ NAMES = {
 }
 """Words that no identifier may contain, in any spelling, and what to use instead."""
 
-STORED = ("no number behind ####",)
-"""Reasons of parse failures, which results.json contains: they change only with a task's version."""
+STORED = ("no number behind {END}",)
+"""Reasons of parse failures, which results.json contains: they change only with a version."""
 
 OLD_NAMES = ("mm_numeric.moved", "mm_numeric.config.renamed")
 """Modules that must contain old names, to read them."""

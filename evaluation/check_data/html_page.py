@@ -50,11 +50,7 @@ def write_check_page(report: DataReport, path: Path, *, samples: int = 12) -> No
 
 def _faults(report: DataReport) -> Section:
     faults = [
-        {
-            "title": plain(f"{source.name}: {problem_title(kind, problem)}", 200),
-            "places": [plain(message, 400) for message in problem.messages[:5]],
-            "advice": plain(problem.advice or "", 400),
-        }
+        (f"{source.name}: {problem_title(kind, problem)}", problem)
         for source in report.sources
         for kind, problem in source.problems.items()
     ]

@@ -53,7 +53,7 @@ FAULTY = [
     ('{"id": "1", "image": "0.png", "phrase": "a", "box": [5, 4, 21, 16]}', "is already used in"),
     ('{"id": "11", "image": "bad.png", "phrase": "a", "box": [5, 4, 21, 16]}', "cannot be read"),
     ('{"id": "12", "image": "turned.jpg", "phrase": "a", "box": [5, 4, 21, 16], "width": 80, '
-     '"height": 60}', "after applying its EXIF"),
+     '"height": 60}', "after its EXIF rotation"),
     ('{"id": "13", "image": "long.png", "phrase": "a", "box": [0, 4, 2, 16]}', "aspect ratio"),
 ]  # fmt: skip
 
