@@ -113,6 +113,11 @@ def _check(arguments: argparse.Namespace) -> None:
     from mm_numeric.config.training_arguments import BY_MACHINE, trainer_defaults
 
     config = read_comparison(arguments.config, arguments.overrides)
+    for term in config.objective.spec.terms:
+        if ":" in term.name:  # those of this library are not loaded: they need torch
+            from mm_numeric.losses.term import make_term
+
+            make_term(term.name, term.options, f"{arguments.config}, objective")
     print(config.to_yaml(), end="")
     defaults = {"trainer": trainer_defaults(config.trainer)}
     text = yaml.safe_dump(defaults, sort_keys=True, width=100)

@@ -154,4 +154,6 @@ def unknown(name: object, known: Iterable[str], what: str, where: str) -> ValueE
     names = sorted(known)
     near = get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
+    if not near and "." in str(name):
+        hint = " An import path has a colon before the name: package.module:Name."
     return ValueError(f"{where}: there is no {what} {name!r}.{hint} Known: {', '.join(names)}.")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from mm_numeric.answers import Example, Written
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.registry import TASKS, choose
+from mm_numeric.registry import REPORT_SECTIONS, TASKS, choose, unknown
 
 Rows = Iterable[tuple[str, Mapping[str, Any]]]
 """Each row with its position (file and line), for error messages."""
@@ -137,6 +137,9 @@ def task_class(name: str, where: str) -> type[Task]:
             "mm_numeric.tasks.base:BaseTask, which has defaults for the optional members, and "
             "define the others."
         )
+    for section in cls.report_sections:
+        if ":" not in section and section not in REPORT_SECTIONS:
+            raise unknown(section, REPORT_SECTIONS, "report section", f"{where}, report_sections")
     if hidden := sorted(own & _METHODS):
         raise ValueError(
             f"{where}: the task {name!r} has a field named {hidden[0]!r}, which hides a method of "

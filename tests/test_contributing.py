@@ -59,3 +59,46 @@ def test_the_example_reads_its_rows(pasted):
 
     with pytest.raises(ValueError, match=r"^line 1: no degrees"):
         list(Thermometer().examples([("line 1", {"id": "1", "image": "a.png"})], training=True))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task=my_tasks.Thermometer", r"An import path has a colon before the name"),
+        ("objective.terms.0.name=my_tasks:Nothing", r"'my_tasks:Nothing' cannot be imported"),
+        ("objective.terms.0.name=my_tasks:Thermometer", r"with `per` set to one of token, number"),
+        ("objective.terms.0.options={scales: 1}", r"no setting 'scales'\. Did you mean 'scale'\?"),
+    ],
+)
+def test_a_mistake_in_it_is_found_by_check(pasted, capsys, override, message):
+    assert cli.main(["check", "thermometer.yaml", override]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_chapter_that_does_not_exist_is_found_by_check(pasted, capsys):
+    module = (pasted / "my_tasks.py").read_text(encoding="utf-8")
+    (pasted / "my_tasks.py").write_text(module.replace('("numbers", ', '("number", '))
+    assert cli.main(["check", "thermometer.yaml"]) == 2
+    assert "no report section 'number'. Did you mean 'numbers'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("degrees", "message"),
+    [('"warm"', "line 2: 'warm' is not a number"), ("[1]", "line 2: no degrees")],
+)
+def test_a_bad_row_of_it_has_its_position(pasted, capsys, degrees, message):
+    row = '{"id": "a", "image": "train0.png", "season": "summer", "degrees": %s}\n'
+    (pasted / "train.jsonl").write_text(row % '"1"' + (row % degrees).replace('"a"', '"b"'))
+    with pytest.raises(SystemExit):
+        cli.main(["check-data", "thermometer.yaml"])
+    assert message in capsys.readouterr().out
+
+
+def test_a_mean_instead_of_losses_is_an_error(pasted, capsys):
+    module = (pasted / "my_tasks.py").read_text(encoding="utf-8")
+    changed = module.replace("(1 - correct.squeeze(1))", "(1 - correct.squeeze(1)).mean()")
+    (pasted / "my_tasks.py").write_text(changed)
+    assert cli.main(["train", "thermometer.yaml", "trainer.max_steps=1"]) == 2
+    assert "it returned a tensor of shape []; return one loss for each token" in (
+        capsys.readouterr().err
+    )

@@ -29,6 +29,7 @@ from mm_numeric.config.reader import read_objective, with_trainer
 from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.score import in_unit, score
 from mm_numeric.log import progress
+from mm_numeric.losses.term import make_term
 from mm_numeric.run_folder import (
     CONFIG,
     FINISHED,
@@ -58,6 +59,9 @@ def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
     if config.compare is None:
         raise ValueError(f"{config.title}: no section `compare`; see `mm-numeric cp clock_tiny`.")
     folder = Path(config.compare.output_dir)
+    for row in compared_rows(config):
+        for term in row.config.objective.spec.terms:
+            make_term(term.name, term.options, f"{config.title}, compare, {row.name}")
     for seed in seeds or ():
         if seed not in config.compare.seeds:
             raise ValueError(f"compare.seeds: {seed} is not one of {list(config.compare.seeds)}.")

@@ -148,13 +148,19 @@ def examples_of_row(
     task: Task, row: SourceRow | ValueError, source: DataSource, *, training: bool
 ) -> Iterator[tuple[Any, ValueError | None]]:
     """Yield the examples of one row as ``examples_and_errors`` does, without checking ids."""
+    if isinstance(row, ValueError):
+        yield None, row
+        return
     try:
-        if isinstance(row, ValueError):
-            raise row
         _check_surrogates(row.where, row.row)
         examples = list(task.examples([(row.where, row.row)], training=training))
     except ValueError as error:
-        yield None, error
+        located = str(error).startswith(row.where)
+        yield None, error if located else ValueError(f"{row.where}: {error}")
+        return
+    except Exception as error:  # of a user's task, whose author needs the row and the kind
+        name = type(task).__name__
+        yield None, ValueError(f"{row.where}: the task {name} failed with {error!r}.")
         return
     folder = Path(source.images) if source.images is not None else None
     for example in examples:

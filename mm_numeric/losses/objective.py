@@ -282,6 +282,12 @@ class Objective:
         term = self.terms[spec.name]
         with torch.set_grad_enabled(torch.is_grad_enabled() and spec.name in self._trained):
             losses = term(numbers, spans)
+            sizes = {"token": len(spans.target), "number": len(spans.value)}
+            if losses.dim() != 1 or len(losses) != sizes.get(term.per, len(losses)):
+                raise ValueError(
+                    f"loss term {spec.name}: it returned a tensor of shape {list(losses.shape)}; "
+                    f"return one loss for each {term.per}, not their sum or mean."
+                )
             if spec.roles:
                 weights = torch.tensor([spec.roles.get(role, 1.0) for role in ROLES])
                 weights = weights.to(losses, non_blocking=True)

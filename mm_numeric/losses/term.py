@@ -142,6 +142,10 @@ class Term(Protocol):
         """
 
 
+PER = ("token", "number", "box", "time", "row")
+"""The values of ``Term.per``."""
+
+
 class LossSum(NamedTuple):
     """A summed loss and its count: divide ``total`` by ``items`` once per optimiser step."""
 
@@ -157,6 +161,11 @@ class LossSum(NamedTuple):
 def make_term(name: str, options: Mapping[str, Any], where: str = "objective") -> Term:
     """Make a term from a key of ``TERMS`` or an import path, and the settings of its class."""
     cls = choose(name, TERMS, "loss term", f"{where}.terms")
+    if getattr(cls, "per", None) not in PER or not callable(cls):
+        raise ValueError(
+            f"{where}, loss term {name}: a term is a class with __call__(numbers, spans), and with "
+            f"`per` set to one of {', '.join(PER)}."
+        )
     if isinstance(cls, type) and is_dataclass(cls):
         return read_dataclass(cls, options, f"{where}, loss term {name}")
     try:
