@@ -1,7 +1,7 @@
 """Escape text for HTML, Markdown, LaTeX and CSV.
 
-Every text that comes from a model, a row or a file name passes through one of these functions or
-through the templates, which use ``visible`` and escape what is not ``Markup``.
+Texts from models, data rows and file names are untrusted. Each of them is escaped by a function of
+this module or by the HTML templates, which apply ``visible`` and escape all values but ``Markup``.
 """
 
 import html
@@ -40,7 +40,7 @@ _LATEX = {
 
 
 def visible(text: object) -> str:
-    """Replace line breaks by spaces and invisible characters by the replacement character."""
+    """Replace line breaks and tabs by spaces, and invisible characters by U+FFFD."""
     shown = str(text)
     if shown.isprintable():
         return shown
@@ -57,7 +57,7 @@ def _visible_character(character: str) -> str:
 
 
 def plain(text: object, limit: int = 300) -> str:
-    """Return a text as one visible line of at most ``limit`` characters."""
+    """Return a text as one line without invisible characters, truncated to ``limit`` characters."""
     line = " ".join(visible(str(text)[: 4 * limit]).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
@@ -65,8 +65,9 @@ def plain(text: object, limit: int = 300) -> str:
 def element(tag: str, *children: object, **attributes: object) -> Markup:
     """Return an HTML or SVG element.
 
-    Children that are not ``Markup`` and all attribute values are escaped. Attributes that are None
-    are left out, ``class_`` is ``class``, and ``stroke_width`` is ``stroke-width``.
+    Children are escaped unless they are ``Markup``; attribute values are always escaped. An
+    attribute with the value None is omitted. In names, ``_`` becomes ``-`` (``stroke_width``), and
+    a final ``_`` is removed (``class_``).
     """
     pairs = ((name.rstrip("_").replace("_", "-"), value) for name, value in attributes.items())
     written = "".join(
@@ -78,7 +79,7 @@ def element(tag: str, *children: object, **attributes: object) -> Markup:
 
 
 def joined(*children: object) -> Markup:
-    """Join ``Markup`` and texts; the texts are escaped."""
+    """Concatenate ``Markup`` and texts; the texts are escaped."""
     return Markup("").join(c if isinstance(c, Markup) else visible(c) for c in children)
 
 
@@ -95,16 +96,16 @@ def markdown_text(text: object, limit: int = 300) -> str:
 
 
 def markdown_code(name: str) -> str:
-    """Write a name as inline code that fits into a Markdown table."""
+    """Return a name as inline code, escaped for a cell of a Markdown table."""
     return "`" + plain(name, 60).replace("`", "'").replace("|", "\\|") + "`"
 
 
 def latex_text(text: object, limit: int = 300) -> str:
-    """Escape a text for LaTeX."""
+    """Return a text as one line, with the special characters of LaTeX escaped."""
     return "".join(_LATEX.get(character, character) for character in plain(text, limit))
 
 
 def csv_text(text: object, limit: int = 300) -> str:
-    """Return a text that a spreadsheet does not read as a formula; csv quotes it."""
+    """Return one line that a spreadsheet does not run as a formula; ``csv`` adds quotes later."""
     line = plain(text, limit)
     return "'" + line if line[:1] in ("=", "+", "-", "@") else line

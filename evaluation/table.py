@@ -1,6 +1,6 @@
-"""Tables for the terminal, HTML, Markdown, LaTeX and CSV.
+"""Tables that can be written as plain text, HTML, Markdown, LaTeX and CSV.
 
-A table is made once from texts and numbers; each format rounds, aligns and escapes in its own way.
+A table holds texts and unrounded numbers. Each format rounds, aligns and escapes them.
 """
 
 import csv
@@ -16,7 +16,7 @@ from mm_numeric.evaluation.markup import csv_text, element, latex_text, markdown
 
 
 def number(value: float, decimals: int = 1, *, sign: bool = False) -> str:
-    """Format a number with a real minus sign, and with a plus if ``sign``; never as ``-0.0``."""
+    """Format a number, never as ``-0.0``; with ``sign``, positive numbers have a plus sign."""
     rounded = round(value, decimals)
     text = f"{abs(rounded):,.{decimals}f}" if abs(value) < 1e12 else f"{abs(value):.1e}"
     if rounded < 0:
@@ -26,7 +26,7 @@ def number(value: float, decimals: int = 1, *, sign: bool = False) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """A number with its unit and, where it is an estimate, its interval."""
+    """A number with a unit and, if it is an estimate, an interval from ``low`` to ``high``."""
 
     value: float
     low: float | None = None
@@ -41,7 +41,7 @@ class Quantity:
 
     @property
     def interval(self) -> str:
-        """The interval without its unit, such as ``65.0 to 75.0``; empty if there is none."""
+        """The interval as text, such as ``65.0 to 75.0``; empty without an interval."""
         if self.low is None or self.high is None:
             return ""
         low, high = (number(end, self.decimals, sign=self.sign) for end in (self.low, self.high))
@@ -49,7 +49,7 @@ class Quantity:
 
 
 def percent(share: float | None, decimals: int = 1) -> Quantity | None:
-    """Return a share of 1 as a percentage."""
+    """Convert a share from 0 to 1 to a percentage; None remains None."""
     return None if share is None else Quantity(value=100 * share, unit="%", decimals=decimals)
 
 
@@ -70,12 +70,12 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The content as text, without interval and change."""
+        """The content as text, without the interval and the change."""
         return markup.MISSING if self.content is None else markup.plain(self.content, self.limit)
 
     @property
     def interval(self) -> str:
-        """The interval of the content; empty if there is none."""
+        """The interval of the content as text; empty if the content has no interval."""
         return self.content.interval if isinstance(self.content, Quantity) else ""
 
     def _details(self) -> Iterator[str]:
@@ -93,7 +93,7 @@ class Cell:
         return self.text + "".join(self._details())
 
     def to_html(self) -> Markup:
-        """Return the content of the HTML cell."""
+        """Return the content of the HTML table cell, without ``td``."""
         if self.is_name:
             name = element("span", self.text, class_="name")
             return element("span", self.symbol, name, class_="who") if self.symbol else name
@@ -118,7 +118,7 @@ class Cell:
         return (f"**{text}**" if self.best else text) + space + markdown_text(details, 400)
 
     def to_latex(self) -> str:
-        """Return the cell as LaTeX; an interval and a change are on lines of their own."""
+        """Return the cell as LaTeX, with interval and change on separate lines in small type."""
         text = latex_text(self.text, self.limit)
         text = f"\\texttt{{{text}}}" if self.is_name else text
         text = f"\\textbf{{{text}}}" if self.best else text
@@ -132,7 +132,7 @@ class Cell:
         return f"\\begin{{tabular}}[t]{{@{{}}r@{{}}}}{stacked}\\end{{tabular}}" if small else text
 
     def csv_values(self) -> dict[str, str]:
-        """Return the values by the suffix of the header of their column."""
+        """Return the texts for CSV; a quantity fills columns with suffixes such as `` low``."""
         if isinstance(self.content, str):
             return {"": csv_text(self.content, self.limit)}
         found = {}
@@ -146,13 +146,13 @@ class Cell:
 
 
 def cell_of(content: Cell | Quantity | str | None) -> Cell:
-    """Return a cell with the given content."""
+    """Convert content to a cell; a cell is returned unchanged."""
     return content if isinstance(content, Cell) else Cell(content=content)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column of a table."""
+    """The header and the alignment of a column."""
 
     header: Cell
     align: Literal["left", "right"] = "right"
@@ -161,7 +161,7 @@ class Column:
 
     @property
     def title(self) -> Cell:
-        """The header with its direction."""
+        """The header, followed by the arrow in ``direction``."""
         if not self.direction:
             return self.header
         return Cell(content=f"{self.header.text} {self.direction}")
@@ -169,7 +169,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class TableRow:
-    """A row of a table; a separated one has a line above it, an aside is set in grey."""
+    """A row of a table; ``separated`` adds a line above the row, ``aside`` makes it grey."""
 
     cells: Sequence[Cell]
     kind: Literal["", "separated", "aside"] = ""
@@ -177,7 +177,7 @@ class TableRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table; the first cell of each row is its name."""
+    """A table; the first cell of each row is the name of the row."""
 
     columns: Sequence[Column]
     rows: Sequence[TableRow]
@@ -194,10 +194,10 @@ class Table:
         css: str = "",
         align: Literal["left", "right"] = "right",
     ) -> "Table":
-        """Return a table from cells, quantities, texts and None.
+        """Return a table; headers and cells may be ``Cell``, ``Quantity``, ``str`` or None.
 
-        The first column is aligned left, the others by ``align``; a ``Column`` in the header and a
-        ``TableRow`` have settings of their own.
+        The first column is left-aligned, the other columns are aligned by ``align``. A ``Column``
+        in ``header`` and a ``TableRow`` in ``rows`` keep their own settings.
         """
         heads = ((h, align if index else "left") for index, h in enumerate(header))
         columns = [
@@ -211,7 +211,7 @@ class Table:
         return cls(columns=columns, rows=lines, title=title, css=css)
 
     def to_terminal(self, *, header: bool = True, indent: int = 0) -> str:
-        """Return aligned columns of plain text."""
+        """Return the table as plain text with aligned columns."""
         titles = [column.title.to_terminal() for column in self.columns] if header else None
         lines = [[cell.to_terminal() for cell in row.cells] for row in self.rows]
         every = lines if titles is None else [titles, *lines]
@@ -225,7 +225,7 @@ class Table:
         return "\n".join(" " * indent + form.format(*line).rstrip() for line in [*rules, *lines])
 
     def to_html(self) -> Markup:
-        """Return a table that scrolls sideways where the window is narrow."""
+        """Return the table as HTML; it scrolls horizontally in a narrow window."""
         head = [element("th", column.title.to_html()) for column in self.columns]
         classes = {"separated": "apart", "aside": "aside"}
         body = []
@@ -236,14 +236,14 @@ class Table:
         return element("div", element("table", *parts, class_=self.css or None), class_="scroll")
 
     def to_markdown(self) -> str:
-        """Return a pipe table."""
+        """Return the table as a Markdown pipe table."""
         rules = ["---" if column.align == "left" else "---:" for column in self.columns]
         lines = [[column.title.to_markdown() for column in self.columns], rules]
         lines += [[cell.to_markdown() for cell in row.cells] for row in self.rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
     def to_latex(self) -> str:
-        """Return a tabular that needs the package booktabs."""
+        """Return a LaTeX ``tabular``, which needs the package booktabs."""
         aligns = "".join(column.align[0] for column in self.columns)
         lines = [f"% {latex_text(self.title)}"] if self.title else []
         lines += [f"\\begin{{tabular}}{{{aligns}}}", "\\toprule"]
@@ -254,7 +254,7 @@ class Table:
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"])
 
     def to_csv(self) -> str:
-        """Return CSV with unrounded numbers; intervals and changes have columns of their own."""
+        """Return CSV with 10 significant digits; intervals and changes have separate columns."""
         columns: list[list[str]] = []
         for index, column in enumerate(self.columns):
             cells = [row.cells[index].csv_values() for row in self.rows]

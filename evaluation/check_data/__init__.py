@@ -1,1 +1,1 @@
-"""The check of the training data before a run: findings, text and HTML page."""
+"""The command ``check-data``: find problems in the data of a config before training."""

@@ -1,9 +1,12 @@
 """Check the data of a config before training.
 
-Every row is read, formatted and tokenised as the collator does it; nothing is trained and no
-weights are loaded. A problem would stop the training or silently degrade it; a note is for
-information. The ceiling is the score of the right answers after they are written as text and parsed
-again: with this coordinate format and image size no model can score higher.
+Every row is read, formatted and tokenised by the code that also prepares training batches. No
+weights are loaded, and nothing is trained.
+
+Problem  an error that would stop the training or silently degrade it
+Note     information that needs no action
+Ceiling  the score of the correct answers after they are formatted as text and parsed again: with
+         this coordinate format and image size, no model can score higher
 """
 
 import tempfile
@@ -47,9 +50,9 @@ def check_data(
 
     Args:
         config: The config.
-        limit: Number of examples to check in each source; None for all.
-        images: Number of images to decode in each source; after that, only headers are read.
-        size_px: Width and height of missing images whose rows do not have them.
+        limit: Maximum number of examples to check, for training and test data each; None for all.
+        images: Number of images to decode. Of the other images, only the file header is read.
+        size_px: Width and height to assume for a missing image if its row has no size either.
     """
     quiet_unless_terminal()
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +97,7 @@ def _check_example(
     *,
     decode: bool,
 ) -> None:
-    """Encode one example as for training, and add it or its problem to ``source``."""
+    """Encode one example as for training, and add the result or the problem to ``source``."""
     source.questions += 1
     if error is not None and example is not None:
         source.add_problem(
@@ -127,7 +130,7 @@ def _check_example(
 
 
 def _size(example: Example, *, decode: bool) -> tuple[int, int]:
-    """Return width and height of the upright image, and compare them with those in the row."""
+    """Return the image size after EXIF rotation; raise if the row declares another size."""
     assert example.image is not None
     try:
         size = open_image(example).size if decode else image_size(example.image)
@@ -140,7 +143,7 @@ def _size(example: Example, *, decode: bool) -> tuple[int, int]:
 def _encoded(
     collator: TrainingCollator, example: Example, size: tuple[int, int] | None, has_image: bool
 ) -> tuple[EncodedExample, Tokens, list[TokenNumber]]:
-    """Return an encoded example with the tokens and numbers of its answer."""
+    """Encode one example; also return the tokens of the answer and the numbers in them."""
     family = collator.family
     frame = None if size is None else compute_frame(family, example, size)
     if collator.length_limit is not None:
@@ -169,7 +172,7 @@ def _encoded(
 def _check_batches(
     source: SourceReport, collator: TrainingCollator, settings: Any, count: int = 16
 ) -> None:
-    """Collate some examples, and compare image features and labels with the encoded examples."""
+    """Collate some examples; check the number of image features, and that labels are answers."""
     family = collator.family
     complete = [e for e in source.examples if e.has_image or e.example.image is None]
     for encoded in complete[:: max(len(complete) // count, 1)][:count]:
@@ -201,7 +204,7 @@ def _check_batches(
 
 
 def _check_lengths(report: DataReport, source: SourceReport) -> None:
-    """Find sequences longer than the model, and answers longer than ``predict.max_new_tokens``."""
+    """Find sequences too long for the model, and answers above ``predict.max_new_tokens``."""
     length = report.config.predict.max_new_tokens
     longest = max((e.answer_tokens for e in source.examples), default=0)
     for encoded in source.examples:
@@ -224,7 +227,7 @@ def _check_lengths(report: DataReport, source: SourceReport) -> None:
 
 
 def _check_answer(source: SourceReport, encoded: EncodedExample, text: str, answer: Tokens) -> None:
-    """Check that the tokens of an answer decode to its text, and that the text parses back."""
+    """Check that the answer tokens decode to ``text``, and that ``text`` can be parsed."""
     family, task, where = encoded.collator.family, encoded.collator.task, encoded.example.where
     *ids, end = answer.ids
     early = [token for token in ids if token in (*family.stop_ids, family.pad_id)]
@@ -262,7 +265,7 @@ def _count_numbers(
     answer: Tokens,
     numbers: Sequence[TokenNumber],
 ) -> None:
-    """Update the counts of tokens and digits that the notes report."""
+    """Update ``source.tokens``, ``source.unmarked_digits`` and ``source.wide_tokens``."""
     source.tokens.update(answer.ids[:-1])
     # By character, because T5 gives the token of a space the offset of the digit after it.
     marked = {
@@ -279,8 +282,8 @@ def _count_numbers(
 def _clipped_answer(encoded: EncodedExample) -> Any:
     """Return the parsed answer with its shapes clipped to the image.
 
-    In an image padded to a square, rounding can move a coordinate by half a step from the edge of
-    the image into the padding. This is not a problem, but such a shape cannot be formatted again.
+    If an image is padded to a square, rounding can move a coordinate from the edge of the image
+    into the padding, by half a coordinate step. Formatting requires coordinates inside the image.
     """
     answer, frame = encoded.parsed, encoded.frame
     if frame is None:
@@ -338,7 +341,7 @@ def _notes(report: DataReport) -> Iterator[str]:
 
 
 def _collapsed(encoded: EncodedExample) -> int:
-    """Return the number of parsed shapes without width or height."""
+    """Return the number of shapes whose width or height is 0 after parsing."""
     answer = encoded.parsed
     items = answer.items if isinstance(answer, Instances) else [answer]
     shapes = [item.shape if isinstance(item, Instance) else item for item in items]
@@ -347,9 +350,10 @@ def _collapsed(encoded: EncodedExample) -> int:
 
 
 def _shared(sources: Sequence[SourceReport]) -> tuple[int, int]:
-    """Count the test questions whose image, or whose text, is in the training data.
+    """Return the number of test questions that share their image or text with a training question.
 
-    Questions about images are compared by image, questions without an image by text.
+    The first number counts questions with the same image. The second counts questions without an
+    image that have the same text.
     """
     train, test = (source.examples for source in sources)
     images = {e.example.image for e in train if e.has_image}

@@ -17,128 +17,128 @@ from mm_numeric.numbers.spans import TokenNumber
 class EncodedExample:
     """One example, encoded as for training.
 
-    Text and tokens are computed at each access instead of stored: all examples are in memory at
-    once, and the tokens of one page full of words take a megabyte.
+    The text and the tokens of the answer are computed at each access, to save memory: all examples
+    are kept, and the tokens of a page full of words take a megabyte.
     """
 
     collator: TrainingCollator = field(repr=False)
     example: Example
     size_px: tuple[int, int] | None
-    """Width and height of the upright image."""
+    """Width and height of the image after EXIF rotation; None without an image."""
 
     has_image: bool
-    """Whether the image file exists. If not, the size comes from the row or ``--size``."""
+    """Whether the image file exists. Otherwise ``size_px`` is from the row or from ``--size``."""
 
     frame: Frame | None
     question_tokens: int
-    """Number of tokens before the answer, including ``image_tokens``."""
+    """Number of tokens before the answer, including the image tokens."""
 
     image_tokens: int
-    """Number of placeholders for image features."""
+    """Number of placeholder tokens that image features replace."""
 
     answer_tokens: int
-    """Including the end token."""
+    """Number of tokens of the answer, including the end token."""
 
     number_tokens: int
-    """Number of answer tokens in numeric losses."""
+    """Number of answer tokens that the numeric losses train."""
 
     parsed: Any
-    """The answer that the task parses from the decoded tokens."""
+    """The answer that the task parses from the decoded answer tokens."""
 
     @property
     def written(self) -> Written:
-        """The text of the answer and the positions of its numbers."""
+        """The correct answer as text, with the positions of the numbers in this text."""
         return self.collator.task.format(self.example.answer, self.frame)
 
     @property
     def answer(self) -> Tokens:
-        """The tokens of the answer."""
+        """The tokens of the correct answer."""
         return self.collator.answer(self.example, self.frame)[0]
 
     @property
     def numbers(self) -> list[TokenNumber]:
-        """The numbers in the tokens of the answer."""
+        """The numbers of the correct answer, each with the positions of its tokens."""
         return self.collator.answer(self.example, self.frame)[1]
 
 
 @dataclass
 class Problem:
-    """A problem that has to be fixed, with one error message for each row that has it."""
+    """A problem to fix before training, with one error message for each affected row."""
 
     advice: str
-    """How to fix it; empty if the messages contain the advice."""
+    """How to fix the problem; empty if the messages explain it."""
 
     messages: list[str] = field(default_factory=list)
 
 
 @dataclass
 class SourceReport:
-    """The results for the training rows or the test rows."""
+    """The results of ``check-data`` for the training rows or the test rows."""
 
     name: str
-    """train or test."""
+    """``train`` or ``test``."""
 
     description: str
-    """Files, data set or renderer of the rows."""
+    """The files, data set or renderer that the rows come from."""
 
     questions: int = 0
-    """Number of examples that were read, valid or not."""
+    """Number of examples that were read, including invalid examples."""
 
     examples: list[EncodedExample] = field(default_factory=list)
-    """The usable examples."""
+    """The examples that could be encoded."""
 
     problems: dict[str, Problem] = field(default_factory=dict)
-    """The problems by kind; see ``problem_kind``."""
+    """Maps a short description of a problem (see ``problem_kind``) to the problem."""
 
     too_long: int = 0
-    """Number of rows that training drops because of ``data.max_tokens``."""
+    """Number of rows with more than ``data.max_tokens`` tokens, which training drops."""
 
     tokens: set[int] = field(default_factory=set)
-    """All token ids in answers, without the end tokens."""
+    """All token ids that occur in answers, except the end tokens."""
 
     unmarked_digits: int = 0
-    """Number of digits of answers that are in no numeric loss."""
+    """Number of digits in answers that no numeric loss trains."""
 
     wide_tokens: int = 0
-    """Number of number tokens with more than one digit."""
+    """Number of answer tokens that hold more than one digit of a number."""
 
     ceiling: dict[str, float] = field(default_factory=dict)
-    """Value of each metric of the scorer for the parsed right answers."""
+    """Maps the name of each metric to the highest value that a model can reach."""
 
     scorer: Scorer | None = None
 
     def add_problem(self, kind: str, message: str, advice: str = "") -> None:
-        """Add the error message of one row to the problem of a kind."""
+        """Add the error message of one row to the problem named ``kind``."""
         self.problems.setdefault(kind, Problem(advice)).messages.append(message)
 
 
 @dataclass
 class DataReport:
-    """The results of ``check-data``."""
+    """The results of ``check-data`` for all rows of a config."""
 
     config: Config
     collator: TrainingCollator
     positions: int | None
-    """Maximum sequence length of the model; None if its config has none."""
+    """Maximum sequence length of the model; None if the model's config does not set it."""
 
     sources: list[SourceReport]
     notes: list[str]
 
     @property
     def family(self) -> Family:
-        """The family of the model."""
+        """The model family, which writes prompts and prepares images."""
         return self.collator.family
 
     @property
     def ready(self) -> bool:
-        """Whether no problem was found."""
+        """True if no problem was found."""
         return not any(source.problems for source in self.sources)
 
 
 def problem_kind(message: str) -> str:
-    """Return an error message without its position, names and numbers, to group equal problems.
+    """Replace line numbers, names and values in an error message, to group equal problems.
 
-    A quoted value may be truncated, so that its closing quote is missing.
+    The pattern accepts a quoted value without a closing quote, because messages truncate values.
     """
     message = re.sub(r"^.*?, (?:line|row) \d+(?:, ?|: )", "", message.removesuffix("."))
     message = re.sub(r"(?<!\w)'[^']*(?:'|$)|\"[^\"]*(?:\"|$)|\[[^]]*(?:\]|$)", "...", message)

@@ -1,8 +1,7 @@
-"""The page of ``check-data``: samples with the shapes of the labels that are trained.
+"""The HTML page of ``check-data``: training samples with their images, shapes and tokens.
 
-Left   the image; the shapes decoded from the labels through the frame, and below them, dashed,
-       those of the row
-Right  the tokens of the model: which are in the loss, and which of these are numbers
+Left   the image with the shapes of the row (dashed), and on top the shapes decoded from the labels
+Right  the tokens of the sample: tokens in the loss are marked, and numbers among them as well
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,9 +26,9 @@ _TOKENS = 400  # the maximum number of shown tokens of a sample
 
 
 def write_check_page(report: DataReport, path: Path, *, samples: int = 12) -> None:
-    """Write the findings, and samples spread over the rows, as one self-contained file.
+    """Write problems, statistics and ``samples`` training samples as one self-contained HTML file.
 
-    A sample whose image cannot be decoded, although its header can be read, adds a problem.
+    If the image of a sample cannot be decoded, a problem is added to ``report``.
     """
     config = report.config
     shown = _samples(report, samples)  # first, because it may add problems
@@ -59,7 +58,6 @@ def _faults(report: DataReport) -> Section:
 
 
 def _statistics(report: DataReport) -> Section:
-    """Return the same statistics as the terminal shows."""
     named = [(f"{c.name}: {c.description}", facts(report, c)) for c in report.sources]
     blocks: list[Block] = []
     for title, pairs in [*named, ("The frame", frame_facts(report))]:
@@ -84,7 +82,6 @@ class _Sample(NamedTuple):
 
 
 def _samples(report: DataReport, count: int) -> Section:
-    """Return samples, evenly spread over the training rows."""
     encoded = report.sources[0].examples
     step = max(len(encoded) / max(count, 1), 1)
     chosen = [encoded[int(i * step)] for i in range(min(count, len(encoded)))]
@@ -118,7 +115,6 @@ def _sample(report: DataReport, encoded: EncodedExample) -> _Sample:
 
 
 def _image(encoded: EncodedExample) -> Markup:
-    """Draw an image with the shapes of the row and of its labels."""
     if encoded.size_px is None:
         return Markup("")
     width, height = encoded.size_px
@@ -140,7 +136,7 @@ def _shapes(answer: Any) -> Sequence[Shape]:
 
 
 def _question_tokens(report: DataReport, encoded: EncodedExample) -> Iterator[_Token]:
-    """Yield the tokens of the question; a long run of one token, as of an image, is one entry."""
+    """Yield the tokens of the question; more than 3 equal tokens in a row are shown once."""
     names = report.family.tokenizer.convert_ids_to_tokens
     question = report.family.question(encoded.example.prompt, encoded.image_tokens)
     for token, run in groupby(question if encoded.image_tokens else question[:_TOKENS]):
@@ -153,7 +149,6 @@ def _question_tokens(report: DataReport, encoded: EncodedExample) -> Iterator[_T
 
 
 def _answer_tokens(report: DataReport, encoded: EncodedExample) -> Iterator[_Token]:
-    """Yield the tokens of the answer, which are in the loss."""
     names = report.family.tokenizer.convert_ids_to_tokens
     numbers = {p: n for n in encoded.numbers for p in n.positions}
     answer = encoded.answer.ids
@@ -167,6 +162,6 @@ def _answer_tokens(report: DataReport, encoded: EncodedExample) -> Iterator[_Tok
 
 
 def _visible(token: str) -> str:
-    """Return a token with visible marks for spaces and line breaks."""
+    """Replace spaces and line breaks of a token by visible characters."""
     text = token.replace("Ġ", "·").replace("▁", "·").replace("Ċ", "⏎").replace("\n", "⏎")
     return plain(text, 60)

@@ -1,1 +1,1 @@
-"""The HTML and Markdown report of a comparison."""
+"""Write the report of a comparison of training objectives as HTML, Markdown, LaTeX or CSV."""

@@ -1,7 +1,7 @@
-"""Charts as inline SVG: keys, dots with intervals and lines.
+"""Draw charts as inline SVG: legends, dots with intervals, and line charts.
 
-An objective has one ``SeriesStyle`` (colour, shape, dash) on the whole page. Colours are CSS
-variables of the page, so that a chart follows the reader's light or dark setting.
+Every objective has the same ``SeriesStyle`` (colour, shape, dash) in all charts of a page. Colours
+are CSS variables, so that charts follow the light or dark theme of the browser.
 """
 
 import math
@@ -34,7 +34,7 @@ _DASHES = ["", "7 3", "2 3"]
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesStyle:
-    """The colour, shape and dash of one objective in all charts of a page."""
+    """The colour, symbol and line dash of one objective, the same in all charts of a page."""
 
     name: str
     colour: str
@@ -43,25 +43,25 @@ class SeriesStyle:
     hollow: bool = False
 
     def drawn(self) -> Markup:
-        """Return the shape around the origin."""
+        """Return the symbol as an SVG path, centred at the origin."""
         fill = "var(--paper)" if self.hollow else self.colour
         return element("path", d=self.shape, fill=fill, stroke=self.colour, stroke_width=2)
 
     def cell(self, note: str = "") -> Cell:
-        """Return a table cell with the key and the name of the objective."""
+        """Return a table cell with the symbol and name of the objective; ``note`` is a remark."""
         size = {"width": 16, "height": 16, "viewBox": "-8 -8 16 16"}
         key = element("svg", self.drawn(), aria_hidden="true", **size)
         return Cell(content=self.name, is_name=True, symbol=key, note=note, limit=60)
 
     def label(self) -> Markup:
-        """Return the key and the name as HTML."""
+        """Return the symbol and the name of the objective as HTML."""
         return self.cell().to_html()
 
 
 def choose_styles(
     objectives: Sequence[str], baseline: str, control: str | None
 ) -> dict[str, SeriesStyle]:
-    """Return black for the baseline, grey for its control, and a colour for each other one."""
+    """Return a style per objective: the baseline black, the control grey, the others coloured."""
     styles = {}
     others = count()
     for name in objectives:
@@ -80,7 +80,7 @@ def choose_styles(
 
 
 def legend(styles: Iterable[SeriesStyle]) -> Block:
-    """Return a list of keys and names."""
+    """Return a legend: the symbol and the name of each objective."""
     return Block(element("ul", *(element("li", s.label()) for s in styles), class_="legend"))
 
 
@@ -96,13 +96,13 @@ def nice_ticks(low: float, high: float, wanted: int = 5) -> list[float]:
 
 
 def tick_text(value: float) -> str:
-    """Format a tick without trailing zeros."""
+    """Format the value of a tick without trailing zeros."""
     return f"{value:,.6g}".replace("-", "\N{MINUS SIGN}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DotRow:
-    """One objective in a chart of dots and intervals."""
+    """One objective in ``dot_chart``: a mean with its interval and the values of single seeds."""
 
     style: SeriesStyle
     mean: float
@@ -117,10 +117,11 @@ class DotRow:
 
 
 def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit: str) -> Markup:
-    """Draw the mean, the interval and one ring per seed; a dashed line is at the baseline's mean.
+    """Draw the mean, the interval and one ring per seed for each objective.
 
-    Positions are percentages of the width, so the text keeps its size on a phone. The axis shows
-    values multiplied by ``scale``.
+    ``baseline`` is the mean of the baseline, drawn as a dashed line. The axis shows values
+    multiplied by ``scale``. Horizontal positions are percentages of the chart width, so that the
+    text keeps its size on a narrow screen.
     """
     values = [scale * v for row in rows for v in (row.mean, row.low, row.high, *row.seeds)]
     low, high = min(values), max(values)
@@ -137,7 +138,7 @@ def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One curve of a chart."""
+    """One curve of a line chart: points (x, y) and the style of the line."""
 
     points: Points
     colour: str
@@ -147,13 +148,13 @@ class Line:
 
 
 def styled_line(style: SeriesStyle, points: Points) -> Line:
-    """Return the curve of an objective."""
+    """Return a curve in the style of an objective."""
     return Line(points=points, colour=style.colour, dash=style.dash, width=2.2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """The range of an axis, its ticks (position, text) and its label."""
+    """An axis of a line chart: range, ticks as (value, text), and label."""
 
     low: float
     high: float
@@ -161,12 +162,12 @@ class Axis:
     label: str = ""
 
     def share(self, value: float) -> float:
-        """Return the position of a value as a share of the length of the axis."""
+        """Return the position of a value on the axis: 0 at ``low``, 1 at ``high``."""
         return (value - self.low) / (self.high - self.low)
 
 
 def plain_axis(low: float, high: float, label: str = "", wanted: int = 5) -> Axis:
-    """Return an axis with round numbers."""
+    """Return an axis with about ``wanted`` ticks at round numbers."""
     if not high > low:
         low, high = low - 0.5 * (abs(low) or 1), high + 0.5 * (abs(high) or 1)
     ticks = [(tick, tick_text(tick)) for tick in nice_ticks(low, high, wanted)]
@@ -183,9 +184,10 @@ def line_chart(
     width: int = 350,
     height: int = 230,
 ) -> Markup:
-    """Draw curves, the last one on top; what leaves the ranges of the axes is clipped.
+    """Draw curves, the last curve on top; points outside the ranges of the axes are clipped.
 
-    The background left of ``shaded_to`` is grey. The size is in pixels; the page scales the chart.
+    ``description`` is the text for screen readers. The background is grey for x below
+    ``shaded_to``. ``width`` and ``height`` are in pixels; the page scales the chart.
     """
     size = {"width": width, "height": height}
     context = {"description": description, "shaded_to": shaded_to, **size}
@@ -193,7 +195,7 @@ def line_chart(
 
 
 def share_chart(curves: Mapping[SeriesStyle, Points], x: Axis, description: str) -> Block:
-    """Draw shares from 0 to 100 %, a curve per objective, the first one on top."""
+    """Draw a curve of shares (0 to 1, shown in percent) per objective, the first curve on top."""
     lines = [styled_line(style, points) for style, points in curves.items()]
     y = Axis(low=0, high=1, ticks=[(s / 4, f"{25 * s}%") for s in range(5)])
     chart = line_chart(lines[::-1], x, y, description=description, width=460, height=290)
@@ -203,7 +205,11 @@ def share_chart(curves: Mapping[SeriesStyle, Points], x: Axis, description: str)
 def bar_table(
     corner: str, rows: Sequence[str], shares: Mapping[SeriesStyle, Sequence[float]]
 ) -> Table:
-    """Return a table of shares, a column per objective, with a bar in each cell."""
+    """Return a table of shares (0 to 1) with a bar in each cell.
+
+    ``rows`` are the names of the rows, ``corner`` is their heading, and ``shares`` has a column for
+    each objective.
+    """
     largest = max(max(column) for column in shares.values()) or 1.0
 
     def cell(share: float, colour: str) -> Cell:
@@ -217,7 +223,7 @@ def bar_table(
 
 
 def thinned(points: Points, most: int = 200) -> list[tuple[float, float]]:
-    """Average neighbouring points until at most ``most`` are left."""
+    """Average groups of neighbouring points, so that at most ``most`` points are left."""
     if len(points) <= most:
         return list(points)
     size = -(-len(points) // most)

@@ -1,7 +1,11 @@
-"""The chapters of a report on clocks: deviations, and the answers drawn on the images.
+"""Report chapters for clock reading: deviations, and answers drawn on the images.
 
-Units    minutes on a 12-hour dial: deviations 0 to 360, signed ones above -360 and up to 360
-Rows     those of ``scores.jsonl``: id, image, target, text, parsed, reason, deviation_minutes
+Units    minutes on a 12-hour dial; a deviation is 0 to 360, a signed deviation -359 to 360
+Rows     lines of ``scores.jsonl`` with the columns
+         target, parsed      the true and the answered time, as ``H:MM``; parsed may be None
+         text, reason        the text of the model, and why it could not be parsed
+         deviation_minutes   the circular distance between both times
+         id, image           the id and the image file of the test row
 """
 
 import math
@@ -30,19 +34,19 @@ _TIME = re.compile(r"(1[0-2]|0?[1-9]):([0-5]\d)")
 
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
-    """Return the chapters on deviations and on single images; none if no answer was scored."""
+    """Return the chapters on deviations and single images; [] if no answer was scored."""
     pooled = results.pooled_rows(folder, styles, scores, ["deviation_minutes"])
     return [_deviations(pooled), _gallery(folder, styles, scores)] if pooled else []
 
 
 def minutes_of(text: object) -> int | None:
-    """Return the minutes past twelve of ``H:MM``, or None for anything else."""
+    """Convert ``H:MM`` to minutes after 12:00, 0 to 719; return None for any other text."""
     found = _TIME.fullmatch(str(text).strip())
     return int(found[1]) % 12 * 60 + int(found[2]) if found else None
 
 
 def signed_deviation(row: ScoredRow) -> int | None:
-    """Return the clockwise minutes from the true to the answered time, or None if it is no time."""
+    """Return the minutes by which an answer is late (negative: early); None without a time."""
     target, answer = minutes_of(row["target"]), minutes_of(row["parsed"])
     if target is None or answer is None:
         return None
@@ -51,10 +55,10 @@ def signed_deviation(row: ScoredRow) -> int | None:
 
 
 def sector_shares(rows: Sequence[ScoredRow]) -> dict[int, float]:
-    """Return the share of answers in each ten-minute sector of the dial, 0 to 71.
+    """Return the share of answers by ten-minute sector of the deviation, without empty sectors.
 
-    Sector 0 has deviations up to 5 minutes, as the metric does; sector 1 has answers that are 6 to
-    15 minutes late, sector 71 those that are as early. Empty sectors are left out.
+    Sector 0 has answers up to 5 minutes late or early. Sector 1 has answers 6 to 15 minutes late,
+    sector 2 answers 16 to 25 minutes late. Sector 71 has answers 6 to 15 minutes early.
     """
     counts: Counter[int] = Counter()
     for row in rows:
@@ -66,7 +70,7 @@ def sector_shares(rows: Sequence[ScoredRow]) -> dict[int, float]:
 
 
 def _bin_shares(rows: Sequence[ScoredRow]) -> list[float]:
-    """Return the share of answers in each of ``BINS``, and last the share of parse failures."""
+    """Return the share of answers in each range of ``BINS``, followed by the share of failures."""
     counts = [0] * (len(BINS) + 1)
     for row in rows:
         if row["parsed"] is None:
@@ -86,7 +90,7 @@ def _is_within(row: ScoredRow, minutes: int) -> bool:
 
 
 def _hour_errors(pooled: Pooled) -> str:
-    """Return which share of the large deviations are whole hours, as a sentence."""
+    """Return a sentence: the share of deviations above 15 minutes that are whole hours."""
     every = [row for rows in pooled.values() for row in rows if row["parsed"] is not None]
     large = [row["deviation_minutes"] for row in every if row["deviation_minutes"] > 15]
     if not large:
@@ -144,7 +148,6 @@ def _rose(style: SeriesStyle, rows: Sequence[ScoredRow], longest: float) -> Bloc
 
 
 def _cumulative(pooled: Pooled) -> Block:
-    """Draw the share of answers within a number of minutes, minutes on a logarithmic axis."""
     steps = sorted({*range(31), *range(30, 361, 5)})
     curves = {
         style: [(math.log2(1 + minutes), _share_within(rows, minutes)) for minutes in steps]
@@ -157,7 +160,7 @@ def _cumulative(pooled: Pooled) -> Block:
 
 
 def answer_text(row: ScoredRow) -> str:
-    """Return the true and the answered time: ``7:05 read as 8:05, 60 min``."""
+    """Describe an answer, for example ``7:05 read as 8:05, 60 min``."""
     target = plain(row["target"], 20)
     if row["parsed"] is None:
         reason = plain(row["reason"] or "unreadable", 60)
@@ -228,7 +231,7 @@ def _worst_table(
     runs: Mapping[tuple[str, int], Mapping[str, ScoredRow]],
     seed: int,
 ) -> Block:
-    """Return a table of the worst images: the true time and the answers of one seed."""
+    """Return a table of the worst images: true time, answers of one seed, mean deviation."""
     names = [name for name in styles if (name, seed) in runs]
     rows = []
     for mean, id_ in worst:

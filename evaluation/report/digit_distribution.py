@@ -1,6 +1,7 @@
-"""The mean predicted digit distribution around the correct digit, from digits.json of the runs.
+"""Report chapter: mean predicted probability of a digit, by its difference to the correct digit.
 
-Figure of NTL (arXiv 2411.02083); ``mm_numeric.inference.digit_distribution`` writes the files.
+The chart follows a figure of the NTL paper (arXiv 2411.02083). The values are read from
+``digits.json`` of each run, which ``mm_numeric.inference.digit_distribution`` writes.
 """
 
 import json
@@ -19,11 +20,11 @@ _FLOOR = 1e-5  # smaller probabilities are drawn at the bottom of the chart
 _DIFFERENCES = range(-9, 10)
 
 Means = list[float | None]
-"""Mean probabilities by difference, from -9 to 9."""
+"""19 mean probabilities: ``means[i]`` is for digits that are i - 9 above the correct digit."""
 
 
 def read_digits(comparison: Comparison) -> dict[str, list[Means]]:
-    """Return the mean probabilities of each seed, by objective."""
+    """Read digits.json of all runs: for each objective, the mean probabilities of each seed."""
     found: dict[str, list[Means]] = {}
     for run in comparison.summary["runs"]:
         path = comparison.folder / run["folder"] / DIGITS
@@ -39,7 +40,7 @@ def read_digits(comparison: Comparison) -> dict[str, list[Means]]:
 
 
 def digits_section(comparison: Comparison, styles: Styles) -> Section | None:
-    """Return the chapter; None if no run has a digits.json."""
+    """Return the chapter on digit probabilities; None if no run has a digits.json."""
     found = read_digits(comparison)
     seeds = {name: found[name] for name in styles if name in found}
     if not seeds:
@@ -60,7 +61,6 @@ def digits_section(comparison: Comparison, styles: Styles) -> Section | None:
 
 
 def _mean_of_seeds(seeds: Sequence[Means]) -> Means:
-    """Return the mean over the seeds that have a value, by difference."""
     means: Means = []
     for column in zip(*seeds, strict=True):
         known = [value for value in column if value is not None]

@@ -1,4 +1,4 @@
-"""Render the HTML pages from the templates of this folder."""
+"""Render HTML and SVG from the Jinja templates in the folder ``templates``."""
 
 import functools
 from pathlib import Path
@@ -12,7 +12,6 @@ from mm_numeric.evaluation.markup import visible
 
 @functools.cache
 def _environment() -> Environment:
-    """Return the environment of all templates: it escapes every value that is not Markup."""
     return Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -24,19 +23,19 @@ def _environment() -> Environment:
 
 
 def _shown(value: object) -> str:
-    """Return a value as it is inserted: a float with two decimals, a text without line breaks."""
+    """Format a value for a template: round a float to two decimals, clean a text."""
     if isinstance(value, Markup):
         return value
     return f"{round(value, 2):g}" if isinstance(value, float) else visible(value)
 
 
 def render(template: str, **context: object) -> Markup:
-    """Render a template."""
+    """Render a template of the folder ``templates`` with the given variables."""
     return Markup(_environment().get_template(template).render(**context))
 
 
 class Tile(NamedTuple):
-    """An answer drawn on its image, for the template ``tiles.html``."""
+    """One answer in a gallery: label, drawing, description and CSS class, for ``tiles.html``."""
 
     label: Markup
     drawing: Markup

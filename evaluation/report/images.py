@@ -22,7 +22,7 @@ def open_upright(path: Path) -> Image.Image | None:
 
 
 def data_url(image: Image.Image, side_px: int) -> str:
-    """Return an image as a data URL, its longer edge at most ``side_px``."""
+    """Return an image as a data URL, downscaled so that the longer edge is at most ``side_px``."""
     small = image.copy()
     small.thumbnail((side_px, side_px))
     buffer = io.BytesIO()
@@ -33,6 +33,6 @@ def data_url(image: Image.Image, side_px: int) -> str:
 
 
 def outline(shape: Shape, decimals: int = 2) -> str:
-    """Return the closed SVG path around a shape."""
+    """Return the outline of a shape as the data of an SVG path."""
     points = (f"{x:.{decimals}f} {y:.{decimals}f}" for x, y in corners(shape))
     return "M" + "L".join(points) + "Z"

@@ -1,6 +1,7 @@
-"""The chapters of a report on the IoU of shapes, on object sizes and on invalid answers.
+"""Report chapters on boxes and polygons: IoU, object sizes and partly invalid answers.
 
-Units    IoU 0 to 1; shares of all true shapes, those of unparseable answers included
+Units    IoU is 0 to 1. Shares are of all true shapes; if an answer could not be parsed, the true
+         shapes of its row are included with IoU 0.
 """
 
 from collections.abc import Sequence
@@ -33,10 +34,12 @@ _BARS = (
 
 
 def iou_section(found: _Statistics, answer: Instance | None, *, single: bool) -> Section:
-    """Return the chapter on IoU: its curve, its table and its histogram.
+    """Return the chapter on IoU: a curve, a table and histograms.
 
-    The statistics of the mean box, ``answer``, are the last ones; ``single`` is whether each answer
-    is one shape.
+    Args:
+        found: The statistics of each objective, followed by those of the mean box.
+        answer: The mean of all true boxes, as a constant answer; None if there are no true shapes.
+        single: True if each answer is exactly one shape.
     """
     share = "Acc" if single else "recall"
     left = ["unreadable", "no overlap"]
@@ -70,7 +73,7 @@ def _definition(answer: Instance | None, *, single: bool) -> str:
 
 
 def _mean_box_text(found: _Statistics, answer: Instance | None, *, single: bool) -> str:
-    """Return the results of a constant answer, which a model must exceed."""
+    """Return a sentence with the scores of always answering the mean box."""
     if answer is None:
         return "There are no true shapes in these images."
     edges = ", ".join(f"{edge:.0f}" for point in answer.shape.points for edge in point)
@@ -94,10 +97,10 @@ def _iou_cells(own: IouStatistics, *, single: bool) -> list[_Content]:
 
 
 def size_section(found: _Statistics, rows: Pooled, *, single: bool) -> Section | None:
-    """Return the table by the size of the true shapes as COCO defines it; None without shapes.
+    """Return the chapter on small, medium and large shapes (COCO sizes); None without true shapes.
 
-    The statistics of the mean box are the last ones. The precision by size is shown if the scorer
-    wrote it into the rows.
+    ``found`` and ``single`` are those of ``iou_section``. The precision by size is included if
+    ``rows`` have the columns that ``_precisions`` reads.
     """
     sizes = [size for size in SIZES if (found[-1].sizes == size).any()]
     if not sizes:
@@ -121,7 +124,7 @@ def size_section(found: _Statistics, rows: Pooled, *, single: bool) -> Section |
 
 
 def _precisions(rows: Sequence[ScoredRow], sizes: Sequence[str]) -> dict[str, float | None]:
-    """Return the precision of each size from the scorer's columns; empty without them."""
+    """Return the precision of each size, from columns of scores.jsonl; {} without them."""
     columns = [f"{part}_{size}" for part in ("paired", "detected") for size in sizes]
     if not all(isinstance(row.get(column), int | float) for row in rows for column in columns):
         return {}
@@ -135,11 +138,11 @@ _INVALID = {
     "malformed": "answers with malformed shapes",
     "invalid_detections": "answers with invalid polygons",
 }
-"""The columns of scores.jsonl that count the invalid parts of an answer."""
+"""Columns of scores.jsonl that count invalid parts of an answer, and how a table names them."""
 
 
 def invalid_answers_section(rows: Pooled) -> Section | None:
-    """Return the number of partly invalid answers; None if the rows lack the columns."""
+    """Return the chapter on partly invalid answers; None if no row has a column of ``_INVALID``."""
     columns = [c for c in _INVALID if any(c in row for own in rows.values() for row in own)]
     if not columns:
         return None
@@ -165,7 +168,7 @@ def _curves(found: _Statistics) -> Block:
 
 
 def _histogram(own: IouStatistics, longest: float) -> Block:
-    """Draw the distribution of IoU, with the shares from 0.5, 0.75 and 0.9."""
+    """Draw a histogram of IoU, with the shares of IoU of at least 0.5, 0.75 and 0.9."""
     unparsed, nothing, *shares = own.bins()
     chart = render(
         "iou_histogram.html",
@@ -182,7 +185,7 @@ def _histogram(own: IouStatistics, longest: float) -> Block:
 
 
 def _table(labels: Sequence[str], found: _Statistics, cells: Sequence[Sequence[_Content]]) -> Table:
-    """Return a table with a row for each objective, that of the mean box in grey."""
+    """Return a table with a row for each objective; the row of the mean box is grey."""
     rows = []
     for own, line in zip(found, cells, strict=True):
         kind: Literal["aside", ""] = "aside" if own.style is MEAN_BOX else ""

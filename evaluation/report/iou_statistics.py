@@ -1,6 +1,7 @@
-"""The IoU of true shapes with the answers of an objective, and with those of a constant box.
+"""Statistics of the IoU between true and answered shapes, for each objective and the mean box.
 
-Units    IoU 0 to 1; shares of all true shapes, those of unparseable answers included
+Units    IoU is 0 to 1. Shares are of all true shapes; if an answer could not be parsed, the true
+         shapes of its row are included with IoU 0.
 """
 
 from collections import Counter
@@ -22,12 +23,12 @@ BINS = 20
 MEAN_BOX = SeriesStyle(
     name="mean box", colour="var(--warm)", shape="M-7,-1.6H7V1.6H-7Z", dash="1.5 3"
 )
-"""The style of a constant answer that ignores the image."""
+"""The style of the mean box in charts: the mean of all true boxes, answered for every image."""
 
 
 @dataclass(frozen=True)
 class IouStatistics:
-    """The results of one objective for all true shapes, all seeds together."""
+    """The IoU of all true shapes with the answers of one objective, over all seeds."""
 
     style: SeriesStyle
     ious: NDArray[np.float64]  # of each true shape
@@ -46,22 +47,25 @@ class IouStatistics:
         return _mean(self.parsed & (self.ious == 0))
 
     def share_from(self, threshold: float, size: str | None = None) -> float | None:
-        """Return the share of true shapes with at least this IoU, optionally of one size."""
+        """Return the share of true shapes whose IoU is at least ``threshold``.
+
+        With ``size`` (small, medium or large), only true shapes of this size are included.
+        """
         ious = self.ious if size is None else self.ious[self.sizes == size]
         return _mean(ious >= threshold) if len(ious) else None
 
     def mean_iou(self, size: str | None = None) -> float | None:
-        """Return the mean IoU of the true shapes, optionally of one size."""
+        """Return the mean IoU of all true shapes, or of the true shapes of one size."""
         ious = self.ious if size is None else self.ious[self.sizes == size]
         return _mean(ious) if len(ious) else None
 
     @property
     def precision(self) -> float | None:
-        """The share of answered shapes that match a true one."""
+        """The share of answered shapes that match a true shape with an IoU of at least 0.5."""
         return int((self.ious >= FOUND_IOU).sum()) / self.answers if self.answers else None
 
     def bins(self) -> list[float]:
-        """Return the shares of parse failures, of no overlap, and of each bin of IoU."""
+        """Return ``unparsed``, ``without_overlap``, and the shares of ``BINS`` IoU ranges."""
         edges = [step / BINS for step in range(BINS + 1)]
         counts, _ = np.histogram(self.ious[self.ious > 0], edges)
         return [self.unparsed, self.without_overlap, *(counts / max(len(self.ious), 1)).tolist()]
@@ -70,7 +74,7 @@ class IouStatistics:
 def statistics_of(
     style: SeriesStyle, rows: Sequence[ScoredRow], paired: Sequence[MatchedShapes]
 ) -> IouStatistics:
-    """Collect the true shapes of all rows of an objective."""
+    """Return the statistics of one objective; ``paired`` has the matched shapes of each row."""
     sizes = [size_of(truth.shape) for own in paired for truth in own.truths]
     parsed = [
         row["parsed"] is not None for row, own in zip(rows, paired, strict=True) for _ in own.truths
@@ -87,7 +91,7 @@ def statistics_of(
 def mean_box_statistics(
     rows: Sequence[ScoredRow], paired: Sequence[MatchedShapes]
 ) -> tuple[Instance, IouStatistics] | None:
-    """Return the mean box of the true shapes of a run, and the results of answering it always.
+    """Return the mean of all true boxes, and the statistics of always answering this box.
 
     The box has the most frequent label. Returns None if there are no true shapes.
     """

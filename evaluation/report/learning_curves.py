@@ -1,4 +1,4 @@
-"""The chapter of learning curves: each component of the losses by training step."""
+"""Report chapter on learning curves: each component of the loss by training step."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, 
 from mm_numeric.evaluation.table import Cell, Table, number
 
 Log = Sequence[Mapping[str, Any]]
-"""Lines of log.jsonl."""
+"""The lines of a log.jsonl, the training log of a run."""
 
 
 def curves_section(
@@ -23,10 +23,10 @@ def curves_section(
     logs: Mapping[tuple[str, int], Log],
     starts: Mapping[tuple[str, int], Log],
 ) -> Section:
-    """Return the chapter with a chart for each component of the losses.
+    """Return the chapter with a chart for each component of the loss.
 
-    ``logs`` and ``starts`` are the logs of the runs and of their warm starts by objective and seed;
-    the warm start of the baseline is drawn in grey.
+    ``logs[objective, seed]`` is the training log of a run. ``starts[objective, seed]`` is the log
+    of the warm start, the training that the run continues. The baseline's warm start is grey.
     """
     warm = {baseline: [starts.get((baseline, seed), []) for seed in seeds]}
     for name in styles:
@@ -51,14 +51,14 @@ def curves_section(
 
 
 def _values(log: Log, component: str, shift: float = 0) -> list[tuple[float, float]]:
-    """Return (step, value) of one component of the loss."""
+    """Return (step + ``shift``, value) for each finite value of one component of the loss."""
     pairs = [(row["step"] + shift, row["parts"].get(component)) for row in log if row.get("parts")]
     finite = ((x, y) for x, y in pairs if isinstance(y, int | float) and math.isfinite(y))
     return [(float(x), float(y)) for x, y in finite]
 
 
 def _mean_curve(curves: Sequence[Points]) -> list[tuple[float, float]]:
-    """Average curves over seeds at the steps that all of them have."""
+    """Average the curves of several seeds, at the steps that all curves contain."""
     tables = [dict(curve) for curve in curves if curve]
     steps = sorted(set.intersection(*map(set, tables))) if tables else []
     return [(step, sum(table[step] for table in tables) / len(tables)) for step in steps]
@@ -98,7 +98,7 @@ def _chart(
     found: Mapping[str, list[list[tuple[float, float]]]],
     starts: Mapping[str, Sequence[Log]],
 ) -> Block:
-    """Draw the end of the warm starts, the first one in grey, and a line per objective."""
+    """Draw one component of the loss: the end of each warm start, then a line per objective."""
     every = [curve for curves in found.values() for curve in curves if curve]
     last = max(x for curve in every for x, _ in curve)
     warm, colours = [], ["var(--warm)", *(styles[name].colour for name in [*starts][1:])]
@@ -126,5 +126,5 @@ def _chart(
 
 
 def seed_lines(style: SeriesStyle, curves: Sequence[Points]) -> list[Line]:
-    """Return the thin curves of single seeds."""
+    """Return a thin line for the curve of each seed of one objective."""
     return [Line(points=c, colour=style.colour, width=1, opacity=0.28) for c in curves]

@@ -1,7 +1,12 @@
-"""The chapters of a report on numbers in text: errors, categories, and the answers themselves.
+"""Report chapters for numbers as answers: error sizes, accuracy by category, and questions.
 
-Rows     those of ``scores.jsonl``: id, target, text, parsed, reason, the scorer's exact,
-         absolute_error, relative_error, nonzero and log_error, and optionally prompt and buckets
+Rows     lines of ``scores.jsonl`` with the columns
+         id, target, parsed   the id of the test row, the true number, and the answered number
+         text, reason         the text of the model, and why it could not be parsed
+         exact                whether the answer is correct
+         absolute_error, relative_error, log_error
+         nonzero              whether the true number is not 0, so that relative_error is defined
+         prompt, buckets      optional: the question, and a category for each kind of category
 """
 
 import math
@@ -25,7 +30,7 @@ WORST, SPREAD = 8, 8
 
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
-    """Return the chapters; none if no answer was scored."""
+    """Return the three chapters; [] if no answer was scored."""
     pooled = results.pooled_rows(folder, styles, scores, COLUMNS)
     if not pooled:
         return []
@@ -43,7 +48,7 @@ def _errors_section(pooled: Pooled) -> Section:
 
 
 def _shares(rows: Sequence[ScoredRow]) -> list[float]:
-    """Return the share of answers in each range of ``WITHIN``, farther off, and unparseable."""
+    """Return the share of answers in each range of ``WITHIN``, beyond them, and not parseable."""
     counts = [0] * (len(WITHIN) + 2)
     for row in rows:
         if row["parsed"] is None:
@@ -58,7 +63,6 @@ def _shares(rows: Sequence[ScoredRow]) -> list[float]:
 
 
 def _curves(pooled: Pooled) -> Block:
-    """Draw the share of answers up to an absolute error, errors on a logarithmic axis."""
     errors = {
         style: sorted(math.log10(1 + row["absolute_error"]) for row in rows if row["parsed"])
         for style, rows in pooled.items()
@@ -94,7 +98,7 @@ def _accuracies(rows: Sequence[ScoredRow], kind: str, labels: Iterable[str]) -> 
 
 
 def _buckets(rows: Sequence[ScoredRow]) -> dict[str, dict[str, int]]:
-    """Return the categories of each kind, and the number of rows in each."""
+    """Return ``{kind: {category: number of rows}}``; the kind ``digits`` counts digits."""
     kinds = dict.fromkeys(kind for row in rows for kind in row.get("buckets") or {})
     found: dict[str, dict[str, int]] = {}
     for kind in (*kinds, "digits"):
@@ -112,7 +116,7 @@ def _label(row: ScoredRow, kind: str) -> str:
 
 
 def questions_section(styles: Styles, scores: Scores) -> Section:
-    """Return the chapter of questions and answers: the worst, and some of the rest."""
+    """Return the chapter with the worst-answered questions, and a sample of the other questions."""
     seed = min(seed for _, seed in scores)
     by_id: dict[str, dict[str, ScoredRow]] = defaultdict(dict)
     for (name, own), rows in scores.items():

@@ -1,7 +1,8 @@
-"""The chapter that shows published results next to those of the comparison.
+"""Report chapter that shows published results next to the results of the comparison.
 
-Rows and metrics are matched by their names. Differences to the baseline are shown too, because two
-experiments that differ in model and data may still agree on them.
+A published row is matched with the objective of the same name, and a metric with the metric of the
+same name. Differences to the baseline are shown as well: they can be compared even if the models
+and the data differ.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from mm_numeric.evaluation.table import Cell, Table
 
 
 def published_section(comparison: Comparison) -> Section | None:
-    """Return the chapter; None if the comparison names no published table."""
+    """Return the chapter on published results; None if summary.json names no published table."""
     name = comparison.summary.get("published")
     if not name:
         return None
@@ -47,7 +48,7 @@ def _notes(comparison: Comparison, table: PublishedTable) -> list[str]:
 
 
 def _table(comparison: Comparison, table: PublishedTable, metrics: list[ReportedMetric]) -> Table:
-    """Return the table: two columns for each metric, published and ours."""
+    """Return a table with two columns for each metric: the published value and ours."""
     header = [f"{m.label}, {whose}" for m in metrics for whose in ("published", "ours")]
     rows = []
     for name in [*table.rows, *(row for row in comparison.styles if row not in table.rows)]:

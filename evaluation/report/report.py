@@ -1,11 +1,13 @@
 """Write the report of a comparison as an HTML page, Markdown, LaTeX or CSV.
 
-Reads    summary.json, and log.jsonl, scores.jsonl, results.json and digits.json of every run, as
-         far as they exist
-Writes   report.html (self-contained: no script, no request), report.md (the same numbers),
-         report.tex (its tables) and report.csv (its table of metrics)
+Reads    summary.json, and if they exist log.jsonl, scores.jsonl, results.json and digits.json of
+         each run
+Writes   report.html   self-contained: no script, no network request
+         report.md     the same numbers as Markdown
+         report.tex    all tables
+         report.csv    the table of all metrics
 
-Chapters for a kind of task are functions that the task names in ``report_sections``.
+A task adds chapters of its own: its attribute ``report_sections`` names functions that return them.
 """
 
 import warnings
@@ -31,16 +33,16 @@ from mm_numeric.registry import REPORT_SECTIONS, choose
 from mm_numeric.tasks.base import task_class
 
 FORMATS = {"html": "report.html", "md": "report.md", "latex": "report.tex", "csv": "report.csv"}
-"""The formats of a report, and their files."""
+"""Maps each format of a report to the name of the file."""
 
 _COLUMNS = 6  # of a table: more do not fit on a laptop
 
 
 def write_report(folder: Path, formats: Sequence[str] = ("html", "md")) -> tuple[Path, ...]:
-    """Write the report of the ``summary.json`` in a folder, and return the written files.
+    """Write the report of a comparison, and return the paths of the written files.
 
     Args:
-        folder: The folder that ``compare`` has filled; the report is written into it.
+        folder: The output folder of ``compare``, with ``summary.json``. The report is saved there.
         formats: Keys of ``FORMATS``.
     """
     folder = Path(folder)
@@ -75,9 +77,9 @@ def _sections(comparison: Comparison) -> list[Section]:
 
 
 def _task_sections(name: str, folder: Path, styles: Styles, scores: Scores) -> list[Section]:
-    """Return the chapters that a task names in ``report_sections``.
+    """Return the chapters of the functions that a task names in ``report_sections``.
 
-    If the module of the task cannot be imported, the report is written without them.
+    If the module of the task cannot be imported, warn and return no chapters.
     """
     try:
         names = task_class(name, "the report").report_sections
@@ -118,7 +120,6 @@ def _markdown(comparison: Comparison, sections: Sequence[Section]) -> str:
 
 
 def _latex(comparison: Comparison, sections: Sequence[Section]) -> str:
-    """Return all tables of the report, each with its chapter in a comment."""
     lines = [f"% {plain(comparison.summary['title'])}. Needs \\usepackage{{booktabs}}."]
     for section in sections:
         for table in section.content.tables:
@@ -149,7 +150,7 @@ def _headline(comparison: Comparison) -> Section:
 
 
 def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list[DotRow]:
-    """Return the row of an objective in the chart; none if it has no mean."""
+    """Return the row of an objective in the dot chart, in a list; [] if the mean is missing."""
     cell = comparison.cell(name, metric)
     if cell is None:
         return []
@@ -206,7 +207,7 @@ def _metrics_table(comparison: Comparison, metrics: Sequence[ReportedMetric]) ->
 
 
 def _best(comparison: Comparison, metric: ReportedMetric) -> set[str]:
-    """Return the objectives with the best mean, ties included, the control excluded."""
+    """Return the objectives with the best mean. Ties are included, the control is not."""
     names = [n for n in comparison.styles if n != comparison.summary["control"]]
     means = {n: cell["mean"] for n in names if (cell := comparison.cell(n, metric))}
     if len(means) < 2:
@@ -235,7 +236,7 @@ def _failures(comparison: Comparison, failures: Mapping[str, Counter[str]]) -> S
 
 
 def _facts(comparison: Comparison) -> Section:
-    """Return how the comparison was made, and the command that repeats it."""
+    """Return the chapter with the settings of the comparison and the command to repeat it."""
     facts = comparison.summary["facts"]
     command = facts.get("command") or f"mm-numeric compare {comparison.summary['title']}"
     code = Block(element("pre", plain(command, 600)), f"    {plain(command, 600)}")

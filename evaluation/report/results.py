@@ -1,4 +1,4 @@
-"""Read and validate the files that a comparison has written into its folder."""
+"""Read and validate summary.json and the files of the runs in the folder of a comparison."""
 
 import json
 from collections import Counter, defaultdict
@@ -17,24 +17,24 @@ SCORED = ("id", "image", "target", "text", "parsed", "reason")
 
 T = TypeVar("T")
 ScoredRow = Mapping[str, Any]
-"""A line of scores.jsonl."""
+"""A line of scores.jsonl: one test row with the model's answer and its scores."""
 
 Runs = dict[tuple[str, int], list[dict[str, Any]]]
-"""Lines of a file of each run, by objective and seed."""
+"""Maps (objective, seed) to the parsed lines of one JSON Lines file of this run."""
 
 Scores = Mapping[tuple[str, int], Sequence[ScoredRow]]
-"""Scored rows by objective and seed."""
+"""Maps (objective, seed) to the lines of scores.jsonl of this run."""
 
 Styles = Mapping[str, SeriesStyle]
-"""The styles of the objectives, in the order of the page."""
+"""Maps each objective to its style in charts, in the order of the report."""
 
 Pooled = Mapping[SeriesStyle, Sequence[ScoredRow]]
-"""The rows of all seeds by objective."""
+"""Maps the style of each objective to the scored rows of all seeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedMetric:
-    """A metric of summary.json; with the unit ``%`` its values are shares of 1."""
+    """A metric of summary.json. If the unit is ``%``, values in summary.json are 0 to 1."""
 
     name: str
     label: str
@@ -43,24 +43,24 @@ class ReportedMetric:
 
     @property
     def scale(self) -> float:
-        """The factor of values before they are shown."""
+        """The factor by which values are multiplied before they are shown."""
         return 100.0 if self.unit == "%" else 1.0
 
     @property
     def direction(self) -> str:
-        """An arrow that points to the better values."""
+        """``↑`` if higher values are better, else ``↓``."""
         return "↑" if self.higher_is_better else "↓"
 
     def value(self, value: float) -> Quantity:
-        """Return a value without interval."""
+        """Return a value with the unit of the metric, without an interval."""
         return self.estimate({"mean": value})
 
     def estimate(self, cell: Mapping[str, Any]) -> Quantity:
-        """Return a mean with its interval."""
+        """Return the mean and the interval of a cell of summary.json, with the unit."""
         return self._quantity(cell, self.unit)
 
     def change(self, difference: Mapping[str, Any]) -> Quantity:
-        """Return a signed difference; differences of percentages are percentage points."""
+        """Return a signed difference with its interval; the unit ``%`` becomes ``points``."""
         return self._quantity(difference, "points" if self.unit == "%" else self.unit, sign=True)
 
     def _quantity(self, cell: Mapping[str, Any], unit: str, *, sign: bool = False) -> Quantity:
@@ -69,7 +69,7 @@ class ReportedMetric:
         return Quantity(value=value, unit=unit, decimals=decimals, sign=sign, **ends)
 
     def cell(self, cell: Mapping[str, Any] | None, *, best: bool = False) -> Cell:
-        """Return a table cell: the mean, its interval, and the difference to the baseline."""
+        """Return a table cell with mean, interval and difference to the baseline."""
         if cell is None:
             return Cell()
         difference = cell.get("difference")
@@ -82,7 +82,7 @@ class ReportedMetric:
         )
 
     def trend(self, difference: Mapping[str, Any] | None) -> Literal["better", "worse", "unclear"]:
-        """Return whether a difference is an improvement; unclear if its interval includes 0."""
+        """Classify a difference to the baseline; it is unclear if the interval includes 0."""
         if not difference or difference["low"] <= 0 <= difference["high"]:
             return "unclear"
         return "better" if (difference["low"] > 0) == self.higher_is_better else "worse"
@@ -98,12 +98,19 @@ class Comparison:
     styles: Styles
 
     def cell(self, objective: str, metric: ReportedMetric) -> dict[str, Any] | None:
-        """Return mean, low, high, seeds and difference; None if there is no mean."""
+        """Return the cell of an objective and a metric in summary.json; None without a mean.
+
+        A cell has mean, low and high (the interval), seeds (a value per seed), and difference (to
+        the baseline, with its own interval).
+        """
         cells: dict[str, dict[str, Any] | None] = self.summary["table"][objective]
         return cells.get(metric.name)
 
     def ranked(self) -> list[str]:
-        """Return the objectives, best first metric first, those without it and the control last."""
+        """Return the objectives sorted by the first metric, the best first.
+
+        Objectives without a value follow, and the control is last.
+        """
         metric = self.metrics[0]
 
         def key(name: str) -> tuple[bool, bool, float]:
@@ -127,7 +134,7 @@ def read_comparison(folder: Path) -> Comparison:
 
 
 def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str]]]:
-    """Return logs and scores by objective and seed, and parse failures by objective."""
+    """Return log.jsonl and scores.jsonl of each run, and each objective's reasons of failures."""
     logs: Runs = {}
     scores: Runs = {}
     failures: dict[str, Counter[str]] = {}
@@ -147,7 +154,7 @@ def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str
 
 
 def read_starts(comparison: Comparison) -> Runs:
-    """Return the log of the warm start of each run, by objective and seed."""
+    """Return the log of the warm start (the training that a run continues) for each run."""
     starts: Runs = {}
     for run in comparison.summary["runs"]:
         if run["objective"] in comparison.styles:
@@ -158,10 +165,10 @@ def read_starts(comparison: Comparison) -> Runs:
 
 
 def pooled_rows(folder: Path, styles: Styles, scores: Scores, columns: Sequence[str]) -> Pooled:
-    """Return the rows of all seeds by objective; objectives without rows are left out.
+    """Concatenate the scored rows of all seeds for each objective; omit objectives without rows.
 
     Raises:
-        ValueError: If a row has no number in one of the columns, because of another scorer.
+        ValueError: If a row has no number in one of ``columns``: another scorer wrote the file.
     """
     pooled: dict[SeriesStyle, list[ScoredRow]] = {style: [] for style in styles.values()}
     for (name, seed), rows in scores.items():
@@ -177,7 +184,10 @@ def pooled_rows(folder: Path, styles: Styles, scores: Scores, columns: Sequence[
 
 
 def ranked_ids(scores: Scores, column: str) -> list[tuple[float, str]]:
-    """Return the mean of a column over all answers, and the id, of each row, the largest first."""
+    """Return (mean, id) of each test row, sorted by decreasing mean.
+
+    The mean is that of ``column`` over the answers of all objectives and seeds to this row.
+    """
     values: dict[str, list[float]] = defaultdict(list)
     for row in (row for rows in scores.values() for row in rows):
         values[str(row["id"])].append(float(row[column]))
@@ -186,13 +196,13 @@ def ranked_ids(scores: Scores, column: str) -> list[tuple[float, str]]:
 
 
 def spread_evenly(values: Sequence[T], count: int) -> list[T]:
-    """Return ``count`` evenly spaced values, the last one included."""
+    """Return at most ``count`` evenly spaced values, including the last value."""
     count = min(count, len(values))
     return [values[len(values) * (k + 1) // count - 1] for k in range(count)]
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Read and validate ``summary.json``, and add the defaults of missing keys."""
+    """Read and validate ``summary.json``; fill missing keys with defaults."""
     path = folder / "summary.json"
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file. {COMPARE_AGAIN}")
@@ -212,7 +222,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def _problem(summary: Any) -> str | None:
-    """Return where a summary is invalid, and why; None if it is valid."""
+    """Return the end of an error message, with key and reason; None if the summary is valid."""
     if not isinstance(summary, dict):
         return f": expected a mapping, found a {type(summary).__name__}"
     kinds = {"title": str, "task": str, "baseline": str, "objectives": list, "seeds": list}
@@ -234,7 +244,7 @@ def _problem(summary: Any) -> str | None:
 
 
 def _checked_cell(cell: Any, where: str) -> dict[str, Any] | None:
-    """Return a cell whose numbers are valid, or None if it has no mean."""
+    """Validate a cell of the table in summary.json; return None if the mean is missing."""
     if cell is None or (isinstance(cell, dict) and cell.get("mean") is None):
         return None
     ends = [cell.get(end) for end in ("mean", "low", "high")] if isinstance(cell, dict) else [None]
@@ -248,7 +258,7 @@ def _checked_cell(cell: Any, where: str) -> dict[str, Any] | None:
 
 
 def read_lines(path: Path, required: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """Read JSON lines that have the required keys; a missing file has no lines."""
+    """Read a JSON Lines file; return [] if it is missing, raise if a line lacks a required key."""
     rows: list[dict[str, Any]] = []
     if not path.is_file():
         return rows

@@ -1,6 +1,6 @@
-"""The sections of a report, and the blocks that they consist of.
+"""Sections of a report, and the blocks in a section.
 
-A block is made once, and has the same content as HTML and as Markdown.
+A block contains the same content twice: as HTML and as Markdown.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from mm_numeric.evaluation.table import Cell, Table
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a section in each format; Markdown is empty for what it cannot show."""
+    """A part of a section as HTML and Markdown; ``markdown`` is empty for a chart."""
 
     html: Markup
     markdown: str = ""
@@ -22,12 +22,12 @@ class Block:
 
 
 Content = Block | Table | str
-"""A part of a section; a text is a paragraph."""
+"""A part of a section; a ``str`` becomes a paragraph."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """One chapter of a report."""
+    """One chapter of a report, with a title and the id of the HTML anchor."""
 
     anchor: str
     title: str
@@ -36,12 +36,12 @@ class Section:
 
     @classmethod
     def of(cls, anchor: str, title: str, *blocks: Content, css: str = "") -> "Section":
-        """Return a section with these blocks."""
+        """Return a section with the given blocks."""
         return cls(anchor=anchor, title=title, blocks=blocks, css=css)
 
     @property
     def content(self) -> Block:
-        """All blocks as one."""
+        """All blocks of the section, joined to one block."""
         return group(None, self.blocks)
 
 
@@ -51,7 +51,7 @@ def paragraph(text: str, css: str | None = None) -> Block:
 
 
 def note(text: str) -> Block:
-    """Return a paragraph that is smaller and grey."""
+    """Return a paragraph in small grey type."""
     return paragraph(text, "note")
 
 
@@ -61,7 +61,7 @@ def heading(text: str) -> Block:
 
 
 def fact_list(pairs: Sequence[tuple[str, str]]) -> Block:
-    """Return names and their values."""
+    """Return a list of pairs (name, value)."""
     terms = [(element("dt", plain(k)), element("dd", plain(v, 600))) for k, v in pairs]
     rows = [[name, Cell(content=value, limit=600)] for name, value in pairs]
     markdown = Table.of(["", ""], rows, align="left").to_markdown() if rows else ""
@@ -69,13 +69,13 @@ def fact_list(pairs: Sequence[tuple[str, str]]) -> Block:
 
 
 def figure(chart: Markup, caption: Cell | None = None, css: str | None = None) -> Block:
-    """Return a chart with a caption, which Markdown does not show."""
+    """Return a chart with a caption; the Markdown is empty."""
     above = () if caption is None else (element("figcaption", caption.to_html()),)
     return Block(element("figure", *above, chart, class_=css))
 
 
 def group(css: str | None, blocks: Iterable[Content]) -> Block:
-    """Return blocks that HTML arranges by a CSS class."""
+    """Join blocks to one block; HTML wraps them in a ``div`` of class ``css`` if it is given."""
     found = [_block(block) for block in blocks]
     html = joined(*(joined(block.html, Markup("\n")) for block in found))
     return Block(
@@ -86,7 +86,7 @@ def group(css: str | None, blocks: Iterable[Content]) -> Block:
 
 
 def fold(summary: str, blocks: Iterable[Content]) -> Block:
-    """Return blocks that HTML shows on a click; Markdown shows them as they are."""
+    """Return blocks that HTML hides until ``summary`` is clicked; Markdown always shows them."""
     inside = group(None, blocks)
     html = element("details", element("summary", summary), inside.html)
     return Block(html, inside.markdown, inside.tables)

@@ -1,7 +1,12 @@
-"""The chapters of a report on shapes in images: IoU, object sizes, a gallery, invalid answers.
+"""Report chapters for boxes and polygons in images: IoU, sizes, a gallery, invalid answers.
 
-Rows     those of ``scores.jsonl``: id, image, target, text, parsed, reason, and the scorer's iou,
-         or its matched, detected and truths; optionally prompt, cut and malformed
+Rows     lines of ``scores.jsonl`` with the columns
+         id, image, prompt   of the test row; prompt is optional
+         target, parsed      the true and the answered shapes; parsed may be None
+         text, reason        the text of the model, and why it could not be parsed
+         iou                 if each answer is one shape; else the next three columns
+         matched, detected, truths   the number of matched, answered and true shapes
+         cut, malformed      optional: truncated inside a shape; number of malformed shapes
 """
 
 from collections import defaultdict
@@ -20,13 +25,13 @@ from mm_numeric.evaluation.report.sections import Block, Section, fold
 from mm_numeric.evaluation.table import Cell, Table, number, percent
 
 PairedRuns = Mapping[tuple[str, int], Sequence[MatchedShapes]]
-"""The paired shapes of each row, by objective and seed."""
+"""Maps (objective, seed) to the matched true and answered shapes of each row."""
 
 WORST, FOLDED, SPREAD = 8, 4, 4
 
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
-    """Return the chapters; none if no answer was scored."""
+    """Return the chapters on shapes; [] if no answer was scored."""
     scores = {key: rows for key, rows in scores.items() if rows}
     if not scores:
         return []
@@ -55,7 +60,7 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
 def _paired(
     folder: Path, key: tuple[str, int], rows: Sequence[ScoredRow], single: bool
 ) -> list[MatchedShapes]:
-    """Validate the rows of a run, and pair their shapes."""
+    """Validate the rows of one run, and match true and answered shapes in each row."""
     where = f"{folder}, scores.jsonl of {key[0]}, seed {key[1]}"
     columns = ("iou",) if single else shape_tiles.COUNTS
     if not all(isinstance(row.get(column), int | float) for row in rows for column in columns):
@@ -69,7 +74,7 @@ def _paired(
 
 @dataclass(frozen=True)
 class _ShapeCase:
-    """One test row, and the answers of all objectives with one seed."""
+    """One test row of the gallery, with the answers of all objectives for one seed."""
 
     id: str
     image: str | None
@@ -92,7 +97,7 @@ class _ShapeCase:
 
 
 def _cases(styles: Styles, scores: Scores, paired: PairedRuns, seed: int) -> list[_ShapeCase]:
-    """Return every image once, with the worst of its rows, worst first."""
+    """Return the worst-answered test row of each image, sorted from worst to best."""
     answers: dict[str, dict[str, tuple[ScoredRow, MatchedShapes]]] = defaultdict(dict)
     for name in (name for name in styles if (name, seed) in scores):
         for row, own in zip(scores[name, seed], paired[name, seed], strict=True):
@@ -141,7 +146,7 @@ def _gallery(folder: Path, styles: Styles, scores: Scores, paired: PairedRuns) -
 
 
 def _open(folder: Path, case: _ShapeCase, anchor: str, *, whole: bool) -> shape_tiles.Canvas:
-    """Open the image of a case; it is not cropped if its prompt may refer to all of it."""
+    """Open the image of a test row; ``whole`` prevents cropping it to the shapes."""
     path = None if case.image is None else folder / case.image
     answers = [own for _, own in case.answers.values()]
     return shape_tiles.canvas(path, answers, anchor, whole=whole or case.single)
@@ -150,7 +155,7 @@ def _open(folder: Path, case: _ShapeCase, anchor: str, *, whole: bool) -> shape_
 def _article(
     case: _ShapeCase, on: shape_tiles.Canvas, styles: Styles, total: int, *, has_prompts: bool
 ) -> dict[str, Any]:
-    """Return the answers of all objectives to one image, next to each other."""
+    """Return the template variables of one image: title, description, a tile per objective."""
     about = [plain(case.id, 60)] if has_prompts else []
     about += [f"mean IoU {case.mean_text}" if case.single else f"mean F1 {case.mean_text}"]
     about += [f"{case.rank:,} of {total:,} from the worst"]

@@ -1,7 +1,6 @@
-"""Draw one answer on its image: the true shapes, the answered ones, and which of them match.
+"""Draw the true and the answered shapes of one row on the image, coloured by whether they match.
 
-Rows     those of ``scores.jsonl``: parsed, reason, text, and the scorer's iou, or its matched,
-         detected and truths; optionally cut and malformed
+Rows     lines of ``scores.jsonl``; ``shape_gallery`` lists their columns
 """
 
 from collections.abc import Sequence
@@ -31,9 +30,9 @@ _MAX_CROP = 0.75  # an image is not cropped if the crop would keep more than thi
 
 
 def quality(row: ScoredRow) -> float:
-    """Return the quality of an answer, 0 to 1: its IoU, or the F1 score of its shapes.
+    """Return the quality of an answer, 0 to 1: the IoU of a single shape, the F1 score of several.
 
-    It is 1 if there is nothing to find and nothing was answered, and 0 for a parse failure.
+    A parse failure is 0. An answer without shapes is 1 if there are no true shapes.
     """
     if "iou" in row or row["parsed"] is None:
         return float(row.get("iou", 0.0))
@@ -42,7 +41,7 @@ def quality(row: ScoredRow) -> float:
 
 
 def answer_text(row: ScoredRow) -> str:
-    """Return the result of an answer: ``IoU 0.83``, or ``3 of 4 found, 2 too many``."""
+    """Describe a scored answer, such as ``IoU 0.83`` or ``3 of 4 found, 2 too many``."""
     if row["parsed"] is None:
         reason = plain(row["reason"] or "unreadable", 60)
         return f"not read: {reason} in “{plain(row['text'], 80)}”"
@@ -57,7 +56,7 @@ def answer_text(row: ScoredRow) -> str:
 
 
 class ImageRegion(NamedTuple):
-    """A region of an image, in its pixels."""
+    """A rectangular region of an image, in pixels of the original image."""
 
     left: float
     top: float
@@ -67,7 +66,7 @@ class ImageRegion(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Canvas:
-    """An image to draw shapes on."""
+    """An image, or a region of an image, to draw shapes on."""
 
     anchor: str  # its id in the page
     region: ImageRegion  # the visible region of the original, upright image
@@ -76,7 +75,7 @@ class Canvas:
     is_cropped: bool = False
 
     def path(self, instances: Sequence[Instance]) -> str:
-        """Return the outlines of shapes as one path, exact to a thousandth of the region."""
+        """Return the outlines of shapes as the data of one SVG path, with 0 or 1 decimals."""
         shapes = [item.shape for item in instances if is_drawable(item.shape)]
         decimals = 0 if max(self.region.width, self.region.height) > 1000 else 1
         return "".join(outline(shape, decimals) for shape in shapes)
@@ -85,9 +84,10 @@ class Canvas:
 def canvas(
     path: Path | None, answers: Sequence[MatchedShapes], anchor: str, *, whole: bool
 ) -> Canvas:
-    """Open an image to draw ``answers`` on, cropped to small shapes unless ``whole`` is set.
+    """Open an image to draw ``answers`` on.
 
-    If it cannot be opened, the canvas is grey and as large as the shapes require.
+    The image is cropped if its shapes cover a small region, unless ``whole`` is set. If the image
+    cannot be opened, the canvas is grey, and large enough for the shapes.
     """
     items = [*answers[0].truths, *answers[0].ignored, *(i for own in answers for i in own.answers)]
     boxes = [around(item.shape) for item in items if is_drawable(item.shape)]
@@ -116,7 +116,7 @@ def _empty_canvas(path: Path | None, boxes: Sequence[Box], anchor: str) -> Canva
 
 
 def _region(size_px: tuple[int, int], boxes: Sequence[Box]) -> ImageRegion:
-    """Return the region of the boxes, with a margin and the proportions of the image."""
+    """Return the region around the boxes, with a margin and the aspect ratio of the image."""
     width, height = size_px
     if not boxes:
         return ImageRegion(0, 0, width, height)
@@ -137,7 +137,7 @@ def _region(size_px: tuple[int, int], boxes: Sequence[Box]) -> ImageRegion:
 def shape_tile(
     style: SeriesStyle, row: ScoredRow, pairs: MatchedShapes, on: Canvas, anchor: str
 ) -> Tile:
-    """Draw one answer and the true shapes on an image; its ids begin with ``anchor``."""
+    """Draw one answer and the true shapes on an image; SVG ids start with ``anchor``."""
     single = "iou" in row
     # Unmatched shapes are filled only among several: the IoU of a single one says enough.
     missed = [t for t, ok in zip(pairs.truths, pairs.found, strict=True) if not (ok or single)]
@@ -165,7 +165,7 @@ def shape_tile(
 
 
 def _drawn(answers: Sequence[Instance]) -> list[Instance]:
-    """Return the first shapes, up to the maximum number of points."""
+    """Return the first shapes that have at most ``POINTS`` corners together."""
     drawn, points = [], 0
     for item in answers:
         points += len(item.shape.points)

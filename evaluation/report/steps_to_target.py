@@ -1,8 +1,8 @@
-"""The number of steps that each objective takes to reach a given value of a metric.
+"""Report chapter on the number of training steps until a metric reaches a given value.
 
-Figure 4 of NTL (arXiv 2411.02083) counts the epochs to an error. A level counts as reached at the
-first evaluation during training whose metric is at least as good; the last evaluation of the warm
-start is step 0.
+These values are called levels. A level is reached at the first evaluation during training whose
+metric is at least as good. The last evaluation of the warm start (the training that a run
+continues) is step 0. Figure 4 of NTL (arXiv 2411.02083) counts the epochs to an error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,23 +21,23 @@ from mm_numeric.evaluation.table import Cell, Table, number
 _LEVELS = 6
 _DRAWS = 2000
 Curve = Sequence[tuple[int, float]]
-"""(step, value), the last evaluation of the warm start as step 0."""
+"""Evaluations as (step, value); step 0 is the last evaluation of the warm start."""
 
 
 @dataclass(frozen=True)
 class StepsToLevel:
-    """The steps that the seeds of an objective took to a level; None if it was not reached."""
+    """The number of steps that each seed needed to reach one level; None if not reached."""
 
     steps: Sequence[int | None]
 
     @property
     def mean(self) -> float | None:
-        """The mean; None if a seed did not reach the level."""
+        """The mean number of steps over seeds; None if any seed did not reach the level."""
         known = [step for step in self.steps if step is not None]
         return sum(known) / len(known) if known and len(known) == len(self.steps) else None
 
     def text(self) -> str:
-        """Return the mean with its interval over seeds, or how many seeds did not reach it."""
+        """Return the mean and its interval as text, or the number of seeds without the level."""
         if self.mean is None:
             missing, seeds = sum(step is None for step in self.steps), len(self.steps)
             return "not reached" + (f" by {missing} of {seeds} seeds" if missing < seeds else "")
@@ -55,7 +55,7 @@ class StepsToLevel:
 
 @dataclass(frozen=True, kw_only=True)
 class _MetricLevels:
-    """The steps of each objective to the levels of one metric, the easiest level first."""
+    """The levels of one metric, the easiest first, and each objective's steps to each level."""
 
     metric: ReportedMetric
     levels: Sequence[float]
@@ -63,7 +63,7 @@ class _MetricLevels:
 
 
 def first_step(curve: Curve, level: float, *, higher_is_better: bool) -> int | None:
-    """Return the step of the first value that is as good as a level, or None."""
+    """Return the first step whose value is at least as good as ``level``; None if there is none."""
     sign = 1 if higher_is_better else -1
     return next((step for step, value in curve if sign * value >= sign * level), None)
 
@@ -71,9 +71,9 @@ def first_step(curve: Curve, level: float, *, higher_is_better: bool) -> int | N
 def steps_section(
     comparison: Comparison, styles: Styles, logs: Runs, starts: Runs
 ) -> Section | None:
-    """Return the chapter; None if nothing was evaluated during training.
+    """Return the chapter; None if no metric was evaluated during training.
 
-    ``logs`` and ``starts`` are the logs of the runs and of their warm starts by objective and seed.
+    ``logs[objective, seed]`` is the log of a run, ``starts[objective, seed]`` of its warm start.
     """
     seeds = comparison.summary["seeds"]
     found = [_levels_of(m, styles, seeds, logs, starts) for m in _shown(comparison.metrics, logs)]
@@ -94,7 +94,7 @@ def steps_section(
 def _levels_of(
     metric: ReportedMetric, styles: Styles, seeds: Sequence[int], logs: Runs, starts: Runs
 ) -> _MetricLevels:
-    """Return the steps to each level of a metric; no levels if it was not evaluated."""
+    """Choose the levels of a metric, and find the steps to each level; none if not evaluated."""
     curves = {
         (name, seed): curve_of(logs.get((name, seed), []), starts.get((name, seed), []), metric)
         for name in styles
@@ -115,7 +115,7 @@ def _levels_of(
 def curve_of(
     log: Sequence[Mapping[str, Any]], start: Sequence[Mapping[str, Any]], metric: ReportedMetric
 ) -> list[tuple[int, float]]:
-    """Return the evaluations of a run, preceded by the last one of its warm start."""
+    """Return (step, value) of a run's evaluations, after the warm start's last one as step 0."""
     before, curve = _evaluations(start, metric), _evaluations(log, metric)
     return [*((0, value) for _, value in before[-1:]), *curve] if curve else []
 
@@ -128,9 +128,10 @@ def _evaluations(
 
 
 def _shown(metrics: Sequence[ReportedMetric], logs: Runs) -> list[ReportedMetric]:
-    """Return the first evaluated metric, and the first other one that is a distance.
+    """Return the first metric that was evaluated during training, and the first distance.
 
-    Metrics of categories of rows are not evaluated during training, and may be first in a table.
+    A distance is another metric that is better if lower, and no percentage. Metrics of a category
+    of rows are not evaluated during training.
     """
     evaluated = {name for log in logs.values() for row in log for name in row.get("eval") or ()}
     metrics = [metric for metric in metrics if metric.name in evaluated]
@@ -139,7 +140,7 @@ def _shown(metrics: Sequence[ReportedMetric], logs: Runs) -> list[ReportedMetric
 
 
 def _levels(curves: Sequence[Curve], metric: ReportedMetric) -> list[float]:
-    """Return round values between the worst and the best evaluation, the easiest first."""
+    """Return round metric values between the worst and the best evaluation, the easiest first."""
     values = [value for curve in curves for _, value in curve]
     if not values:
         return []
@@ -148,7 +149,7 @@ def _levels(curves: Sequence[Curve], metric: ReportedMetric) -> list[float]:
 
 
 def _pace(logs: Runs) -> str:
-    """Return the steps between evaluations, and the steps of an epoch if all runs agree on it."""
+    """Return a text: the steps between evaluations, and per epoch if equal in all runs."""
     found = [[row for row in log if row.get("eval")] for log in logs.values()]
     firsts = {log[0]["step"] for log in found if log}
     text = f"Evaluated every {firsts.pop():,} steps." if len(firsts) == 1 else ""
@@ -159,7 +160,7 @@ def _pace(logs: Runs) -> str:
 
 
 def _chart(group: _MetricLevels, styles: Styles) -> Block:
-    """Draw mean steps by level, harder levels on the right, with intervals."""
+    """Draw the mean number of steps to each level, with intervals, the hardest level right."""
     metric = group.metric
     levels = [metric.scale * level for level in group.levels]
     reach = (max(levels) - min(levels)) or 1.0

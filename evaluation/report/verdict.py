@@ -1,4 +1,4 @@
-"""The conclusion of a comparison in words, and its limitations."""
+"""Write the conclusion of a comparison, and the limitations of the conclusion, as sentences."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """Return the conclusion in one sentence, followed by its limitations."""
+    """Return the conclusion as the first sentence, then one sentence for each limitation."""
     summary, metric = comparison.summary, comparison.metrics[0]
     baseline, control = summary["baseline"], summary["control"]
     cells = {name: comparison.cell(name, metric) for name in comparison.styles}
@@ -62,7 +62,7 @@ def _trend(cell: dict[str, Any] | None, metric: ReportedMetric) -> str:
 
 
 def _difference(cell: dict[str, Any], metric: ReportedMetric) -> str:
-    """Return a difference, and whether its interval includes 0."""
+    """Describe the difference to the baseline, and whether the interval includes 0."""
     if not cell["difference"]:
         return "without a paired difference, so it may be random variation"
     change = metric.change(cell["difference"])
@@ -73,7 +73,7 @@ def _difference(cell: dict[str, Any], metric: ReportedMetric) -> str:
 
 
 def _control(comparison: Comparison, best: str | None) -> str:
-    """Return whether the control changed, and what that means for the best objective."""
+    """Describe the result of the control, and what it implies for the objective ``best``."""
     control, metric = comparison.summary["control"], comparison.metrics[0]
     cell = comparison.cell(control, metric) if control in comparison.styles else None
     if cell is None:
