@@ -1,6 +1,6 @@
-"""The command line: ``mm-numeric COMMAND``.
+"""The command line program: ``mm-numeric COMMAND``.
 
-Commands import what they need when they run, so that ``--help`` loads no torch.
+Each command imports its modules when it is executed, so that ``--help`` does not import torch.
 """
 
 import argparse
@@ -16,11 +16,10 @@ from mm_numeric.log import ALL_RANKS, logger, rank, set_verbosity, warnings_as_m
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Execute one command and return its exit code.
 
-    Returns:
-        0 on success, 1 if ``check-data`` or ``prepare`` found errors in the data, 2 for an error
-        that the user can fix (one message on stderr), 130 if interrupted, 141 if stdout is closed.
+    0: success. 1: ``check-data`` or ``prepare`` found errors in the data. 2: an error that the user
+    can fix, with one message on stderr. 130: interrupted by Ctrl-C. 141: stdout was closed.
     """
     parser = make_parser(
         {
@@ -59,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _exit_code(error: BaseException) -> int:
-    """Log an error of the user as one message and return the exit code; re-raise other errors."""
+    """Log an error that the user can fix and return the exit code; re-raise other errors."""
     if isinstance(error, KeyboardInterrupt):
         logger.error("interrupted; finished work is kept.", extra=ALL_RANKS)
         return 130
@@ -254,7 +253,7 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _show_report(folder: Path, formats: Sequence[str] = ("html", "md")) -> None:
-    """Write the report in some formats, and print its table and the paths of the files."""
+    """Write the report of a comparison in each format; print its table and the file paths."""
     from mm_numeric.comparison.summary import summary_table
     from mm_numeric.evaluation.report.report import write_report
     from mm_numeric.evaluation.report.results import read_summary

@@ -1,4 +1,4 @@
-"""The arguments of each command of ``mm-numeric``, and their help texts."""
+"""The arguments of each ``mm-numeric`` command, with their help texts."""
 
 import argparse
 import re
@@ -22,14 +22,18 @@ examples:
 """
 
 GLOBAL_FLAGS = ("--verbose", "--quiet")
-"""Options of every command, before or after its name."""
+"""Options that each command accepts, before or after the name of the command."""
 
 Run = Callable[[argparse.Namespace], None]
 _Add = Callable[[str, str], argparse.ArgumentParser]
 
 
 def make_parser(commands: Mapping[str, Run]) -> argparse.ArgumentParser:
-    """Return the parser of the command line; it stores the function of a command as ``command``."""
+    """Return the argument parser.
+
+    ``commands`` maps the name of a command to its function; parsing stores the function of the
+    chosen command as ``arguments.command``.
+    """
     shared = _global_options()
     parser = argparse.ArgumentParser(
         prog="mm-numeric",

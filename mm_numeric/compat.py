@@ -1,8 +1,8 @@
-"""Every private name of transformers, accelerate, DeepSpeed and PEFT that this library uses.
+"""All uses of private names of transformers, accelerate, DeepSpeed and PEFT, as small functions.
 
-Each has a function with the reason and the tested version; ``tests/test_compat.py`` names the
-function when a library changes. Libraries are imported inside the functions, so that importing this
-module loads none of them.
+Each docstring has the reason and the tested version of the library in parentheses. If a library
+changes a name, ``tests/test_compat.py`` fails with the name of the function. Libraries are imported
+inside the functions, so that importing this module is fast.
 """
 
 import re
@@ -21,16 +21,16 @@ TRAINER_METHODS: Mapping[str, tuple[str, ...]] = {
     "_save_checkpoint": ("model", "trial"),
     "_save_optimizer_and_scheduler": ("output_dir",),
 }
-"""The private methods of ``transformers.Trainer`` (5.23) that ``NumericTrainer`` and
-``NumericLossMixin`` override, with their parameters. Trainer has no public hook at these points:
-the gradient norm of a step, the order of rows, and what a checkpoint holds."""
+"""Private methods of ``transformers.Trainer`` (5.23) that ``NumericTrainer`` or
+``NumericLossMixin`` overrides, and the parameters of each. Trainer has no public hooks for the
+gradient norm of a step, the order of rows and the content of a checkpoint."""
 
 MODEL_METHODS: Mapping[str, tuple[str, ...]] = {"_init_weights": ("module",)}
-"""The private methods of ``transformers.PreTrainedModel`` (5.23) that baselines override. It is the
-documented way to initialise the weights of new modules, but its name is private."""
+"""Private method of ``transformers.PreTrainedModel`` (5.23) that baselines override, and its
+parameter. Overriding it is the documented way to initialise the weights of new modules."""
 
 ADAPTED_MODEL = "base_model.model."
-"""What PEFT (0.21) puts before the parameter names of the model that it wraps."""
+"""Prefix that PEFT (0.21) adds to the parameter names of the model that it wraps."""
 
 _WRAPPERS = re.compile(
     rf"^{re.escape(ADAPTED_MODEL)}|(_orig_mod|_fsdp_wrapped_module|base_layer)\."
@@ -41,15 +41,15 @@ _WRAPPERS = re.compile(
 
 
 def unwrapped_name(name: str) -> str:
-    """Return the name that a parameter has in the model itself.
+    """Return a parameter name without the module names that wrappers insert.
 
-    torch.compile and FSDP1 (torch 2.13) and PEFT (0.21) insert module names of their own.
+    The wrappers are torch.compile and FSDP1 (torch 2.13), and PEFT (0.21).
     """
     return _WRAPPERS.sub("", name)
 
 
 def is_adapter(name: str) -> bool:
-    """Return True if a parameter, by its name, belongs to a LoRA or DoRA adapter (PEFT 0.21)."""
+    """Return True for the parameter name of a LoRA or DoRA adapter (PEFT 0.21)."""
     return ".lora_" in name
 
 
@@ -61,7 +61,7 @@ def original_layer(layer: Any) -> Any:
 def clear_forward_hooks(module: Any) -> None:
     """Remove all forward hooks of a module.
 
-    torch (2.13) removes a hook only through the handle of its registration, which is not kept here.
+    The public way in torch (2.13) needs the handle that registering a hook returned.
     """
     module._forward_hooks.clear()
 
@@ -72,8 +72,9 @@ def clear_forward_hooks(module: Any) -> None:
 def keep_checkpoint_names(model: Any) -> None:
     """Make ``save_pretrained`` use the parameter names of the checkpoint that was loaded.
 
-    transformers (5.23) records the renaming rules used in loading (``_weight_conversions``) and
-    reverses them in saving. Under ZeRO-3 it records all rules, and saves under unknown names.
+    transformers (5.23) renames parameters when it loads a checkpoint, stores the rules in
+    ``_weight_conversions``, and reverses them when it saves. Under ZeRO-3 it also stores rules
+    that were not applied; these would change the names in saved files, and are removed here.
     """
     rules = getattr(model, "_weight_conversions", None)
     if rules is not None:
@@ -83,8 +84,8 @@ def keep_checkpoint_names(model: Any) -> None:
 def length_grouped_indices(lengths: Sequence[int], batch_size: int, generator: Any) -> list[int]:
     """Return a random order of rows in which each batch has rows of similar length.
 
-    The public ``LengthGroupedSampler`` of transformers (5.23) has no epoch, so a resumed run could
-    not repeat its order.
+    The public ``LengthGroupedSampler`` of transformers (5.23) does not know the epoch, so a resumed
+    run could not reproduce the order.
     """
     from transformers.trainer_pt_utils import get_length_grouped_indices
 
@@ -92,9 +93,9 @@ def length_grouped_indices(lengths: Sequence[int], batch_size: int, generator: A
 
 
 def tokenizer_settings(source: str, revision: str) -> dict[str, Any]:
-    """Return the content of a checkpoint's ``tokenizer_config.json`` ({} if it has none).
+    """Return the content of a checkpoint's ``tokenizer_config.json`` ({} without this file).
 
-    transformers (5.23) has no public way to read it without making the tokenizer.
+    transformers (5.23) has no public function to read it without creating the tokenizer.
     """
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
@@ -102,9 +103,9 @@ def tokenizer_settings(source: str, revision: str) -> dict[str, Any]:
 
 
 def concrete_classes(auto_class: Any) -> Mapping[Any, Any] | None:
-    """Return the config class to model class mapping of an Auto class; None for any other class.
+    """Return the mapping from config class to model class of an Auto class, else None.
 
-    transformers (5.23) keeps it in ``_model_mapping``. A baseline subclasses the mapped class.
+    transformers (5.23) stores it as ``_model_mapping``. A baseline subclasses the mapped class.
     """
     return getattr(auto_class, "_model_mapping", None)
 
@@ -119,10 +120,10 @@ def deepspeed_settings(args: Any) -> Any:
 
 @contextmanager
 def without_deepspeed_settings(args: Any) -> Iterator[None]:
-    """Hide the DeepSpeed settings from ``from_pretrained`` inside the block.
+    """Hide the DeepSpeed settings from ``from_pretrained`` inside the context.
 
-    transformers (5.23) partitions every model that is made while ZeRO-3 settings are set globally.
-    accelerate (1.15) keeps the settings of its own launcher in ``DeepSpeedPlugin.dschf``.
+    transformers (5.23) shards each model that is created while global ZeRO-3 settings exist.
+    accelerate (1.15) stores the settings of ``accelerate launch`` in ``DeepSpeedPlugin.dschf``.
     """
     from transformers.integrations import deepspeed
 
@@ -134,9 +135,9 @@ def without_deepspeed_settings(args: Any) -> Iterator[None]:
 
 
 def decoded_columns(features: Mapping[str, Any]) -> list[str]:
-    """Return the columns of a ``datasets.Dataset`` whose values are decoded when a row is read.
+    """Return the names of the dataset columns that are decoded when a row is read.
 
-    datasets (5.2) decodes images, audio and video by default and has no public list of them.
+    These are images, audio and video. datasets (5.2) has no public function that lists them.
     """
     from datasets.features.features import require_decoding
 
@@ -149,7 +150,7 @@ def decoded_columns(features: Mapping[str, Any]) -> list[str]:
 def base_dataloader(loader: Any) -> Any:
     """Return the torch DataLoader that accelerate (1.15) wraps, or the loader itself.
 
-    Only that one starts the worker processes, so ``worker_init_fn`` has to be set on it.
+    The torch DataLoader starts the workers, so ``worker_init_fn`` must be set on it.
     """
     return getattr(loader, "base_dataloader", loader)
 
@@ -158,22 +159,22 @@ def base_dataloader(loader: Any) -> Any:
 
 
 def is_partitioned(parameter: Any) -> bool:
-    """Return True if ZeRO-3 has partitioned a parameter over the ranks (DeepSpeed 0.19)."""
+    """Return True if ZeRO-3 has sharded a parameter over the ranks (DeepSpeed 0.19)."""
     return hasattr(parameter, "ds_id")
 
 
 def numel(parameter: Any) -> int:
     """Return the number of elements of a parameter over all ranks.
 
-    A parameter that ZeRO-3 has partitioned is empty; DeepSpeed (0.19) has its size in ``ds_numel``.
+    A parameter that ZeRO-3 has sharded is empty; DeepSpeed (0.19) stores its size as ``ds_numel``.
     """
     return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
 def unpacked_numel(parameter: Any) -> int:
-    """Return ``numel`` of a parameter before quantisation to 4 bits.
+    """Return the number of elements that a parameter had before 4-bit quantisation.
 
-    ``Params4bit`` of bitsandbytes, an optional package, packs two elements into a byte.
+    bitsandbytes (optional) packs two elements into each byte of a ``Params4bit``.
     """
     count = numel(parameter)
     if type(parameter).__name__ == "Params4bit":
@@ -182,17 +183,18 @@ def unpacked_numel(parameter: Any) -> int:
 
 
 def local_values(parameter: Any) -> Any:
-    """Return the values of a parameter that this rank holds: all, or its partition under ZeRO-3.
+    """Return the values of a parameter; under ZeRO-3, only the shard of this rank.
 
-    DeepSpeed (0.19) has ``safe_get_local_fp32_param``, which needs an optimiser state.
+    The public ``safe_get_local_fp32_param`` of DeepSpeed (0.19) requires an optimiser state.
     """
     return getattr(parameter, "ds_tensor", parameter)
 
 
 def zero2_gradient(parameter: Any) -> Any:
-    """Return the flat part of a gradient that this rank owns under ZeRO-1 and ZeRO-2, or None.
+    """Return the part of a gradient that this rank owns under ZeRO-1 or ZeRO-2, flattened.
 
-    ``deepspeed.utils.safe_get_full_grad`` (0.19) would send each whole gradient to every rank.
+    Returns None if this rank owns no part of it. The public ``safe_get_full_grad`` of DeepSpeed
+    (0.19) would send each whole gradient to every rank.
     """
     mapping = parameter._hp_mapping
     if mapping is None:
@@ -206,9 +208,9 @@ def zero2_gradient(parameter: Any) -> Any:
 
 @contextmanager
 def before_deepspeed_step(engine: Any, action: Callable[[], None]) -> Iterator[None]:
-    """Call ``action`` before the DeepSpeed engine takes a step inside the block.
+    """Call ``action`` before each ``engine.step()`` inside the context.
 
-    accelerate (1.15) calls ``engine.step()`` at the end of ``backward``, without a hook in between.
+    accelerate (1.15) calls ``engine.step()`` in its ``backward``, and has no hook before that call.
     """
     step = engine.step
 

@@ -1,4 +1,4 @@
-"""Read rows of JSONL, JSON and CSV files with their locations; write files atomically."""
+"""Read rows from JSONL, JSON and CSV files, and write files atomically."""
 
 import csv
 import gzip
@@ -12,11 +12,11 @@ from typing import Any
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the location (file and line) and the fields of each row of a file.
+    """Yield a pair for each row of a file: its location (for error messages) and its fields.
 
-    The file is .jsonl, .json or .csv, optionally followed by .gz. A .json file holds a list of
-    rows, or an object with such a list as ``data_list`` (MMOCR). A .jsonl file is read line by
-    line, so that it may be larger than the memory.
+    The file is .jsonl, .json or .csv, each also with .gz. A .json file has a list of rows, or an
+    object whose entry ``data_list`` is a list of rows (MMOCR). A .jsonl file is read line by line,
+    so that it may be larger than the memory.
     """
     for row in rows_or_errors(path):
         if isinstance(row, ValueError):
@@ -25,7 +25,7 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
-    """Yield rows as ``read_rows`` does, but a ValueError in place of each invalid row."""
+    """Yield rows as ``read_rows`` does, but yield (not raise) a ValueError for an invalid row."""
     is_packed = path.suffix == ".gz"
     ending = Path(path.stem).suffix if is_packed else path.suffix
     if ending not in (".jsonl", ".json", ".csv"):
@@ -98,7 +98,7 @@ def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]] | Va
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file atomically: if the process is killed, the old content is kept."""
+    """Write a file atomically: if the process is killed, the old file remains unchanged."""
     unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)

@@ -1,7 +1,7 @@
 """The logger of this library, its output on stderr, and progress bars.
 
-Each message is one line with the prefix ``mm-numeric:``. On several ranks only rank 0 writes it; a
-record with ``extra=ALL_RANKS`` is written by every rank.
+Each message is one line with the prefix ``mm-numeric:``. Only rank 0 writes messages, except those
+with ``extra=ALL_RANKS``, which every rank writes.
 
     logger.info("%d rows skipped", count)
     logger.error("%s", error, extra=ALL_RANKS)
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 ALL_RANKS = {"all_ranks": True}
-"""Pass as ``extra`` to write a message on every rank."""
+"""Value for the argument ``extra`` of a log call, to write the message on every rank."""
 
 NO_PREFIX = {"prefix": ""}
-"""Pass as ``extra`` to write a table without the prefix."""
+"""Value for the argument ``extra`` of a log call, to omit the prefix ``mm-numeric:``."""
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -32,7 +32,7 @@ logger = logging.getLogger("mm_numeric")
 
 
 def rank() -> int:
-    """Return the rank of this process as set by the launcher, 0 without one."""
+    """Return the rank of this process (environment variable RANK), 0 without a launcher."""
     return int(os.environ.get("RANK", "0"))
 
 
@@ -42,7 +42,7 @@ def set_verbosity(*, verbose: bool = False, quiet: bool = False) -> None:
 
 
 def shows_progress() -> bool:
-    """Return True if progress bars are shown: rank 0, stderr is a terminal, and not quiet."""
+    """Return True on rank 0 if stderr is a terminal and the verbosity is not quiet."""
     return rank() == 0 and logger.isEnabledFor(logging.INFO) and sys.stderr.isatty()
 
 
@@ -54,7 +54,7 @@ def progress(
     total: int | None = None,
     initial: int = 0,
 ) -> "tqdm[Any]":
-    """Return a tqdm bar that appears after one second and only where ``shows_progress``."""
+    """Return a tqdm bar that appears after one second, if ``shows_progress()`` is True."""
     from tqdm import tqdm  # not at import: the command line starts without it
 
     settings: dict[str, Any] = {"desc": desc, "unit": unit, "total": total, "initial": initial}
@@ -63,9 +63,9 @@ def progress(
 
 @contextmanager
 def warnings_as_messages() -> Iterator[None]:
-    """Log each FutureWarning of this library once, as a message without a source line.
+    """Log each different FutureWarning of this library once, instead of showing a warning.
 
-    Warnings of other libraries are not changed.
+    Warnings of other libraries are shown as usual.
     """
     logged = set[str]()
     with warnings.catch_warnings():
@@ -87,7 +87,7 @@ def warnings_as_messages() -> Iterator[None]:
 
 
 class _StderrHandler(logging.Handler):
-    """Writes to the current ``sys.stderr``, above any progress bar."""
+    """Log handler that writes to ``sys.stderr``, above any progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
         tqdm = sys.modules.get("tqdm")

@@ -1,4 +1,4 @@
-"""The files of a run folder, and the checks before a folder is used.
+"""Names of the files in a run folder, and functions to check, lock and read such a folder.
 
 config.yaml       config with all defaults
 log.jsonl         one line per logged step
@@ -8,8 +8,8 @@ run.json          written last: steps, number of rows, package versions
 evaluation/       predictions.jsonl of the last evaluation during training, if configured
 best/             run folder with the weights of the best evaluation, if configured
 
-``mm-numeric predict`` and ``score`` add predictions.jsonl, scores.jsonl and results.json, a
-comparison also digits.json (``inference.digit_distribution``).
+``mm-numeric predict`` adds predictions.jsonl, ``score`` adds scores.jsonl and results.json, and
+``compare`` adds all three and digits.json (see ``inference.digit_distribution``).
 """
 
 import os
@@ -33,7 +33,7 @@ PREDICTIONS, SCORES, RESULTS = "predictions.jsonl", "scores.jsonl", "results.jso
 DIGITS = "digits.json"
 
 WARM_START = "warm_start"
-"""Prefix of the folders of warm starts in a comparison; no compared row may have this name."""
+"""Prefix of the folder names of warm starts; no other run of a comparison may begin with it."""
 
 _MAY_DIFFER = frozenset({"predict", "compare"})  # sections that do not change the training
 _LEFTOVERS = (CONFIG, LOG, EVALUATION, BEST, "init", "checkpoint-*", "*.unfinished")
@@ -42,13 +42,13 @@ _PACKAGES = ("mm-numeric", "torch", "transformers", "accelerate", "peft", "numpy
 
 
 def claim(folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER) -> bool:
-    """Write the config of a run to its folder, or check that the folder belongs to the same run.
+    """Write config.yaml to a new run folder, or check that the folder contains the same run.
 
-    Deletes the leftovers of a run that stopped before its first checkpoint: it cannot be resumed,
-    and its config may have been wrong. The sections in ``ignore`` may differ.
+    A run is the same if its config is equal, except for the config sections in ``ignore``. Files of
+    a run that stopped before its first checkpoint are deleted, because it cannot be resumed.
 
     Returns:
-        True if the folder contains the same run, and the run can be resumed.
+        True if the folder already contained the same run.
     """
     entries = list(folder.iterdir()) if folder.is_dir() else []
     left = [p for p in entries if any(p.match(name) for name in _LEFTOVERS)]
@@ -71,12 +71,12 @@ def claim(folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER) -> bo
 
 
 def write_config(folder: Path, config: Config) -> None:
-    """Write config.yaml with the header that marks it as written by this library."""
+    """Write config.yaml, whose first line marks it as written by this library."""
     write_text(folder / CONFIG, _HEADER + config.to_yaml())
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return True if ``claim`` has written to the folder, or was killed while it did."""
+    """Return True if ``claim`` wrote config.yaml to the folder, completely or partially."""
     path = folder / CONFIG
     if path.is_file():
         return path.read_bytes().startswith(_HEADER.encode())
@@ -85,7 +85,7 @@ def _is_ours(folder: Path) -> bool:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder for this process; the system releases the lock if the process is killed."""
+    """Lock a folder for this process inside the context; also released if the process is killed."""
     path = folder.with_name(f".{folder.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
@@ -129,7 +129,10 @@ def _without(config: Config, sections: Set[str]) -> dict[str, Any]:
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the newest checkpoint with a valid ``trainer_state.json``, which is written last."""
+    """Return the complete checkpoint with the highest step, or None.
+
+    A checkpoint is complete if it has a valid ``trainer_state.json``, which is written last.
+    """
     complete = [
         path.parent
         for path in folder.glob("checkpoint-*/trainer_state.json")
@@ -139,7 +142,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def finish(folder: Path, facts: dict[str, Any]) -> None:
-    """Write run.json, which marks a run as finished, with versions and machine."""
+    """Write run.json, which marks a run as finished: ``facts``, package versions and machine."""
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     facts = {**facts, "machine": machine, "python": platform.python_version()}
     facts["versions"] = versions()
@@ -147,7 +150,7 @@ def finish(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that results depend on."""
+    """Return the installed version of each package that can change the results of a run."""
     return {name: version(name) for name in _PACKAGES}
 
 

@@ -1,1 +1,1 @@
-"""Train several objectives from one warm start and compare them."""
+"""Train several objectives from the same warm start (a model trained with CE), and compare them."""

@@ -1,4 +1,4 @@
-"""The rows of a comparison: its objectives and the combinations of its grid. Loads no torch.
+"""Make the rows of a comparison from the config: one for each objective and grid combination.
 
     objectives: [ce, {name: large, preset: ntl_was, with: {model.name: my/large}}]
     grid:
@@ -6,9 +6,9 @@
       objective.weight: [0.15, 0.3]
       trainer.learning_rate: {slow: 1.0e-4, fast: 1.0e-3}
 
-This grid has 2 x 2 x 2 rows; the first is ``ntl_was_weight_0.15_slow``. An axis is a dotted setting
-and a list of its values, or a mapping from names to values. Rows whose settings outside the
-objective differ have different warm starts.
+This grid has 2 x 2 x 2 rows; the first is ``ntl_was_weight_0.15_slow``. Each axis of the grid is a
+dotted setting with a list of values, or with a mapping from names to values. Rows share a warm
+start if only their objectives differ. This module does not import torch.
 """
 
 import itertools
@@ -30,36 +30,39 @@ _COMPARISON_SETS = ("compare", "data.test", "trainer.seed", "trainer.output_dir"
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRow:
-    """One row of a comparison."""
+    """One row of the comparison table: an objective with its settings, trained once per seed."""
 
     config: Config
-    """Config of the row, without ``compare``."""
+    """Config to train this row with, without the section ``compare``."""
 
     settings: Mapping[str, Any]
-    """Settings outside the objective that the row sets."""
+    """Settings that this row changes, other than the objective: dotted name to value."""
 
     warm_start: str
-    """Name of the folder of its warm start, a run with CE and the same settings."""
+    """Folder name of the run whose weights this row starts from (CE, same settings)."""
 
     @property
     def name(self) -> str:
-        """Name of the row in tables and of its folder."""
+        """Name of the row in tables; also the name of its folder."""
         return self.config.objective.name
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Draft:
-    """A row before its settings are validated."""
+    """A row whose settings are not validated yet; ``where`` is its location for errors."""
 
     objective: Any
     where: str
     settings: Mapping[str, Any]
     called: str | None = None
-    """Name of the settings in the folder of the warm start; None for the name of the row."""
+    """Suffix for the folder name of the warm start; None to use the name of the row."""
 
 
 def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
-    """Return the rows of a comparison; the control is second and has the first row's settings."""
+    """Return the rows of a comparison; the first is the baseline, the second the control, if any.
+
+    The control (``compare.control``) is another objective with the settings of the first row.
+    """
     assert config.compare is not None
     where = f"{where}, compare"
     listed = enumerate(config.compare.objectives)
@@ -81,7 +84,7 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
 
 
 def read_comparison(name: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a config as ``read_config`` does, and validate the rows of its comparison, if any."""
+    """Read a config with ``read_config``, and validate the rows of its comparison, if any."""
     config = read_config(name, overrides)
     if config.compare:
         compared_rows(config, find_config(name).name)
@@ -112,7 +115,7 @@ def _listed(value: Any, where: str) -> _Draft:
 
 
 def _combined(config: Config, grid: Mapping[str, Any], where: str) -> list[_Draft]:
-    """Return every combination of the values of a grid; the last axis varies fastest."""
+    """Return a draft for each combination of grid values; the last axis varies fastest."""
     if not grid:
         return []
     axes = {axis: _values(axis, values, list(grid), where) for axis, values in grid.items()}
@@ -179,13 +182,13 @@ def _with_settings(config: Config, objective: NamedObjective, draft: _Draft) -> 
 
 
 def _start(config: Config) -> str:
-    """Return a key that is equal for rows that share a warm start."""
+    """Return a string that is equal for all rows with the same warm start."""
     settings = config.to_dict() | {"objective": None, "compare": None}
     return json.dumps(settings, sort_keys=True)
 
 
 def _check_names(rows: list[ComparisonRow], starts: list[str], where: str) -> None:
-    """Check that names are different and valid names of folders."""
+    """Check that all names are different and can be used as folder names."""
     for row in rows:
         taken = row.name.startswith(WARM_START)
         if taken or row.name in ("", ".", "..") or "/" in row.name or "\\" in row.name:

@@ -1,14 +1,14 @@
-"""Compare objectives from one warm start, with the same batches, on several seeds.
+"""Compare objectives: train each from the same weights on the same batches, for several seeds.
 
-For each seed a model is first trained with cross-entropy (the warm start). Every objective then
-continues from those weights with the same data order, and answers the same test rows. Rows that
-differ in more than their objective (``comparison.rows``) get a warm start of their own with the
-same number of steps; that of a baseline is trained with its own loss. Output:
+For each seed a model is first trained with cross-entropy (the warm start). Each row of the
+comparison then continues from those weights with the same data order, and is evaluated on the same
+test rows. If a row changes more than the objective, it has a separate warm start with these changes
+and the same number of steps. A baseline such as a regression head uses its own loss there. Output:
 
     summary.json, report.html, report.md
     seedS/warm_start*/, seedS/ROW/    run folders with predictions, scores and results
 
-Finished runs are not repeated, and an interrupted run resumes from its last checkpoint.
+Finished runs are not repeated. An interrupted run resumes from its last checkpoint.
 """
 
 import os
@@ -45,16 +45,14 @@ _MAY_DIFFER = {"compare", "objective"}  # sections that do not change existing r
 
 
 class SeedFailedError(Exception):
-    """The process of a seed failed; the arguments are its message and its exit code."""
+    """Raised if the process of a seed fails; ``args`` are an error message and the exit code."""
 
 
 def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
-    """Run the unfinished runs of a comparison and write its summary.
+    """Execute the unfinished runs of a comparison, write summary.json and return the folder.
 
-    With ``seeds``, run only these seeds and write no summary, to split the work between machines.
-
-    Returns:
-        The folder of the comparison.
+    With ``seeds``, only the runs of these seeds are executed and no summary is written. This splits
+    the work between machines.
     """
     if config.compare is None:
         raise ValueError(f"{config.title}: no section `compare`; see `mm-numeric cp clock_tiny`.")
@@ -93,15 +91,15 @@ def _run_open(config: Config, seeds: Sequence[int]) -> None:
 
 
 def _open_runs(config: Config, seeds: Sequence[int]) -> list[Config]:
-    """Return the runs of some seeds that have no results yet, in order."""
+    """Return the configs of the runs without results.json, in the order to execute them."""
     runs = [run for seed in seeds for run in seed_runs(config, seed)]
     return [run for run in runs if not (run.output_dir / RESULTS).is_file()]
 
 
 def seed_runs(config: Config, seed: int) -> list[Config]:
-    """Return a config for each run of a seed, each warm start before the rows that use it.
+    """Return a config for each run of a seed, ordered so that a warm start precedes its rows.
 
-    The model of a row is that of its warm start; its other settings are unchanged.
+    ``model.name`` of each row is set to the model folder of its warm start.
     """
     assert config.compare is not None
     folder = Path(config.compare.output_dir) / f"seed{seed}"
@@ -122,7 +120,7 @@ def seed_runs(config: Config, seed: int) -> list[Config]:
 
 
 def _run(config: Config) -> None:
-    """Train a run or resume it, answer the test rows, and score the answers."""
+    """Train or resume one run, generate answers to the test rows, and score the answers."""
     from mm_numeric.inference.digit_distribution import write_digit_distribution
     from mm_numeric.inference.generate import predict
     from mm_numeric.training.run import train
@@ -145,7 +143,7 @@ def _run(config: Config) -> None:
 
 
 def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
-    """Run several seeds at once, each in a process with its share of the CPU cores."""
+    """Run ``compare.jobs`` seeds in parallel, one process per seed; divide the CPU cores."""
     assert config.compare is not None
     threads = max(1, (os.cpu_count() or 1) // config.compare.jobs)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), PARENT: str(os.getpid())}
@@ -173,7 +171,7 @@ def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
 
 
 def _check_exit(folder: Path, seed: int, code: int) -> None:
-    """Raise a SeedFailedError with the last message of a process if it failed."""
+    """Raise SeedFailedError, with the last line of the log, if a process failed."""
     if not code:
         return
     log = folder / f"seed{seed}.log"
@@ -187,11 +185,11 @@ def _check_exit(folder: Path, seed: int, code: int) -> None:
 
 
 PARENT = "MM_NUMERIC_COMPARE_PARENT"
-"""Environment variable of a seed's process: id of the process that started it."""
+"""Environment variable with the id of the main process, set for the process of each seed."""
 
 
 def exit_with_parent() -> None:
-    """Exit this process when the comparison that started it ends, even if that was killed."""
+    """In the process of a seed, watch the main process, and exit when it ends or is killed."""
     parent = os.environ.get(PARENT)
     if parent is None:
         return
@@ -205,7 +203,7 @@ def exit_with_parent() -> None:
 
 
 def _load_data_once(config: Config) -> None:
-    """Render or read all rows first, so that invalid rows are reported before any training."""
+    """Render or read all data first, so that invalid rows are reported before any training."""
     from mm_numeric.data.examples import load_examples
 
     for own in {row.warm_start: row.config for row in compared_rows(config)}.values():

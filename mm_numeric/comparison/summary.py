@@ -1,4 +1,4 @@
-"""Summarize the runs of a comparison in summary.json, and format its table for a terminal."""
+"""Write the results of a comparison to summary.json, and format them as a terminal table."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +22,10 @@ SUMMARY = "summary.json"
 
 
 def write_summary(config: Config, folder: Path) -> dict[str, Any]:
-    """Compare all runs of a folder and write summary.json.
+    """Score all runs of a comparison folder, write summary.json and return its content.
 
-    Every value is a mean over seeds. Its interval is a bootstrap over seeds and test rows together,
-    and differences to the baseline are paired: same seeds, same rows.
+    Each metric is a mean over seeds, with a bootstrap interval that resamples seeds and test rows.
+    Differences to the baseline (the first row) are paired: same seeds, same test rows.
     """
     assert config.compare is not None
     entries, seeds = compared_rows(config), config.compare.seeds
@@ -75,7 +75,7 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
 def _table(
     runs: Mapping[str, Sequence[Scores]], objectives: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """Return each metric of each objective and warm start; the first objective is the baseline."""
+    """Return the entries ``table[run name][metric name]``; the first objective is the baseline."""
     baseline = objectives[0]
     table: dict[str, dict[str, Any]] = {name: {} for name in runs}
     for metric, rows in runs[baseline][0].figures:
@@ -95,7 +95,7 @@ def _table(
 
 
 def read_run_scores(folder: Path) -> Scores:
-    """Score the predictions of one run, and sort its rows by id."""
+    """Score the predictions of one run; the scored rows are sorted by id."""
     scores = read_scores(folder / PREDICTIONS)
     order = sorted(range(len(scores.rows)), key=lambda i: scores.rows[i]["id"])
     return replace(
@@ -107,9 +107,10 @@ def read_run_scores(folder: Path) -> Scores:
 
 
 def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
-    """Return the comparison as a table for a terminal, with the difference in the first metric.
+    """Format the comparison as a terminal table, one line per objective and warm start.
 
-    The table has the first ``shown`` metrics, and always those of each category of rows.
+    The columns are the first ``shown`` metrics (more if there are more metrics per row category),
+    and the difference to the baseline in the first metric.
     """
     metrics = summary["metrics"][: max(shown, summary.get("of_categories", 0))]
     header = ["objective", *(m["label"] for m in metrics)]
@@ -127,7 +128,7 @@ def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
 def _terminal_cells(
     found: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Yield the metrics of one row, the first with its interval, and the difference."""
+    """Yield the cells of one line: each metric (the first with its interval), the difference."""
     head = found.get(metrics[0]["name"])
     for index, metric in enumerate(metrics):
         entry = found.get(metric["name"]) or {"mean": None}
@@ -145,7 +146,7 @@ def _entry(values: list[float], draws: Any) -> dict[str, Any]:
 
 
 def _json(value: Any) -> Any:
-    """Replace nan by None, because JSON has no nan."""
+    """Replace NaN by None, because JSON has no NaN."""
     if isinstance(value, list):
         return [_json(item) for item in value]
     return None if np.isnan(value) else value
@@ -167,7 +168,7 @@ def _range(low: float | None, high: float | None, unit: str, sign: str = "") -> 
 
 
 def _number(value: float, unit: str, sign: str = "") -> str:
-    """Format a value without its unit; with the unit ``%`` it is a share of 1."""
+    """Format a value without its unit; with the unit ``%``, 0.5 is formatted as 50.0."""
     if not unit:
         return plain_figure(value, sign)
     return f"{value * (100 if unit == '%' else 1):{sign}.1f}"
@@ -188,7 +189,7 @@ def _description(config: Config) -> str:
 def _facts(
     config: Config, rows: Sequence[ComparisonRow], folder: Path, test_rows: int
 ) -> dict[str, str]:
-    """Return how the comparison was made, in the order in which it is printed."""
+    """Return a description of the setup: model, number of rows and steps, seeds, time, versions."""
     assert config.compare is not None
     first = rows[0]
     names = dict.fromkeys(name for row in rows for name in (row.warm_start, row.name))
@@ -223,7 +224,7 @@ def _facts(
 
 
 def _other_settings(rows: Sequence[ComparisonRow]) -> str:
-    """Return the rows that have settings of their own, and the warm starts of these rows."""
+    """Describe the settings other than the objective that rows change, with their warm starts."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.settings:
@@ -233,7 +234,7 @@ def _other_settings(rows: Sequence[ComparisonRow]) -> str:
 
 
 def _source(sources: Sources) -> str:
-    """Return the files of rows, or the seeds that they are rendered with."""
+    """Describe data sources: file names, or the seeds of rendered data."""
     return ", ".join(
         ", ".join([f"rendered, seed {source.seed}", *source.categories])
         if source.render

@@ -1,19 +1,18 @@
-"""Mean predicted probability of each digit by its difference to the correct one -> digits.json.
+"""Measure which wrong digits a model considers likely, and write the result to digits.json.
 
-The model is run on the question and correct answer of each test row, as in training. The
-distribution at each digit of the answer is a softmax over the ten digits only, as in the numeric
-losses. Fields of digits.json:
+The model reads the question and the correct answer of each test row (teacher forcing). At each
+digit of the answer, a softmax over the ten digit tokens gives a probability to each digit; it is
+counted by the difference of that digit to the correct one. Fields of digits.json:
 
-    differences    -9 to 9: predicted digit minus correct digit
-    means          mean probability at each difference, over the tokens where it is possible (no
-                   digit is 9 above a 4); null if there are none
-    tokens         number of those tokens
-    rows_skipped   number of test rows without an answer, or with one that cannot be trained on
+    differences    -9 to 9: difference of a digit to the correct digit
+    means          mean probability for each difference; null if no token allows the difference
+    tokens         number of tokens that allow each difference: +9 is possible only at a correct 0
+    rows_skipped   number of test rows without an answer, or with an answer unusable for training
 
-Tokens of several digits, numbers of one token and numbers from the head of a baseline are excluded;
-for a vocabulary without digits all means are null. Figure of arXiv 2411.02083, which shows one run.
+Excluded are tokens of several digits, location tokens, and numbers that a regression head predicts.
+For a vocabulary without digits all means are null. The figure is that of arXiv 2411.02083.
 
-Axes    k number tokens, c classes of the vocabulary
+Axes    k number tokens, c classes (the number tokens of the vocabulary)
 """
 
 import inspect
@@ -40,7 +39,7 @@ _MAX_DIFFERENCE = 9
 
 
 def write_digit_distribution(run: Path) -> None:
-    """Write digits.json of a finished run, from its test rows that have an answer."""
+    """Write digits.json for a finished run; ``run`` is its folder."""
     config = read_run(run)
     cache = Path(config.data.cache)
     examples = load_examples(config.task, config.data.test, cache, training=False)
@@ -70,7 +69,7 @@ def write_digit_distribution(run: Path) -> None:
 def _batches(
     collator: TrainingCollator, examples: Sequence[Example], size: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield batches without the rows whose answer the task can score but not write."""
+    """Yield batches of ``size`` rows; rows whose answer is unusable for training are dropped."""
     for first in range(0, len(examples), size):
         rows = examples[first : first + size]
         try:
@@ -82,7 +81,7 @@ def _batches(
 
 @torch.no_grad()
 def _sums_of_batch(model: Any, collator: TrainingCollator, batch: dict[str, Any]) -> Tensor:
-    """Return sum of probabilities and number of tokens by difference, [2, 19], on the CPU."""
+    """Return ``digit_differences`` of a batch, [2, 19], on the CPU."""
     spans: NumberSpans = batch["spans"]
     ids = torch.tensor([token.id for token in collator.vocabulary.tokens])
     # False for numbers that the head of a baseline predicts.
@@ -103,9 +102,9 @@ def _sums_of_batch(model: Any, collator: TrainingCollator, batch: dict[str, Any]
 
 
 def digit_differences(scores: Tensor, target: Tensor, vocabulary: NumberVocabulary) -> Tensor:
-    """Return the sum of probabilities and the number of tokens by difference, [2, 19].
+    """Return a tensor [2, 19]: sum of probabilities and number of tokens per digit difference.
 
-    ``scores`` [k, c] are the logits of the classes, ``target`` [k] the correct classes.
+    ``scores`` [k, c] are the logits of the number tokens, ``target`` [k] are the correct classes.
     """
     classes = NumberClasses.of(vocabulary, scores.device, torch.float64)
     single = torch.tensor([len(t.digits) == 1 for t in vocabulary.tokens], device=scores.device)

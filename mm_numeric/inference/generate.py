@@ -1,15 +1,15 @@
-"""Batched greedy generation -> predictions.jsonl; an interrupted run continues where it stopped.
+"""Generate answers greedily in batches, and append them to predictions.jsonl.
 
 predictions.jsonl has one object per row:
     id       id of the row
     image    path of the image, or null
-    task     name of the task, with which `score` parses the text
-    task_options    fields of the task that parsing depends on, if it has any
-    buckets  groups of the row for metrics per bucket, such as its category
+    task     name of the task, which `score` needs to parse the text
+    task_options    options of the task that change how text is parsed, if there are any
+    buckets  groups that the row belongs to, such as its category, for metrics per group
     prompt   the prompt
     text     the generated text, unchanged
     parsed   the parsed answer, or null; coordinates in pixels of the original image
-    scores   for an answer of several shapes: mean token probability of each shape
+    scores   mean token probability of each shape, if the answer has several shapes
     reason   reason of the parse failure, or null
     target   the correct answer, or null if the data has none
     frame    image size and coordinate format that the model used; null without an image
@@ -48,15 +48,15 @@ def predict(
     max_new_tokens: int | None = None,
     limit: int | None = None,
 ) -> int:
-    """Generate an answer for each row that has none in the output file yet.
+    """Generate an answer to each row that has no answer in the output file yet.
 
     Args:
         run: Folder of a finished run.
         source: Rows to answer; the test rows of the run if None.
-        out: File that predictions are appended to. It may only contain those of the same run, rows
-            and settings.
-        batch_size: Batch size in rows; that of the run's config if None.
-        max_new_tokens: Maximum number of new tokens; that of the run's config if None.
+        out: File to append predictions to. An existing file must be from the same run, rows and
+            settings, otherwise a ValueError is raised.
+        batch_size: Number of rows per batch; None for ``predict.batch_size`` of the config.
+        max_new_tokens: Maximum length; None for ``predict.max_new_tokens`` of the config.
         limit: Answer only the first ``limit`` rows; all if None.
 
     Returns:
@@ -90,23 +90,20 @@ def predict(
 
 
 class Generated(NamedTuple):
-    """A generated answer."""
+    """A generated answer, with its tokens and their probabilities."""
 
     text: str
     frame: Frame | None
-    """Frame of the coordinates in the text; None without an image."""
+    """Image size and coordinate format, to read coordinates in the text; None without an image."""
 
     ids: Sequence[int]
-    """Token ids, including the end token and padding after it."""
+    """Generated token ids, including the end token and the padding that follows."""
 
     probabilities: Sequence[float]
-    """Probability of each token, 0 to 1."""
+    """Probability of each token in ``ids``, 0 to 1."""
 
     def mean_probability(self, family: Family, span: tuple[int, int]) -> float:
-        """Return the mean probability of the tokens of a text span.
-
-        ``span`` is the start (inclusive) and the end (exclusive) in characters.
-        """
+        """Return the mean probability of the tokens that overlap ``text[span[0]:span[1]]``."""
         counts = range(1, len(self.ids) + 1)
 
         def length(count: int) -> int:
@@ -118,7 +115,7 @@ class Generated(NamedTuple):
 
 
 class _GreedyProbability(LogitsProcessor):
-    """Records the probability of the most likely token of each row, which greedy decoding takes."""
+    """Records, at each decoding step, the probability of the most likely token of each row."""
 
     def __init__(self) -> None:
         self.steps: list[torch.Tensor] = []
@@ -137,11 +134,11 @@ def generate(
     *,
     add_dummy_image_row: bool = False,
 ) -> Iterator[Generated]:
-    """Yield the answer of a model to each example, with greedy decoding.
+    """Generate an answer to each example with greedy decoding, as one batch.
 
-    The generation_config of the checkpoint is overridden: the repetition penalty of Qwen, for
-    example, would keep a model from writing 11:11. With ``add_dummy_image_row`` all ranks run the
-    vision tower, as ZeRO-3 requires (see ``prompt_batch``).
+    The settings of the checkpoint's generation_config are overridden: the repetition penalty of
+    Qwen, for example, would hinder answers such as 11:11. ``add_dummy_image_row`` lets all ranks
+    run the vision tower, as ZeRO-3 requires (see ``prompt_batch``).
     """
     inputs, frames = prompt_batch(family, examples, add_dummy_image_row=add_dummy_image_row)
     inputs = {key: value.to(model.device) for key, value in inputs.items()}
@@ -156,7 +153,7 @@ def generate(
 def _greedily(
     model: Any, family: Family, inputs: dict[str, Any], max_new_tokens: int
 ) -> list[tuple[list[int], list[float]]]:
-    """Return the generated tokens of each row and the probability of each token."""
+    """Return, for each row, the generated token ids and the probability of each token."""
     if family.encoder_decoder:
         inputs["decoder_start_token_id"] = family.decoder_start_id
     probability = _GreedyProbability()
@@ -179,7 +176,7 @@ def _greedily(
 def prediction(
     config: Config, family: Family, example: Example, generated: Generated
 ) -> dict[str, Any]:
-    """Return one line of predictions.jsonl."""
+    """Parse a generated answer, and return its line of predictions.jsonl as a dictionary."""
     text, frame, *_ = generated
     answer = config.task.parse(text, frame)
     unreadable = isinstance(answer, Unreadable)
@@ -206,7 +203,7 @@ def prediction(
 def _claim_predictions(
     out: Path, run: Path, examples: Sequence[Example], max_new_tokens: int
 ) -> set[str]:
-    """Return the ids that the file already answers, after checking that the same run wrote it."""
+    """Check that the file is from the same run, and return the row ids that it already answers."""
     made_by = {
         "run": _digest((run / FINISHED).read_bytes()),
         "rows": _digest(*(repr(example).encode() for example in examples)),

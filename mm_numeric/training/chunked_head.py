@@ -1,19 +1,20 @@
-"""Call the output head of a model in training with less memory.
+"""Reduce the memory that the output head (``lm_head``) needs during training.
 
-Axes    b samples, t positions, n supervised rows, d width of the model, v vocabulary
+Axes    n positions whose logits are computed, v vocabulary
 
-During a forward pass the head is replaced in one of two ways. Both change results by rounding only.
+During a training forward pass, the ``forward`` method of the head is replaced in one of two ways.
+Both change the results only by rounding errors.
 
-Chunked loss, for micro-batches with many logits: the objective computes one chunk of logits at a
-time (``Objective.from_hidden``), and the replaced head returns the loss. The loss is computed
-inside of the model because only there the input of the head is known and ZeRO-3 has gathered its
-weight, and because DDP follows the outputs of the model. This is correct only if the head is linear
-and the model returns the head's output unchanged. Models that scale (Granite, Cohere) or soft-cap
-(Gemma 2) their logits are excluded.
+Chunked loss, for micro-batches with many logits: the replaced method computes the loss one chunk
+of logits at a time (``Objective.from_hidden``), and returns the loss instead of logits. This runs
+inside the forward pass of the model because only there are the hidden states available and the head
+weight gathered (ZeRO-3), and because DDP tracks only the outputs of the model. It requires a linear
+head whose output the model returns unchanged. This excludes models that scale their logits
+(Granite, Cohere) or soft-cap them (Gemma 2).
 
-Tied head, if the head shares its weight with the embeddings: a linear layer whose weight gradient
-is contiguous. That of ``torch.nn.functional.linear`` is transposed, and torch 2.13 sums it with the
-gradient of the embeddings in a third buffer of their size.
+Tied head, for a head that shares its weight with the input embeddings: the replaced method makes
+the weight gradient contiguous. The gradient of ``torch.nn.functional.linear`` is transposed, so
+torch 2.13 needs a third buffer of the same size to add the gradient of the embeddings.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,20 +32,20 @@ from mm_numeric.losses.objective import Objective, ObjectiveResult
 from mm_numeric.numbers.spans import NumberSpans
 
 CHUNKED_FROM = 1 << 27
-"""Number of logits of a micro-batch, n * v, from which the loss is computed in chunks.
+"""Smallest number of logits per micro-batch, n * v, for which the loss is computed in chunks.
 
-2**27 logits need 512 MiB in float32, and their gradient as much. Chunks need a third more
-arithmetic. On a CPU they took 1.1 to 2.1 times as long, and 33 MiB instead of 1,632 MiB for 1,536
-rows with a vocabulary of 151,936. Smaller micro-batches would be a single chunk."""
+2**27 logits need 512 MiB in float32, and their gradient needs 512 MiB more. Chunking needs a third
+more arithmetic. Measured on a CPU with n = 1,536 and v = 151,936: 33 MiB instead of 1,632 MiB, in
+1.1 to 2.1 times the time. Smaller micro-batches would fit into a single chunk."""
 
 
 class ChunkedHead:
-    """Runs a model in training with its output head replaced where that saves memory."""
+    """Runs training forward passes, and replaces the output head where that saves memory."""
 
     def __init__(self, model: nn.Module, inputs: Mapping[str, Any], whole: Any) -> None:
-        """Inspect the head of ``whole``, the unwrapped ``model``.
+        """Inspect the head of ``whole``, which is ``model`` without its DDP or DeepSpeed wrapper.
 
-        Runs the model once on the inputs of a micro-batch, so all ranks must do it together.
+        Runs one forward pass on ``inputs`` (a micro-batch), so all ranks must call it together.
         """
         self.head = linear_head(whole)
         self.is_tied = self.head is not None and is_tied(whole, self.head)
@@ -55,7 +56,7 @@ class ChunkedHead:
     def is_chunked(
         self, inputs: Mapping[str, Any], labels: Tensor, objective: Objective, chunked_from: int
     ) -> bool:
-        """Return True if the loss of a micro-batch is computed in chunks of logits."""
+        """Return True if the loss of a micro-batch is to be computed in chunks of logits."""
         # Without cross-entropy only the logits of numbers are needed, which are few.
         if self.head is None or not self.is_replaceable or objective.spec.ce_weight == 0:
             return False
@@ -74,10 +75,10 @@ class ChunkedHead:
         counts: Counts,
         chunked_from: int = CHUNKED_FROM,
     ) -> tuple[Any, ObjectiveResult]:
-        """Return the outputs of a model and the result of the objective, with number metrics.
+        """Return the outputs of the model, and the objective's loss and number metrics.
 
-        From ``chunked_from`` logits the loss is computed in chunks, and the outputs have no logits.
-        ``labels`` are those of the positions for which the model computes logits.
+        With ``chunked_from`` or more logits the loss is computed in chunks. The ``logits`` of the
+        outputs then hold the loss. ``labels`` has one label for each position with logits.
         """
         head = self.head
         if head is None or not self.is_chunked(inputs, labels, objective, chunked_from):
@@ -99,10 +100,10 @@ class ChunkedHead:
 
 
 def linear_head(model: Any) -> nn.Linear | None:
-    """Return the output head of a model if it is a plain linear layer, else None.
+    """Return the output head of a model if it is an unmodified ``nn.Linear``, else None.
 
-    It is not plain with an adapter (LoRA, ``modules_to_save``), with a quantised or sharded weight,
-    or if its ``forward`` has been replaced (``device_map``).
+    Modified heads have an adapter (LoRA, ``modules_to_save``), a quantised or sharded weight, or a
+    replaced ``forward`` method (``device_map``).
     """
     head = getattr(model, "get_output_embeddings", lambda: None)()
     if type(head) is not nn.Linear or type(head.weight) is not nn.Parameter:
@@ -111,17 +112,17 @@ def linear_head(model: Any) -> nn.Linear | None:
 
 
 def is_tied(model: Any, head: nn.Linear) -> bool:
-    """Return True if a head without bias shares its trained weight with the input embeddings."""
+    """Return True if a trained head without bias shares its weight with the input embeddings."""
     trained = head.weight.requires_grad and head.bias is None
     return trained and model.get_input_embeddings().weight is head.weight
 
 
 @torch.no_grad()
 def logits_equal_head_output(model: nn.Module, head: nn.Linear, inputs: Mapping[str, Any]) -> bool:
-    """Return True if the logits of a model are bit for bit the output of its head.
+    """Return True if the model returns the output of its head unchanged, bit for bit.
 
-    The head is replaced by artificial logits from -100 to 100, which scaling, soft-capping or a
-    cast of the dtype would change.
+    For this test the head returns artificial logits from -100 to 100. Scaling, soft-capping or
+    casting to another dtype would change them.
     """
     returned: list[Tensor] = []
 
@@ -150,7 +151,7 @@ def logits_equal_head_output(model: nn.Module, head: nn.Linear, inputs: Mapping[
 
 
 class _TiedLinear(torch.autograd.Function):
-    """``linear`` with a contiguous weight gradient, to which torch adds another one in place."""
+    """``linear`` with a contiguous weight gradient, so that torch accumulates into it in place."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
@@ -167,7 +168,7 @@ class _TiedLinear(torch.autograd.Function):
 
 @contextmanager
 def _contiguous_gradient(head: nn.Linear) -> Iterator[None]:
-    """Sum the gradients of a tied head in one buffer; under autocast they are copied anyway."""
+    """Replace the forward of a tied head by ``_TiedLinear``, except under autocast."""
 
     def product(hidden: Tensor) -> Tensor:
         # Checked here because accelerate enables autocast inside of the call of the model.

@@ -1,7 +1,7 @@
-"""Support for DeepSpeed ZeRO beyond that of transformers.
+"""Support for DeepSpeed ZeRO that transformers lacks.
 
-ZeRO-3 shards each parameter over the ranks: its own size is 0, and a model that is created or
-loaded while the settings are active is sharded at once.
+ZeRO-3 shards each parameter over the ranks, so that ``parameter.numel()`` is 0. A model that is
+created or loaded while ZeRO-3 settings are active is sharded immediately.
 """
 
 import contextlib
@@ -31,13 +31,13 @@ from mm_numeric.files import read_json
 from mm_numeric.training.resume import num_ranks, saved_ranks
 
 GATHER_KEY = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
-"""Setting with which ZeRO-3 saves weights that ``from_pretrained`` can load."""
+"""DeepSpeed setting that makes ZeRO-3 save weights which ``from_pretrained`` can load."""
 
 _SINGLE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 
 
 def require_deepspeed(where: str) -> None:
-    """Check that DeepSpeed is installed, and set up a single process if there is no launcher."""
+    """Check that DeepSpeed is installed; without a launcher, set the variables for one process."""
     if find_spec("deepspeed") is None:
         raise ValueError(
             f"{where}: DeepSpeed is not installed; run `pip install 'mm-numeric[deepspeed]'`, or "
@@ -50,7 +50,7 @@ def require_deepspeed(where: str) -> None:
 
 
 def join_ranks(args: TrainingArguments) -> None:
-    """Initialise DeepSpeed's communication, which ZeRO-3 needs when it loads a model."""
+    """Initialise DeepSpeed's process group, which ZeRO-3 needs for loading a model."""
     if args.deepspeed_plugin is not None:
         from deepspeed import comm
 
@@ -61,7 +61,7 @@ def join_ranks(args: TrainingArguments) -> None:
 
 @contextlib.contextmanager
 def without_zero3_init(args: TrainingArguments) -> Iterator[None]:
-    """Disable the sharding of ZeRO-3 in the context, so that one rank can load a whole model."""
+    """Disable ZeRO-3 sharding inside the context, so that one rank can load unsharded weights."""
     if args.deepspeed_plugin is None:
         yield
         return
@@ -70,7 +70,7 @@ def without_zero3_init(args: TrainingArguments) -> Iterator[None]:
 
 
 def validate_deepspeed(args: TrainingArguments, where: str) -> None:
-    """Check that ZeRO-3 gathers weights when it saves; otherwise it would save none."""
+    """Check that ZeRO-3 is set to gather the weights for saving; otherwise it saves none."""
     plugin = args.deepspeed_plugin
     if plugin is None or plugin.zero_stage < 3:
         return
@@ -82,7 +82,7 @@ def validate_deepspeed(args: TrainingArguments, where: str) -> None:
 
 
 def validate_sharding(trainer: Trainer, where: str) -> None:
-    """Check that DeepSpeed or FSDP is active if configured; accelerate may silently disable it."""
+    """Check that configured DeepSpeed or FSDP is active, as accelerate may disable it silently."""
     if trainer.args.deepspeed_plugin is not None and not trainer.is_deepspeed_enabled:
         raise ValueError(
             f"{where}.deepspeed: `accelerate launch --cpu` disables DeepSpeed; start with "
@@ -96,7 +96,10 @@ def validate_sharding(trainer: Trainer, where: str) -> None:
 
 
 def with_universal_checkpoint(config: Config, checkpoint: Path) -> Config:
-    """Return a config that loads a DeepSpeed checkpoint of another number of ranks."""
+    """Return a config that can resume a DeepSpeed checkpoint saved by another number of ranks.
+
+    It sets ``load_universal``. Without DeepSpeed, or on the same number of ranks, it is unchanged.
+    """
     saved = saved_ranks(checkpoint)
     if saved == num_ranks() or not any(checkpoint.glob("global_step*")):
         return config
@@ -117,7 +120,10 @@ def with_universal_checkpoint(config: Config, checkpoint: Path) -> Config:
 
 
 def make_universal(args: TrainingArguments, checkpoint: Path) -> None:
-    """Convert a ZeRO checkpoint once to the universal format, for any number of ranks."""
+    """Convert a ZeRO checkpoint, once, to a format that any number of ranks can load.
+
+    Does nothing unless the DeepSpeed setting ``checkpoint.load_universal`` is true.
+    """
     settings = deepspeed_settings(args)
     if settings is None or not settings.get_value("checkpoint.load_universal"):
         return
@@ -131,5 +137,5 @@ def make_universal(args: TrainingArguments, checkpoint: Path) -> None:
 
 
 def num_parameters(model: torch.nn.Module) -> int:
-    """Return the number of parameters of a model, also of one that ZeRO-3 has sharded."""
+    """Return the number of parameters of a model over all ranks, also under ZeRO-3."""
     return sum(numel(p) for p in model.parameters())

@@ -1,4 +1,4 @@
-"""Errors of a training run, translated into one message."""
+"""Errors of a training run: full disk, corrupt checkpoint, stop by a signal, error on all ranks."""
 
 import errno
 import os
@@ -15,16 +15,16 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class StoppedError(Exception):
-    """A signal stopped the run after it saved a checkpoint; the message says how to resume."""
+    """Raised after a signal stopped the run and a checkpoint was saved."""
 
 
 class EveryRankError(ValueError):
-    """An error that is raised on all ranks; the command line reports it on rank 0 only."""
+    """An error that all ranks raise together; the command line prints it on rank 0 only."""
 
 
 @contextmanager
 def translate_disk_full(folder: Path) -> Iterator[None]:
-    """Translate the errors of a full disk into a ValueError that says where to resume."""
+    """Replace errors caused by a full disk with a ValueError that names the last checkpoint."""
     try:
         yield
     except Exception as error:
@@ -50,9 +50,9 @@ def _is_disk_full(error: Exception) -> bool:
 
 @contextmanager
 def translate_corrupt_checkpoint(checkpoint: str | Path) -> Iterator[None]:
-    """Translate the errors of a corrupt checkpoint into a ValueError that says what to do.
+    """Replace errors caused by a corrupt checkpoint file with a ValueError that names a remedy.
 
-    A killed run leaves no corrupt file, but a power failure or an incomplete copy may.
+    Corrupt files come from a power failure or an incomplete copy, not from a killed run.
     """
     try:
         yield
@@ -67,7 +67,7 @@ def translate_corrupt_checkpoint(checkpoint: str | Path) -> Iterator[None]:
 
 
 def worker_error_message(error: ValueError) -> str:
-    """Return the message of an error without the traceback that a DataLoader worker adds."""
+    """Return an error's message, without the traceback that a DataLoader worker puts into it."""
     message = str(error).strip()
     if "in DataLoader worker process" not in message:
         return message

@@ -1,9 +1,9 @@
 """Periodic evaluation during training: generate answers, score them, keep the best weights.
 
-The ranks share the rows in batches, each row is answered once, and rank 0 scores the answers as
-``mm-numeric score`` does. Metrics are logged by the trainer as ``eval_NAME`` (shown as
-``eval/NAME`` by W&B and TensorBoard) and in log.jsonl; a metric without a value (the mean over no
-row) is omitted. The best evaluation is found in the log, so that it survives a resume.
+The batches of rows are divided among the ranks, and rank 0 scores all answers as
+``mm-numeric score`` does. The trainer logs each metric as ``eval_NAME`` (shown as ``eval/NAME`` by
+W&B and TensorBoard), and log.jsonl has it too. A metric that is not finite, such as a mean over no
+rows, is omitted. A resumed run finds the best evaluation in the trainer's log.
 
 Files in the run folder:
     evaluation/predictions.jsonl    predictions of the last evaluation
@@ -42,7 +42,7 @@ from mm_numeric.run_folder import (
 )
 
 FAILURES = "eval_failures"
-"""Log key for the number of parse failures; it marks the log lines of evaluations."""
+"""Log entry with the number of unparseable answers; only log lines of an evaluation have it."""
 
 
 class Best(NamedTuple):
@@ -52,11 +52,11 @@ class Best(NamedTuple):
     metric: str
     value: float
     worse: int
-    """Number of evaluations after it."""
+    """Number of evaluations since the best one."""
 
 
 def evaluated_rows(config: Config) -> list[Example]:
-    """Return the rows to evaluate on during training; empty if the config has no ``evaluate``."""
+    """Return the rows for evaluation during training; [] without a config section ``evaluate``."""
     settings = config.evaluate
     if settings is None:
         return []
@@ -78,7 +78,8 @@ def evaluated_rows(config: Config) -> list[Example]:
 class EvaluationCallback(TrainerCallback):
     """Evaluates the model, saves its best weights, and stops when the patience is exhausted.
 
-    Adds itself to the trainer; ``facts`` returns the current content of run.json for ``best/``.
+    The constructor adds the callback to the trainer. ``facts`` is a function that returns the
+    metadata of the run so far; it is saved as ``best/run.json``.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class EvaluationCallback(TrainerCallback):
         trainer.add_callback(self)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Request an evaluation; the trainer logs the loss before it and saves after it."""
+        """Request an evaluation every ``evaluate.every_steps`` steps and after the last step."""
         step = state.global_step
         if step % self.settings.every_steps == 0 or step >= state.max_steps:
             control.should_evaluate = True
@@ -113,9 +114,9 @@ class EvaluationCallback(TrainerCallback):
             control.should_training_stop = True
 
     def run(self) -> dict[str, float]:
-        """Answer the rows, log the metrics, and save the weights if they are the best so far.
+        """Evaluate the model, log the metrics, and save the weights if they are the best so far.
 
-        All ranks must call it; each returns the same metrics.
+        All ranks must call this method, and all return the same metrics.
         """
         trainer = self.trainer
         lines = self._answer()
@@ -132,7 +133,10 @@ class EvaluationCallback(TrainerCallback):
         return logged
 
     def best(self, history: Sequence[Mapping[str, Any]]) -> Best | None:
-        """Return the best evaluation in a log (the first of equal ones), or None."""
+        """Return the best evaluation in the trainer's log (the first if several are equal).
+
+        Returns None if ``evaluate.best`` names no metric, or nothing has been evaluated yet.
+        """
         name = self.settings.best
         if name is None:
             return None
@@ -149,22 +153,22 @@ class EvaluationCallback(TrainerCallback):
         return best
 
     def patience_exhausted(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        """Return True if the best evaluation is ``evaluate.patience`` evaluations ago."""
+        """Return True if the last ``evaluate.patience`` evaluations did not improve the best."""
         best, patience = self.best(history), self.settings.patience
         return best is not None and patience is not None and best.worse >= patience
 
     def outcome(self) -> dict[str, Any]:
-        """Return the entries of run.json about evaluations: the best one and early stopping."""
+        """Return two entries of run.json: ``best`` (or None) and ``stopped_early`` (a bool)."""
         stopped = self.patience_exhausted(self.trainer.state.log_history)
         file = self.folder / FINISHED
         best = read_json(file)["best"] if file.is_file() else None
         return {"best": best, "stopped_early": stopped}
 
     def _answer(self) -> list[dict[str, Any]]:
-        """Return the predictions of all rows in order, on every rank.
+        """Generate answers to all rows and return the predictions in row order, on every rank.
 
-        Under ZeRO-3 a forward pass needs all ranks, so each rank generates the same number of
-        batches: a rank without a batch repeats the last one and discards the answers.
+        Under ZeRO-3 all ranks must take part in each forward pass, so all generate the same number
+        of batches. A rank that has no batch left repeats the last one and discards the answers.
         """
         trainer, length = self.trainer, self.config.predict.max_new_tokens
         rank, ranks = trainer.args.process_index, trainer.args.world_size
@@ -187,7 +191,7 @@ class EvaluationCallback(TrainerCallback):
         return [line for _, lines in sorted(gather_object(mine)) for line in lines]
 
     def _score(self, lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Write the predictions, and return their metrics under the names of the log."""
+        """Write predictions.jsonl, and return the metrics by their log names (``eval_*``)."""
         file = self.config.output_dir / EVALUATION / PREDICTIONS
         file.parent.mkdir(exist_ok=True)
         write_text(file, "".join(json.dumps(line) + "\n" for line in lines))
@@ -199,7 +203,7 @@ class EvaluationCallback(TrainerCallback):
         return {**known, FAILURES: sum(scores.failures.values())}
 
     def _save_best(self, best: Best) -> None:
-        """Replace ``best/`` by the current weights; a kill leaves the old or the new folder."""
+        """Replace ``best/`` by the current weights; if killed, the old or new weights are kept."""
         unfinished, is_writer = _unfinished(self.folder), self.trainer.args.should_save
         if is_writer and unfinished.exists():
             shutil.rmtree(unfinished)

@@ -13,11 +13,11 @@ from mm_numeric.models.parameter_groups import VISION_MODULES, ModelModules
 
 
 class GradientCheck(TrainerCallback):
-    """Stops a run if a trained module has no gradient after the first step.
+    """Raises ValueError if a trained module has no nonzero gradient after the first step.
 
-    Modules are checked and not tensors, because single tensors may have none: LLaVA uses the
-    features before the last layer of its CLIP tower. Modules that process images are checked at the
-    first step with an image; a step whose rows are all skipped is not checked.
+    A module passes if any of its parameters has a gradient. Some parameters may have none: LLaVA,
+    for example, does not use the last layer of its CLIP tower. Modules that process images are
+    checked at the first step with an image. Steps whose rows are all skipped are not checked.
     """
 
     def __init__(self, modules: ModelModules) -> None:
@@ -30,7 +30,7 @@ class GradientCheck(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Add a hook for batches, and for gradients under DeepSpeed, which does not expose them."""
+        """Add a hook that inspects batches; under DeepSpeed, also hooks that read gradients."""
         present = {self.modules.module_of(name) for name, _ in model.named_parameters()}
         frozen = {module for module in present if self.modules.settings.of(module).how == FROZEN}
         self._waiting = [module for module in MODULE_NAMES if module in present - frozen]
@@ -44,7 +44,7 @@ class GradientCheck(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Check the gradients of a step, on all ranks together."""
+        """Check the gradients of a step; a gradient on any rank counts for all ranks."""
         if not self._waiting:
             return
         for module, parameter in self._trained(model):

@@ -1,6 +1,6 @@
-"""Gradient norm of each module before clipping, at the steps that are logged.
+"""Gradient norm of each module before clipping, measured at the steps that are logged.
 
-Each rank squares its own shard, and the squares are summed over ranks: no gradient is gathered.
+Sharded gradients are not gathered: each rank squares its shard, and the squares are summed.
 """
 
 import math
@@ -20,9 +20,9 @@ from mm_numeric.models.parameter_groups import ModelModules
 
 
 def is_logged(step: int, args: TrainingArguments, state: TrainerState) -> bool:
-    """Return True if a step will be logged, by the rule of transformers' DefaultFlowCallback.
+    """Return True if transformers.Trainer will log a step.
 
-    The end of an epoch is not known in advance: ``logging_strategy: epoch`` logs no norms.
+    Always False for ``logging_strategy: epoch``: the last step of an epoch is not known in advance.
     """
     if step == 1 and args.logging_first_step:
         return True
@@ -30,7 +30,7 @@ def is_logged(step: int, args: TrainingArguments, state: TrainerState) -> bool:
 
 
 class GradientNorms:
-    """Measures the gradient of a step after its backward pass and before clipping."""
+    """Measures the gradient norm of each module after the backward pass and before clipping."""
 
     def __init__(self, modules: ModelModules, accelerator: Any) -> None:
         self.modules, self.accelerator = modules, accelerator
@@ -40,9 +40,9 @@ class GradientNorms:
     def measuring(
         self, model: nn.Module, step: int, engine: Any = None
     ) -> AbstractContextManager[None]:
-        """Return the context for the last backward pass of a step, on all ranks.
+        """Return a context manager for the last backward pass of a step, which measures the norms.
 
-        ``engine`` is the DeepSpeed engine, if DeepSpeed is used.
+        All ranks must use it. ``engine`` is the DeepSpeed engine, None without DeepSpeed.
         """
         if engine is None:
             return self._after_backward(model, step)
@@ -51,7 +51,7 @@ class GradientNorms:
         return self._before_step(model, step, engine)
 
     def of_step(self, step: int) -> dict[str, float]:
-        """Return the norm of each trained module; empty if the step was not measured."""
+        """Return the gradient norm of each trained module; {} if ``step`` was not measured."""
         return self._found if step == self._step else {}
 
     @contextmanager
@@ -63,7 +63,7 @@ class GradientNorms:
 
     @contextmanager
     def _before_step(self, model: nn.Module, step: int, engine: Any) -> Iterator[None]:
-        """Measure right before DeepSpeed steps: accelerate's ``backward`` also calls ``step``."""
+        """Measure before ``engine.step()``, which accelerate calls at the end of ``backward``."""
 
         def measure() -> None:
             from deepspeed.utils import safe_get_local_grad
@@ -83,7 +83,10 @@ class GradientNorms:
         *,
         sharded: bool,
     ) -> None:
-        """Sum the squares of each module, over ranks if gradients are sharded."""
+        """Compute the gradient norm of each module, summed over ranks if gradients are sharded.
+
+        ``scale`` is the loss scale of fp16, by which the norms are divided.
+        """
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         names = [self.modules.module_of(name) for name, _ in trained]
         present = [module for module in MODULE_NAMES if module in names]

@@ -13,13 +13,13 @@ from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, shifted
 
 
 def loss_func(objective: Objective, *, shift: bool = True) -> Callable[..., Tensor]:
-    """Return a ``compute_loss_func`` for transformers.Trainer.
+    """Return a loss function for the ``compute_loss_func`` argument of transformers.Trainer.
 
-    Cross-entropy is exact under gradient accumulation and on several ranks: each micro-batch is
-    weighted by its share of the supervised tokens of the step (``num_items_in_batch``). Numeric
-    terms are averaged over each micro-batch with the same weights, so a number counts more in a
-    micro-batch with few numbers. Use ``NumericLossMixin`` for exact means. The router loss of a
-    mixture of experts is not included, as with any ``compute_loss_func``.
+    Each micro-batch is weighted by its share of the step's supervised tokens
+    (``num_items_in_batch``). Cross-entropy is therefore exact under gradient accumulation and on
+    several ranks. Numeric terms are not: they are means over the numbers of one micro-batch, so a
+    number weighs more in a micro-batch with few numbers. ``NumericLossMixin`` has exact means. The
+    router loss of a mixture of experts is not included, as with any ``compute_loss_func``.
 
     Args:
         objective: The objective to train on.
@@ -50,18 +50,18 @@ def loss_func(objective: Objective, *, shift: bool = True) -> Callable[..., Tens
 def step_counts(
     objective: Objective, labels: Iterable[Tensor], *, shift: bool = True, accelerator: Any = None
 ) -> Counts:
-    """Count tokens and numbers over the micro-batches of one optimiser step.
+    """Count the tokens and numbers in all micro-batches of one optimiser step.
 
-    Pass the result to the objective with each micro-batch (``counts=``): the losses then sum to
-    the loss of one large batch.
+    Pass the result as ``counts=`` when you call the objective on each micro-batch. The losses of
+    the micro-batches then add up to the loss of one large batch.
 
     Args:
         objective: The objective to train on, which finds the numbers in the labels.
         labels: [b, t] of each micro-batch, with ``IGNORE_INDEX`` at positions to ignore.
-        shift: As in the call of the objective.
-        accelerator: An ``accelerate.Accelerator`` to count over all its ranks. It averages
-            gradients over ranks, so multiply the loss by its ``num_processes`` (and, if it has
-            them, by its ``gradient_accumulation_steps``, by which its ``backward`` divides).
+        shift: True for decoder-only models with unshifted labels, as in ``loss_func``.
+        accelerator: An ``accelerate.Accelerator``; counts are then summed over its ranks. Multiply
+            each loss by its ``num_processes``, because gradients are averaged over ranks, and by
+            its ``gradient_accumulation_steps``, because its ``backward`` divides by them.
     """
     if isinstance(labels, Tensor):
         raise ValueError("step_counts expects a list with the labels of each micro-batch.")
@@ -74,15 +74,17 @@ def step_counts(
 def end_step(
     objective: Objective, results: Iterable[ObjectiveResult], accelerator: Any = None
 ) -> dict[str, LossSum]:
-    """Finish an optimiser step in your own training loop; updates ``balance: running``.
+    """Call this after each optimiser step of your own training loop, for ``balance: running``.
+
+    It updates the running statistics with which the objective balances its loss components.
 
     Args:
         objective: The objective to train on.
-        results: Result of the objective for each micro-batch.
-        accelerator: An ``accelerate.Accelerator`` to sum over all its ranks.
+        results: Results that the objective returned, one per micro-batch.
+        accelerator: An ``accelerate.Accelerator``; results are then summed over its ranks.
 
     Returns:
-        The sum of each loss component over the step, to log as ``sums["ce"].mean``.
+        Sum and count of each loss component over the step; log the mean as ``sums["ce"].mean``.
     """
     sums: dict[str, LossSum] = {}
     for result in results:
@@ -95,7 +97,7 @@ def end_step(
 
 
 def aligned_labels(labels: Tensor | None, shift: bool) -> Tensor:
-    """Return labels shifted to the positions that predict them, or unchanged without ``shift``."""
+    """Shift labels by one, to the positions that predict them; without ``shift``, return them."""
     if labels is None:
         raise ValueError(
             "a batch has no labels: the data collator must return `labels` [b, t], -100 to ignore."
@@ -106,7 +108,10 @@ def aligned_labels(labels: Tensor | None, shift: bool) -> Tensor:
 def count_numbers(
     objective: Objective, labels: Tensor, spans: NumberSpans | None = None
 ) -> tuple[NumberSpans, Tensor]:
-    """Return the numbers of a micro-batch, and the fields of its ``Counts`` as one tensor."""
+    """Return the number spans of a micro-batch, and the fields of its ``Counts`` as one tensor.
+
+    ``spans`` are the number spans if already known; if None, they are searched in ``labels``.
+    """
     if spans is None:  # found on the CPU, because reading labels on a GPU makes the host wait
         spans = objective.spans(labels.cpu()).to(labels.device)
     if labels.dim() == 2:
@@ -115,7 +120,7 @@ def count_numbers(
 
 
 def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:
-    """Sum the counts of micro-batches, over all ranks of an accelerator."""
+    """Sum the tensors that ``count_numbers`` returned, over micro-batches and all ranks."""
     total = torch.stack(counted).sum(dim=0)
     if accelerator is not None and accelerator.num_processes > 1:
         total = accelerator.reduce(total.to(accelerator.device), reduction="sum")
@@ -123,7 +128,7 @@ def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:
 
 
 def added_sums(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict[str, LossSum]:
-    """Add the sums of the same loss components; either may be empty. Does not wait for a GPU."""
+    """Add the sums of two results per loss component; either may be empty. Does not sync a GPU."""
     if not one or not other:
         return dict(one or other)
     return {
@@ -133,7 +138,7 @@ def added_sums(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict
 
 
 def sums_over_ranks(sums: Mapping[str, LossSum], accelerator: Any) -> dict[str, LossSum]:
-    """Sum each loss component over all ranks, in float64."""
+    """Add up the sum and count of each loss component over all ranks, in float64."""
     pairs = torch.stack([torch.stack([s.total.double(), s.items.double()]) for s in sums.values()])
     if accelerator is not None and accelerator.num_processes > 1:
         pairs = accelerator.reduce(pairs, reduction="sum")

@@ -14,15 +14,15 @@ from mm_numeric.files import write_text
 class JsonLog(TrainerCallback):
     """Appends one line of JSON per logged step; a resumed run appends to the same file.
 
-    ``parts/ce`` is written as ``{"parts": {"ce": ...}}``, the metrics of an evaluation as a line
-    with ``eval``, and a non-finite number as null, because JSON has no NaN.
+    The log entry ``parts/ce`` is written as ``{"parts": {"ce": ...}}``. The metrics of an
+    evaluation have their own line, with the entry ``eval``. NaN and infinity are written as null.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Remove the lines after the checkpoint that the run resumes from, and a partial line."""
+        """Remove the lines of steps after the loaded checkpoint, and an incomplete last line."""
         if state.is_world_process_zero:
             *lines, _ = self.path.read_text("utf-8").split("\n") if self.path.exists() else [""]
             kept = [
@@ -31,7 +31,7 @@ class JsonLog(TrainerCallback):
             write_text(self.path, "".join(line + "\n" for line in kept))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Append what the trainer logs; names with a slash become nested objects."""
+        """Append the values that the trainer logs; a name with a slash becomes a nested object."""
         if not state.is_world_process_zero or not logs:
             return
         if "loss" in logs:

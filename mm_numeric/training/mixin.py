@@ -1,9 +1,9 @@
-"""Train any subclass of transformers.Trainer with an objective.
+"""Train with an objective in any subclass of transformers.Trainer.
 
 Axes    b samples, t positions, n supervised positions, v vocabulary
 
-``integrations`` has the alternatives: ``loss_func`` for an unmodified Trainer, and ``step_counts``
-with ``end_step`` for your own training loop.
+Alternatives in ``mm_numeric.training.integrations``: ``loss_func`` for an unmodified Trainer, and
+``step_counts`` with ``end_step`` for your own training loop.
 """
 
 import inspect
@@ -38,30 +38,30 @@ else:
 
 
 class NumericLossMixin(_Trainer):
-    """Mixin that trains a subclass of Trainer with an objective.
+    """Mixin that gives a subclass of Trainer the loss of an objective.
 
     Use it as ``class NumericSFTTrainer(NumericLossMixin, SFTTrainer)``. It accepts all arguments of
-    the trainer, and ``objective=``. Every mean is over the whole optimiser step: all ranks and
-    micro-batches.
+    the trainer, and ``objective=``. Means are exact over the whole optimiser step: over all ranks
+    and micro-batches.
 
     Batches need ``labels`` [b, t] with -100 at positions to ignore; padded, packed, padding-free
     and completion-only batches all work. Labels are shifted unless the model is an encoder-decoder.
-    Where the model supports it (``logits_to_keep``) and its outputs are not requested, the output
-    head is computed at supervised positions only. From ``chunked_from`` logits per micro-batch the
-    loss is computed in chunks (``chunked_head``), if the logits are the unchanged output of the
-    head, which is tested once before the first step; never under FSDP and torch.compile.
+    If the model accepts ``logits_to_keep`` and the caller does not request its outputs, only the
+    logits at supervised positions (those with a label) are computed. With ``chunked_from`` or more
+    logits per micro-batch the loss is computed in chunks, if ``chunked_head`` supports the model.
+    FSDP and torch.compile disable this.
 
-    Numbers are found in the labels when the batches of a step are read. A collator may find them
-    earlier and add them as ``spans`` (``objective.spans`` of shifted labels). ``TrainingCollator``
-    does, and returns ``labels`` [n] of the supervised positions, with their mask ``supervised``
-    [b, t].
+    The numbers in the labels are searched when a batch is read. A collator can also search them and
+    add them to the batch as ``spans`` (``objective.spans(shifted_labels)``). ``TrainingCollator``
+    does so. Its ``labels`` [n] are already shifted and hold the supervised positions only, and its
+    ``supervised`` [b, t] is the mask of these positions.
 
-    Logged are the raw loss components as ``parts/NAME`` (mean since the last log),
-    ``numbers/accuracy`` and ``numbers/error/ROLE`` (``losses.number_metrics``). Values that
-    ``SFTTrainer.compute_loss`` logs (``entropy``, ``mean_token_accuracy``, ``num_tokens``) are not
-    available, because this class replaces that method; ``include_num_input_tokens_seen`` counts
-    tokens. In ``evaluate`` the loss is the mean over one batch of one rank; ``Seq2SeqTrainer`` with
-    ``predict_with_generate`` reports the model's own loss.
+    Log entries: ``parts/NAME`` is the mean of each unweighted loss component since the last log,
+    ``numbers/accuracy`` and ``numbers/error/ROLE`` are the metrics of ``losses.number_metrics``.
+    ``entropy``, ``mean_token_accuracy`` and ``num_tokens`` of SFTTrainer are not logged, because
+    this class replaces ``SFTTrainer.compute_loss``; set ``include_num_input_tokens_seen`` to count
+    tokens. In ``evaluate``, the loss of each batch is the mean over that batch on one rank.
+    ``Seq2SeqTrainer`` with ``predict_with_generate`` reports the model's own loss.
     """
 
     loss_is_scaled_for_ga = True  # the objective divides by the counts of the whole step
@@ -86,13 +86,13 @@ class NumericLossMixin(_Trainer):
         self._figures: Tensor | None = None
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train, starting with a reset of the objective's running statistics."""
+        """Reset the objective's running loss statistics (``balance: running``), then train."""
         self.objective.balance.reset()
         self._head = None  # another model may have been loaded
         return super().train(*args, **kwargs)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
-        """Read the micro-batches of one optimiser step, and find and count their numbers."""
+        """Read the micro-batches of one optimiser step, and count the numbers in their labels."""
         batches, num_items = super().get_batch_samples(*args, **kwargs)
         counted = []
         for batch in batches:
@@ -110,7 +110,7 @@ class NumericLossMixin(_Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Return the loss of one micro-batch: its share of the loss of the optimiser step."""
+        """Return the loss of one micro-batch; the losses of a step add up to that of the step."""
         batch, labels, spans = self._model_inputs(model, inputs, all_rows=return_outputs)
         router = self.model.config.get_text_config()
         has_router_loss = getattr(router, "output_router_logits", False)
@@ -134,9 +134,9 @@ class NumericLossMixin(_Trainer):
     def _model_inputs(
         self, model: torch.nn.Module, inputs: Mapping[str, Any], *, all_rows: bool
     ) -> tuple[dict[str, Any], Tensor, NumberSpans | None]:
-        """Return the keyword arguments of the model, the labels of its logits and their numbers.
+        """Return the keyword arguments for the model, the label of each logit row, and the spans.
 
-        With ``all_rows`` logits are computed at all positions and not only at supervised ones.
+        ``all_rows`` requests logits at all positions instead of only at supervised ones.
         """
         batch = dict(inputs)
         labels, spans = self._labels(batch), batch.pop("spans", None)
@@ -165,7 +165,7 @@ class NumericLossMixin(_Trainer):
         counts: Counts | None,
         return_outputs: bool,
     ) -> tuple[Any, ObjectiveResult]:
-        """Call the model and the objective, with the head replaced where that saves memory."""
+        """Return the outputs of the model and the result of the objective (via ChunkedHead)."""
         keeps_head = self._keeps_head or self.objective.takes_outputs
         if counts is None or return_outputs or keeps_head:
             outputs = model(**batch)
@@ -177,14 +177,14 @@ class NumericLossMixin(_Trainer):
         return self._head(model, batch, self.objective, labels, spans, counts, self.chunked_from)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Train on one micro-batch; after the last one of a step, update the objective."""
+        """Train on one micro-batch; after the last micro-batch of a step, update the objective."""
         loss: Tensor = super().training_step(*args, **kwargs)
         if self.accelerator.sync_gradients and self._counts is not None:
             self._end_step()
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the raw loss components and the number metrics to the log."""
+        """Log the values of the trainer, the unweighted loss components and the number metrics."""
         if "loss" in logs and self._seen:
             means = torch.stack([part.mean for part in self._seen.values()]).tolist()
             logs.update({f"parts/{n}": m for n, m in zip(self._seen, means, strict=True)})
@@ -196,7 +196,7 @@ class NumericLossMixin(_Trainer):
         super().log(logs, start_time)
 
     def _end_step(self) -> None:
-        """Finish an optimiser step with the sums over its micro-batches and all ranks."""
+        """Sum the loss components of a step over all ranks, and pass them to the objective."""
         sums = sums_over_ranks(self._step_sums, self.accelerator)
         self.objective.end_step(sums)
         self._step_sums, self._seen = sums, added_sums(self._seen, sums)
@@ -219,7 +219,7 @@ class NumericLossMixin(_Trainer):
         self.objective.balance.load_state_dict(read_json(file))
 
     def _labels(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return shifted labels; labels [n] that come with ``supervised`` are shifted already."""
+        """Return shifted labels; in batches with ``supervised`` they are shifted already."""
         shift = not self._is_encoder_decoder and "supervised" not in batch
         return aligned_labels(batch.get("labels"), shift)
 

@@ -20,7 +20,7 @@ _STEPS_PER_CHECK = 10  # on a GPU, where each check waits for the device
 
 @dataclass(frozen=True)
 class _Step:
-    """One optimiser step that is not checked yet."""
+    """Flags of one optimiser step that ``FiniteCheck.check`` has not read yet."""
 
     number: int
     names: list[str]
@@ -31,7 +31,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class _NonFinite:
-    """The first non-finite step of one rank."""
+    """The first step with a non-finite value on one rank."""
 
     step: int
     names: list[str]
@@ -40,11 +40,11 @@ class _NonFinite:
 
 
 class FiniteCheck:
-    """Stops a run with a non-finite loss, gradient or weight before the weights are saved.
+    """Raises an error at a non-finite loss, gradient or weight, before weights are saved.
 
-    Reading a number makes the host wait for the GPU. Flags are therefore collected on the device
-    and read before logging and saving, where the loop waits anyway, and every 10 steps. The error
-    names the first non-finite step and its rows.
+    Reading a value from the GPU makes the CPU wait. The flags are therefore kept on the GPU and
+    read every 10 steps, and before logging and saving, where the CPU waits anyway. The error names
+    the first non-finite step and the ids of its rows.
     """
 
     def __init__(self, ranks: Ranks, args: TrainingArguments, *, fp16: bool) -> None:
@@ -55,17 +55,18 @@ class FiniteCheck:
         self._ids: list[Sequence[str]] = []
 
     def begin_step(self, ids: list[Sequence[str]]) -> None:
-        """Store the row ids of each micro-batch of a step."""
+        """Store the row ids of a step, one sequence per micro-batch, for error messages."""
         self._ids, self._losses = ids, []
 
     def add_loss(self, loss: Tensor) -> None:
-        """Store whether the loss of the next micro-batch is finite."""
+        """Store a flag on the device: True if the loss of a micro-batch is finite."""
         self._losses.append(loss.isfinite())
 
     def end_step(self, number: int, sums: Mapping[str, LossSum], norm: Tensor | float) -> None:
-        """Store whether the losses and the gradient norm of a step are finite.
+        """Store flags for the loss components and the gradient norm of step ``number``.
 
-        Runs ``check`` if enough steps are stored. ``sums`` are over all ranks.
+        Calls ``check`` every 10 steps (every step on a CPU). ``sums`` holds the sum of each loss
+        component over all ranks.
         """
         names, values = list(sums), [part.total for part in sums.values()]
         if not self._fp16 and norm is not None:  # the loss scaler of fp16 skips such a step
@@ -77,7 +78,7 @@ class FiniteCheck:
             self.check()
 
     def check(self, model: torch.nn.Module | None = None) -> None:
-        """Raise EveryRankError if a stored step or a weight of the model is not finite."""
+        """Raise EveryRankError if a stored flag is False, or a weight of ``model`` not finite."""
         stored, self._steps = self._steps, []
         broken = next(filter(None, map(_non_finite, stored)), None)
         if broken is None and model is not None and not _is_finite(model):
@@ -99,7 +100,7 @@ def _non_finite(step: _Step) -> _NonFinite | None:
 
 
 def _is_finite(model: torch.nn.Module) -> bool:
-    """Return True if all trained weights are finite; under ZeRO-3, the shards of this rank."""
+    """Return True if all trained weights are finite. Under ZeRO-3 only this rank's shards count."""
     shards = (local_values(p) for p in model.parameters() if p.requires_grad)
     flags = [shard.isfinite().all() for shard in shards]
     return bool(torch.stack(flags).all()) if flags else True

@@ -17,7 +17,10 @@ _SIGNALS = [s for s in signal.Signals if s.name in ("SIGTERM", "SIGUSR1")]  # no
 
 
 class StopOnSignal(TrainerCallback):
-    """On SIGTERM or SIGUSR1: finish the current step, save a checkpoint and stop on all ranks."""
+    """Callback that, at SIGTERM or SIGUSR1, finishes the step, saves a checkpoint and stops.
+
+    A signal to any rank stops all ranks.
+    """
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -28,7 +31,10 @@ class StopOnSignal(TrainerCallback):
 
     @contextmanager
     def listening(self, stoppable: bool) -> Iterator[None]:
-        """Handle the signals inside the context; if one was received, ignore later ones."""
+        """Handle SIGTERM and SIGUSR1 inside the context, if ``stoppable``.
+
+        If a signal was received, further signals are ignored after the context.
+        """
         numbers = _SIGNALS if stoppable else []
         before = {number: signal.signal(number, self._receive) for number in numbers}
         self.is_listening.fill_(stoppable)
@@ -40,14 +46,14 @@ class StopOnSignal(TrainerCallback):
                 signal.signal(number, signal.SIG_IGN if self.received else handler)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stop if any rank received a signal, unless this was the last step anyway."""
+        """Save and stop if any rank received a signal, unless this is the last step anyway."""
         received = self.ranks.exchange(self.received)
         if received and state.global_step < state.max_steps:
             self.stopped = received[0]
             control.should_save = control.should_training_stop = True
 
     def message(self, folder: Path, *, resumable: bool) -> str:
-        """Return a message with the checkpoint and how to resume from it."""
+        """Return a message that names the saved checkpoint and tells how to resume from it."""
         how = "resume with the same command and --resume"
         if not resumable:
             how = "the run cannot be resumed, because trainer.save_only_model saves only weights"
@@ -59,12 +65,11 @@ class StopOnSignal(TrainerCallback):
 
 
 class IgnoreSignalsInWorker:
-    """``worker_init_fn`` of a DataLoader: the worker ignores signals while the run handles them.
+    """A ``worker_init_fn`` that makes DataLoader workers ignore SIGTERM and SIGUSR1.
 
-    A scheduler signals all processes, and the run still needs its workers to finish the step. When
-    the run no longer listens (``StopOnSignal.is_listening``), a signal ends a worker as usual,
-    because Python terminates the workers at exit. ``init_fn`` is another ``worker_init_fn`` or
-    None.
+    A scheduler sends the signal to all processes, but the run needs its workers to finish the step.
+    Workers ignore signals only while ``is_listening`` (of ``StopOnSignal``) is True, because Python
+    ends workers with SIGTERM at exit. ``init_fn`` is another ``worker_init_fn`` to call, or None.
     """
 
     def __init__(self, init_fn: Any, is_listening: Tensor) -> None:

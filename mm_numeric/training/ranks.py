@@ -12,8 +12,8 @@ from mm_numeric.training.errors import EveryRankError
 class Ranks:
     """Exchanges objects and error messages between all ranks.
 
-    All ranks call ``exchange`` the same number of times. An error of one rank is therefore raised
-    on all of them at their next call, whatever the purpose of that call.
+    All ranks must call ``exchange`` equally often. If one rank passes an error message, the call
+    raises the error on all ranks, even if the others called it for another purpose.
     """
 
     def __init__(self, args: TrainingArguments) -> None:
@@ -24,13 +24,13 @@ class Ranks:
             self._group = torch.distributed.new_group(backend="gloo", timeout=timeout)
 
     def exchange(self, found: Any = None) -> list[Any]:
-        """Return the objects of all ranks, on every rank.
+        """Return the objects that are not None, of all ranks, on every rank.
 
         Args:
             found: Object of this rank, or None. A string is an error message.
 
         Raises:
-            EveryRankError: With the first error message of any rank.
+            EveryRankError: If any rank passes an error message; the first one is raised.
         """
         all_found = [found]
         if self._group is not None:

@@ -1,7 +1,7 @@
-"""Keep the number of rows per optimiser step when a run resumes on another number of ranks.
+"""Keep the rows per optimiser step constant when a run resumes on another number of ranks.
 
-Each checkpoint stores it in ``step.json``. With another number a resumed run would skip the wrong
-rows, and the learning rate would not fit the batch size.
+Each checkpoint stores the number of rows per step in ``step.json``. If this number changed, the
+resumed run would skip the wrong rows, and the learning rate would not suit the batch size.
 """
 
 import os
@@ -18,12 +18,12 @@ _BATCH_SIZE, _ACCUMULATION = "per_device_train_batch_size", "gradient_accumulati
 
 
 def write_step(checkpoint: Path, *, ranks: int, rows: int) -> None:
-    """Save the number of ranks and the number of rows per optimiser step over all ranks."""
+    """Write step.json: the number of ranks, and of rows per optimiser step (over all ranks)."""
     write_json(checkpoint / STEP, {"ranks": ranks, "rows": rows})
 
 
 def saved_ranks(checkpoint: Path) -> int:
-    """Return the number of ranks that saved a checkpoint, or the current number without a file."""
+    """Return the number of ranks that saved a checkpoint; without step.json, the current one."""
     step = _read_step(checkpoint)
     return step["ranks"] if step else num_ranks()
 
@@ -34,11 +34,11 @@ def num_ranks() -> int:
 
 
 def with_same_rows(config: Config, checkpoint: Path) -> Config:
-    """Return a config that keeps the rows per step of a checkpoint on the current ranks.
+    """Return a config with the same number of rows per optimiser step as the checkpoint.
 
-    With fewer ranks the number of accumulated micro-batches grows. With more ranks it shrinks, and
-    where it cannot, the batch size does. Raises ValueError if the rows of a step cannot be divided
-    equally. A checkpoint without ``step.json`` changes nothing.
+    With fewer ranks, ``gradient_accumulation_steps`` grows. With more ranks it shrinks; if that is
+    not possible, ``per_device_train_batch_size`` changes instead. Raises ValueError if the ranks
+    cannot share the rows equally. Without ``step.json`` the config is returned unchanged.
     """
     step = _read_step(checkpoint)
     if step is None:

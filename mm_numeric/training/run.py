@@ -57,10 +57,10 @@ def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> P
     Args:
         config: Config of the run.
         resume: Resume from the last checkpoint of the run folder.
-        stoppable: On SIGTERM or SIGUSR1, save a checkpoint and stop.
+        stoppable: Save a checkpoint and stop when SIGTERM or SIGUSR1 is received.
 
     Returns:
-        The folder of the trained model.
+        The folder with the weights of the trained model.
 
     Raises:
         StoppedError: If a signal stopped the run.
@@ -112,7 +112,7 @@ def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> P
 def _validate(
     config: Config, args: TrainingArguments, checkpoint: Path | None, *, resume: bool
 ) -> None:
-    """Check terms and checkpoints before a folder is claimed or a model is loaded."""
+    """Check the options of numeric terms, and that a run with ``resume`` can be resumed."""
     for term in config.objective.spec.terms:
         make_term(term.name, term.options, f"{config.title}, objective")
     folder = config.output_dir
@@ -148,7 +148,10 @@ def _fit_and_save(
     checkpoint: Path | None,
     facts: Callable[[], dict[str, Any]],
 ) -> None:
-    """Train, save the model and write run.json, which marks the run as finished."""
+    """Train, save the model, and write run.json, which marks the run as finished.
+
+    ``facts`` is a function that returns the metadata for run.json.
+    """
     fit(trainer, checkpoint)
     if trainer.stopping.stopped:
         resumable = not trainer.args.save_only_model
@@ -168,9 +171,9 @@ def make_trainer(
     family: Family,
     source: str,
 ) -> NumericTrainer:
-    """Create the trainer of a config: model, adapters, objective and callbacks.
+    """Create the trainer of a config, with its model, adapters, objective and callbacks.
 
-    ``source`` is the hub name or the folder of the weights.
+    ``source`` is the model name on the Hugging Face hub, or the folder of the weights.
     """
     known = [] if isinstance(examples, ExampleStream) else examples
     mixed = has_mixed_modalities(family, known) if known else family.takes_images
@@ -200,10 +203,10 @@ def make_trainer(
 
 
 def fit(trainer: NumericTrainer, checkpoint: Path | None) -> None:
-    """Train, resuming from a checkpoint if there is one.
+    """Train; with a ``checkpoint``, resume from it.
 
-    A checkpoint of the last step, or of an early stop, is only loaded, because transformers would
-    train one more step.
+    If training had already ended at the checkpoint (last step or early stopping), its weights are
+    loaded without training, because transformers would train one more step.
     """
     if checkpoint is not None:
         trainer.skipped_rows.load(checkpoint)
@@ -221,7 +224,10 @@ def fit(trainer: NumericTrainer, checkpoint: Path | None) -> None:
 
 
 def training_arguments(config: Config) -> TrainingArguments:
-    """Return the TrainingArguments of a config; joins the process group, if there is one."""
+    """Create and check the TrainingArguments of a config.
+
+    With a launcher such as torchrun this also initialises the process group.
+    """
     cpu = device_type() == "cpu"
     if cpu:  # otherwise DeepSpeed, if installed, warns at each start that it found no accelerator
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -259,11 +265,11 @@ def training_arguments(config: Config) -> TrainingArguments:
 
 
 def leave_process_group() -> None:
-    """Destroy the process group, if there is one, before Python exits.
+    """Destroy the process group of torch.distributed, if there is one, before Python exits.
 
-    Threads of the group may still need the GIL, which aborts the process at the exit of Python; a
-    launcher reports this as a failed job (PyTorch #179291). Models are freed first, because DDP's
-    reducer would free the group while it holds the GIL, and never return.
+    Otherwise its threads may request the GIL while Python exits, which aborts the process, and the
+    launcher reports a failed job (PyTorch #179291). Models are freed first: DDP's reducer would
+    otherwise destroy the group while it holds the GIL, which is a deadlock.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         gc.collect()
@@ -271,7 +277,7 @@ def leave_process_group() -> None:
 
 
 def claim_for_training(folder: Path, config: Config, *, resume: bool) -> None:
-    """Claim the run folder, and check that no run in it would be overwritten."""
+    """Write the config to the run folder, and check that no run in it would be overwritten."""
     known = claim(folder, config)
     if known and not resume and (last_checkpoint(folder) or (folder / FINISHED).exists()):
         raise ValueError(

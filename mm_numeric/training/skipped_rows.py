@@ -1,4 +1,4 @@
-"""Rows that a run skips because their image cannot be read."""
+"""Rows that a run skips because their image cannot be read or they are too long."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,30 +14,34 @@ _OLD_NAME = "left_out.json"  # until 0.1.0
 
 
 class SkippedRows:
-    """Ids of the rows that a run skipped (``data.on_bad_image: skip``), over all ranks."""
+    """Collects the ids of the rows that a run skips, over all ranks.
+
+    A row is skipped for an unreadable image (``data.on_bad_image: skip``) or for its length
+    (``data.too_long: drop``).
+    """
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks, self.ids = ranks, set[str]()
         self._new: set[str] = set()
 
     def add(self, reasons: Mapping[str, str]) -> None:
-        """Add rows that this rank skipped, given as id to reason, and log each new one."""
+        """Add the rows that this rank skipped (id: reason), and log each new row."""
         for row in reasons.keys() - self.ids - self._new:
             self._new.add(row)
             logger.warning("row skipped: %s", reasons[row], extra=ALL_RANKS)
 
     def count(self) -> int:
-        """Return the number of rows skipped so far on all ranks; all ranks must call it."""
+        """Exchange the ids and return their number over all ranks; all ranks must call it."""
         for found in self.ranks.exchange(self._new or None):
             self.ids |= found
         self._new = set()
         return len(self.ids)
 
     def save(self, checkpoint: Path) -> None:
-        """Save the ids that the last ``count`` saw."""
+        """Save the ids of all ranks, as of the last call of ``count``."""
         write_json(checkpoint / SKIPPED_ROWS, sorted(self.ids))
 
     def load(self, checkpoint: Path) -> None:
-        """Load the ids of a checkpoint; without the file no row was skipped."""
+        """Load the ids that a checkpoint stores; no ids if the checkpoint has no such file."""
         files = [checkpoint / name for name in (SKIPPED_ROWS, _OLD_NAME)]
         self.ids = next((set(read_json(file)) for file in files if file.is_file()), set())

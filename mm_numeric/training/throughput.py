@@ -1,4 +1,4 @@
-"""Tokens and samples per second, and peak memory, between two lines of the log."""
+"""Tokens per second, samples per second and peak memory, measured for the log."""
 
 import sys
 import time
@@ -14,11 +14,11 @@ _GIB = 1 << 30
 
 
 class Throughput:
-    """Counts tokens and samples of a training run.
+    """Counts the tokens and samples of a training run.
 
-    The counts stay on the device until a line is logged. ``include_num_input_tokens_seen`` of
-    transformers gathers over all ranks after each micro-batch, which makes a GPU wait, and omits
-    the decoder tokens of an encoder-decoder.
+    Counts stay on the device until they are logged. The setting ``include_num_input_tokens_seen``
+    of transformers is not used: it synchronises all ranks after each micro-batch, and does not
+    count the decoder tokens of an encoder-decoder.
     """
 
     def __init__(self, accelerator: Any) -> None:
@@ -27,15 +27,15 @@ class Throughput:
         self.begin()
 
     def begin(self) -> None:
-        """Reset the counts and the clock at the start of a training."""
+        """Reset the counts and the clock; called when training starts."""
         self._began = self._since = time.perf_counter()
         self._paused, self._counts = 0.0, None
 
     def add(self, batch: Mapping[str, Any]) -> None:
         """Count the tokens and samples of a batch of ``TrainingCollator``.
 
-        Tokens are those of prompts and answers, including image tokens and without padding. Of an
-        encoder-decoder both the encoder's and the decoder's tokens are counted.
+        Tokens of prompts, images and answers are counted, padding is not. For an encoder-decoder,
+        the tokens of the encoder and the supervised tokens of the decoder are counted.
         """
         tokens = batch["attention_mask"].sum()
         if "decoder_input_ids" in batch:
@@ -45,7 +45,7 @@ class Throughput:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Exclude the time spent in the context, such as that of evaluating or saving."""
+        """Exclude the time spent inside the context, such as for evaluating or saving."""
         before = time.perf_counter()
         try:
             yield
@@ -53,9 +53,9 @@ class Throughput:
             self._paused += time.perf_counter() - before
 
     def read(self) -> dict[str, float]:
-        """Return the values to log and reset the counts; all ranks must call it.
+        """Return the values to log and reset the counts; all ranks must call this method.
 
-        Tokens and samples per second are sums over all ranks, memory is the maximum.
+        Tokens and samples per second are totals over all ranks. Memory is the maximum of any rank.
         """
         device = self.accelerator.device
         counts = torch.zeros(2) if self._counts is None else self._counts
@@ -75,9 +75,9 @@ class Throughput:
 
 
 def peak_gib(device: torch.device) -> float:
-    """Return the peak memory of this process in GiB; NaN on Windows without a GPU.
+    """Return the peak memory of this process in GiB.
 
-    On a GPU this is the memory allocated by torch, on a CPU the resident set size.
+    On a GPU this is the memory allocated by torch, on a CPU the resident set size (NaN on Windows).
     """
     if device.type != "cpu":
         return float(torch.accelerator.max_memory_allocated(device) / _GIB)

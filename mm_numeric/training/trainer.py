@@ -1,4 +1,4 @@
-"""transformers.Trainer with the loss of an objective."""
+"""A subclass of transformers.Trainer whose loss is an objective (CE plus numeric losses)."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -40,17 +40,17 @@ _OWN_GROUPS = {"params", "model", "optimizer_dict"}  # options of optimisers wit
 
 
 class NumericTrainer(NumericLossMixin, Trainer):
-    """Trainer for batches of ``TrainingCollator``, with an ``Objective`` as its loss.
+    """Trainer with an ``Objective`` as its loss, for batches of ``TrainingCollator``.
 
     ``NumericLossMixin`` computes the loss and logs its components. This class saves and loads
-    weights, groups parameters by module, and checks for errors on all ranks. ``modules`` are the
-    modules of the model and their settings; None trains all parameters alike.
+    weights, makes one parameter group per module, and checks for errors on all ranks. ``modules``
+    has the settings of each module, such as its learning rate; None trains all modules alike.
     """
 
     model: Any
     optimizer_cls_and_kwargs: Any
     evaluation: Any = None
-    """An ``EvaluationCallback``; if None, ``evaluate`` computes the loss as transformers does."""
+    """``EvaluationCallback`` that ``evaluate`` runs; if None, ``evaluate`` computes the loss."""
 
     lengths: Sequence[int] = ()
     """Number of tokens of each row, for ``train_sampling_strategy: group_by_length``."""
@@ -71,12 +71,12 @@ class NumericTrainer(NumericLossMixin, Trainer):
             modules.reject_learning_rates("the `optimizer` of trainer.deepspeed")
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Start the clock and train."""
+        """Start the clock of the throughput measurement, then train."""
         self.throughput.begin()
         return super().train(*args, **kwargs)
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
-        """Create the optimiser with one parameter group per module and weight decay."""
+        """Create the optimiser; each module has a parameter group with and one without decay."""
         if self.modules is not None and self.optimizer is None:
             trained = self.model if model is None else model
             optim = f"trainer.optim {OptimizerNames(self.args.optim).value}"
@@ -96,14 +96,14 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return optimizer
 
     def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
-        """Create the learning rate schedule."""
+        """Create the learning rate scheduler; raises ValueError for an invalid option."""
         try:
             return super().create_scheduler(*args, **kwargs)
         except TypeError as error:
             raise ValueError(f"trainer.lr_scheduler_kwargs: {error}.") from error
 
     def get_train_dataloader(self) -> Any:
-        """Return the training batches; workers ignore signals that this process handles."""
+        """Return the training dataloader; its workers ignore SIGTERM and SIGUSR1 (preemption)."""
         if isinstance(self.train_dataset, ExampleStream):
             loader = stream_loader(
                 self.train_dataset, self.args, self.accelerator, self.data_collator
@@ -118,7 +118,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return loader
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Return the order of rows; for ``group_by_length`` with our own row lengths."""
+        """Return the sampler of rows; for ``group_by_length``, one that uses ``self.lengths``."""
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
         return LengthGroupedSampler(
@@ -131,7 +131,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:
-        """Read the micro-batches of one step; all ranks stop together at an invalid row."""
+        """Read the micro-batches of one step; an invalid row raises an error on all ranks."""
         batches, message = [], None
         try:
             batches = list(islice(epoch_iterator, num_batches))
@@ -147,14 +147,14 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return batches, items
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Train on one micro-batch, and check whether its loss is finite."""
+        """Train on one micro-batch, and store a flag for ``FiniteCheck``: is the loss finite?"""
         with self._measuring():
             loss = super().training_step(*args, **kwargs)
         self.finite.add_loss(loss)
         return loss
 
     def _measuring(self) -> AbstractContextManager[None]:
-        """Return the context of a micro-batch; measures gradients at the end of logged steps."""
+        """Return a context manager that measures gradient norms if this micro-batch needs it."""
         step = self.state.global_step + 1
         flattened = self.is_fsdp_enabled and not self.accelerator.is_fsdp2
         if (
@@ -168,13 +168,16 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return self.norms.measuring(self.model, step, engine)
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
-        """Return the norm of the gradient, after checking the results of the step."""
+        """Return the gradient norm; ``FiniteCheck`` gets it with the loss sums of the step."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         self.finite.end_step(self.state.global_step + 1, self._step_sums, norm)
         return norm
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log a step after checking that it is finite; add norms, speed and skipped rows."""
+        """Check that all steps so far are finite, then log.
+
+        Adds the gradient norm of each module, the throughput and the number of skipped rows.
+        """
         if "loss" in logs:
             self.finite.check()
             if self.norms is not None:
@@ -188,8 +191,8 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         """Save a checkpoint after checking that losses and weights are finite.
 
-        An error is raised on all ranks, except under ZeRO and FSDP, where the ranks save together
-        and cannot exchange it: there the launcher ends the other ranks.
+        An error of one rank is raised on all ranks. Under ZeRO and FSDP the ranks save together and
+        cannot exchange the error; there the launcher ends the other ranks.
         """
         self.finite.check(self.model)
         self.skipped_rows.count()
@@ -204,7 +207,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         self.ranks.exchange(message)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Return metrics of generated answers; without an ``EvaluationCallback``, the loss."""
+        """Generate answers and return their metrics; without ``EvaluationCallback``, the loss."""
         self.finite.check(self.model)  # the best weights are saved without a checkpoint
         with self.throughput.paused():
             metrics: dict[str, float] = (
@@ -215,9 +218,9 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def load_weights(self, checkpoint: str | Path) -> None:
         """Load all weights of a checkpoint.
 
-        Trainer of transformers 5.23 saves weights under the names of the hub, loads them under the
-        names of the modules and only warns about missing ones: a resumed Qwen2-VL would start from
-        its initial weights. ``from_pretrained`` maps the names.
+        Replaces the loading of transformers 5.23, which saves parameters under the names of the hub
+        checkpoint but looks for the names of the modules, and only warns about missing ones: a
+        resumed Qwen2-VL would keep its initial weights. ``from_pretrained`` translates the names.
         """
         model = self.accelerator.unwrap_model(self.model)
         if isinstance(model, PeftModel):
@@ -238,7 +241,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
             model.load_state_dict(saved.state_dict())
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the weights, also if no step was trained and DeepSpeed has no model yet."""
+        """Save the weights; also works before the first step, when DeepSpeed has no engine."""
         if self.is_deepspeed_enabled and self.deepspeed is None:
             self._save(output_dir)
         else:
@@ -247,10 +250,10 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None
     ) -> None:
-        """Save the weights, tied ones once; of a model with adapters only the trained ones.
+        """Save the weights; for a model with adapters, only the trained weights.
 
-        Under ZeRO-1 and ZeRO-2 the state dict of transformers is ignored, because it would save
-        tied weights twice.
+        Under ZeRO-1 and ZeRO-2 the given ``state_dict`` is ignored, because it contains tied
+        weights twice.
         """
         model = self.accelerator.unwrap_model(self.model)
         if isinstance(model, PeftModel):
@@ -267,7 +270,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         super()._save(output_dir, None if is_whole else state_dict)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Save also the number of rows per step and the skipped rows."""
+        """Save the optimiser, step.json (rows per step) and the ids of the skipped rows."""
         super()._save_optimizer_and_scheduler(output_dir)
         args = self.args
         if args.should_save:
