@@ -1,5 +1,5 @@
-"""From rows and images to training batches.
+"""Data loading: from rows and images to training batches.
 
-In: rows of files, of Hugging Face data sets, or rendered rows (``examples``, ``huggingface``). Out:
-padded batches with labels and number spans (``collator``).
+Input: rows read from files or Hugging Face data sets, or rendered by a task (``examples``,
+``huggingface``). Output: padded batches with labels and number spans (``collator``).
 """

@@ -1,6 +1,6 @@
-"""Turn examples into model inputs: padded ids, labels on the answers, and their number spans.
+"""Collate examples into batches: model inputs, labels (answer tokens only), and number spans.
 
-Axes    b samples, t positions, n supervised positions (those that predict a token of an answer)
+Axes    b samples, t positions, n supervised positions (positions that predict an answer token)
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,29 +25,29 @@ from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.tasks.base import Task
 
 BATCH_KEYS = ("labels", "supervised", "spans", "origin")
-"""Keys of a training batch that are not inputs of the model."""
+"""Entries of a training batch that are not passed to the model."""
 
 _DUMMY_IMAGE = Image.new("RGB", (64, 64))
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The rows of which a batch was made."""
+    """The ids of the rows in a batch, and of the rows that were skipped."""
 
     ids: tuple[str, ...]
 
     skipped: Mapping[str, str]
-    """Ids of the rows whose image is unreadable or that are too long, each with the reason."""
+    """Maps the id of each skipped row to the reason: an unreadable image, or too many tokens."""
 
 
 def prompt_batch(
     family: Family, examples: Sequence[Example], *, add_dummy_image_row: bool = False
 ) -> tuple[dict[str, Any], list[Frame | None]]:
-    """Return the model inputs for generating answers, and the frame of each example.
+    """Return the model inputs for generating answers, and the frame of each example's image.
 
-    A decoder-only model gets padding on the left, because it continues the prompt. With
-    ``add_dummy_image_row``, if no example has an image, the first question is appended once more
-    with a dummy image; that row has no entry in the frames. See ``TrainingCollator``.
+    Prompts of decoder-only models are padded on the left, because generation continues them.
+    ``add_dummy_image_row`` changes only batches without images: a row with the first question and a
+    dummy image is appended to the inputs (not to the frames). See ``TrainingCollator``.
     """
     images = [load_framed_image(family, example) for example in examples]
     frames = [frame for _, frame in images]
@@ -59,24 +59,29 @@ def prompt_batch(
 
 @dataclass(frozen=True)
 class TrainingCollator:
-    """Make training batches of prompts with answers, padded on the right.
+    """Collates examples into training batches: prompts followed by answers, padded on the right.
 
-    Besides the model inputs a batch holds ``supervised`` [b, t] (bool, the positions that predict a
-    token of an answer), ``labels`` [n] (the tokens they predict, in row-major order), ``spans``
-    (the numbers in the labels) and ``origin``.
+    A batch contains the model inputs and these entries:
+
+    supervised  [b, t] bool, True at the positions that predict an answer token
+    labels      [n] the token to predict at each supervised position, row by row
+    spans       the ``NumberSpans`` of the labels
+    origin      the ``Origin``: the ids of its rows and of skipped rows
     """
 
     family: Family
     task: Task
     vocabulary: NumberVocabulary
     digit_runs: bool = False
-    """Find numbers in the label ids as the published NTIL code does, not by the task's marks."""
+    """Use every run of digits in the labels as a number, as the published NTIL code does.
+
+    Otherwise, use the numbers that the task marks in its answers."""
 
     thousands_separators: bool = False
-    """Read 1,234 as one number where the task has not marked it."""
+    """Read 1,234 as one number, not two. Applies to the numbers found by ``every_number``."""
 
     every_number: bool = False
-    """Include the numbers of an answer that the task has not marked."""
+    """Also add spans for the numbers in an answer that the task has not marked."""
 
     skip_unreadable_images: bool = False
     """Skip a row whose image cannot be read, instead of raising an error."""
@@ -84,19 +89,19 @@ class TrainingCollator:
     add_dummy_image_row: bool = False
     """Append a dummy image row to a batch without images, so that every rank runs the vision tower.
 
-    Otherwise ranks with and without images wait for each other: in ZeRO-3's gathers, and in the
-    gradient reductions of DDP and ZeRO. The row repeats the first question without an answer; it
-    enters no sum and its gradient is 0. A batch whose rows are all skipped always has it."""
+    Otherwise training hangs when only some ranks have images, in the gathers of ZeRO-3 or the
+    gradient reductions of DDP and ZeRO. The row repeats the first question, without an answer, and
+    adds nothing to the loss. A batch whose rows are all skipped gets this row in any case."""
 
     length_limit: LengthLimit | None = None
     image_cache: ImageCache | None = None
     """Cache of resized images; None to decode every image."""
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
-        """Return the model inputs and ``BATCH_KEYS``.
+        """Return a batch: the model inputs and the entries named in ``BATCH_KEYS``.
 
-        The batch of an empty list is empty: a resumed stream yields empty lists for micro-batches
-        that were already trained on.
+        An empty list returns an empty dict: a resumed stream yields an empty list in place of each
+        micro-batch that was already trained on.
         """
         if not examples:
             return {}
@@ -119,7 +124,7 @@ class TrainingCollator:
         return {**inputs, **extra}
 
     def answer(self, example: Example, frame: Frame | None) -> tuple[Tokens, list[TokenNumber]]:
-        """Return the tokens of an answer, including its end, and the numbers in it."""
+        """Return the answer of an example as tokens, with its end token, and the numbers in it."""
         try:
             written = self.task.format(example.answer, frame)
             answer = self.family.answer(written.text)
@@ -135,7 +140,7 @@ class TrainingCollator:
         return answer, sorted(numbers, key=lambda number: number.positions)
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
-        """Return the number of tokens of each example; a repeated example is measured once."""
+        """Return the number of tokens of each example; a repeated object is counted only once."""
         known: dict[int, int] = {}
         for example in examples:
             if id(example) not in known:
@@ -145,8 +150,8 @@ class TrainingCollator:
     def length(self, example: Example) -> int:
         """Return the number of tokens of an example, without decoding its image if possible.
 
-        The image size is the one its row declares, or that of the image's header. The length is 0
-        if the image cannot be read and ``skip_unreadable_images`` is set.
+        The image size is taken from the row, or else read from the image file. The length of an
+        example with an unreadable image is 0 if ``skip_unreadable_images`` is set.
         """
         frame = None
         if example.image is not None:
@@ -165,7 +170,7 @@ class TrainingCollator:
     def _load_images(
         self, examples: Sequence[Example]
     ) -> tuple[list[Example], list[FramedImage], dict[str, str]]:
-        """Return the examples to train on, their images, and the skipped ids with the reason."""
+        """Return the examples to train on, their images, and the reason for each skipped id."""
         kept, images, skipped = [], [], {}
         for example in examples:
             try:
@@ -191,7 +196,7 @@ class TrainingCollator:
     def _spans(
         self, answer_ids: Sequence[list[int]], numbers: Sequence[list[TokenNumber]]
     ) -> NumberSpans:
-        """Return the number spans of a batch, without its supervised positions."""
+        """Return the number spans of a batch; the caller sets their ``supervised`` field."""
         if self.digit_runs and answer_ids:
             labels = _pad(answer_ids)
             return NumberSpans.from_labels(labels, self.vocabulary, digit_runs=True)
@@ -204,7 +209,7 @@ class TrainingCollator:
     def _training_inputs(
         self, prompts: Prompts, answer_ids: Sequence[list[int]]
     ) -> tuple[dict[str, Any], Tensor]:
-        """Return the model inputs of prompts with answers, and ``supervised`` [b, t]."""
+        """Return the model inputs of prompts with answers, and the mask ``supervised`` [b, t]."""
         if self.family.encoder_decoder:
             inputs = _model_inputs(self.family, prompts, prompts.ids, left=False)
             start_id = self.family.decoder_start_id
@@ -223,7 +228,7 @@ class TrainingCollator:
 
 
 def has_mixed_modalities(family: Family, examples: Sequence[Example]) -> bool:
-    """Return True if only some examples of a vision-language model have an image."""
+    """Return True if some examples have an image, others have none, and the family takes images."""
     with_image = sum(example.image is not None for example in examples)
     return family.takes_images and 0 < with_image < len(examples)
 
@@ -233,7 +238,7 @@ def _has_image(images: Sequence[FramedImage]) -> bool:
 
 
 def _prompts(family: Family, examples: Sequence[Example], images: Sequence[FramedImage]) -> Prompts:
-    """Return the tokenised questions of examples, with their images."""
+    """Return the tokenised questions and the processed images of examples."""
     texts, where = zip(*((example.prompt, example.where) for example in examples), strict=True)
     return family.prompts(texts, [image for image, _ in images], where)
 
@@ -241,9 +246,9 @@ def _prompts(family: Family, examples: Sequence[Example], images: Sequence[Frame
 def _model_inputs(
     family: Family, prompts: Prompts, ids: Sequence[list[int]], *, left: bool
 ) -> dict[str, Any]:
-    """Return padded ids, the attention mask, and the family's further inputs.
+    """Return padded ids, the attention mask, and the other inputs of the model family.
 
-    ``ids`` are those of each question, followed by those of the answer if it has one.
+    ``ids[i]`` contains the token ids of question i and, in training, of its answer.
     """
     input_ids = _pad(ids, fill=family.pad_id, left=left)
     mask = _pad([[1] * len(i) for i in ids], fill=0, left=left)
@@ -256,7 +261,7 @@ def _model_inputs(
 
 
 def _pad(ids: Sequence[list[int]], fill: int = IGNORE_INDEX, left: bool = False) -> Tensor:
-    """Pad lists of ids to the same length, [b, t]."""
+    """Return lists of ids as one tensor [b, t], padded with ``fill``."""
     width = max(map(len, ids))
     padding = [[fill] * (width - len(i)) for i in ids]
     pairs = zip(padding, ids, strict=True) if left else zip(ids, padding, strict=True)
@@ -264,7 +269,7 @@ def _pad(ids: Sequence[list[int]], fill: int = IGNORE_INDEX, left: bool = False)
 
 
 def make_collator(config: Config, family: Family) -> TrainingCollator:
-    """Return the training collator of a config."""
+    """Create the training collator from a config."""
     spec, data = config.objective.spec, config.data
     limit = None
     if data.max_tokens is not None:

@@ -1,4 +1,4 @@
-"""Load the rows of files and data sets as examples, and find their images."""
+"""Load rows from files and data sets, convert them to examples, and locate their images."""
 
 import glob
 import hashlib
@@ -18,14 +18,14 @@ from mm_numeric.tasks.base import Task
 
 
 class SourceRow(NamedTuple):
-    """One row of a data source, before the task reads it."""
+    """A raw row of a data source, before the task converts it to examples."""
 
     where: str
-    """The row's location for messages: its file and line."""
+    """File and line of the row, for error messages."""
 
     row: dict[str, Any]
     folder: Path
-    """The folder to which a relative image name refers."""
+    """Folder that relative image paths start from."""
 
     image: EmbeddedImage | None = None
 
@@ -42,10 +42,12 @@ def load_examples(
 
     Args:
         task: Task that turns rows into examples.
-        source: Files, a data set, or a number of rows to render.
-        cache: Folder for rendered rows.
-        training: Whether the examples are trained on; see the task.
-        seen: Location of each id of other sources; the ids of this source are added.
+        source: One or more sources: files, a data set, or a number of rows to render.
+        cache: Folder for rendered rows and for the cache of ``datasets``.
+        training: Whether the examples are for training; the clock task then adds label noise,
+            and MathVista rejects test rows.
+        seen: Maps ids of rows loaded before to their locations, to detect duplicate ids. The ids of
+            these sources are added to it.
     """
     examples = []
     for example, error in examples_and_errors(task, source, cache, training=training, seen=seen):
@@ -56,7 +58,7 @@ def load_examples(
 
 
 def fingerprint(examples: Iterable[Example]) -> str:
-    """Return the SHA-256 of the ids, image names, questions and answers, in order."""
+    """Return a SHA-256 hash of the examples: their ids, image names, questions and answers."""
     digest = hashlib.sha256()
     for example in examples:
         image = example.image.name if example.image else None
@@ -72,10 +74,13 @@ def examples_and_errors(
     training: bool,
     seen: dict[str, str] | None = None,
 ) -> Iterator[tuple[Any, ValueError | None]]:
-    """Yield the examples and the errors of ``load_examples`` without stopping at an error.
+    """Yield what ``load_examples`` loads, but do not stop at an error.
 
-    Each item is an example and None, or an error with None or, if only its image is missing, with
-    the example.
+    Each item is one of
+
+    (example, None)   a valid example
+    (None, error)     an invalid row or source
+    (example, error)  a valid example whose image file is missing
     """
     seen = {} if seen is None else seen
     for source in listed(sources):
@@ -100,7 +105,7 @@ def examples_and_errors(
 
 
 def source_rows(task: Task, source: DataSource, cache: Path) -> Iterator[SourceRow | ValueError]:
-    """Yield the rows of a source in order, and an error in place of each invalid row."""
+    """Yield the rows of a source in order; an invalid row is replaced by its error."""
     if source.dataset is not None:
         yield from rows_of_dataset(source, cache, stream=False)
         return
@@ -114,7 +119,7 @@ def source_rows(task: Task, source: DataSource, cache: Path) -> Iterator[SourceR
 
 
 def rows_of_dataset(source: DataSource, cache: Path, *, stream: bool) -> Iterator[SourceRow]:
-    """Yield the rows of a source that is a Hugging Face data set."""
+    """Yield the rows of a Hugging Face data set."""
     # Imported here because it loads `datasets`, an optional dependency.
     from mm_numeric.data.huggingface import dataset_rows
 
@@ -123,13 +128,13 @@ def rows_of_dataset(source: DataSource, cache: Path, *, stream: bool) -> Iterato
 
 
 def rows_of_file(file: Path) -> Iterator[SourceRow | ValueError]:
-    """Yield the rows of a file in order, and an error in place of each invalid row."""
+    """Yield the rows of a file in order; an invalid row is replaced by its error."""
     for row in rows_or_errors(file):
         yield row if isinstance(row, ValueError) else SourceRow(*row, folder=file.parent)
 
 
 def find_files(task: Task, source: DataSource, cache: Path) -> list[Path]:
-    """Return the files of a source in order of name; rows to be rendered are rendered first."""
+    """Return the files of a source: its paths, with patterns expanded, or its rendered file."""
     if source.path is None:
         return [render_rows(task, source, cache)]
     files = []
@@ -147,7 +152,7 @@ def find_files(task: Task, source: DataSource, cache: Path) -> list[Path]:
 def examples_of_row(
     task: Task, row: SourceRow | ValueError, source: DataSource, *, training: bool
 ) -> Iterator[tuple[Any, ValueError | None]]:
-    """Yield the examples of one row as ``examples_and_errors`` does, without checking ids."""
+    """Yield (example, error) pairs for one row, as ``examples_and_errors`` does; ids may repeat."""
     if isinstance(row, ValueError):
         yield None, row
         return
@@ -172,7 +177,7 @@ def examples_of_row(
 
 
 def _check_surrogates(where: str, row: dict[str, Any]) -> None:
-    """Check that a row has no unpaired surrogate, which no tokenizer accepts."""
+    """Check that a row has no unpaired Unicode surrogate, which no tokenizer accepts."""
     try:
         # Rows of a table may hold dates and bytes, which JSON has no type for.
         json.dumps(row, ensure_ascii=False, default=repr).encode()
@@ -185,7 +190,7 @@ def _check_surrogates(where: str, row: dict[str, Any]) -> None:
 
 
 def render_rows(task: Task, source: DataSource, cache: Path) -> Path:
-    """Return the file of rendered rows, after rendering them if they are not in the cache."""
+    """Return the file with the rendered rows of a source; render them if they are not cached."""
     name = type(task).__name__
     assert source.render is not None
     if task.render_settings is None:
@@ -212,7 +217,7 @@ def render_rows(task: Task, source: DataSource, cache: Path) -> Path:
 
 
 def _find_image(example: Example, row: SourceRow, folder: Path | None) -> Path | None:
-    """Find an image in ``data.images``, or else next to its file or in ``images`` there."""
+    """Find an image in ``folder`` or, without one, in the row's folder or its ``images`` folder."""
     if example.image is None:
         return None
     folders = [folder] if folder is not None else [row.folder, row.folder / "images"]

@@ -1,4 +1,4 @@
-"""Load an image, compute its frame, and downscale it if its row exceeds ``data.max_tokens``."""
+"""Image loading: open an image, compute its frame, and downscale it to fit ``max_tokens``."""
 
 from PIL import Image
 
@@ -10,7 +10,7 @@ from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
 
 FramedImage = tuple[Image.Image | None, Frame | None]
-"""An image and the frame in which the model sees it; (None, None) for a row without an image."""
+"""An image and its frame (how the model sees it); (None, None) if the row has no image."""
 
 
 def load_framed_image(
@@ -20,9 +20,10 @@ def load_framed_image(
     length_limit: LengthLimit | None = None,
     image_cache: ImageCache | None = None,
 ) -> FramedImage:
-    """Load the image of an example, if any, and compute the frame in which the model sees it.
+    """Load the image of an example, if any, and compute its frame.
 
-    Without ``image_cache``, a cache of resized images, every image is decoded.
+    With ``length_limit``, the image is downscaled, or an error raised, if the row is too long. With
+    ``image_cache``, resized images are read from that cache, not decoded again.
     """
     if example.image is None:
         if length_limit is not None:
@@ -45,7 +46,7 @@ def load_framed_image(
 
 
 def check_declared_size(example: Example, size: tuple[int, int]) -> None:
-    """Check that the size declared by a row is that of its upright image."""
+    """Check that the size declared in a row, if any, equals the size of its upright image."""
     if example.size_px not in (None, size):
         raise ValueError(
             f"{example.where}: the row declares width and height {example.size_px}, but the "
@@ -54,7 +55,7 @@ def check_declared_size(example: Example, size: tuple[int, int]) -> None:
 
 
 def compute_frame(family: Family, example: Example, size: tuple[int, int]) -> Frame:
-    """Return the frame of an example's image, given the image size in pixels."""
+    """Return the frame of an example's image, whose (width, height) in pixels is ``size``."""
     if not family.takes_images:
         raise ValueError(
             f"{example.where}: the row has an image, but model.family {family.name} accepts none; "

@@ -15,20 +15,20 @@ _BATCH_SIZE = 1000  # rows of a table read at once
 T = TypeVar("T")
 
 DatasetRow = tuple[str, dict[str, Any], EmbeddedImage | None]
-"""The row's location for messages, its fields, and its image if it has one."""
+"""(location of the row for messages, fields of the row, image or None)."""
 
 
 def dataset_rows(source: DataSource, cache: Path, *, stream: bool) -> Iterator[DatasetRow]:
     """Yield the rows of a data set.
 
-    The first image column, whatever its name, becomes ``image``, and the row number becomes the
-    image's name. Other columns of images, audio and video are removed. No image is decoded here. A
-    row of a table reads the bytes of its image when they are needed; a row of a stream holds them.
+    The first image column is yielded as an ``EmbeddedImage``. In the fields, it is replaced by
+    ``image``, a name made of the row number. Other columns of images, audio and video are removed.
+    No image is decoded here. Without ``stream``, the bytes of an image are read only when used.
 
     Args:
-        source: A source with ``dataset`` set.
+        source: Data source whose ``dataset`` is set.
         cache: Folder in which ``datasets`` caches its tables.
-        stream: Read the data set lazily and cache nothing.
+        stream: Read rows one at a time, without downloading or caching the whole data set.
     """
     dataset, column = _without_decoding(_load(source, cache, stream=stream))
     rows = _stream_rows(dataset, column) if stream else _table_rows(dataset, column)
@@ -43,7 +43,7 @@ def dataset_rows(source: DataSource, cache: Path, *, stream: bool) -> Iterator[D
 
 
 def _report_read_errors(rows: Iterator[T], source: DataSource) -> Iterator[T]:
-    """Yield rows, and turn any error of ``datasets`` into a ValueError that names the source."""
+    """Yield rows; convert any error of ``datasets`` to a ValueError that names the source."""
     try:
         yield from rows
     except Exception as error:  # damaged file, network
@@ -53,14 +53,14 @@ def _report_read_errors(rows: Iterator[T], source: DataSource) -> Iterator[T]:
 
 
 def _stream_rows(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield each row of a stream, and a function that returns the bytes of its image or None."""
+    """Yield (row of a stream, function that reads its image bytes, or None without an image)."""
     for row in dataset:
         stored = row.pop(column, None)
         yield row, stored and partial(_image_bytes, stored)
 
 
 def _table_rows(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield each row of a table, and a function that returns the bytes of its image or None."""
+    """Yield (row of a table, function that reads its image bytes, or None without an image)."""
     start = 0
     images = dataset.select_columns([column]) if column else None
     for table in dataset.with_format("arrow").iter(batch_size=_BATCH_SIZE):
@@ -76,13 +76,13 @@ def _image_bytes_of_row(images: Any, number: int, column: str | None) -> bytes:
 
 
 def _image_bytes(stored: dict[str, Any]) -> bytes:
-    """Return the bytes of an image, which are in the table or in the file that it names."""
+    """Return the bytes of an image: those stored in the table, or else those of its file."""
     inside: bytes | None = stored["bytes"]
     return Path(stored["path"]).read_bytes() if inside is None else inside
 
 
 def _without_decoding(dataset: Any) -> tuple[Any, str | None]:
-    """Return a data set that does not decode images, and the name of its first image column."""
+    """Turn off image decoding; return the data set and the name of its first image column."""
     import datasets
 
     features = dataset.features or {}
@@ -95,7 +95,7 @@ def _without_decoding(dataset: Any) -> tuple[Any, str | None]:
 
 
 def _load(source: DataSource, cache: Path, *, stream: bool) -> Any:
-    """Load a data set from a folder of ``save_to_disk``, a folder of files, or the hub."""
+    """Load a data set from a ``save_to_disk`` folder, from a folder of data files, or the hub."""
     try:
         import datasets
     except ImportError as error:
@@ -129,7 +129,7 @@ def _load(source: DataSource, cache: Path, *, stream: bool) -> Any:
 
 
 def _check_saved(source: DataSource, saved: Any) -> None:
-    """Check the split, subset and revision, which ``load_from_disk`` would ignore."""
+    """Check that a saved data set has the split, subset and revision that the source names."""
     missing = [name for name in ("subset", "revision") if getattr(source, name) is not None]
     has_splits = isinstance(saved, dict)
     splits = list(saved) if has_splits else ["train", str(saved.split)]

@@ -1,4 +1,4 @@
-"""A folder of decoded, upright and resized images, so that no image is decoded twice."""
+"""Disk cache of decoded, upright and resized images, so that no image is decoded twice."""
 
 import hashlib
 import os
@@ -17,20 +17,23 @@ from mm_numeric.families.family import Family
 
 @dataclass(frozen=True)
 class ImageCache:
-    """Images resized for a model family, stored in a folder under a hash of their origin.
+    """Folder of images resized for a model family, one .npz file per image, named by a hash.
 
-    The hash covers the image file (path, modification time, size) or the bytes of an embedded
-    image, and the family's resize settings, so a changed image or setting gets a new entry.
-    Resizing a cached image again changes nothing, so the model sees the same pixels with and
-    without a cache; where that does not hold (Qwen with ``min_pixels`` close to ``max_pixels``) the
-    image is not cached. Several processes may share a folder. Old entries are never deleted; delete
-    the folder to free the space.
+    The hash covers the family's resize settings and the image: path, modification time and size of
+    its file, or the bytes of an embedded image. A changed image or setting gets a new file.
+
+    The image processor of the family resizes a cached image again. An image is cached only if this
+    keeps its size, so that the cache does not change the pixels that the model sees. Some images
+    are therefore not cached for Qwen with ``min_pixels`` close to ``max_pixels``.
+
+    Several processes may share a folder. Old files are never deleted; delete the folder to free the
+    space.
     """
 
     folder: Path
 
     def open(self, family: Family, example: Example) -> tuple[Image.Image, tuple[int, int]]:
-        """Return an image resized for the family, and the upright original's size in pixels."""
+        """Return the resized image, and the (width, height) of the upright original image."""
         key = _key(family, example)
         file = self.folder / key[:2] / f"{key}.npz"
         if not file.is_file():
@@ -46,7 +49,7 @@ class ImageCache:
 
 
 def _add(file: Path, family: Family, image: Image.Image) -> tuple[Image.Image, tuple[int, int]]:
-    """Resize an image for the family and write it to the cache, unless it must not be cached."""
+    """Resize an image, cache it if possible, and return the same pair as ``ImageCache.open``."""
     try:
         resized = family.resize_image(image)
         view = family.resize.view(*resized.size)
@@ -81,7 +84,7 @@ def _key(family: Family, example: Example) -> str:
 
 
 def _write(file: Path, **arrays: Any) -> None:
-    """Write an .npz file atomically; other processes may write the same one."""
+    """Write an .npz file atomically, because other processes may write the same file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = file.with_name(f"{uuid.uuid4().hex}.unfinished")
     try:

@@ -10,7 +10,7 @@ from mm_numeric.answers import Example, ImageSource
 
 
 class UnreadableImageError(ValueError):
-    """An image cannot be read; the message names the image and its row."""
+    """Raised if an image cannot be read; the message names the image and its row."""
 
 
 def open_image(example: Example) -> Image.Image:
@@ -48,5 +48,5 @@ def image_size(path: ImageSource) -> tuple[int, int]:
 
 
 def _file_or_bytes(image: ImageSource) -> Any:
-    """Return what ``PIL.Image.open`` accepts: a path, or the bytes of an embedded image."""
+    """Return an argument for ``PIL.Image.open``: a path, or the bytes of an embedded image."""
     return image if isinstance(image, Path) else io.BytesIO(image.read())

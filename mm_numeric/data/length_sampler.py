@@ -1,4 +1,4 @@
-"""Sampling of training rows in steps of similar length."""
+"""Training row order in which the rows of one optimiser step have similar lengths."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,10 +10,10 @@ from mm_numeric.compat import length_grouped_indices
 
 
 class LengthGroupedSampler(Sampler[int]):
-    """Random order in which the rows of one optimiser step have similar lengths.
+    """Sampler with a random order in which the rows of one optimiser step have similar lengths.
 
-    A step covers all ranks and micro-batches, so that no rank waits for another rank's padding and
-    every number of ranks trains on the same rows in the same step. The sampler of transformers
+    Rows are grouped over all ranks and micro-batches of a step. No rank waits for one with longer
+    rows, and the rows of a step do not depend on the number of ranks. The sampler of transformers
     (5.23) groups the rows of a single rank, and cannot restore the order of an epoch on resume.
     """
 
@@ -25,9 +25,9 @@ class LengthGroupedSampler(Sampler[int]):
         Args:
             lengths: Length of each row in tokens.
             step_rows: Number of rows per optimiser step.
-            seed: Seed of the order.
-            epoch: Returns the epoch that begins. ``set_epoch`` of accelerate (1.15) does not reach
-                the sampler of a rank that resumes in the middle of an epoch.
+            seed: Seed of the random order; the epoch is added to it.
+            epoch: Function that returns the current epoch. The sampler cannot use ``set_epoch``:
+                accelerate (1.15) does not call it when a run resumes within an epoch.
         """
         self.lengths, self.step_rows, self.seed, self.epoch = lengths, step_rows, seed, epoch
 
@@ -47,6 +47,6 @@ def rows_per_step(args: Any) -> int:
 
 
 def sampler_seed(args: Any) -> int:
-    """Return the seed of the row order: ``data_seed`` of the TrainingArguments, or ``seed``."""
+    """Return the seed of the row order: ``args.data_seed``, or ``args.seed`` if that is None."""
     seed: int = args.seed if args.data_seed is None else args.data_seed
     return seed

@@ -9,23 +9,24 @@ from mm_numeric.tasks.base import Task
 
 
 class TooLongError(ValueError):
-    """A row has more tokens than ``data.max_tokens``; the message names the row and its length."""
+    """Raised if a row exceeds ``data.max_tokens``; the message names the row and its length."""
 
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """The maximum length of a row in tokens, and what happens to longer rows."""
+    """Maximum number of tokens of a row, and the action for longer rows."""
 
     family: Family
     task: Task
     max_tokens: int
     too_long: str
-    """``data.too_long``: stop, drop or resize."""
+    """Action for longer rows: stop (raise an error), drop, or resize (downscale the image)."""
 
     def frame(self, example: Example, frame: Frame | None) -> Frame | None:
-        """Return a frame in which the row is short enough.
+        """Return a frame with which the row has at most ``max_tokens`` tokens.
 
-        That is the frame passed in, or, with ``data.too_long: resize``, one of a smaller image.
+        This is ``frame`` if the row is short enough. Otherwise it is the frame of a downscaled
+        image (with ``too_long`` resize), or a ``TooLongError`` is raised.
         """
         tokens, image_tokens = count_tokens(self.family, self.task, example, frame)
         if tokens <= self.max_tokens:
@@ -49,7 +50,10 @@ class LengthLimit:
         return "set data.too_long to drop"
 
     def _smaller_frame(self, example: Example, frame: Frame, image_tokens: int) -> Frame | None:
-        """Return a frame of at most ``image_tokens`` image tokens in which the row fits, if any."""
+        """Return a downscaled frame that fits the row into ``max_tokens``, or None if impossible.
+
+        The search begins at ``image_tokens`` image tokens.
+        """
         resize, size = self.family.resize, (frame.width_px, frame.height_px)
         while image_tokens > 0:
             view = replace(resize, max_pixels=image_tokens * resize.factor**2).view(*size)
@@ -70,7 +74,7 @@ def count_tokens(
 ) -> tuple[int, int]:
     """Return the number of tokens of a row, and how many of them are image tokens.
 
-    For an encoder-decoder the number is the maximum of the question and the answer.
+    The first number is question plus answer; for an encoder-decoder, the larger of the two.
     """
     image_tokens = count_image_tokens(family, frame)
     try:
@@ -83,7 +87,7 @@ def count_tokens(
 
 
 def count_image_tokens(family: Family, frame: Frame | None) -> int:
-    """Return the number of image tokens of a frame, which may have been downscaled to fit."""
+    """Return the number of image tokens of a frame; the frame may be of a downscaled image."""
     if frame is None:
         return 0
     size = frame.width_px, frame.height_px

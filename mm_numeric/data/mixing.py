@@ -7,10 +7,11 @@ T = TypeVar("T")
 
 
 def weighted_round_robin(weights: Sequence[float]) -> Iterator[int]:
-    """Yield the source index of each next row, indefinitely.
+    """Yield indefinitely the index of the source from which to draw the next row.
 
-    The next source is the one with the largest deficit, the first one on a tie. After n rows of two
-    sources, the count of each source differs from its share of n by at most one row.
+    The share of a source is its weight divided by the sum of the weights. Its deficit before row n
+    is share * n minus the rows drawn from it so far. The source with the largest deficit is next
+    (on a tie, the first). With two sources, the row count of each is within 1 of share * n.
     """
     total = sum(weights)
     shares = [weight / total for weight in weights]
@@ -25,9 +26,9 @@ def weighted_round_robin(weights: Sequence[float]) -> Iterator[int]:
 
 
 def mixed_epoch(sources: Sequence[Sequence[T]], weights: Sequence[float]) -> list[T]:
-    """Return the rows of one epoch, which ends once every row has occurred at least once.
+    """Return the rows of one epoch, in which sources are interleaved by their weights.
 
-    The share of a source is its weight divided by the sum of the weights.
+    The epoch ends as soon as every row of every source has occurred at least once.
     """
     rows: list[T] = []
     counts = [0] * len(sources)

@@ -1,10 +1,9 @@
-"""Training rows that are read during training and never held in memory all at once.
+"""Streaming of training rows: they are read during training, not all loaded into memory.
 
-Every rank and each of its workers reads the same rows in the same order and keeps its own share:
-one rank trains on a row, once, until its source starts again. The global batch is split among ranks
-as transformers splits that of a list, so every number of ranks and workers trains on the same rows
-in the same steps. A resumed run reads the rows it was already trained on again, but does not open
-their images.
+Every data loader worker of every rank reads all rows in the same order and keeps only its share of
+them. In one pass over the data, each row is trained on once, by one rank. Each step trains on the
+same rows for any number of ranks and workers, if the global batch size is the same. A resumed run
+reads the rows again that were already trained on, but does not open their images.
 """
 
 import random
@@ -26,15 +25,15 @@ T = TypeVar("T")
 
 
 class ExampleStream(IterableDataset[list[Example]]):
-    """Infinite stream of the micro-batches of one rank."""
+    """Infinite stream of micro-batches (lists of examples) for one rank."""
 
     def __init__(self, task: Task, data: DataConfig, *, seed: int | None) -> None:
-        """Create a stream; without a seed, rows keep the order of the files."""
+        """Create a stream; rows are not shuffled if ``seed`` is None."""
         self.task, self.data, self.seed = task, data, seed
         self.batch_rows = self.ranks = 1
         self.rank = 0
         self.skipped = 0
-        """Number of micro-batches already trained on before a resume; each is an empty list."""
+        """Number of micro-batches trained on before a resume; the stream yields [] for each."""
 
     def __iter__(self) -> Iterator[list[Example]]:
         info = get_worker_info()
@@ -48,7 +47,7 @@ class ExampleStream(IterableDataset[list[Example]]):
             yield [] if number < self.skipped else batch[start : start + self.batch_rows]
 
     def examples(self) -> Iterator[Example]:
-        """Yield examples indefinitely, from all sources as one or interleaved by their weights."""
+        """Yield examples indefinitely, from all sources joined or, with weights, interleaved."""
         sources = listed(self.data.train)
         weights = [source.weight for source in sources if source.weight is not None]
         if not weights:
@@ -58,9 +57,9 @@ class ExampleStream(IterableDataset[list[Example]]):
             yield next(endless[chosen])
 
     def check(self) -> None:
-        """Check that every file exists, and read each source up to its first example.
+        """Check that every file exists, and read the first example of each source.
 
-        A missing file is reported before the model is loaded, and not hours later.
+        This reports a missing file before the model is loaded.
         """
         for source in listed(self.data.train):
             for file in _files(self.task, source, self._cache):
@@ -69,7 +68,7 @@ class ExampleStream(IterableDataset[list[Example]]):
             next(self._one_pass([source], None))
 
     def _passes(self, sources: Iterable[DataSource], name: str) -> Iterator[Example]:
-        """Yield the examples of sources indefinitely, in a new order for each pass."""
+        """Yield the examples of sources indefinitely; with a seed, every pass has a new order."""
         for number in count():
             rng = None if self.seed is None else random.Random(f"{self.seed} {name} {number}")
             yield from self._one_pass(sources, rng)
@@ -77,7 +76,7 @@ class ExampleStream(IterableDataset[list[Example]]):
     def _one_pass(
         self, sources: Iterable[DataSource], rng: random.Random | None
     ) -> Iterator[Example]:
-        """Yield every example of sources once; files are shuffled, and rows within a buffer."""
+        """Yield every example once; with ``rng``, shuffle files, and examples within a buffer."""
         files = [(s, file) for s in sources for file in _files(self.task, s, self._cache)]
         if rng is None:
             yield from self._read(files)
@@ -86,7 +85,7 @@ class ExampleStream(IterableDataset[list[Example]]):
             yield from shuffled(self._read(files), self.data.shuffle_rows, rng)
 
     def _read(self, files: Iterable[tuple[DataSource, Path | None]]) -> Iterator[Example]:
-        """Yield the examples of files in their order."""
+        """Yield the examples of files in order; a path of None means the source's data set."""
         examples = 0
         for source, file in files:
             rows = (
@@ -110,10 +109,10 @@ class ExampleStream(IterableDataset[list[Example]]):
 
 
 def stream_loader(stream: ExampleStream, args: Any, accelerator: Any, collate: Any) -> Any:
-    """Return the data loader of a stream for this rank, after setting its rank and batch size.
+    """Set the rank and the batch size of a stream, and return its data loader for this rank.
 
-    The stream itself splits the rows among ranks, so accelerate is configured not to: it would give
-    the workers of a rank the same rows. ``args`` are transformers' TrainingArguments.
+    The stream splits the rows among ranks and workers. Accelerate is configured not to split them,
+    because all workers of a rank would then get the same rows. ``args`` are TrainingArguments.
     """
     stream.batch_rows, stream.rank = args.train_batch_size, args.process_index
     stream.ranks = args.world_size
@@ -138,7 +137,7 @@ def stream_loader(stream: ExampleStream, args: Any, accelerator: Any, collate: A
 
 
 def shuffled(rows: Iterable[T], buffer_size: int, rng: random.Random) -> Iterator[T]:
-    """Yield every row once, each drawn at random from a buffer of ``buffer_size`` rows."""
+    """Yield every row once, in an approximately random order, using a buffer of rows."""
     buffer: list[T] = []
     for row in rows:
         if len(buffer) < buffer_size:

@@ -1,8 +1,8 @@
-"""The training rows of a run: loaded from one or more sources, filtered by length, and mixed.
+"""Training set: load rows from one or more sources, drop rows that are too long, and mix them.
 
-In: the ``data`` section of a config. Out: a list of examples, or a stream of them. For a list,
-every row is read and checked before the model is loaded: ids, answers, missing images and, with
-``data.max_tokens``, lengths. For a stream, only the first row of each source is checked in advance.
+Input: the ``data`` section of a config. Output: a list of examples, or a stream (``data.stream``).
+For a list, every row is checked before the model is loaded: its id, answer, image file and, with
+``data.max_tokens``, length. For a stream, only the first example of each source is checked.
 """
 
 from itertools import chain
@@ -23,7 +23,7 @@ _MAX_NAMED = 3  # rows named in a message
 
 
 class TrainingRows:
-    """The training rows of a run, as a list or a stream."""
+    """Training rows of a run, as a list or a stream."""
 
     def __init__(self, config: Config) -> None:
         self.config, self.too_long = config, 0
@@ -43,11 +43,11 @@ class TrainingRows:
             self.sources.append(examples)
 
     def rows(self) -> list[Example]:
-        """Return every row once; an empty list for a stream."""
+        """Return the loaded rows of all sources, each once; an empty list if they are streamed."""
         return list(chain.from_iterable(self.sources))
 
     def for_trainer(self, collator: TrainingCollator) -> list[Example] | ExampleStream:
-        """Return the rows of one epoch without dropped rows, or the stream."""
+        """Return the rows of one epoch, without rows that are too long; or the stream."""
         if self.stream is not None:
             return self.stream
         if collator.length_limit is not None:
@@ -56,7 +56,7 @@ class TrainingRows:
         return mixed_epoch(self.sources, weights) if weights else self.rows()
 
     def metadata(self) -> dict[str, Any]:
-        """Return the entries of run.json that describe the rows."""
+        """Return the run.json entries about the rows: number, hash, number of rows too long."""
         is_list = self.stream is None
         return {
             "rows": sum(map(len, self.sources)) if is_list else None,
@@ -65,7 +65,7 @@ class TrainingRows:
         }
 
     def _apply_length_limit(self, collator: TrainingCollator) -> None:
-        """Drop the rows that are too long, or raise an error that names the first of them."""
+        """Drop the rows that are too long, or raise an error if ``data.too_long`` is not drop."""
         limit = collator.length_limit
         assert limit is not None
         kept: list[list[Example]] = []

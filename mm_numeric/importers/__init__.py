@@ -1,1 +1,1 @@
-"""Importers: files in a published format in, rows of this library out. Loads no torch."""
+"""Importers: convert published data sets to rows of this library. Imports no torch."""

@@ -1,9 +1,9 @@
 """COCO instances: ``instances_val2017.json`` and files in the same format.
 
-Boxes are [x, y, width, height] in pixels. A crowd region (``iscrowd``) becomes an ignored region,
-because it covers an unknown number of objects.
+Boxes are [x, y, width, height] in pixels. A crowd region (``iscrowd``) is marked ``ignore``, so
+that it does not count in scores, because it covers an unknown number of objects.
 
-Source: https://cocodataset.org/#format-data; pycocotools joins annotations and images.
+Source: https://cocodataset.org/#format-data. pycocotools looks up the annotations of each image.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class Coco(FileImporter):
     images: ImagesFolder = None
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield the rows; no row is written for an image with an invalid annotation."""
+        """Yield rows; an image with an invalid annotation gives an invalid line and no row."""
         image_folder = ImageFolder(self.images)
         for path in files:
             yield from self._file(path, image_folder)
@@ -93,7 +93,7 @@ class Coco(FileImporter):
 
 
 def read_instances(path: Path) -> dict[str, list[Any]]:
-    """Return the images, annotations and categories of a file, without validating them."""
+    """Return the lists ``images``, ``categories`` and ``annotations`` of a file, unvalidated."""
     raw = read_json(path)
     for part in _PARTS:
         if not isinstance(raw, Mapping) or not isinstance(raw.get(part), list):
@@ -104,9 +104,9 @@ def read_instances(path: Path) -> dict[str, list[Any]]:
 def _validate(
     raw: Mapping[str, list[Any]], path: Path
 ) -> tuple[list[tuple[InvalidLine, Any]], dict[str, list[Any]]]:
-    """Return the invalid lines, each with the id of its image, and all valid entries.
+    """Return (invalid line, image id or None) for each invalid entry, and all valid entries.
 
-    pycocotools would raise a KeyError for them, or silently keep the last of two equal ids.
+    Without this check, pycocotools would raise a KeyError, or drop an entry whose id is repeated.
     """
     errors: list[tuple[InvalidLine, Any]] = []
     valid: dict[str, list[Any]] = {part: [] for part in _PARTS}

@@ -1,4 +1,4 @@
-"""The command ``mm-numeric prepare``: its options, and the report that it prints."""
+"""Command ``mm-numeric prepare``: parse its options, run an importer, print a report."""
 
 import argparse
 import dataclasses
@@ -12,11 +12,11 @@ from mm_numeric.moved import warn_renamed
 from mm_numeric.registry import IMPORTERS, choose
 
 MAX_LISTED = 20
-"""Number of invalid lines and of files listed on the terminal; the .prepared.json has all."""
+"""Maximum number of invalid lines, and of files, in the report; .prepared.json lists all."""
 
 
 def report_text(prepared: Prepared) -> str:
-    """Return the report printed on the terminal."""
+    """Return the printed report: counts, invalid lines, and checksums of the files."""
     record = prepared.record
     counts = [f"{count} {what}" for what, count in record["counts"].items() if count]
     lines = [f"{record['format']}: {', '.join(counts) or 'no rows'}"]
@@ -38,10 +38,10 @@ def report_text(prepared: Prepared) -> str:
 
 
 def run(name: str, words: Sequence[str]) -> bool:
-    """Run ``mm-numeric prepare`` for a format with the arguments after it, and print the report.
+    """Run ``mm-numeric prepare NAME WORDS...`` and print the report.
 
     Returns:
-        False if there are more invalid lines than ``--allow-bad``.
+        True unless there are more invalid lines than ``--allow-bad``.
     """
     kind = choose(name, IMPORTERS, "format", "prepare")
     arguments = _parser(name, kind).parse_args(words)
@@ -53,7 +53,7 @@ def run(name: str, words: Sequence[str]) -> bool:
 
 
 def _parser(name: str, kind: type) -> argparse.ArgumentParser:
-    """Return a parser with the common options and one option per field of the importer."""
+    """Return a parser with the common options, and one option per field of the importer class."""
     parser = argparse.ArgumentParser(prog=f"mm-numeric prepare {name}", description=kind.__doc__)
     parser.add_argument("inputs", nargs="+", type=Path, metavar="INPUT", help="file or folder")
     parser.add_argument("--out", type=Path, required=True, help="output file, ending in .jsonl")
@@ -89,7 +89,7 @@ def _parser(name: str, kind: type) -> argparse.ArgumentParser:
 
 
 def _reader(flag: str, kind: type, option: Option) -> Callable[[str], object]:
-    """Return the function that parses an option's value; a renamed value causes a warning."""
+    """Return a function that parses the value of an option and warns if the value was renamed."""
     if not option.renamed:
         return kind
 

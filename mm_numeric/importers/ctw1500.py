@@ -1,11 +1,11 @@
-"""SCUT-CTW1500: polygons of 14 points, in the three formats in which they were published.
+"""SCUT-CTW1500: text regions as polygons of 14 points, published in three formats.
 
 first release   xmin,ymin,xmax,ymax,x1,y1,...,x14,y14       offsets from (xmin, ymin); 1001.txt
 training, 2020  <segs>x1,y1,...,x14,y14</segs> and <label>  pixels of the image; 0001.xml
 test, 2020      x1,y1,...,x14,y14,####transcription         pixels of the image; 0001001.txt
 
-The format is detected by the count of numbers and by ####: 32 numbers without a transcription are
-offsets. A region with the transcription ``###`` is ignored.
+The format is detected: a line without #### is of the first release and must have 32 numbers.
+Regions with the transcription ``###`` are marked ``ignore``.
 
 Source: https://github.com/Yuliang-Liu/Curve-Text-Detector, data/README.md.
 """
@@ -29,13 +29,13 @@ class CTW1500(TextFiles):
     endings: ClassVar[tuple[str, ...]] = (".txt", ".xml")
 
     def image(self, stem: str) -> str:
-        """Return the stem of the image: 1001 for 0001001, 0001 for 0001."""
+        """Return the image name without suffix, given that of its file: 1001 for 0001001."""
         if not (stem.isascii() and stem.isdecimal()):
             raise InvalidRowError("name", f"{stem!r} is not the number of an image.")
         return f"{int(stem):04d}"
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
-        """Yield regions; XML regions are converted to the test format and numbered from 1."""
+        """Yield (line number, text) of each region; convert XML regions to the test format."""
         if ending != ".xml":
             yield from super().records(text, ending)
             return
@@ -48,7 +48,7 @@ class CTW1500(TextFiles):
             yield count, f"{(box.findtext('segs') or '').strip()}{_MARK}{label}"
 
     def word(self, record: str) -> Word:
-        """Parse a region."""
+        """Parse the text of one region."""
         before, mark, text = record.partition(_MARK)
         numbers = [parse_number(part) for part in before.split(",")]
         if mark:

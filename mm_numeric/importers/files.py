@@ -1,4 +1,4 @@
-"""Input files, folders and archives of published data sets, and the folder of their images."""
+"""Input of importers: read files, folders and .zip archives; find images and their sizes."""
 
 import re
 import zipfile
@@ -17,7 +17,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".we
 
 
 def input_files(inputs: Sequence[Path], endings: Sequence[str]) -> list[Path]:
-    """Return the input files, and for each folder the files in it with one of the endings."""
+    """Return the input files; a folder is replaced by its files with one of the endings."""
     found = []
     for path in inputs:
         if path.is_dir():
@@ -40,9 +40,9 @@ def input_files(inputs: Sequence[Path], endings: Sequence[str]) -> list[Path]:
 def read_texts(
     files: Sequence[Path], endings: Sequence[str], encoding: str
 ) -> Iterator[tuple[str, PurePosixPath, str | InvalidRowError]]:
-    """Yield the position, the file name and the text of each file, or an error in place of a text.
+    """Yield (location, file name, text) of each file; the text is an error if it is not decodable.
 
-    A byte order mark is removed. A .zip archive is replaced by the files in it.
+    A .zip archive is replaced by the files in it. A UTF-8 byte order mark is removed.
     """
     for path in files:
         if path.suffix.lower() != ".zip":
@@ -85,7 +85,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]] | InvalidLine]:
-    """Yield the position and the fields of each object of a .json or .jsonl file."""
+    """Yield (location, fields) of each object in a .json or .jsonl file, or an invalid line."""
     for row in rows_or_errors(path):
         if isinstance(row, ValueError):
             place, _, why = str(row).removeprefix(str(path)).partition(": ")
@@ -99,10 +99,10 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]] | InvalidLin
 def rows_from_objects(
     files: Sequence[Path], read: Callable[[str, str, dict[str, Any]], Iterable[ImportedItem]]
 ) -> Iterator[ImportedItem]:
-    """Yield the items of each object in .json and .jsonl files, and invalid lines.
+    """Yield the items that ``read`` makes of each object in .json and .jsonl files.
 
-    ``read`` is called with an object's position, a unique id and its fields. An ``InvalidRowError``
-    that it raises is yielded as an invalid line.
+    ``read`` is called with the location of an object, a unique id, and the fields of the object. If
+    it raises ``InvalidRowError``, an invalid line is yielded.
     """
     for path in files:
         for count, item in enumerate(read_objects(path), start=1):
@@ -117,7 +117,7 @@ def rows_from_objects(
 
 
 class FileImporter:
-    """Base class of importers that read the files with certain endings; see ``Importer``."""
+    """Base class of importers that read every file with one of ``endings``; see ``Importer``."""
 
     version: ClassVar[int] = 1
     endings: ClassVar[tuple[str, ...]]
@@ -129,7 +129,7 @@ class FileImporter:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """The folder given as ``--images``, if any; it provides the sizes of the images."""
+    """Finds images and their sizes in the folder given as ``--images`` (None if not given)."""
 
     folder: Path | None
     default_size: tuple[int, int] | None = None
@@ -140,7 +140,7 @@ class ImageFolder:
             raise ValueError(f"--images {self.folder}: there is no such folder.")
 
     def find(self, stem: str) -> str:
-        """Return the file name of an image, given its stem; ``.jpg`` if no folder was given."""
+        """Return the file name of an image, given its stem; without a folder, STEM.jpg."""
         if self.folder is None:
             return f"{stem}.jpg"
         names = self._names.get(stem, [])
@@ -150,7 +150,7 @@ class ImageFolder:
         return names[0]
 
     def size(self, name: str, declared: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return the width and height of the upright image in the folder, or as declared."""
+        """Return (width, height) of the upright image file; without a folder, ``declared``."""
         if self.folder is None:
             return declared
         try:
@@ -166,14 +166,14 @@ class ImageFolder:
         return found
 
     def fields(self, name: str, declared: tuple[int, int] | None = None) -> dict[str, Any]:
-        """Return the fields of a row that describe its image: ``image``, ``width``, ``height``."""
+        """Return the row fields ``image`` and, if the size is known, ``width`` and ``height``."""
         size = self.size(name, declared)
         if size is None:
             return {"image": name}
         return {"image": name, "width": size[0], "height": size[1]}
 
     def fields_with_size(self, name: str, declared: tuple[int, int] | None) -> dict[str, Any]:
-        """Return ``fields``, or raise an error if the size is unknown."""
+        """Return ``image``, ``width`` and ``height`` of a row; an unknown size is an error."""
         fields = self.fields(name, declared or (self.default_size if self.folder is None else None))
         if "width" not in fields:
             raise InvalidRowError(

@@ -1,4 +1,4 @@
-"""GSM8K as published: ``train.jsonl`` and ``test.jsonl``, optionally compressed (.gz).
+"""GSM8K: the published files ``train.jsonl`` and ``test.jsonl``, optionally compressed (.gz).
 
     {"question": "Janet has ...", "answer": "Janet sells 16 - 3 - 4 = <<16-3-4=9>>9 .. #### 18"}
 
@@ -22,7 +22,7 @@ class GSM8KImporter(FileImporter):
     endings = (".jsonl", ".gz")
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per line, validated by the task."""
+        """Yield one row per line; the answer is validated by the task ``GSM8K``."""
         return rows_from_objects(files, _row)
 
 

@@ -1,6 +1,6 @@
 """ICDAR focused (2013) and incidental (2015) scene text: ``gt_img_1.txt`` for ``img_1.jpg``.
 
-2015    377,117,463,117,465,130,378,130,Genaxis Theatre     a quadrilateral; ### means ignore
+2015    377,117,463,117,465,130,378,130,Genaxis Theatre     a quadrilateral; text ### means ignore
 2013    38, 43, 920, 215, "Tiredness"                       left, top, right, bottom (test)
         158 128 411 181 "Footpath"                          the same (training)
 

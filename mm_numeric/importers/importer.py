@@ -1,4 +1,7 @@
-"""The contract of an importer: files of a published format in; rows and invalid lines out."""
+"""Importer interface, the items that importers yield, and validation of their values.
+
+An importer reads files in a published format and yields rows, invalid lines and skipped lines.
+"""
 
 import math
 import re
@@ -13,54 +16,54 @@ _NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)\s*", re.ASCII)
 
 
 class Row(NamedTuple):
-    """A row in the format that tasks read, and its file and position (``where``)."""
+    """A row in the format that tasks read; ``where`` is its location in the input file."""
 
     where: str
     fields: dict[str, Any]
 
 
 class InvalidLine(NamedTuple):
-    """An invalid part of a file, at ``where``; no row is written for it, or for its image."""
+    """An invalid part of an input file; no row is written for it, or for the image it is about."""
 
     where: str
     why: str
 
     kind: str
-    """One word by which invalid lines are counted."""
+    """Category of the problem, such as "box"; the report counts invalid lines per kind."""
 
 
 class SkippedLine(NamedTuple):
-    """A valid part of a file for which no row is written; it is only counted."""
+    """A valid part of an input file that is counted but gives no row."""
 
     what: str
-    """Plural noun for the count, such as "answers without a box"."""
+    """Name of this count in the report, such as "answers without a box"."""
 
 
 ImportedItem = Row | InvalidLine | SkippedLine
 
 
 class InvalidRowError(ValueError):
-    """Raised for an invalid part of a file; the caller adds the position with ``at``."""
+    """Raised for an invalid part of an input file; the caller adds the location with ``at``."""
 
     def __init__(self, kind: str, why: str) -> None:
         super().__init__(why)
         self.kind = kind
 
     def at(self, where: str) -> InvalidLine:
-        """Return the error as an invalid line at a position."""
+        """Convert the error to an invalid line at the location ``where``."""
         return InvalidLine(where, str(self), self.kind)
 
 
 class Option(NamedTuple):
-    """Help of a command line option: ``split: Annotated[str, Option("split to read")]``."""
+    """Description of a command line option, as in ``Annotated[str, Option("split to read")]``."""
 
     meaning: str
     choices: Iterable[str] | None = None
     name: str | None = None
-    """Placeholder of the value in the help."""
+    """Placeholder for the value in ``--help``, such as FOLDER."""
 
     renamed: Mapping[str, str] = {}
-    """Old values that are accepted for one release, and the new value of each."""
+    """Maps deprecated values of the option to their new values."""
 
 
 ImagesFolder = Annotated[
@@ -73,30 +76,31 @@ DefaultSize = Annotated[
 
 
 class Importer(Protocol):
-    """A frozen dataclass whose fields are options of ``mm-numeric prepare FORMAT``.
+    """Interface of importers: frozen dataclasses that convert one format to rows.
 
-    A field without a default is a required option; an ``Option`` in its annotation is its help.
+    Each field is an option of ``mm-numeric prepare FORMAT``; a field without a default is required.
+    An ``Option`` in the annotation of a field describes it.
     """
 
     version: ClassVar[int]
-    """Increased when the same files give different rows."""
+    """Version of the conversion, to be increased when the same files give different rows."""
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files to read."""
+        """Return the files to read, given the files and folders of the command line."""
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield rows, invalid lines and skipped lines."""
+        """Convert files: yield rows, invalid lines and skipped lines."""
 
 
 def parse_number(text: str) -> float:
-    """Parse a decimal number; ``nan``, ``1e3`` and non-ASCII digits are rejected."""
+    """Parse a decimal number; reject ``nan``, ``1e3`` and non-ASCII digits."""
     if not _NUMBER.fullmatch(text):
         raise InvalidRowError("numbers", f"{text.strip()!r:.40} is not a number.")
     return float(text)
 
 
 def parse_box(value: Any, *, xywh: bool = False) -> list[float]:
-    """Validate a box, optionally of x, y, width and height; return it as ``[x1, y1, x2, y2]``."""
+    """Validate ``[x1, y1, x2, y2]`` (with ``xywh``: x, y, width, height); return x1, y1, x2, y2."""
     try:
         box = read_box(value, "box", xywh=xywh)
     except ValueError as error:
@@ -120,7 +124,7 @@ def round_coordinates(numbers: Iterable[float]) -> list[float]:
 
 
 def declared_size(fields: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return ``width`` and ``height`` of an image, or None if it has neither."""
+    """Return the fields ``width`` and ``height``, in pixels; None if both are missing."""
     width, height = fields.get("width"), fields.get("height")
     if width is None and height is None:
         return None
@@ -142,14 +146,14 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
 
 
 def parse_text(value: Any, what: str) -> str:
-    """Return a text if it is not empty; ``what`` names its field in the error message."""
+    """Check that a value is a non-empty string; ``what`` is its name in the error message."""
     if not isinstance(value, str) or not value.strip():
         raise InvalidRowError("text", f"{what} must be a non-empty text, not {shorten(value)}.")
     return value
 
 
 def shorten(value: Any) -> str:
-    """Return the first 40 characters of the ``repr`` of a value of any depth."""
+    """Return at most 40 characters of a value's ``repr``, for error messages."""
     return reprlib.repr(value)[:40]
 
 
@@ -164,5 +168,5 @@ def parse_number_list(value: Any) -> list[float]:
 
 
 def _reason(error: ValueError) -> str:
-    """Return an error message without its position."""
+    """Return an error message without the location before its first colon."""
     return str(error).partition(": ")[2]

@@ -3,10 +3,10 @@ r"""Conversations of LLaVA and ShareGPT, with boxes in the answers.
     {"image": "1.jpg", "conversations": [{"from": "human", "value": "<image>\nWhere is the man?"},
                                          {"from": "gpt", "value": "[0.12, 0.34, 0.5, 0.6]"}]}
 
-Such a file does not define its coordinates: LLaVA's own refer to the image padded to a square,
-others to the original image, and a wrong guess is off by up to 80 pixels in an image of 640 x 480,
-without any error. Options therefore declare the coordinate format (a key of ``COORDINATES``) and,
-unless coordinates refer to the original image, how the image was resized.
+The files do not say what the coordinates refer to. LLaVA's own refer to the image padded to a
+square, others to the original image. A wrong assumption raises no error, but shifts boxes by up to
+80 pixels in an image of 640 x 480. The user must therefore declare the coordinate format (a name in
+``COORDINATES``) and, unless it refers to the original image, how the image was resized.
 """
 
 import re
@@ -137,7 +137,7 @@ class LlavaImporter(FileImporter):
         )
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield the rows of the answers with boxes."""
+        """Yield rows for the answers that contain boxes."""
         image_folder = ImageFolder(self.images, parse_size(self.size))
         return rows_from_objects(files, partial(self._conversation, image_folder))
 
@@ -167,7 +167,7 @@ class LlavaImporter(FileImporter):
                 yield error.at(place)
 
     def _asked(self, question: str, boxes: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the question and the answer as fields of a row."""
+        """Return the row fields of a question and its boxes: one phrase, or all instances."""
         if self.per == "answer":
             return {"question": question, "instances": boxes}
         if len(boxes) > 1:
@@ -188,7 +188,7 @@ class LlavaImporter(FileImporter):
         return {"phrase": phrase.strip(), "box": boxes[0]["box"]}
 
     def _numerals(self, text: str) -> list[str]:
-        """Return the coordinates of an answer, four per box."""
+        """Find and validate the coordinates in an answer, as text; each box has four."""
         form = self._coordinates.text
         reading = form.read(text)
         if reading.cut:

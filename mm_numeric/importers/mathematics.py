@@ -1,4 +1,4 @@
-"""DeepMind's mathematics data set: questions and answers on alternating lines, or JSON lines.
+"""DeepMind's mathematics data set, as text files (question, answer, ...) or JSON lines.
 
     mathematics_dataset-v1.0/train-easy/arithmetic__mixed.txt      train-medium, train-hard
                              interpolate/arithmetic__mixed.txt     extrapolate
@@ -82,7 +82,7 @@ class MathematicsImporter:
         return all(names is None or name in names.split(",") for names, name in pairs)
 
     def _pairs(self, path: Path, text: str) -> Iterator[ImportedItem]:
-        """Yield the items of a text file, in which each question is followed by its answer."""
+        """Yield the items of a text file: a question on one line, its answer on the next."""
         lines = text.split("\n")
         while lines and not lines[-1].strip():
             del lines[-1]
@@ -104,14 +104,14 @@ class MathematicsImporter:
 
 
 def _regime_and_module(path: Path) -> tuple[str, str]:
-    """Return the regime and the module of a text file."""
+    """Return the regime (folder name) and the module (file name without suffix) of a file."""
     return path.resolve().parent.name, path.stem
 
 
 def _row(
     where: str, identity: str, regime: str, module: str, question: Any, answer: Any
 ) -> ImportedItem:
-    """Return a question as a row, or as skipped if its answer is not a number."""
+    """Return the row of a question; a skipped line if the answer is not a number."""
     question = parse_text(question, "question").strip()
     answer = parse_text(answer, "answer").strip()
     try:

@@ -4,8 +4,8 @@
            "precision": 1, "answer": "1.2", "question_type": "free_form", "answer_type": "float",
            "metadata": {"split": "testmini", "skills": [...], ...}}, ...}
 
-Rows of parquet files are exported as .json or .jsonl with ``query`` and the path of a saved image
-in ``decoded_image``. Fields keep their names; ``metadata.split`` marks the rows as test rows.
+Export parquet rows as .json or .jsonl, with the path of each saved image in ``decoded_image``;
+their field ``query`` is kept too. Fields keep their names; ``metadata.split`` marks test rows.
 
 Source: https://github.com/lupantech/MathVista, data/testmini.json; AI4Math/MathVista on the hub.
 """
@@ -37,14 +37,14 @@ _KEPT = (
 
 @dataclass(frozen=True, kw_only=True)
 class MathVistaImporter(FileImporter):
-    """MathVista: questions for evaluation only, one row per question."""
+    """MathVista: questions about images, for evaluation only; one row per question."""
 
     endings = (".json", ".jsonl")
 
     images: ImagesFolder = None
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per question, validated by the task."""
+        """Yield one row per question; rows are validated by the task ``MathVista``."""
         image_folder = ImageFolder(self.images)
         for path in files:
             for item in _problems(path):
@@ -59,7 +59,7 @@ class MathVistaImporter(FileImporter):
 
 
 def _problems(path: Path) -> Iterator[tuple[str, dict[str, Any]] | InvalidLine]:
-    """Yield the position and the fields of each question, from an object by pid or from a list."""
+    """Yield (location, fields) of each question; the file maps pids to questions, or lists them."""
     found = read_json(path) if path.suffix.lower() == ".json" else None
     if not isinstance(found, dict):
         yield from read_objects(path)
@@ -73,7 +73,7 @@ def _problems(path: Path) -> Iterator[tuple[str, dict[str, Any]] | InvalidLine]:
 
 
 def _fields(where: str, raw: Mapping[str, Any], image_folder: ImageFolder) -> dict[str, Any]:
-    """Return a row after its task has validated it."""
+    """Convert a question to a row, validated by the task ``MathVista``."""
     saved = raw.get("decoded_image")
     image = parse_text(saved if isinstance(saved, str) and saved else raw.get("image"), "image")
     kept = {name: raw[name] for name in _KEPT if not _is_missing(raw.get(name))}
@@ -88,5 +88,5 @@ def _fields(where: str, raw: Mapping[str, Any], image_folder: ImageFolder) -> di
 
 
 def _is_missing(value: Any) -> bool:
-    """Return True if a field is null, which pandas writes as NaN in numeric columns."""
+    """Return True if a value is null, or NaN, which pandas writes for null in numeric columns."""
     return value is None or (isinstance(value, float) and math.isnan(value))

@@ -1,4 +1,4 @@
-"""MMOCR's text detection JSON: ``textdet_test.json`` with a ``data_list``.
+"""MMOCR's text detection format: JSON such as ``textdet_test.json`` with a ``data_list``.
 
 Source: https://mmocr.readthedocs.io, dataset classes; checked with tests/data/det_toy_dataset.
 """
@@ -31,7 +31,7 @@ class MMOCR(FileImporter):
     images: ImagesFolder = None
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield the rows; no row is written for an image with an invalid instance."""
+        """Yield rows; an image with an invalid instance gives an invalid line and no row."""
         return rows_from_objects(files, partial(self._image, ImageFolder(self.images)))
 
     def _image(

@@ -3,7 +3,7 @@
     {"idx": 0, "passage": {"text": ..., "questions": [
         {"idx": 0, "question": ..., "answers": [{"idx": 0, "text": ..., "label": 1}, ...]}, ...]}}
 
-One row is written per question. Test files have no labels.
+``label`` is 1 for a correct answer and 0 for a wrong one; test files have no labels.
 
 Source: https://super.gluebenchmark.com, MultiRC.zip.
 """
@@ -46,7 +46,7 @@ def _questions(where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[Im
 
 
 def _question(raw: Any) -> dict[str, Any]:
-    """Return the question and the answers of a row."""
+    """Return the row fields ``question`` and ``answers`` of a question."""
     if not isinstance(raw, Mapping):
         raise InvalidRowError("question", f"expected an object, found {shorten(raw)}.")
     try:

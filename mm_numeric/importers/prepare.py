@@ -1,9 +1,9 @@
 """Write the rows of an importer to a file, with a record of counts and checksums next to it.
 
-rows.jsonl                  one row per line in the format of tasks; the same files give the same
-                            bytes
-rows.jsonl.prepared.json    written last: format, options, sha256 of every file, counts, and every
-                            invalid line
+rows.jsonl                  one row per line, in the format that tasks read; the same input gives
+                            the same bytes
+rows.jsonl.prepared.json    the record, written last: format, options, counts, invalid lines, and
+                            the SHA-256 of every file
 """
 
 import dataclasses
@@ -36,11 +36,11 @@ _TOLERANCE_PX = 1.0  # as in a frame: a rounded annotation may be this far outsi
 
 @dataclass(frozen=True)
 class Prepared:
-    """The result of ``prepare``."""
+    """Result of ``prepare``: the output file and its record."""
 
     out: Path
     record: dict[str, Any]
-    """The content of the .prepared.json."""
+    """Content of the .prepared.json file."""
 
     @property
     def bad(self) -> int:
@@ -62,10 +62,10 @@ def prepare(
     Args:
         name: Name of the format.
         importer: Importer that reads the files.
-        inputs: Files and folders.
+        inputs: Input files and folders.
         out: A .jsonl file; ``OUT.prepared.json`` is written next to it.
-        clip: Whether to clip shapes to their images.
-        force: Whether to replace existing files.
+        clip: Whether to clip boxes and polygons to their images.
+        force: Whether to replace existing output files.
     """
     record_path = out.with_name(f"{out.name}.prepared.json")
     _check_out(out, record_path, force=force)
@@ -114,7 +114,7 @@ def prepare(
 
 
 def _check_out(out: Path, record_path: Path, *, force: bool) -> None:
-    """Check that the output files can be written."""
+    """Check the name and folder of the output, and that it replaces no file unless forced."""
     if out.suffix != ".jsonl":
         raise ValueError(f"--out {out}: the file name must end in .jsonl.")
     if not out.parent.is_dir():
@@ -127,7 +127,7 @@ def _check_out(out: Path, record_path: Path, *, force: bool) -> None:
 def _checked_lines(
     items: Iterator[Row | InvalidLine | SkippedLine], counts: Counter[str], *, clip: bool
 ) -> Iterator[bytes | InvalidLine | SkippedLine]:
-    """Count, validate and encode rows; yield their lines, invalid lines and skipped lines."""
+    """Yield valid rows as JSON lines, other items unchanged; add the statistics to ``counts``."""
     locations: dict[str, str] = {}
     for item in items:
         if not isinstance(item, Row):
@@ -167,9 +167,9 @@ def _encoded(fields: dict[str, Any]) -> bytes:
 
 
 def _count_outside(fields: dict[str, Any], *, clip: bool) -> int:
-    """Return the number of shapes outside of their image, and clip them if ``clip`` is set.
+    """Return the number of a row's boxes and polygons that extend outside the image.
 
-    Without ``clip``, a shape may be outside by one pixel.
+    With ``clip``, clip them in place; otherwise, do not count shapes outside by at most one pixel.
     """
     if "width" not in fields:
         if clip:

@@ -1,10 +1,10 @@
 """RefCOCO, RefCOCO+ and RefCOCOg: the folder with ``refs(unc).p`` and ``instances.json``.
 
-A ref is an object in an image of COCO train2014 with its referring expressions. The split and its
-author (``unc`` for RefCOCO and RefCOCO+, ``umd`` or ``google`` for RefCOCOg) are options and are
-checked against the file.
+A ref is an object in an image of COCO train2014, with sentences (referring expressions) for it. The
+options ``split`` and ``split_by``, the author of the split, are checked against the file. Authors
+are ``unc`` (RefCOCO and RefCOCO+), and ``umd`` and ``google`` (RefCOCOg).
 
-The pickle is read without executing code: only containers, text and numbers are allowed.
+The pickle file is read without executing code: it may contain only containers, text and numbers.
 
 Source: https://github.com/lichengunc/refer, refer.py.
 """
@@ -37,7 +37,7 @@ SPLITS: Mapping[str, frozenset[str]] = {
     "umd": frozenset({"train", "val", "test"}),
     "google": frozenset({"train", "val", "test"}),
 }
-"""The names of the splits by each author."""
+"""Maps each author of splits to the names of the splits."""
 
 _ENDINGS = (".p", ".pkl", ".pickle")
 
@@ -53,7 +53,7 @@ class RefCoco:
     images: ImagesFolder = None
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files of the refs and the instances."""
+        """Return two files: the pickle with the refs, and ``instances.json``."""
         found: list[Path] = []
         for path in inputs:
             inside = [path / f"refs({self.split_by}).p", path / "instances.json"]
@@ -73,7 +73,7 @@ class RefCoco:
         return found
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield the rows of the split."""
+        """Yield one row per ref of the chosen split."""
         image_folder = ImageFolder(self.images)
         instances, pickled = sorted(files, key=lambda path: path.suffix != ".json")
         refs = read_pickle(pickled)
@@ -100,7 +100,7 @@ class RefCoco:
             yield _row(where, fields, images, annotations, image_folder)
 
     def _check(self, path: Path, found: set[str]) -> None:
-        """Check that the file has the split, and only splits by the given author."""
+        """Check that the file has the chosen split, and only splits of the author ``split_by``."""
         names = ", ".join(sorted(found))
         if found - SPLITS[self.split_by]:
             raise ValueError(
@@ -112,7 +112,7 @@ class RefCoco:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Reads containers, text and numbers; never imports a class or function."""
+    """Unpickler for containers, text and numbers; importing a class or function is an error."""
 
     def persistent_load(self, pid: Any) -> Any:
         raise pickle.UnpicklingError("it refers to an external object")
@@ -125,7 +125,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def read_pickle(path: Path) -> Any:
-    """Read a pickle of plain values without executing code; strings of Python 2 become bytes."""
+    """Read a pickle file of plain values without executing code; Python 2 strings become bytes."""
     with path.open("rb") as file:
         try:
             return _PlainUnpickler(file, encoding="bytes").load()
@@ -135,7 +135,7 @@ def read_pickle(path: Path) -> Any:
 
 
 def _fields(ref: Any) -> dict[str, Any]:
-    """Return a dict with its keys and text values decoded."""
+    """Return a dict with bytes decoded to text, in its keys and values."""
     if not isinstance(ref, Mapping):
         raise InvalidRowError("ref", f"expected a dict, found {shorten(ref)}.")
     return {str(_decoded(key)): _decoded(value) for key, value in ref.items()}

@@ -1,6 +1,6 @@
-"""rJokes (Weller and Seppi, LREC 2020): jokes with the logarithm of their votes, 0 to 11.
+"""rJokes (Weller and Seppi, LREC 2020): jokes with a score, the logarithm of their votes, 0 to 11.
 
-    data/train.tsv, dev.tsv, test.tsv, or the same with .gz: score, tab, joke
+    data/train.tsv, dev.tsv, test.tsv, optionally .gz; each line is score, tab, joke
 
 Tabs and backslashes in a joke are escaped with a backslash, as in the authors' script.
 """

@@ -1,4 +1,4 @@
-"""Rows that are already in the format of a task: each is validated, and image sizes are added.
+"""Your own rows, already in the format of a task: validate them and add their image sizes.
 
     {"ref_id": 5044, "image": "1.jpg", "box_xyxy": [285, 23, 424, 146], "sentences": ["a bush"]}
     {"id": "7", "image": "2.jpg", "instances": [{"polygon": [...], "ignore": true}]}
@@ -31,7 +31,7 @@ class Rows(FileImporter):
     images: ImagesFolder = None
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield the rows, validated by their task."""
+        """Yield the rows, validated by their task: grounding, or numbers for rows without image."""
         return rows_from_objects(files, partial(_row, ImageFolder(self.images)))
 
 
@@ -42,7 +42,7 @@ def _row(
 
 
 def _fields(where: str, raw: Mapping[str, Any], image_folder: ImageFolder) -> dict[str, Any]:
-    """Return a row with the field names of its task, after the task has validated it."""
+    """Validate a row with its task, rename its fields to the task's names, add the image size."""
     text_only = {"question", "answer"} <= set(raw) and not raw.get("image")
     task = Grounding(answer="list" if "instances" in raw else "box")
     try:

@@ -5,8 +5,8 @@
      "images": ["1.jpg"],
      "objects": {"ref": ["sheep"], "bbox": [[90, 160, 135, 212]], "bbox_type": "real"}}
 
-``real`` boxes (the default) are in pixels of the image, ``norm1`` boxes are 0 to 1. A box belongs
-to the ref before it, or to the question if no ref precedes it.
+Coordinates are pixels of the image (``bbox_type`` real, the default) or 0 to 1 (norm1). The phrase
+of a box is the ref before it, or the question if no ref precedes it.
 
 Source: https://swift.readthedocs.io, custom datasets, grounding.
 """
@@ -42,14 +42,14 @@ _PLACEHOLDER = re.compile(r"<ref-object>|<bbox>")
 
 
 class _Answer(NamedTuple):
-    """A box in an answer."""
+    """A box in an assistant message, and the phrase that it belongs to."""
 
     phrase: str
     phrase_number: int
-    """Number of the phrase; all boxes of a phrase share it."""
+    """Counter of phrases in the row; boxes with the same number belong to one phrase."""
 
     bbox: int
-    """Index of the box in ``objects``."""
+    """Index of the box in the list ``objects["bbox"]``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class Swift(FileImporter):
         parse_size(self.size)  # validates it
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield the rows of the boxes in answers."""
+        """Yield rows for the boxes in assistant messages."""
         image_folder = ImageFolder(self.images, parse_size(self.size))
         return rows_from_objects(files, partial(self._row, image_folder))
 
@@ -121,7 +121,7 @@ class Swift(FileImporter):
 
 
 def _answers(raw: Mapping[str, Any], objects: Mapping[str, Any]) -> tuple[list[_Answer], int]:
-    """Return the boxes in answers, and the number of boxes in questions."""
+    """Return the boxes in assistant messages, and the number of boxes in other messages."""
     refs, bboxes = objects.get("ref") or [], objects.get("bbox") or []
     if not isinstance(refs, list) or not isinstance(bboxes, list):
         raise InvalidRowError("objects", "ref and bbox of objects must be lists.")
@@ -162,7 +162,7 @@ def _answers(raw: Mapping[str, Any], objects: Mapping[str, Any]) -> tuple[list[_
 
 
 def _image_number(objects: Mapping[str, Any], bbox: int, images: int) -> int:
-    """Return the index of the image of a box; 0 if the box has no ``image_id``."""
+    """Return the index of the image that box number ``bbox`` is in: its ``image_id``, or 0."""
     numbers = objects.get("image_id") or []
     if not isinstance(numbers, list):
         raise InvalidRowError("objects", f"image_id must be a list, not {numbers!r:.40}.")
@@ -181,7 +181,7 @@ def _box(
     name: str,
     declared: tuple[int, int] | None,
 ) -> list[float]:
-    """Return a box in pixels of the original image."""
+    """Return box number ``bbox`` as [x1, y1, x2, y2] in pixels of the original image."""
     numbers = parse_number_list(objects["bbox"][bbox])
     if len(numbers) == 2:
         raise InvalidRowError("box", f"box {bbox} is a point; four numbers are required.")

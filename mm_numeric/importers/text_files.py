@@ -21,13 +21,13 @@ from mm_numeric.importers.importer import (
 
 
 class Word(NamedTuple):
-    """A text region of a file."""
+    """A text region of an image: a word or line of text, and its box or polygon."""
 
     numbers: list[float]
-    """x1, y1, x2, y2 of a box; x and y of three or more points of a polygon."""
+    """Coordinates: x1, y1, x2, y2 of a box, or x1, y1, x2, y2, x3, y3, ... of a polygon."""
 
     text: str | None
-    """The transcription; None if the file has none."""
+    """Transcription of the region; None if the file has none."""
 
     ignore: bool
     is_box: bool = False
@@ -35,7 +35,7 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TextFiles(ABC):
-    """Text files named after their images, in folders or .zip archives, one row per image."""
+    """Base class for text files named after their images, in folders or .zip archives."""
 
     version: ClassVar[int] = 1
     endings: ClassVar[tuple[str, ...]] = (".txt",)
@@ -56,9 +56,9 @@ class TextFiles(ABC):
         return input_files(inputs, (*self.endings, ".zip"))
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield the rows; no row is written for an image with an invalid line.
+        """Yield one row per image; no row is written for an image with an invalid line.
 
-        Otherwise a model would be trained to omit the missing word.
+        A row with a missing region would train the model to omit that region.
         """
         image_folder = ImageFolder(self.images)
         for where, name, text in read_texts(files, self.endings, self.encoding):
@@ -85,7 +85,7 @@ class TextFiles(ABC):
     def _instances(
         self, where: str, name: PurePosixPath, text: str
     ) -> Iterator[dict[str, Any] | tuple[InvalidLine, bool]]:
-        """Yield instances, or an invalid line and whether the image is complete without it."""
+        """Yield each region as a dict, or (invalid line, whether the row may omit the region)."""
         try:
             records = list(self.records(text, name.suffix.lower()))
         except InvalidRowError as error:
@@ -102,22 +102,22 @@ class TextFiles(ABC):
                 yield error.at(f"{where}, line {line}"), ignore
 
     def image(self, stem: str) -> str:
-        """Return the stem of the image, given the stem of its text file."""
+        """Return the image name without suffix, given that of its text file."""
         return stem.removeprefix("gt_")
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
-        """Yield the first line number and the text of each region."""
+        """Yield (number of the first line, text) of each region."""
         for line, record in enumerate(text.split("\n"), start=1):
             if record.strip():
                 yield line, record.removesuffix("\r")
 
     @abstractmethod
     def word(self, record: str) -> Word:
-        """Parse a region; raise an ``InvalidRowError`` if it is invalid."""
+        """Parse the text of one region; raise ``InvalidRowError`` if it is invalid."""
 
 
 def leading_numbers(parts: Sequence[str]) -> int:
-    """Return the count of numbers at the beginning of a line."""
+    """Return how many of the first fields of a line are numbers."""
     for count, part in enumerate(parts):
         try:
             parse_number(part)

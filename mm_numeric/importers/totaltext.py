@@ -2,8 +2,9 @@
 
     x: [[206 251 386 542]], y: [[ 633  811  931  946]], ornt: [u'c'], transcriptions: [u'the']
 
-Arrays are printed by numpy: separated by spaces, and wrapped over several lines if long. Some tools
-write y before x, or commas. ``#`` as transcription or orientation marks an ignored region.
+Arrays are printed by numpy: numbers are separated by spaces, and long arrays span several lines.
+Files with y before x, or with commas, are read too. A region whose transcription or orientation is
+``#`` is marked ``ignore``.
 
 Source: https://github.com/cs-chan/Total-Text-Dataset, Groundtruth/Text, txt_format.zip.
 """
@@ -31,11 +32,11 @@ class TotalText(TextFiles):
     """Total-Text: text files with polygons and their transcriptions, one row per image."""
 
     def image(self, stem: str) -> str:
-        """Return the stem of the image."""
+        """Return the image name without suffix, such as img1 for poly_gt_img1."""
         return stem.removeprefix("poly_").removeprefix("gt_")
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
-        """Yield regions, which may span several lines."""
+        """Yield (number of the first line, text) of each region, which may span many lines."""
         first_line, lines = 1, list[str]()
         for number_, line in enumerate(text.split("\n"), start=1):
             if _BEGIN.match(line) and lines:
@@ -48,7 +49,7 @@ class TotalText(TextFiles):
             yield first_line, "\n".join(lines)
 
     def word(self, record: str) -> Word:
-        """Parse a region."""
+        """Parse the text of one region."""
         match = _RECORD.fullmatch(record)
         if not match or match["first"] == match["second"]:
             raise InvalidRowError(
@@ -71,7 +72,7 @@ def _array(text: str) -> list[float]:
 
 
 def _string(text: str) -> str | None:
-    """Return the only string of a list printed by Python 2; None for an empty list."""
+    """Parse a printed list of at most one string, such as [u'the']; return the string or None."""
     try:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
