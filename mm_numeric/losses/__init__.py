@@ -1,1 +1,1 @@
-"""Numeric losses: one shared cross-entropy plus weighted terms."""
+"""Training losses: cross-entropy plus weighted numeric loss terms."""

@@ -1,4 +1,7 @@
-"""Scale of the numeric terms relative to cross-entropy: fixed, by ratio, or by a running ratio."""
+"""The factor that scales the numeric terms relative to cross-entropy.
+
+The factor is a constant, or it is computed from the ratio of cross-entropy to the terms.
+"""
 
 from collections.abc import Mapping
 
@@ -13,14 +16,17 @@ _DECAY = 0.9  # of the running means at each step
 
 
 class Balance:
-    """Factor of the weighted sum of the numeric terms (see ``ObjectiveSpec.balance``)."""
+    """Computes the factor of the sum of the numeric terms (see ``ObjectiveSpec.balance``)."""
 
     def __init__(self, spec: ObjectiveSpec) -> None:
         self.spec = spec
         self._means: Tensor | None = None
 
     def factor(self, sums: Mapping[str, LossSum]) -> float | Tensor:
-        """Return the factor for one batch, without gradient, from its unweighted components."""
+        """Return the factor for one batch, without gradient.
+
+        ``sums`` are the batch's cross-entropy (``ce``) and numeric terms, without their weights.
+        """
         if self.spec.balance == "ratio":
             return self._ratio(self._means_of(sums))
         if self.spec.balance == "running" and self._means is not None:
@@ -30,8 +36,8 @@ class Balance:
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
         """Update the running means after an optimiser step, without synchronising the device.
 
-        Steps without numbers and steps with a non-finite component are skipped. ``sums`` are the
-        components of the whole step, summed over its micro-batches and ranks.
+        ``sums`` are the cross-entropy and the numeric terms of the step, summed over micro-batches
+        and ranks. Steps without numbers and steps with a NaN or infinite sum are skipped.
         """
         if self.spec.balance != "running" or not self.spec.terms:
             return
@@ -42,12 +48,12 @@ class Balance:
         self._means = torch.where(usable, mixed, before)
 
     def _means_of(self, sums: Mapping[str, LossSum]) -> Tensor:
-        """Return the mean cross-entropy and the weighted sum of the terms' means, [2], float64."""
+        """Return mean cross-entropy and the sum of ``weight * mean`` over terms, [2], float64."""
         terms = [t.weight * sums[t.name].mean.detach().double() for t in self.spec.terms]
         return torch.stack([sums["ce"].mean.detach().double(), torch.stack(terms).sum()])
 
     def _ratio(self, means: Tensor) -> Tensor:
-        """Return ``weight * cross_entropy / terms``."""
+        """Return ``weight * cross_entropy / terms`` for ``means`` = [cross_entropy, terms]."""
         cross_entropy, numeric = means.unbind()
         return self.spec.weight * cross_entropy / (numeric + _EPSILON)
 

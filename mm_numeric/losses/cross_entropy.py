@@ -1,11 +1,11 @@
-"""Cross-entropy and the logits of the number tokens, in one pass and with one gradient buffer.
+"""Cross-entropy and the logits of the number tokens, with a single gradient buffer.
 
-Axes    r rows of logits, n supervised rows, v vocabulary, k number tokens, c classes
+Axes    r rows of logits (positions), n supervised rows (positions with a label), v vocabulary,
+        k labels that are number tokens, c number tokens in the vocabulary
 
-Indexing the logits for a numeric loss is cheap in the forward pass and expensive in the backward
-pass: autograd fills a second tensor of the size of the logits and adds it to the first. Here the
-backward pass of cross-entropy writes one buffer, and the gradient of the numeric terms is added to
-[k, c] of its elements.
+A numeric loss reads a few columns of the logits. In plain PyTorch the backward pass of that
+indexing allocates a second tensor as large as the logits. Here cross-entropy and the numeric
+losses write their gradients into the same tensor.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -85,15 +85,15 @@ def cross_entropy_with_numbers(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the cross-entropy of each supervised row and the logits of the number tokens.
 
-    All three results are differentiable, but only once: there is no second derivative. bf16 and
-    fp16 logits are converted to float32 first.
+    All three results are differentiable, but have no second derivative. bf16 and fp16 logits are
+    converted to float32 first.
 
     Args:
         logits: [n, v], or [r, v] together with ``rows``.
-        labels: [n] target token of each supervised row, without ``IGNORE_INDEX``.
-        number_rows: [k] indices of the supervised rows that predict a number token, each once.
+        labels: [n] label of each supervised row; ``IGNORE_INDEX`` is not allowed.
+        number_rows: [k] indices of the labels that are number tokens; no duplicates.
         number_ids: [c] ids of the number tokens.
-        rows: [n] indices of the supervised rows of ``logits``, each once; all rows when None.
+        rows: [n] indices into ``logits`` of the supervised rows; no duplicates. None: all rows.
 
     Returns:
         Losses [n], logits of the number tokens [k, c], and logsumexp over the vocabulary [k].
@@ -119,24 +119,25 @@ class _NumberScores(torch.autograd.Function):
 def number_scores(logits: Tensor, at: Tensor, number_ids: Tensor) -> Tensor:
     """Return the logits of the number tokens, [k, c], without computing cross-entropy.
 
-    ``at`` [k] are the rows of logits [r, v] that predict a number token, each once.
+    ``at`` [k] are the indices of the rows of ``logits`` [r, v] whose label is a number token (no
+    duplicates), and ``number_ids`` [c] the ids of the number tokens.
     """
     return _NumberScores.apply(logits, at, number_ids)
 
 
 @torch.no_grad()
 def most_likely(logits: Tensor, at: Tensor) -> Tensor:
-    """Return the ids of the most likely tokens, [k], at the rows ``at`` [k] of logits [r, v]."""
+    """Return the argmax token id, [k], of each row ``at`` [k] of ``logits`` [r, v]."""
     pieces = chunks(len(at), logits.shape[-1], logits.device)
     # argmax gives the same result, but takes four times as long on a CPU.
     return torch.cat([logits[at[piece]].max(dim=-1).indices for piece in pieces])
 
 
 def _zeros_like(logits: Tensor) -> Tensor:
-    """Return a tensor of zeros, on a CPU without writing them.
+    """Return a tensor of zeros; on a CPU its memory is allocated lazily.
 
-    torch writes every zero (100 ms for 600 MB). numpy gets pages from the operating system that are
-    zero on first use, and most rows of this gradient are not used before the head reads them.
+    ``torch.zeros`` writes every element (100 ms for 600 MB). numpy requests zeroed pages from the
+    operating system, which are only allocated when they are used.
     """
     if logits.device.type != "cpu" or not logits.numel() or torch.compiler.is_compiling():
         return torch.zeros_like(logits)
@@ -145,7 +146,7 @@ def _zeros_like(logits: Tensor) -> Tensor:
 
 
 def chunks(rows: int, tokens: int, device: torch.device) -> list[slice]:
-    """Return slices of rows: chunks that fit the cache of a CPU, or that keep a GPU busy."""
+    """Split ``rows`` rows of ``tokens`` logits into slices that suit a CPU's cache or a GPU."""
     if device.type != "cpu":
         elements = _GPU_CHUNK
     elif torch.compiler.is_compiling():  # torch.compile cannot trace get_num_threads
@@ -157,7 +158,7 @@ def chunks(rows: int, tokens: int, device: torch.device) -> list[slice]:
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Return a context without autocast, in which matrix products keep their dtype."""
+    """Return a context manager that disables autocast."""
     if not torch.amp.is_autocast_available(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
@@ -169,5 +170,5 @@ def to_compute_dtype(logits: Tensor) -> Tensor:
 
 
 def _take(logits: Tensor, rows: Tensor | None, chunk: slice) -> Tensor:
-    """Return a chunk of the supervised rows, in float32 or float64."""
+    """Return one chunk of the supervised rows of ``logits``, in float32 or float64."""
     return to_compute_dtype(logits[chunk] if rows is None else logits[rows[chunk]])

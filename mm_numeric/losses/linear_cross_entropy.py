@@ -1,11 +1,12 @@
-"""Cross-entropy and the logits of the number tokens from hidden states, in chunks of logits.
+"""Chunked linear cross-entropy: losses and number-token logits from hidden states.
 
-Axes    n supervised rows, d width of the model, v vocabulary, k number tokens, c classes
+Axes    n supervised rows (positions with a label), d hidden size, v vocabulary,
+        k labels that are number tokens, c number tokens in the vocabulary
 
 With a vocabulary of 150,000 the logits are the largest tensor of a training step, and their softmax
-and gradient have the same size. Here the logits are computed one chunk at a time, reduced and
-freed, and computed again in the backward pass: the head needs a third more arithmetic and a
-fraction of the memory.
+and gradient have the same size. Here the logits are computed in chunks of rows. Each chunk is freed
+after use and computed again in the backward pass. The output head then needs a third more
+arithmetic, and a fraction of the memory.
 
 ``torch.nn.functional.linear_cross_entropy`` of torch 2.13 is not used: it rounds the losses of bf16
 hidden states to bf16 (an error of 0.03), and takes ten times as long on a CPU.
@@ -24,7 +25,11 @@ from mm_numeric.losses.cross_entropy import chunks, full_precision, to_compute_d
 def head_scores(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, number_rows: Tensor, number_ids: Tensor
 ) -> Tensor:
-    """Return the logits of the number tokens, [k, c], computed from their rows of the head."""
+    """Return the logits of the number tokens, [k, c], with only their rows of the head's weight.
+
+    ``number_rows`` [k] are the indices of the hidden states [n, d] whose label is a number token,
+    and ``number_ids`` [c] the ids of the number tokens.
+    """
     number_bias = None if bias is None else bias[number_ids]
     return to_compute_dtype(linear(hidden[number_rows], weight[number_ids], number_bias))
 
@@ -70,7 +75,7 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
 def _gradients(
     ctx: Any, grad_losses: Tensor, grad_number_logits: Tensor, grad_normaliser: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Compute every chunk again and accumulate the gradients of hidden states, weight and bias."""
+    """Recompute each chunk of logits; return the gradients of hidden states, weight and bias."""
     hidden, weight, bias, labels, normaliser, number_rows, number_ids = ctx.saved_tensors
     scale = grad_losses.index_add(0, number_rows, grad_normaliser)
     grad_hidden = torch.empty_like(hidden)
@@ -100,7 +105,7 @@ def _gradients(
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add ``left.T @ right`` to a total, in place if the dtypes are the same."""
+    """Add ``left.T @ right`` to ``total``, without a temporary tensor if the dtypes are equal."""
     if total.dtype == left.dtype:
         total.addmm_(left.T, right)
     else:
@@ -115,22 +120,22 @@ def linear_cross_entropy_with_numbers(
     number_rows: Tensor,
     number_ids: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return ``cross_entropy_with_numbers`` of the logits ``hidden @ weight.T + bias``.
+    """Compute ``cross_entropy_with_numbers`` for the logits ``hidden @ weight.T + bias``.
 
     Only one chunk of the logits is in memory at a time. Under autocast the product is computed in
-    the autocast dtype, like a linear layer; all else is computed in float32 for bf16 and fp16.
+    the autocast dtype, like a linear layer. Losses are float32 for bf16 and fp16 inputs.
 
     Args:
-        hidden: [n, d] inputs of the head at the supervised rows.
-        weight: [v, d] of the head.
-        bias: [v] of the head, or None.
-        labels: [n] target token of each row, without ``IGNORE_INDEX``.
-        number_rows: [k] indices of the rows that predict a number token, each once.
+        hidden: [n, d] last hidden states of the supervised rows.
+        weight: [v, d] weight of the output head.
+        bias: [v] bias of the output head, or None.
+        labels: [n] label of each row; ``IGNORE_INDEX`` is not allowed.
+        number_rows: [k] indices of the labels that are number tokens; no duplicates.
         number_ids: [c] ids of the number tokens.
 
     Returns:
         Losses [n], logits of the number tokens [k, c], logsumexp over the vocabulary [k], and ids
-        of the most likely tokens [k].
+        of the most likely tokens [k]; the last two at ``number_rows``.
     """
     device = hidden.device.type
     arguments = (labels, number_rows, number_ids)

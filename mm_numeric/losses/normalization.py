@@ -1,6 +1,7 @@
-"""Counts that the components of an objective are divided by.
+"""The counts by which summed losses are divided to get means.
 
-Axes    n supervised rows, k number tokens, m numbers, q boxes, r times
+Axes    n supervised rows (positions with a label), k labels that are number tokens, m numbers,
+        q boxes, r clock times
 """
 
 from typing import NamedTuple
@@ -12,7 +13,10 @@ from mm_numeric.numbers.spans import NumberSpans
 
 
 class Counts(NamedTuple):
-    """Counts of one batch, or of all batches of one optimiser step; scalar tensors."""
+    """The number of items of each kind in a batch or an optimiser step, as scalar tensors.
+
+    ``rows`` counts the supervised tokens, and ``tokens`` those that are number tokens.
+    """
 
     rows: Tensor
     tokens: Tensor
@@ -23,7 +27,7 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, labels: Tensor, spans: NumberSpans) -> "Counts":
-        """Return the counts of one batch from the labels [n] of its supervised rows."""
+        """Count the items of one batch; ``labels`` [n] are the labels of its supervised rows."""
         rows, tokens, numbers, boxes, times = (
             spans.samples.new_full((), len(of))
             for of in (labels, spans.row, spans.value, spans.boxes, spans.times)
@@ -32,11 +36,15 @@ class Counts(NamedTuple):
 
 
 COUNT_OF = {"row": "rows", "token": "tokens", "number": "numbers", "box": "boxes", "time": "times"}
-"""``Term.per`` to the field of ``Counts`` that the term is divided by."""
+"""Maps the unit of a term's losses (``Term.per``) to the field of ``Counts`` with their number."""
 
 
 def mean_by_sample(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:
-    """Divide each loss by the number of losses in its sample: the sum is a sum of sample means."""
+    """Divide each loss by the number of losses in its sample.
+
+    The sum of the results is then a sum of means over samples. ``per`` is the unit of the losses
+    (``Term.per``): one loss per row, token, number, box or time.
+    """
     if per == "number":
         sample = spans.sample
     elif per in ("row", "token"):

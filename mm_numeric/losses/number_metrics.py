@@ -1,6 +1,6 @@
-"""Metrics of the numbers of a batch: accuracy of the number tokens, and error of the numbers.
+"""Training metrics: accuracy of the number tokens, and mean absolute error of the numbers.
 
-Axes    k number tokens, m numbers, f metrics
+Axes    k labels that are number tokens, f metrics
 """
 
 import torch
@@ -12,24 +12,24 @@ from mm_numeric.losses.terms.whole_number import ExpectedDigits
 from mm_numeric.numbers.spans import NumberSpans
 
 METRICS = ("accuracy", *(f"error/{role}" for role in ROLES))
-"""Names of the metrics, in the order of ``number_metrics``."""
+"""Names of the rows of the result of ``number_metrics``."""
 
 
 @torch.no_grad()
 def number_metrics(
     numbers: NumberLogits, spans: NumberSpans, written: Tensor, wanted: Tensor
 ) -> Tensor:
-    """Return the sum and the count of each metric of a batch, to be added over batches.
+    """Return the sum and the count of each metric over a batch, [f, 2], float64.
 
-    ``accuracy`` is the share of number tokens whose label is the most likely of all tokens, given
-    the label's previous tokens (teacher forcing).
+    Add the results of several batches, then divide sums by counts:
 
-    ``error/ROLE`` is the mean absolute error ``|X - Y|`` of the numbers of a role, in the unit of
-    the answer (coordinate steps, hours, minutes). X has the expected digit at each place,
-    ``sum_k 10 ** k E_p[digit]``, with p over the digit group of the label. Signs are ignored.
+    ``accuracy``: share of the number tokens that the model predicts (argmax over the whole
+        vocabulary, with teacher forcing).
+    ``error/ROLE``: mean absolute error ``|X - Y|`` of the numbers with this role (``x``, ``hour``
+        ...), in the unit of the answer. X is the predicted number made of expected digits,
+        ``sum_k 10 ** k E_p[digit]``, with p the softmax over the number tokens. Signs are ignored.
 
-    ``written`` [k] are the ids of the most likely tokens of the whole vocabulary, ``wanted`` [k]
-    those of the labels. The result is [f, 2], float64.
+    ``written`` [k] are the predicted token ids, and ``wanted`` [k] the label token ids.
     """
     right = (written == wanted).double()
     accuracy = torch.stack([right, torch.ones_like(right)], dim=-1).sum(dim=0, keepdim=True)
@@ -40,5 +40,5 @@ def number_metrics(
 
 
 def named_metrics(sums: Tensor) -> dict[str, LossSum]:
-    """Return sums of ``number_metrics`` by name."""
+    """Return the sum and count of each metric by name, from the result of ``number_metrics``."""
     return {name: LossSum(*pair.unbind()) for name, pair in zip(METRICS, sums, strict=True)}

@@ -1,6 +1,7 @@
 """The training loss: cross-entropy plus weighted numeric terms.
 
-Axes    b samples, t positions, n supervised rows, v vocabulary, k number tokens, m numbers
+Axes    b samples, t positions, n supervised rows (positions with a label), v vocabulary,
+        d hidden size, k labels that are number tokens, c number tokens in the vocabulary, f metrics
 """
 
 from collections.abc import Callable, Mapping
@@ -34,12 +35,12 @@ from mm_numeric.registry import choose, unknown
 
 @dataclass(frozen=True, eq=False)
 class ObjectiveResult:
-    """Loss of a batch and its components.
+    """The loss of a batch and its components (cross-entropy and each numeric term).
 
     Attributes:
-        loss: [] differentiable.
-        sums: Each component without its weight and without gradient, ``ce`` first.
-        figures: [f, 2] sums and counts of ``losses.number_metrics.METRICS``; None if not requested.
+        loss: Scalar training loss, differentiable.
+        sums: Sum and count of each component by name, without weight and gradient; ``ce`` is first.
+        figures: [f, 2] sum and count of each metric in ``number_metrics.METRICS``, or None.
     """
 
     loss: Tensor
@@ -48,7 +49,7 @@ class ObjectiveResult:
 
     @property
     def parts(self) -> dict[str, Tensor]:
-        """Mean of each component over this batch, without its weight."""
+        """Unweighted mean of each component over this batch, by name."""
         return {name: component.mean for name, component in self.sums.items()}
 
 
@@ -56,7 +57,7 @@ class Objective:
     """Cross-entropy on the supervised tokens plus numeric terms on the number tokens."""
 
     takes_outputs: ClassVar[bool] = False
-    """Whether ``of_outputs`` reads more of the model's outputs than the logits."""
+    """True if ``of_outputs`` reads other fields of the model's outputs in addition to logits."""
 
     def __init__(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> None:
         if not isinstance(vocabulary, NumberVocabulary):
@@ -92,15 +93,15 @@ class Objective:
         """Return the loss of a batch and its components.
 
         Args:
-            logits: [n, v] at the supervised rows, or [b, t, v].
-            labels: [n], or [b, t] with ``IGNORE_INDEX`` at unsupervised positions. [n] labels with
-                [b, t, v] logits require ``spans.supervised``.
-            spans: The numbers of the batch. None: find them in [b, t] labels, on the CPU.
-            shift: Whether [b, t] labels are at their own positions, as in transformers, and have to
-                be shifted so that row i - 1 predicts label i.
-            counts: Counts of the whole optimiser step, when the batch is one of several; the
-                batch's own counts when None.
-            figures: Whether to compute the metrics in ``ObjectiveResult.figures``.
+            logits: [b, t, v] for all positions, or [n, v] for the supervised positions only.
+            labels: [b, t] with ``IGNORE_INDEX`` at positions without a loss, or [n]. Labels [n]
+                with logits [b, t, v] require ``spans.supervised``.
+            spans: Where the numbers of the batch are. None: find them in labels [b, t], on the CPU.
+            shift: True if labels [b, t] are aligned with ``input_ids``, as in transformers; they
+                are then shifted by one. False if they are already aligned with the logits.
+            counts: The counts that sums are divided by, over the whole optimiser step with gradient
+                accumulation or several ranks. None: the counts of this batch.
+            figures: True computes the metrics in ``ObjectiveResult.figures``.
         """
         logits, labels, spans, rows = supervised_rows(
             logits, labels, spans, shift, "logits", self.spans
@@ -137,7 +138,7 @@ class Objective:
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Return the loss from the outputs of a model; labels are already shifted."""
+        """Return the loss from a model's outputs; labels are already shifted (see ``__call__``)."""
         return self(outputs.logits, labels, spans, counts=counts, figures=figures)
 
     def from_hidden(
@@ -152,14 +153,14 @@ class Objective:
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Return the loss from the inputs of the output head, computing the logits in chunks.
+        """Return the loss from the last hidden states, computing the logits in chunks.
 
-        The head must be linear, ``logits = hidden @ weight.T + bias``, without scaling or
-        soft-capping of its output.
+        The output head must be ``logits = hidden @ weight.T + bias``, without scaling or
+        soft-capping.
 
-        ``hidden`` are the last hidden states, [n, d] at the supervised rows or [b, t, d];
-        ``weight`` [v, d] and ``bias`` [v] are those of ``model.get_output_embeddings()``. The other
-        arguments are those of ``__call__``.
+        ``hidden`` are the last hidden states, [b, t, d] or [n, d] for the supervised positions.
+        ``weight`` [v, d] and ``bias`` [v] belong to the head, ``model.get_output_embeddings()``.
+        For the other arguments see ``__call__``.
         """
         if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
             raise ValueError(
@@ -189,14 +190,14 @@ class Objective:
         bias: Tensor | None = None,
         counts: Counts | None = None,
     ) -> ObjectiveResult:
-        """Return the loss from cross-entropy losses that another library computed.
+        """Add the numeric terms to cross-entropy losses that another library computed.
 
-        For fused kernels that do not return logits: only the logits of the number tokens are
-        computed, [k, d] times [d, c].
+        Use it with fused kernels that do not return logits. Only the logits of the number tokens
+        are computed here, as a product of [k, d] and [d, c].
 
-        ``losses`` [n] are the cross-entropy of each supervised row (``reduction="none"``),
-        differentiable, ``hidden`` [n, d] the last hidden states of these rows, and ``weight``
-        [v, d] and ``bias`` [v] those of the head. For ``counts`` see ``__call__``.
+        ``losses`` [n] are the differentiable cross-entropy losses of the supervised rows
+        (``reduction="none"``), and ``hidden`` [n, d] their last hidden states. ``weight`` [v, d]
+        and ``bias`` [v] belong to the output head. For ``counts`` see ``__call__``.
         """
         if losses.dim() != 1 or hidden.shape != (len(losses), weight.shape[-1]):
             raise ValueError(
@@ -213,10 +214,11 @@ class Objective:
         return self._result(losses, numbers, losses, spans, counts)
 
     def spans(self, labels: Tensor) -> NumberSpans:
-        """Find the numbers in labels [b, t], already shifted, with the settings of this objective.
+        """Find the numbers in already shifted labels [b, t], with this objective's settings.
 
         Raises:
-            ValueError: If a term needs roles or groups, or the labels are not [b, t].
+            ValueError: If a term needs to know what a number means (roles, boxes, times), which
+                labels do not contain, or if the labels are not [b, t].
         """
         for term in self.spec.terms:
             if term.roles or self.terms[term.name].per in ("box", "time"):
@@ -249,7 +251,7 @@ class Objective:
         counts: Counts | None,
         written: Tensor | None = None,
     ) -> ObjectiveResult:
-        """Sum the components and add them; without losses the loss has no cross-entropy."""
+        """Compute all terms and add them to cross-entropy, which is left out if losses is None."""
         here, sums = Counts.of(labels, spans), {}
         if losses is not None:
             if self.spec.ce_on == "text":
@@ -272,13 +274,13 @@ class Objective:
         return ObjectiveResult(loss, sums, figures)
 
     def _count_of(self, name: str) -> str:
-        """Return the field of ``Counts`` that a term is divided by."""
+        """Return the field of ``Counts`` by which the sum of a term is divided."""
         return "samples" if self.spec.reduction == "samples" else COUNT_OF[self.terms[name].per]
 
     def _term_sum(
         self, spec: TermSpec, numbers: NumberLogits, spans: NumberSpans, here: Counts
     ) -> LossSum:
-        """Sum the losses of one term; without a graph if its weight is 0."""
+        """Return the sum and count of one term's losses; without gradient if its weight is 0."""
         term = self.terms[spec.name]
         with torch.set_grad_enabled(torch.is_grad_enabled() and spec.name in self._trained):
             losses = term(numbers, spans)
@@ -298,7 +300,7 @@ class Objective:
             return LossSum(losses.sum(), getattr(here, self._count_of(spec.name)))
 
     def _add(self, sums: dict[str, LossSum], counts: Counts) -> Tensor:
-        """Add the components, each divided by its count in the optimiser step."""
+        """Divide each component by its count and return the weighted sum, which is the loss."""
         means = []
         for term in self.spec.terms:
             items = getattr(counts, self._count_of(term.name)).clamp(min=1)
@@ -311,7 +313,7 @@ class Objective:
         return cross_entropy if numeric is None else cross_entropy + numeric.to(cross_entropy)
 
     def _table(self, like: Tensor) -> tuple[Tensor, NumberClasses]:
-        """Return the ids [c] and the classes of the number tokens, on the device of a tensor."""
+        """Return the number tokens' ids [c] and ``NumberClasses``, on the device of ``like``."""
         dtype = like.dtype if like.dtype == torch.float64 else torch.float32
         key = (like.device, dtype)
         if key not in self._tables:
@@ -322,7 +324,7 @@ class Objective:
 
 
 def _check_grouped_term(term: TermSpec, spec: ObjectiveSpec) -> None:
-    """Validate the settings of a term whose losses are per box or per time."""
+    """Validate the settings of a term that has one loss per box or per time."""
     where = f"objective.terms, {term.name}"
     if term.roles:
         raise ValueError(f"{where}: each of its losses has several roles; remove roles.")
@@ -331,13 +333,12 @@ def _check_grouped_term(term: TermSpec, spec: ObjectiveSpec) -> None:
 
 
 def objective(name: str | ObjectiveSpec, vocabulary: NumberVocabulary, **changes: Any) -> Objective:
-    """Make an objective from a preset or a spec.
+    """Create an objective from the name of a preset or from an ``ObjectiveSpec``.
 
     Args:
-        name: A key of ``mm_numeric.losses.presets.PRESETS``, or an ``ObjectiveSpec``.
+        name: A name in ``mm_numeric.losses.presets.PRESETS``, or an ``ObjectiveSpec``.
         vocabulary: The number tokens of the tokenizer.
-        **changes: Fields of ``ObjectiveSpec`` to change, for example ``weight=0.8,
-            balance="fixed"``.
+        **changes: Fields of the ``ObjectiveSpec`` to override, for example ``weight=0.8``.
     """
     spec = choose(name, PRESETS, "objective", "objective") if isinstance(name, str) else name
     changes = RENAMED.translate_arguments("objective", changes)

@@ -1,6 +1,6 @@
-"""Weights of digits by their place in the number.
+"""Loss weights that give the first digits of a number more weight than the last ones.
 
-Axes    k number tokens
+Axes    k labels that are number tokens, m numbers
 """
 
 import torch
@@ -13,7 +13,7 @@ _LARGEST_WEIGHT = 1e30  # below the float32 maximum, so that sums stay finite; 1
 
 
 def check_place_weights(term: str, places: str, growth: float) -> None:
-    """Validate settings of ``place_weights``; weights must be positive."""
+    """Validate the arguments of ``place_weights``; ``term`` is a name for error messages."""
     if places not in PLACES:
         raise ValueError(f"{term}: places is one of {', '.join(PLACES)}, not {places!r}.")
     if growth <= 0 or (places == "linear" and growth < 1):
@@ -25,10 +25,10 @@ def place_weights(from_right: Tensor, places: str, growth: float) -> Tensor:
     """Return the weight of each digit, [k], float64.
 
     Args:
-        from_right: [k] number of digits to the right; 0 for the last digit of a number.
-        places: ``exponential``: ``growth ** k``. ``linear``: ``1 + (growth - 1) k``. ``powers``:
-            ``10 ** k``. ``none``: 1.
-        growth: Growth per digit; not used by ``powers`` and ``none``.
+        from_right: [k] number of digits to the right, i; 0 for the last digit of a number.
+        places: Formula of the weight. ``exponential``: ``growth ** i``. ``linear``:
+            ``1 + (growth - 1) i``. ``powers``: ``10 ** i``. ``none``: 1.
+        growth: Growth of the weight per digit; ignored by ``powers`` and ``none``.
     """
     from_right = from_right.double()
     if places == "none":
@@ -40,7 +40,7 @@ def place_weights(from_right: Tensor, places: str, growth: float) -> Tensor:
 
 
 def places_from_right(spans: NumberSpans) -> Tensor:
-    """Return the number of digits to the right of each token's last digit in its number, [k]."""
+    """Return how many digits of the same number follow each number token, [k]."""
     last = torch.zeros_like(spans.sample).scatter_reduce(
         0, spans.number, spans.place, "amin", include_self=False
     )
@@ -48,5 +48,5 @@ def places_from_right(spans: NumberSpans) -> Tensor:
 
 
 def sum_by_number(values: Tensor, spans: NumberSpans) -> Tensor:
-    """Sum values of number tokens [k] over the tokens of each number, [m]."""
+    """Sum ``values`` [k], one per number token, over the tokens of each number; return [m]."""
     return values.new_zeros(len(spans.value)).index_add(0, spans.number, values)

@@ -1,4 +1,4 @@
-"""Named objectives: terms, weights, and how they are added to cross-entropy.
+"""Presets: named objectives, each with its terms, weights and balance.
 
 Sources: NTL, arXiv 2411.02083 (weight 0.3); NTIL, arXiv 2505.13077 and its code (sigma 0.2, weights
 1.0, 0.2 and 0.2, ratio 0.3).
@@ -29,24 +29,24 @@ _EMD_EXP = (TermSpec(name="emd_exp"),)
 
 
 def _ntl(name: str) -> ObjectiveSpec:
-    """Return cross-entropy plus 0.3 times one term."""
+    """Return the spec of cross-entropy plus 0.3 times one term."""
     return ObjectiveSpec(terms=(TermSpec(name=name),))
 
 
 def _ratio(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return cross-entropy plus terms scaled to 0.3 of it, with means over tokens or numbers."""
+    """Return the spec of cross-entropy plus terms that are scaled to 0.3 times cross-entropy."""
     return ObjectiveSpec(terms=terms, balance="ratio")
 
 
 def _published(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return cross-entropy plus terms, with numbers read and averaged as in NTIL's code."""
+    """Return a spec that finds numbers and averages losses in the same way as NTIL's code."""
     return ObjectiveSpec(terms=terms, balance="ratio", reduction="samples", digit_runs=True)
 
 
 def _in_place_of_ce(name: str, *more: TermSpec) -> ObjectiveSpec:
-    """Return a term in place of cross-entropy at the number tokens, with one mean over all tokens.
+    """Return a spec in which a term replaces cross-entropy at the number tokens.
 
-    Further terms are added as they are to cross-entropy.
+    The mean is over all supervised tokens. The terms in ``more`` are added to the result.
     """
     return ObjectiveSpec(terms=(TermSpec(name=name), *more), weight=1.0, ce_on="text")
 

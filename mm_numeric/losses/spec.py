@@ -1,4 +1,4 @@
-"""Settings of an objective and of a loss term. Loads no torch."""
+"""Settings of an objective and of its loss terms. This module does not import torch."""
 
 import math
 from collections.abc import Mapping
@@ -13,23 +13,23 @@ from mm_numeric.registry import unknown
 
 @dataclass(frozen=True, kw_only=True)
 class TermSpec:
-    """One numeric term of an objective."""
+    """Settings of one numeric term of an objective."""
 
     name: str
-    """A key of ``mm_numeric.registry.TERMS``, or ``my_package.module:MyTerm``."""
+    """A name in ``mm_numeric.registry.TERMS``, or an import path ``my_package.module:MyTerm``."""
 
     weight: float = 1.0
-    """Factor of the term's mean, at least 0; 0 logs the term without training on it."""
+    """Weight of the term in the loss, at least 0. With 0 the term is logged but not trained."""
 
     roles: Mapping[str, float] = field(default_factory=dict)
-    """Factor of the losses of each role (``x``, ``y``, ``hour``, ``minute``, ``free``), at least 0,
-    for example ``hour: 2``; 1 for all other roles."""
+    """Loss weights by role. The role is the meaning of a number: ``x``, ``y``, ``hour``, ``minute``
+    or ``free`` (none of these). At least 0; 1 for roles not listed. Example: ``hour: 2``."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the term's class, for example ``growth: 1.5``."""
 
     def __post_init__(self) -> None:
-        """Validate the fields; a negative weight would reward errors."""
+        """Validate the fields."""
         if not 0 <= self.weight < math.inf:
             raise ValueError(f"weight must be >= 0 and finite, not {self.weight}")
         for role, weight in self.roles.items():
@@ -48,47 +48,51 @@ RENAMED = RenamedSettings(
 @RENAMED.accept_old_arguments
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSpec:
-    """Cross-entropy on the supervised tokens, plus numeric terms."""
+    """Settings of an objective: cross-entropy on the supervised tokens, plus numeric terms."""
 
     terms: tuple[TermSpec, ...] = ()
     """Numeric terms; empty (the default) for cross-entropy alone."""
 
     weight: float = 0.3
-    """Lambda, the factor of the weighted sum of the terms; at least 0."""
+    """Lambda, the factor of the sum of all terms; at least 0."""
 
     balance: str = "fixed"
-    """``fixed``: CE + weight * terms. ``ratio``: CE + weight * stopgrad(CE / terms) * terms, as
-    published for NTIL; the factor differs between micro-batches and ranks. ``running``: like
-    ``ratio``, with running means of CE and terms over previous steps with numbers, which are equal
-    on all micro-batches and ranks; the first such step uses ``fixed``."""
+    """How the terms are scaled relative to cross-entropy (CE).
+    ``fixed``: CE + weight * terms.
+    ``ratio``: CE + weight * stopgrad(CE / terms) * terms, as published for NTIL. The ratio is
+    computed for each micro-batch on each rank.
+    ``running``: like ``ratio``, with running means of CE and terms over previous optimiser steps,
+    which are equal on all ranks. The first step with numbers uses ``fixed``."""
 
     reduction: str = "items"
-    """``items``: mean over the number tokens (or numbers) of the batch. ``samples``: mean over each
-    sample, then over samples; a sample without numbers counts as 0, as published for NTIL."""
+    """How the losses of a term are averaged. ``items``: over all number tokens (or numbers) of the
+    batch. ``samples``: over each sample, then over the samples, where a sample without numbers
+    counts as 0, as published for NTIL."""
 
     digit_runs: bool = False
-    """Read every run of digits as an unsigned number (3.015 as 3 and 15), as published for NTIL."""
+    """Treat every sequence of digits as an unsigned integer (3.015 is 3 and 15), as in NTIL."""
 
     thousands_separators: bool = False
-    """Read 1,234 as one number instead of two, where numbers are read from label ids."""
+    """Read 1,234 as one number instead of two when numbers are found in the text of the labels."""
 
     numbers_from: str = "task"
-    """``task``: only the numbers that the task marks, such as coordinates. ``text``: every number
-    in the answer. Without a task (in your own trainer) both read every number in the labels."""
+    """Which numbers have a numeric loss. ``task``: only the numbers that the task selects, such as
+    coordinates. ``text``: every number in the answer. In your own trainer, without a task, both
+    select every number in the labels."""
 
     ce_on: str = "all"
-    """``all``: cross-entropy on every supervised token. ``text``: only on tokens that are not
-    number tokens, still divided by the number of all supervised tokens. With ``text``, a term over
-    the number tokens alone (emd, or ntl_was without reweigh) does not train whether a number comes
-    next: use gce, digit_ce, dist2 or reweigh."""
+    """Where cross-entropy is computed. ``all``: on every supervised token. ``text``: not on number
+    tokens; the sum is still divided by the number of all supervised tokens. With ``text`` use a
+    term that also lowers the probability of text (gce, digit_ce, dist2, or ``reweigh: true``):
+    emd and ntl_was alone only train which number token is chosen."""
 
     ce_weight: float = 1.0
     """Factor of cross-entropy, at least 0. With 0 and ``balance: fixed`` cross-entropy is not
-    computed, and the loss is the sum of the terms, to be added to another loss."""
+    computed, and the loss is the sum of the terms. You can add it to a loss of your own."""
 
     on_nan: str = "keep"
-    """``keep``: a NaN or infinite component makes the loss NaN or infinite. ``error``: raise an
-    error that names the component; every step then synchronises the device."""
+    """What to do if the loss is NaN or infinite. ``keep``: return it. ``error``: raise an error
+    that names the faulty component; this synchronises the device at every step."""
 
     def __post_init__(self) -> None:
         check_choices(

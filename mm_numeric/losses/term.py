@@ -1,9 +1,10 @@
-"""The contract of a numeric term: number logits and spans in, a loss per token or number out.
+"""The interface of a numeric term: it receives the logits at the number tokens and returns losses.
 
-Axes    k number tokens, m numbers, c classes of the vocabulary, w digits of the longest token
+Axes    k labels that are number tokens, m numbers, w digits of the longest number token,
+        c classes (the number tokens of the vocabulary; class j is ``vocabulary.tokens[j]``)
 
-A term returns unreduced losses. The objective sums them and divides once per optimiser step, by a
-count over all micro-batches and ranks, so that the reduction is in one place.
+A term returns unreduced losses. The objective sums them and divides the sum by a count, which can
+be taken over all micro-batches and ranks of an optimiser step.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,15 +24,17 @@ _MASKED_LOGIT = -1e30  # for classes outside the digit group of the label: their
 
 @dataclass(frozen=True, eq=False)
 class NumberClasses:
-    """The number tokens of a vocabulary, as tensors.
+    """The number tokens of a vocabulary, as tensors with one element per class.
+
+    A digit group is a set of classes that compete in one softmax, such as the ten digits.
 
     Attributes:
-        values: [c] numeric value, ascending within a digit group.
-        digits: [c, w] digits from last to first, padded with 0; the value itself in column 0 for a
-            token that is a whole number.
-        digit_group: [c] index of the digit group; None if there is only one.
+        values: [c] numeric value of each class, ascending within a digit group.
+        digits: [c, w] digits of each class from last to first, padded with 0. A token that is a
+            whole number without digits, such as ``<loc0005>``, has its value in column 0.
+        digit_group: [c] index of the digit group of each class; None if there is only one group.
         same: [c, c] True where two classes are in the same digit group; None if all are.
-        reach: [c] difference between the largest and the smallest value of the digit group.
+        reach: [c] largest minus smallest value in the digit group of each class.
     """
 
     values: Tensor
@@ -55,7 +58,7 @@ class NumberClasses:
     def of(
         cls, vocabulary: NumberVocabulary, device: torch.device, dtype: torch.dtype
     ) -> "NumberClasses":
-        """Make the tensors of a vocabulary."""
+        """Create the tensors from a vocabulary."""
         width = max(1, *(len(token.digits) for token in vocabulary.tokens))
         digits = [
             [float(digit) for digit in reversed(token.digits)] or [token.value]
@@ -74,14 +77,14 @@ class NumberClasses:
 
 @dataclass(frozen=True, eq=False)
 class NumberLogits:
-    """Logits at the number tokens, in float32 (float64 for float64 logits).
+    """The logits at the labels that are number tokens, in float32 (float64 for float64 logits).
 
     Attributes:
-        logits: [k, c] logit of each class; -1e30 outside the digit group of the label, so that a
-            softmax runs over the digit group only.
+        logits: [k, c] logit of each class. Classes outside the label's digit group are masked with
+            -1e30, so that a softmax covers the digit group only.
         normaliser: [k] logsumexp over the whole vocabulary, or a function that computes it.
-        classes: The classes.
-        present: [k, c] True for the classes in the digit group of the label; None if all are.
+        classes: Values, digits and digit groups of the c classes.
+        present: [k, c] True for the classes in the label's digit group; None if all are in it.
     """
 
     logits: Tensor
@@ -97,7 +100,7 @@ class NumberLogits:
         classes: NumberClasses,
         target: Tensor,
     ) -> "NumberLogits":
-        """Mask the logits [k, c] of a model, given the classes of the labels [k]."""
+        """Mask ``scores`` [k, c], the model's logits; ``target`` [k] is the class of each label."""
         if classes.same is None:
             return cls(scores, normaliser, classes)
         present = classes.same[target]
@@ -105,7 +108,7 @@ class NumberLogits:
 
     @property
     def log_normaliser(self) -> Tensor:
-        """[k] logsumexp over the vocabulary: ``logits - log_normaliser`` are log-probabilities."""
+        """[k] logsumexp over the vocabulary, so that ``log p = logits - log_normaliser``."""
         return self.normaliser() if callable(self.normaliser) else self.normaliser
 
     @property
@@ -115,12 +118,12 @@ class NumberLogits:
 
     @property
     def probs(self) -> Tensor:
-        """[k, c] softmax over the digit group of each label, differentiable."""
+        """[k, c] softmax over the classes in the label's digit group, differentiable."""
         return self.logits.softmax(dim=-1)
 
 
 def one_hot(target: Tensor, classes: int) -> Tensor:
-    """Return one-hot labels [k, c]; ``torch.nn.functional.one_hot`` synchronises the device."""
+    """Return one-hot vectors [k, classes] of ``target`` [k], without synchronising the device."""
     return (target[:, None] == torch.arange(classes, device=target.device)).long()
 
 
@@ -129,16 +132,16 @@ class Term(Protocol):
 
     @property
     def per(self) -> Literal["row", "token", "number", "box", "time"]:
-        """Unit of the losses, and the count that their sum is divided by.
+        """What one loss belongs to; the sum is divided by the number of these items.
 
-        ``row``: one loss per number token, divided by the number of all supervised rows, like
-        cross-entropy.
+        ``row`` is one loss per number token whose sum is divided by the number of all supervised
+        tokens, like cross-entropy.
         """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the losses, differentiable with respect to ``logits``.
+        """Return the losses, differentiable with respect to ``numbers.logits``.
 
-        Their shape is [k] per token or row, [m] per number, [q] per box and [r] per time.
+        Shape [k] if ``per`` is ``token`` or ``row``; [number of numbers, boxes or times] otherwise.
         """
 
 
@@ -147,19 +150,19 @@ PER = ("token", "number", "box", "time", "row")
 
 
 class LossSum(NamedTuple):
-    """A summed loss and its count: divide ``total`` by ``items`` once per optimiser step."""
+    """The sum of some losses (``total``) and the number to divide it by (``items``)."""
 
     total: Tensor
     items: Tensor
 
     @property
     def mean(self) -> Tensor:
-        """Mean over the items; 0 if there are none."""
+        """``total / items``; 0 without items."""
         return self.total / self.items.clamp(min=1)
 
 
 def make_term(name: str, options: Mapping[str, Any], where: str = "objective") -> Term:
-    """Make a term from a key of ``TERMS`` or an import path, and the settings of its class."""
+    """Create the term with this name in ``TERMS``, or this import path, with ``options``."""
     cls = choose(name, TERMS, "loss term", f"{where}.terms")
     if getattr(cls, "per", None) not in PER or not callable(cls):
         raise ValueError(

@@ -1,6 +1,7 @@
-"""Validation of the inputs of an objective: supervised rows, labels, spans and head.
+"""Validation of an objective's inputs: logits, labels, spans and the size of the output head.
 
-Axes    b samples, t positions, n supervised rows, r rows of the input, c classes
+Axes    b samples, t positions, n supervised rows (positions with a label), r rows of the inputs,
+        c number tokens in the vocabulary
 """
 
 from collections.abc import Callable
@@ -19,11 +20,19 @@ def supervised_rows(
     what: str,
     find: Callable[[Tensor], NumberSpans],
 ) -> tuple[Tensor, Tensor, NumberSpans, Tensor | None]:
-    """Return inputs [r, :], labels [n], the numbers, and the indices [n] of the supervised rows.
+    """Flatten the inputs and select the labels that are not ``IGNORE_INDEX``.
 
-    Labels [b, t] need inputs [b, t, :] and are shifted first if ``shift`` is set; labels [n] need
-    spans. Spans that are None are found in labels [b, t] with ``find``. ``what`` names the inputs
-    in errors.
+    Args:
+        inputs: Logits or hidden states, [b, t, :] or [n, :].
+        labels: [b, t] or [n].
+        spans: The numbers of the batch. Labels [n] require them.
+        shift: True shifts labels [b, t] by one position first.
+        what: Name of the inputs in error messages.
+        find: Function that finds the numbers in labels [b, t] if ``spans`` is None.
+
+    Returns:
+        Inputs [r, :], labels [n], spans, and the indices [n] of the supervised rows in the inputs
+        (None if r = n).
     """
     if inputs.dim() == 3 and labels.shape == inputs.shape[:2]:
         if shift:
@@ -49,10 +58,10 @@ def supervised_rows(
 
 
 def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -> None:
-    """Check that labels are tokens of the head and that spans were made from these labels.
+    """Check that the labels [n] are valid token ids and that the spans were made from them.
 
-    Labels are [n], ``tokens`` is the size of the head, and ``ids`` [c] are the number tokens' ids.
-    On a GPU the check is an asynchronous assertion, because a ValueError needs a synchronisation.
+    ``tokens`` is the number of rows of the output head, and ``ids`` [c] are the ids of the number
+    tokens. On a GPU the check is an asynchronous assertion, which does not synchronise the device.
     """
     known = (labels >= 0) & (labels < tokens)
     found = labels[spans.row.clamp(max=len(labels) - 1)]
@@ -72,7 +81,7 @@ def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -
 
 
 def check_head(largest_id: int, tokens: int) -> None:
-    """Check that a head with ``tokens`` rows has every number token."""
+    """Check that an output head with ``tokens`` rows includes the largest number token id."""
     if largest_id >= tokens:
         raise ValueError(
             f"the number token with id {largest_id} is not one of the {tokens} tokens of "

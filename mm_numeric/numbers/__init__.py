@@ -1,1 +1,1 @@
-"""Numbers in text (numerals), in a tokenizer (vocabulary) and in a batch (spans)."""
+"""Find numbers in text (numerals), in a tokenizer (vocabulary) and in a batch (spans)."""

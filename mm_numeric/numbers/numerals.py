@@ -1,10 +1,11 @@
-"""Find numbers in text, with the place value of each of their digits.
+"""Find numbers in text and the power of ten of each digit.
 
-A numeral is an optional minus, digits, and optionally a point with more digits: ``-3.25``, ``007``.
-A minus directly after a digit is a separator (``3-5`` contains 3 and 5), a second point ends the
-number (``1.2.3`` contains 1.2 and 3), and an exponent is a separate number (``1e-3`` contains 1 and
--3). A comma is a separator too (``1,234`` contains 1 and 234), unless ``thousands_separators`` is
-set. Only ASCII digits are digits.
+A number is an optional minus, ASCII digits, and optionally a point with more digits (``-3.25``,
+``007``). These characters separate two numbers:
+    minus directly after a digit: ``3-5`` contains 3 and 5
+    second point: ``1.2.3`` contains 1.2 and 3
+    exponent: ``1e-3`` contains 1 and -3
+    comma, unless ``thousands_separators`` is set: ``1,234`` contains 1 and 234
 """
 
 import re
@@ -24,10 +25,10 @@ class Numeral(NamedTuple):
     """One number in a text."""
 
     start: int
-    """Index of the first character, including the sign."""
+    """Index of the first character in the text; the sign is included."""
 
     end: int
-    """Index after the last character."""
+    """Index of the last character in the text, plus 1."""
 
     text: str
     """The number as written, for example ``-3.25``."""
@@ -43,7 +44,7 @@ class Numeral(NamedTuple):
         return -1 if self.text.startswith("-") else 1
 
     def places(self) -> dict[int, int]:
-        """Return the place of each digit (0 units, 1 tens, -1 tenths) by its index in the text."""
+        """Map the index of each digit in the text to its power of ten (0 units, -1 tenths)."""
         whole, _, fraction = self.text.partition(".")
         place = sum(map(str.isdigit, whole))
         places = {}
@@ -61,10 +62,10 @@ def find_numerals(
 
     Args:
         text: The text to search.
-        digit_runs: Read every run of digits as a separate whole number, as the published NTIL code
-            does: ``3.015`` contains 3 and 15, and ``-5`` contains 5.
-        thousands_separators: Read a comma before each group of three digits as part of the number,
-            so that ``1,234`` is 1234. ``12,34``, ``1,2345`` and ``0,123`` are two numbers anyway.
+        digit_runs: Treat every sequence of digits as a separate unsigned integer, as the published
+            NTIL code does: ``3.015`` contains 3 and 15, and ``-5`` contains 5.
+        thousands_separators: Read ``1,234`` as 1234. Where the comma cannot be a thousands
+            separator (``12,34``, ``1,2345``, ``0,123``) it still separates two numbers.
     """
     if digit_runs and thousands_separators:
         raise ValueError("digit_runs and thousands_separators exclude each other.")

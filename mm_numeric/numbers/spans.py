@@ -1,9 +1,10 @@
 """The numbers of a batch of labels, as flat tensors.
 
-Axes    k number tokens, m numbers, n supervised rows (rows whose next token has a label)
+Axes    b samples, t positions, n supervised rows (positions with a label), m numbers,
+        k labels that are number tokens, q boxes, r clock times
 
-Spans are made once per batch, on the CPU, in the collator. Every numeric loss is then a gather, a
-softmax over [k, classes] and a segment sum, without loops and without searching on the GPU.
+Spans are built once per batch, in the collator on the CPU. The numeric losses then need no loops on
+the GPU: they gather logits, compute a softmax over the number tokens and sum over each number.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,23 +24,27 @@ IGNORE_INDEX = -100
 
 
 def shifted(labels: Tensor) -> Tensor:
-    """Shift labels [b, t] to the positions that predict them (causal models)."""
+    """Shift labels [b, t] left by one, to the positions whose logits predict them."""
     return torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
 
 
 class TokenNumber(NamedTuple):
-    """One number in one sequence of tokens."""
+    """One number in a token sequence: its value, sign (1 or -1), tokens, role and group.
+
+    ``role`` is the meaning of the number (``x``, ``hour`` ...; ``free`` without one). Numbers of
+    one box, polygon or time have the same ``group`` index; -1 without a group.
+    """
 
     value: float
     sign: int
     positions: tuple[int, ...]
-    """Positions of its number tokens in the sequence."""
+    """Positions of the number's tokens in the sequence."""
 
     targets: tuple[int, ...]
-    """Class of each number token in the vocabulary."""
+    """Class of each token: its index in ``NumberVocabulary.tokens``."""
 
     places: tuple[int, ...]
-    """Place of the last digit of each number token: 0 units, 1 tens, -1 tenths."""
+    """Power of ten of the last digit of each token: 0 units, 1 tens, -1 tenths."""
 
     role: str = "free"
     group: int = -1
@@ -52,12 +57,10 @@ def numbers_in_labels(
     digit_runs: bool = False,
     thousands_separators: bool = False,
 ) -> list[TokenNumber]:
-    """Find the numbers in the text of one sequence of labels; every role is ``free``.
+    """Find the numbers in one sequence of label ids; every role is ``free``.
 
-    A number is skipped, and trained with cross-entropy alone, if one of its digits is in a token
-    that is not a number token (``mp3``) or that contains digits of two numbers (``5-7``).
-
-    ``IGNORE_INDEX`` ends a number like any other token. The options are those of ``find_numerals``.
+    A number is skipped if one of its tokens also contains letters (``mp3``) or digits of another
+    number (``5-7``). ``IGNORE_INDEX`` ends a number. For the options see ``find_numerals``.
     """
     pieces = [vocabulary.spelling.get(label, " ") for label in labels]
     at = [position for position, piece in enumerate(pieces) for _ in piece]
@@ -83,13 +86,14 @@ def numbers_in_answer(
     offsets: Sequence[tuple[int, int]],
     vocabulary: NumberVocabulary,
 ) -> list[TokenNumber]:
-    """Find the marked numbers of one answer in its tokens, with the roles of their marks.
+    """Find the tokens of the numbers that the task marked in an answer.
 
-    ``ids`` are the tokens of ``text``, and ``offsets`` the start and end character of each token.
+    ``marks`` have the start, end, role and group of each number in ``text``. ``ids`` are the tokens
+    of ``text``, and ``offsets`` the start and end character of each token.
 
     Raises:
-        ValueError: If a mark has no numeric loss: it is not a number, or one of its digits is not
-            in a number token or shares a token with another number.
+        ValueError: If the marked text is not a number, or if one of its digits is not in a number
+            token or shares a token with another number.
     """
     classes = [vocabulary.classes.get(token) for token in ids]
     at: dict[int, int] = {}
@@ -119,7 +123,7 @@ def _marked_numeral(
     ids: Sequence[int],
     vocabulary: NumberVocabulary,
 ) -> TokenNumber:
-    """Read one marked number of digits; ``at`` maps a character to its token."""
+    """Return the number at ``mark``; ``at[i]`` is the index in ``ids`` of character i's token."""
     numeral = Numeral(mark.start, mark.end, text[mark.start : mark.end])
     if find_numerals(numeral.text, thousands_separators=True) != [
         Numeral(0, len(numeral.text), numeral.text)
@@ -146,9 +150,9 @@ def _from_pieces(
     ids: Sequence[int],
     vocabulary: NumberVocabulary,
 ) -> TokenNumber | None:
-    """Return a number with its tokens; None if a token has no digits or digits of two numbers.
+    """Return a number and its tokens; ``at[i]`` is the index in ``ids`` of character i's token.
 
-    ``at`` has the position in ``ids`` of the token of each character.
+    Return None if a token is not a number token or also contains digits of another number.
     """
     places: dict[int, list[int]] = {}
     for character, place in numeral.places().items():
@@ -174,24 +178,24 @@ def _whole(target: int, position: int, vocabulary: NumberVocabulary) -> TokenNum
 
 @dataclass(frozen=True, eq=False)
 class NumberSpans:
-    """The numbers of a batch.
+    """The numbers of a batch, and the rows of the logits that predict their tokens.
 
     Attributes:
-        row: [k] index of the supervised row that predicts the number token.
-        target: [k] class of the number token in the vocabulary.
+        row: [k] index of the supervised row that predicts each number token, 0 to n - 1.
+        target: [k] class of the number token: its index in ``NumberVocabulary.tokens``.
         place: [k] power of ten of the token's last digit: 0 units, 1 tens, -1 tenths.
-        number: [k] index of its number, 0 to m - 1.
+        number: [k] index of the number that the token belongs to, 0 to m - 1.
         value: [m] numeric value, float64, including the sign.
         sign: [m] +1 or -1.
-        role: [m] index into ``mm_numeric.answers.ROLES``.
-        group: [m] index of its box, polygon or time in the sample; -1 without one.
-        sample: [m] index of its sample in the batch.
+        role: [m] meaning of the number, as an index into ``mm_numeric.answers.ROLES``.
+        group: [m] index of the box, polygon or time that the number is part of, within the sample;
+            -1 without one.
+        sample: [m] index of the sample in the batch.
         samples: [] number of samples in the batch, including those without numbers.
-        boxes: [q, 4] indices of the numbers x1, y1, x2 and y2 of each box: a group of a sample with
-            two numbers of role ``x``, two of role ``y`` and no others.
-        times: [r, 2] indices of the hour and the minute of each time.
-        supervised: [n] position of each supervised row among the b * t positions of the batch; None
-            if the rows were selected before.
+        boxes: [q, 4] indices (0 to m - 1) of the numbers x1, y1, x2 and y2 of each box.
+        times: [r, 2] indices (0 to m - 1) of the hour and the minute of each time.
+        supervised: [n] index of each supervised row in the flattened [b * t] labels; None if only
+            the logits of supervised rows are passed to the objective.
     """
 
     row: Tensor
@@ -215,10 +219,10 @@ class NumberSpans:
         rows: Sequence[Mapping[int, int]],
         supervised: Sequence[int] | None = None,
     ) -> "NumberSpans":
-        """Make the spans of a batch.
+        """Build the spans of a batch from the numbers of each sample.
 
-        ``rows`` maps, for each sample, positions to the supervised rows that predict them.
-        ``supervised`` has the position of each supervised row among the b * t positions.
+        ``rows[i][p]`` is the index of the supervised row that predicts position p of sample i.
+        For ``supervised`` see the attribute.
         """
         found = [(s, number) for s, sample in enumerate(numbers) for number in sample]
         tokens = [
@@ -256,14 +260,11 @@ class NumberSpans:
         digit_runs: bool = False,
         thousands_separators: bool = False,
     ) -> "NumberSpans":
-        """Find the numbers of a batch in the text of its labels.
+        """Find the numbers of a batch in its labels [b, t], which must already be shifted.
 
-        The supervised rows are the positions of ``labels`` that are not ``IGNORE_INDEX``, counted
-        from left to right and top to bottom.
-
-        Labels are [b, t], the token that each row predicts (shift before the call), and are read on
-        the CPU; labels on a GPU cost one synchronisation, so call this in the collator. The options
-        are those of ``find_numerals``.
+        Supervised rows are the elements of ``labels.flatten()`` that are not ``IGNORE_INDEX``.
+        Labels are read on the CPU, so call this in the collator: labels on a GPU synchronise it.
+        For the options see ``find_numerals``.
         """
         numbers, rows = [], []
         supervised: list[int] = []
@@ -282,15 +283,15 @@ class NumberSpans:
         return cls.build(numbers, rows, supervised).to(labels.device)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "NumberSpans":
-        """Return the spans on a device."""
+        """Copy the tensors to a device, like ``Tensor.to``."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> "NumberSpans":
-        """Return the spans in page-locked memory; DataLoader calls this for ``pin_memory=True``."""
+        """Copy the tensors to pinned memory; DataLoader calls this if ``pin_memory=True``."""
         return self._each(Tensor.pin_memory)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "NumberSpans":
-        """Return the spans with a function applied to every tensor."""
+        """Return new spans with ``change`` applied to every tensor."""
         there = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "supervised"}
         supervised = None if self.supervised is None else change(self.supervised)
         changed = {name: change(tensor) for name, tensor in there.items()}
@@ -298,7 +299,7 @@ class NumberSpans:
 
 
 def _grouped(found: Sequence[tuple[int, TokenNumber]], roles: tuple[str, ...]) -> Tensor:
-    """Return the numbers of each group with exactly these roles, in this order, [q, roles]."""
+    """Return the indices of the numbers of each group that has exactly ``roles``, in this order."""
     groups: dict[tuple[int, int], list[int]] = {}
     for m, (sample, number) in enumerate(found):
         if number.group >= 0:

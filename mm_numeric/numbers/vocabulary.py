@@ -1,4 +1,4 @@
-"""The number tokens of a tokenizer: ids, values and digits."""
+"""The number tokens of a tokenizer (tokens with a numeric value): ids, values and digits."""
 
 import math
 import re
@@ -15,33 +15,31 @@ _DIGIT = re.compile(r"[0-9]")
 
 
 class NumberToken(NamedTuple):
-    """A token that is a number or a part of one."""
+    """A token with a numeric value: one or more digits, or a whole number such as ``<loc0005>``."""
 
     id: int
 
     value: float
-    """Value of its digits in units of the last digit (15 for ``015``, 5 for ``0.5``), or the value
-    passed to ``NumberVocabulary.from_tokens``."""
+    """The digits read as an integer (15 for ``015``, 5 for ``0.5``), or the value that was passed
+    to ``NumberVocabulary.from_tokens``."""
 
     digit_group: str
-    """Name of the tokens that compete in one softmax. Tokens of digits are in one group if they
-    differ only in their digits; the name is their text with every digit replaced by 0 and a space
-    mark by a space (``0``, `` 000``, ``0.0``). Each call of ``from_tokens`` makes one group."""
+    """Name of the digit group, the tokens that compete in one softmax. Digit tokens that differ
+    only in their digits are one group; its name is their text with zeros for digits (``0``,
+    `` 000``, ``0.0``). Each call of ``from_tokens`` makes one group."""
 
     digits: str = ""
-    """Its digits; empty for a token that is a whole number (``NumberVocabulary.from_tokens``)."""
+    """The token's digits as text; empty for tokens of ``NumberVocabulary.from_tokens``."""
 
 
 @dataclass(frozen=True)
 class NumberVocabulary:
-    """The number tokens of a tokenizer; the tokenizer itself is not changed.
-
-    The order of the tokens is the order of the classes of every numeric loss.
+    """The number tokens of a tokenizer. Numeric losses use a token's index in ``tokens`` as class.
 
     Attributes:
         tokens: The number tokens, sorted by digit group, value and id.
-        spelling: Text of every token with digits, signs, points or commas, by token id, with a
-            space mark as a space.
+        spelling: Maps token id to text for all tokens with a digit, minus, point or comma. Space
+            markers (``▁``, ``Ġ``) are replaced by spaces.
     """
 
     tokens: tuple[NumberToken, ...]
@@ -60,10 +58,10 @@ class NumberVocabulary:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any) -> "NumberVocabulary":
-        """Select the number tokens of a tokenizer by reading every token.
+        """Select the number tokens of a tokenizer from the text of all its tokens.
 
-        A number token has ASCII digits, optionally with points, commas and signs between or around
-        them, and optionally a space mark at the start: ``7``, ``015``, ``Ġ42``, ``▁3.``, ``-24``.
+        A number token has ASCII digits, optionally with points, commas and minus signs, and
+        optionally a space marker at the start: ``7``, ``015``, ``Ġ42``, ``▁3.``, ``-24``.
         Byte tokens (``<0x30>``), special tokens, words (``nan``), digits of other scripts and
         tokens with digits and letters (``mp3``) are not number tokens.
 
@@ -100,7 +98,7 @@ class NumberVocabulary:
     def from_tokens(
         cls, tokenizer: Any, tokens: Iterable[str] | Mapping[str, float]
     ) -> "NumberVocabulary":
-        """Use tokens that are whole numbers, such as location tokens or words.
+        """Create a vocabulary of tokens that each are a whole number, such as location tokens.
 
         Args:
             tokenizer: Any object with ``get_vocab() -> dict[str, int]``.
@@ -129,9 +127,9 @@ class NumberVocabulary:
         return cls(tuple(sorted(found, key=_order)))
 
     def __or__(self, other: "NumberVocabulary") -> "NumberVocabulary":
-        """Return the number tokens of both.
+        """Return the union of two vocabularies.
 
-        A token that is a whole number in either vocabulary is a whole number in the result.
+        If a token is a digit token in one and a whole number in the other, the whole number wins.
         """
         both = sorted((*self.tokens, *other.tokens), key=lambda token: not token.digits)
         tokens = {token.id: token for token in both}
@@ -142,7 +140,7 @@ class NumberVocabulary:
 
     @cached_property
     def classes(self) -> dict[int, int]:
-        """Class of each number token, by token id."""
+        """Maps the id of each number token to its class, the index in ``tokens``."""
         return {token.id: j for j, token in enumerate(self.tokens)}
 
     def __len__(self) -> int:

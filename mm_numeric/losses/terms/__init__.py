@@ -1,1 +1,1 @@
-"""Numeric loss terms."""
+"""Numeric loss terms, which an objective adds to cross-entropy."""

@@ -1,10 +1,10 @@
-"""Losses of boxes and times, which consist of several numbers.
+"""Losses for boxes (four coordinates) and clock times (hour and minute).
 
-Axes    q boxes, r times, m numbers
+Axes    q boxes, r times
 
-Every number is its expected value, ``sum_k 10 ** k E_p[digit]``, which has a gradient for a
-confident wrong digit and ignores the spread of the distribution. The roles and groups that the task
-assigns define the numbers of a box or a time; all other numbers have no loss.
+The predicted value of each number is its expected value, ``sum_k 10 ** k E_p[digit]``. It has a
+gradient even if the model is certain of a wrong digit, but it ignores the variance of p. The task
+marks which numbers form a box or a time; numbers in neither have no loss.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from mm_numeric.numbers.spans import NumberSpans
 
 
 def _of_boxes(numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor]:
-    """Return predicted and target boxes, each [q, 4] as x1, y1, x2, y2 with x1 <= x2, y1 <= y2."""
+    """Return predicted and target boxes, [q, 4] each: x1, y1, x2, y2, x1 <= x2 and y1 <= y2."""
     sign = spans.sign  # digits have no sign, and a corner at -5 is not a corner at 5
     both = ((sign * v)[spans.boxes] for v in ExpectedDigits().values(numbers, spans))
     predicted, wanted = (
@@ -35,7 +35,7 @@ class BoxDistance:
     """L1 distance of two boxes: the mean of ``|x - x'| / scale`` over the four coordinates.
 
     Attributes:
-        scale: Largest coordinate of the format, above 0.
+        scale: Largest coordinate of the coordinate format, above 0; 1000 for 0 to 1000.
     """
 
     per: ClassVar[Literal["box"]] = "box"
@@ -55,9 +55,9 @@ class BoxDistance:
 class BoxOverlap:
     """``1 - GIoU``: 0 for equal boxes, up to 2 for boxes that are far apart.
 
-    GIoU (arXiv 1902.09630) is IoU minus the share of the smallest enclosing box that neither box
-    covers; unlike IoU it has a gradient for boxes that do not overlap. The corners of a predicted
-    box are sorted first.
+    GIoU (arXiv 1902.09630) is IoU minus the fraction of the smallest enclosing box that neither box
+    covers. Unlike IoU it has a gradient for boxes that do not overlap. The corners of each box are
+    sorted first.
     """
 
     per: ClassVar[Literal["box"]] = "box"
@@ -73,9 +73,9 @@ class BoxOverlap:
 
 
 def _area(corner: Tensor, opposite: Tensor) -> Tensor:
-    """Return the area between corners [q, 2]; 0 if they are in the wrong order.
+    """Return the area [q] of boxes from their corners [q, 2]; 0 if the corners are swapped.
 
-    A small constant is added to each side: the IoU of two boxes without area would be 0 / 0.
+    A small constant is added to each side, because the IoU of two empty boxes would be 0 / 0.
     """
     sides = opposite - corner
     return (sides + torch.finfo(sides.dtype).eps ** 0.5).clamp(min=0).prod(dim=1)
@@ -83,7 +83,7 @@ def _area(corner: Tensor, opposite: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeDistance:
-    """Circular distance of two times on a 12-hour dial, divided by six hours: from 0 to 1.
+    """Circular distance of two times on a 12-hour dial, as a fraction of six hours (0 to 1).
 
     12:59 and 1:00 are one minute apart, although all their digits differ.
     """

@@ -1,6 +1,6 @@
-"""Entropy losses of the number tokens, weighted by digit place.
+"""Cross-entropy losses of the number tokens, weighted by digit place.
 
-Axes    k number tokens, c classes
+Axes    k labels that are number tokens, c number tokens in the vocabulary (classes)
 """
 
 from dataclasses import dataclass
@@ -21,15 +21,16 @@ from mm_numeric.numbers.spans import NumberSpans
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceWeightedCrossEntropy:
-    """``digit_ce``: ``-w log P_y`` at the number tokens; the mean of w over each number is 1.
+    """``digit_ce``: ``-w log P_y`` at the number tokens, in nats.
 
-    A simple baseline: cross-entropy with larger weights for the first digits, in nats. It replaces
+    A simple baseline: cross-entropy with larger weights w for the first digits of a number. The
+    mean of w over the tokens of a number is 1, and P is over the whole vocabulary. It replaces
     cross-entropy at the number tokens, so use it with ``ce_on: text``.
 
     Attributes:
-        places: Growth of w with the number k of digits to the right of the token's last digit:
-            ``exponential``, ``linear``, ``powers`` or ``none``, as in ``PlaceWeightedDistance``.
-        growth: Growth per digit, above 0.
+        places: How w grows from the last to the first digit of a number: ``exponential``,
+            ``linear``, ``powers`` or ``none`` (formulas in ``place_weights``).
+        growth: Growth of w per digit, above 0.
     """
 
     per: ClassVar[Literal["row"]] = "row"
@@ -52,14 +53,14 @@ class PlaceWeightedCrossEntropy:
 class DigitEntropy:
     """DEL (arXiv 2605.20369): ``w mean_j p_j BCE(sigmoid(z_j), [j = y])``, in nats.
 
-    A binary cross-entropy per class, weighted by the probability of the class; p is the softmax
-    over the number tokens and takes part in the gradient, z are the logits. The preset ``del`` adds
-    it to cross-entropy with the weight 0.01.
+    The binary cross-entropy of each number token j is weighted by its probability p_j. z are the
+    logits and p is the softmax over the number tokens, through which gradients flow too. The preset
+    ``del`` adds this term to cross-entropy with weight 0.01.
 
     Attributes:
-        place_weights: Use the weights w of the published code: ``2 (k + 1)`` for the digit at
-            10 ** k before the decimal point (units 2, tens 4), and ``1.02 ** -(m + 1)`` for the
-            m-th digit after it. Otherwise w is 1.
+        place_weights: True uses the weights w of the published code: ``2 (i + 1)`` for the digit of
+            10 ** i (units 2, tens 4), and ``1.02 ** -(i + 1)`` for the i-th digit after the decimal
+            point. False: w is 1.
     """
 
     per: ClassVar[Literal["token"]] = "token"

@@ -1,13 +1,13 @@
 """Expected distance between the predicted and the target number token.
 
-Axes    k number tokens, c classes, w digits of the longest token
-Units   distances are in token value: 0 to 9 when the number tokens are digits
+Axes    k labels that are number tokens, c number tokens in the vocabulary (classes)
+Units   the value of a token: distances are 0 to 9 when the number tokens are digits
 
-EMD (arXiv 2505.13077, digit index) and NTL-WAS (arXiv 2411.02083, equation 4, token value) are the
-same quantity on digits; their presets differ in how it is added to cross-entropy. On tokens of
-several digits NTL-WAS uses the value of the token (015 and 115 differ by 100) and EMD each digit
-(they differ by 1 in the first of three digits), so that its sum over a number does not depend on
-how the digits are grouped into tokens. Both are means over tokens.
+EMD (arXiv 2505.13077) and NTL-WAS (arXiv 2411.02083, equation 4) are the same on single digits;
+only their presets differ. They differ on tokens of several digits, for example 015 and 115:
+    NTL-WAS  compares the values of the tokens: the distance is 100.
+    EMD      compares digit by digit: the distance is 1. Its sum over a number is therefore the same
+             for every tokenizer.
 """
 
 from collections.abc import Sequence
@@ -27,24 +27,26 @@ COSTS = ("absolute", "modular", "log")
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedDistance:
-    """``sum_j p_j |v_j - v_y|``, the Wasserstein-1 distance to the label; p is over number tokens.
+    """``sum_j p_j |v_j - v_y|``: Wasserstein-1 distance between softmax p and label y.
 
-    If the label is 8, cross-entropy is the same for a prediction of 9 or 1; this loss is 1 and 7.
+    p is over the number tokens and v_j is the value of token j. For the label 8, cross-entropy is
+    the same whether the model predicts 9 or 1, but this loss is 1 or 7.
 
     Attributes:
-        cost: Cost of a wrong token. ``absolute``: ``|v_j - v_y|``. ``modular``: the distance on a
-            circle on which the largest and the smallest value are as far apart as the two nearest
-            values (23 is next to 0 if the tokens are hours; 270 is next to 0 if they are 0, 90,
-            180, 270). ``log``: ``|s(v_j) - s(v_y)|`` with ``s(v) = sign(v) log(1 + |v|)``. Or a
-            matrix [c, c] with a row per label and a column per prediction, in the order of the
-            vocabulary, and 0 on the diagonal.
-        reweigh: Use ``m d + 1.01 d_max (1 - m)``, where m is the total probability of the label's
-            digit group: text in place of a digit then costs more than the worst digit. False in the
-            paper, True by default in the ntloss package.
-        squash: Ratio s of the largest to the smallest cost of a wrong token, at least 1; for
-            vocabularies with large values (``squash_factor`` in the ntloss package). The cost is
-            ``1 + (d - d_min) (s - 1) / (d_max - d_min)``; with s = 1 the loss is ``1 - p_y``. None:
-            the distance itself, whose ratio is 9 on digits.
+        cost: Cost d of predicting token j instead of y:
+            ``absolute``: ``|v_j - v_y|``.
+            ``modular``: distance on a circle, where the largest value is next to the smallest (23
+            and 0 for hours; 270 and 0 for the values 0, 90, 180, 270).
+            ``log``: ``|s(v_j) - s(v_y)|`` with ``s(v) = sign(v) log(1 + |v|)``.
+            Or a matrix [c, c] with a row per label and a column per prediction, in the order of
+            ``NumberVocabulary.tokens``, and 0 on the diagonal.
+        reweigh: True uses the loss ``m d + 1.01 d_max (1 - m)``, where d is the expected cost and m
+            the total probability of the label's digit group. Predicting text instead of a digit
+            then costs more than any digit. False in the paper, True in the ntloss package.
+        squash: For vocabularies with large values: the largest cost of a wrong token divided by the
+            smallest, s >= 1 (``squash_factor`` in the ntloss package). Costs are rescaled to
+            ``1 + (d - d_min) (s - 1) / (d_max - d_min)``. With s = 1 the loss is ``1 - p_y``. None
+            does not rescale.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -88,7 +90,7 @@ class ExpectedDistance:
         return reweighed(expected, worst, numbers) if self.reweigh else expected
 
     def _matrix(self, classes: NumberClasses) -> Tensor:
-        """Return the cost of each class (column) for each label (row), [c, c]."""
+        """Return the cost of predicting each class (column) for each label (row), [c, c]."""
         values = classes.values
         if self.cost == "log":
             values = values.sign() * values.abs().log1p()
@@ -108,7 +110,7 @@ class ExpectedDistance:
 
 
 def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return the largest cost within the digit group of each class, [c]."""
+    """Return for each class the largest cost between two classes of its digit group, [c]."""
     if classes.same is None:
         return cost.max().expand(len(cost))
     of_row = cost.masked_fill(~classes.same, -torch.inf).amax(dim=1)
@@ -116,17 +118,17 @@ def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
 
 
 def _apart(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return True where two classes of a digit group have different values, [c, c]."""
+    """Return True for pairs of classes in the same digit group with a cost above 0, [c, c]."""
     return cost > 0 if classes.same is None else (cost > 0) & classes.same
 
 
 def _nearest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return the smallest nonzero cost within the digit group of each class, [c]."""
+    """Return for each class the smallest nonzero cost between two classes of its group, [c]."""
     return -_largest(-cost.masked_fill(~_apart(cost, classes), torch.inf), classes)
 
 
 def _squashed(cost: Tensor, classes: NumberClasses, squash: float) -> Tensor:
-    """Map nonzero costs, [c, c], linearly to the range from 1 to ``squash``."""
+    """Rescale the nonzero costs, [c, c], linearly to the range 1 to ``squash``."""
     nearest = _nearest(cost, classes)[:, None]
     span = _largest(cost, classes)[:, None] - nearest
     # If all wrong values have the same distance (only 0 and 1, for example), the cost is 1.
@@ -136,14 +138,14 @@ def _squashed(cost: Tensor, classes: NumberClasses, squash: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class CumulativeDistance:
-    """``sum_i |CDF_p(v_i) - CDF_q(v_i)| (v_{i+1} - v_i)`` over the sorted values: Wasserstein-1.
+    """``sum_i |CDF_p(v_i) - CDF_q(v_i)| (v_{i+1} - v_i)``: Wasserstein-1 with a soft target q.
 
-    This form (arXiv 2411.02083) also accepts a target q that is not one-hot; for a one-hot target
-    it equals ``ExpectedDistance``. In units of the token value; 0 if p equals q.
+    The v_i are the sorted values of the number tokens and p is the prediction (arXiv 2411.02083).
+    For a one-hot q it equals ``ExpectedDistance``. The unit is the token value.
 
     Attributes:
-        sigma: Standard deviation of the target around the label in units of the token value, at
-            least 0: ``q_j ~ exp(-((v_j - v_y) / sigma) ** 2 / 2)``. 0: a one-hot target.
+        sigma: Standard deviation of the Gaussian target, ``q_j ~ exp(-((v_j - v_y) / sigma) ** 2 /
+            2)``, in units of the token value. 0: one-hot target.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -164,10 +166,10 @@ class CumulativeDistance:
 
 
 def cumulative_difference(numbers: NumberLogits, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the difference of two cumulative distributions, and the gaps between the values.
+    """Return ``CDF_p - CDF_q`` at every class but the last, and the gaps between class values.
 
-    The difference, [k, c - 1], is the prediction minus the target ``wanted``, [k, c], after each
-    class but the last; it is 0 outside the digit group of the label. The gaps are [c - 1].
+    p is the prediction and q the target ``wanted`` [k, c]. The difference [k, c - 1] is 0 outside
+    the label's digit group. The gaps ``v_{i+1} - v_i`` are [c - 1].
     """
     difference = (numbers.probs - wanted).cumsum(dim=-1)[:, :-1]
     if numbers.present is not None:
@@ -178,22 +180,21 @@ def cumulative_difference(numbers: NumberLogits, wanted: Tensor) -> tuple[Tensor
 
 
 def reweighed(losses: Tensor, worst: Tensor, numbers: NumberLogits) -> Tensor:
-    """Return ``m * losses + 1.01 * worst * (1 - m)``, [k], with m the mass of the digit group."""
+    """Return ``m * losses + 1.01 * worst * (1 - m)``, [k]; m is P(label's digit group)."""
     mass = (numbers.logits.logsumexp(dim=-1) - numbers.log_normaliser).exp()
     return mass * losses + 1.01 * worst * (1 - mass)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceWeightedDistance:
-    """Expected distance of each digit, times a weight that grows with the digit place.
+    """Expected distance of each digit, times a weight that is larger for the first digits.
 
-    A token of several digits has the sum over its digits. A token that is a whole number counts as
-    one digit, and its distance is the difference of the values.
+    The loss of a token with several digits is the sum over its digits. A token that is a whole
+    number (``<loc0005>``) counts as one digit: its distance is the difference of the values.
 
     Attributes:
-        places: Growth of a digit's weight with the number k of digits to its right.
-            ``exponential``: ``growth ** k``. ``linear``: ``1 + (growth - 1) k``. ``powers``:
-            ``10 ** k``. ``none``: 1, which is EMD.
+        places: Weight of a digit that has i digits to its right. ``exponential``: ``growth ** i``.
+            ``linear``: ``1 + (growth - 1) i``. ``powers``: ``10 ** i``. ``none``: 1, which is EMD.
         growth: 1 + sigma of the paper; with 1.2 each digit weighs 20 % more than the next one.
     """
 

@@ -1,10 +1,10 @@
 """Distance between the expected value of a number token and its label: the NTL-MSE family.
 
-Axes    k number tokens, c classes
+Axes    k labels that are number tokens, c number tokens in the vocabulary (classes)
 Units   token value for ``ntl_mae``, its square for ``ntl_mse``, both for ``ntl_huber``
 
-Source: NTL, arXiv 2411.02083. Agrees with the class NTLossDotProduct of the ntloss package to 1e-6.
-The expected value ignores the spread: probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the
+Source: NTL, arXiv 2411.02083. Equal to the class NTLossDotProduct of the ntloss package to 1e-6.
+The expected value ignores the variance: probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the
 label 4. ``ntl_was`` and the terms in ``proper_scores`` do not have this problem.
 """
 
@@ -21,12 +21,14 @@ from mm_numeric.numbers.spans import NumberSpans
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedValue:
-    """Base class: a cost of the error ``sum_j p_j v_j - v_y``, with p over the digit group.
+    """Base class of losses ``cost(error)`` with the error ``sum_j p_j v_j - v_y``.
+
+    p is the softmax over the number tokens, v_j the value of token j, and y the label.
 
     Attributes:
-        reweigh: Use ``m d + 1.01 d_max (1 - m)``, where m is the total probability of the label's
-            digit group and d_max the largest cost between two of its values. False in the paper,
-            True by default in the ntloss package.
+        reweigh: True uses the loss ``m d + 1.01 d_max (1 - m)``, where d is the cost, d_max the
+            largest possible cost, and m the total probability of the label's digit group. False in
+            the paper, True by default in the ntloss package.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -41,34 +43,34 @@ class ExpectedValue:
         return reweighed(losses, self.cost(numbers.classes.reach[spans.target]), numbers)
 
     def cost(self, error: Tensor) -> Tensor:
-        """Return the cost of an error, elementwise."""
+        """Return the loss for each error, elementwise."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class SquaredError(ExpectedValue):
-    """``(sum_j p_j v_j - v_y) ** 2``."""
+    """Squared error of the expected value, ``(sum_j p_j v_j - v_y) ** 2``."""
 
     def cost(self, error: Tensor) -> Tensor:
-        """Return the square."""
+        """Return the squared error."""
         return error.square()
 
 
 @dataclass(frozen=True, kw_only=True)
 class AbsoluteError(ExpectedValue):
-    """``|sum_j p_j v_j - v_y|``, at most the loss of ``ntl_was``."""
+    """Absolute error of the expected value, ``|sum_j p_j v_j - v_y|``; never above ``ntl_was``."""
 
     def cost(self, error: Tensor) -> Tensor:
-        """Return the absolute value."""
+        """Return the absolute error."""
         return error.abs()
 
 
 @dataclass(frozen=True, kw_only=True)
 class HuberError(ExpectedValue):
-    """``d ** 2 / 2`` up to ``|d| = delta``, and ``delta (|d| - delta / 2)`` beyond.
+    """Huber loss of an error d: ``d ** 2 / 2`` up to delta, then ``delta (|d| - delta / 2)``.
 
     Attributes:
-        delta: Largest error with a quadratic cost, in units of the token value, above 0.
+        delta: Error at which the loss changes from quadratic to linear, in token value, above 0.
     """
 
     delta: float = 1.0
@@ -78,7 +80,7 @@ class HuberError(ExpectedValue):
             raise ValueError(f"ntl_huber: delta must be > 0, not {self.delta}.")
 
     def cost(self, error: Tensor) -> Tensor:
-        """Return the Huber loss."""
+        """Return the Huber loss of the error."""
         return torch.nn.functional.huber_loss(
             error, torch.zeros_like(error), reduction="none", delta=self.delta
         )

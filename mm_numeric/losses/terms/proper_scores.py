@@ -1,9 +1,10 @@
 """Proper scoring rules for distributions over ordered values.
 
-Axes    k number tokens, c classes
+Axes    k labels that are number tokens, c number tokens in the vocabulary (classes)
 
-The minimum of an expected distance is at the median of a noisy label. The minimum of a proper
-scoring rule, such as cross-entropy, is at the distribution of the label.
+With noisy labels, an expected distance is smallest if the model puts all probability on the median
+label. A proper scoring rule, such as cross-entropy, is smallest if the model predicts the true
+distribution of the labels.
 """
 
 from dataclasses import dataclass
@@ -18,11 +19,11 @@ from mm_numeric.numbers.spans import NumberSpans
 
 @dataclass(frozen=True, kw_only=True)
 class RankedProbability:
-    """``sum_i (CDF_p(v_i) - [v_y <= v_i]) ** 2 (v_{i+1} - v_i)`` over the sorted values.
+    """``sum_i (CDF_p(v_i) - [v_y <= v_i]) ** 2 (v_{i+1} - v_i)``, v_i sorted token values.
 
-    On digits, whose gaps are 1, this is the ranked probability score (squared earth mover's
-    distance); with other gaps it is the continuous one (CRPS), in units of the token value. The
-    range is from 0 to the difference of the largest and the smallest value (9 on digits).
+    On digits this is the ranked probability score (squared earth mover's distance). For other
+    values it is the continuous ranked probability score (CRPS). The unit is the token value. The
+    maximum is the largest minus the smallest value (9 on digits).
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -38,13 +39,13 @@ class RankedProbability:
 class SmoothedDiscrepancy:
     """Smoothed maximum mean discrepancy: ``r'Kr + a r'(D - K)r`` with ``r = p - onehot(y)``.
 
-    ``K = exp(-d ** 2 / (2 bandwidth ** 2))`` with the distances d of the values, D is the diagonal
-    matrix of the row sums of K (including its diagonal), and ``a = 1 / (2 mean(D))``, 0.118 on
-    digits, as in the code of arXiv 2606.27731. No unit: 0 for a perfect prediction, close to 3 for
-    a certain prediction that is far off.
+    ``K = exp(-d ** 2 / (2 bandwidth ** 2))``, where d is the distance between two token values. D
+    is the diagonal matrix of the row sums of K, and ``a = 1 / (2 mean(D))`` (0.118 on digits), as
+    in the code of arXiv 2606.27731. The loss has no unit. It is 0 for a perfect prediction, and
+    close to 3 if p is 1 on a value far from the label.
 
     Attributes:
-        bandwidth: Width of the kernel in units of the token value, above 0.
+        bandwidth: Standard deviation of the kernel K in units of the token value, above 0.
     """
 
     per: ClassVar[Literal["token"]] = "token"

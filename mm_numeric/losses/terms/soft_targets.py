@@ -1,6 +1,6 @@
-"""Soft targets: probability on the number tokens near the label.
+"""Losses with soft targets: number tokens with values near the label get some probability.
 
-Axes    k number tokens, c classes
+Axes    k labels that are number tokens, c number tokens in the vocabulary (classes)
 """
 
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from mm_numeric.numbers.spans import NumberSpans
 
 
 def spread_target(numbers: NumberLogits, target: Tensor, tau: float) -> Tensor:
-    """Return ``q_j ~ exp(-(v_j - v_y) ** 2 / tau)`` over the label's digit group, [k, c].
+    """Return Gaussian soft targets ``q_j ~ exp(-(v_j - v_y) ** 2 / tau)``, [k, c].
 
-    ``target`` [k] are the classes of the labels. ``tau`` is the width in units of the squared token
-    value, twice the variance; close to 0 for a one-hot target.
+    v_j is the value of class j, and ``target`` [k] has the class y of each label. ``tau`` is twice
+    the variance, in squared token values. q is 0 outside the label's digit group.
     """
     values = numbers.values
     # Divide before squaring: ``tau`` itself may underflow in float32.
@@ -36,13 +36,13 @@ def log_probs(numbers: NumberLogits) -> Tensor:
 class SpreadTarget:
     """``KL(q || P) = sum_j q_j log(q_j / P_j)`` with ``q_j ~ exp(-(v_j - v_y) ** 2 / tau)``.
 
-    P is over the whole vocabulary, so that probability on text has a cost. In nats; 0 if P equals
-    q, so a prediction with probability 1 on the label has a loss above 0. The preset ``dist2`` adds
-    it to cross-entropy with the weight 0.1.
+    q is the target and P the prediction over the whole vocabulary, in nats, so that predicting text
+    raises the loss. The loss is 0 only if P equals q, which is not one-hot. The preset ``dist2``
+    adds this term to cross-entropy with weight 0.1.
 
     Attributes:
-        tau: Width of the target in units of the squared token value, above 0. With 1 the target has
-            0.564 on the label and 0.208 on each of its neighbours (digits 1 to 8).
+        tau: Twice the variance of q, in squared token values, above 0. With 1, on digits, q is
+            0.564 at a label from 1 to 8 and 0.208 at each neighbour.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -64,11 +64,12 @@ class SpreadTarget:
 class GaussianCrossEntropy:
     """``-sum_j g_j log P_j`` with ``g_j ~ exp(-((v_j - v_y) / sigma) ** 2 / 2)``.
 
-    Gaussian cross-entropy (the baseline GCE of arXiv 2411.02083), in nats; P is over the whole
-    vocabulary. It replaces cross-entropy at the number tokens, so use it with ``ce_on: text``.
+    Gaussian cross-entropy (the baseline GCE of arXiv 2411.02083) in nats. g is the target and P the
+    prediction over the whole vocabulary. It replaces cross-entropy at the number tokens, so use it
+    with ``ce_on: text``.
 
     Attributes:
-        sigma: Standard deviation of the target in units of the token value, above 0.
+        sigma: Standard deviation of the target g, in units of the token value, above 0.
     """
 
     per: ClassVar[Literal["row"]] = "row"

@@ -1,15 +1,15 @@
-"""Errors of whole numbers: the sequence terms of NTIL (arXiv 2505.13077), and NL-NTL.
+"""Losses on the error of a whole number: the sequence terms of NTIL (arXiv 2505.13077), and NL-NTL.
 
-Axes    k number tokens, m numbers, c classes
+Axes    k labels that are number tokens, m numbers, c number tokens in the vocabulary (classes)
 
-The predicted number has the most likely digit at each place, with the gradient of a softmax of low
-temperature (straight-through Gumbel-softmax). Place values follow the decimal point: 3.015 for
-4.015 costs more than 3.015 for 3.115. Signs are ignored. Sums are float64, so that a number of 60
-digits is finite.
+``relative`` and ``magnitude``, as published, build the predicted number from the most likely digit
+at each place; the gradient is that of a softmax of low temperature (straight-through
+Gumbel-softmax). If the model is certain of a wrong digit, this gradient vanishes: it is 8e-21 if
+the logit of a wrong first digit of 923 is 5 above the label's. ``relative_soft`` and
+``magnitude_soft`` therefore use the expected digit at each place instead.
 
-At the published temperature the gradient vanishes for a confident wrong digit: for 923 with a wrong
-first digit whose logit is 5 above the label's, it is 8e-21. The soft terms therefore use the
-expected digit in place of the most likely one.
+Digits count by their place: 3.015 for 4.015 costs more than 3.015 for 3.115. Signs are ignored.
+Sums are float64, in which a number of 60 digits is finite.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _LARGEST_PLACE = 300  # below the float64 maximum, so that sums stay finite
 
 @dataclass(frozen=True, kw_only=True)
 class StraightThroughDigits:
-    """Base class: numbers of the most likely digits, with a straight-through gradient.
+    """Base class: predicts the most likely digit at each place, with a straight-through gradient.
 
     Attributes:
         temperature: Temperature of the softmax in the backward pass, above 0; 0.1 in the published
@@ -65,7 +65,7 @@ class StraightThroughDigits:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedDigits:
-    """Base class: numbers of the expected digits, ``sum_k 10 ** k E_p[digit]``."""
+    """Base class: predicts the expected digit at each place k, ``sum_k 10 ** k E_p[digit]``."""
 
     per: ClassVar[Literal["number"]] = "number"
 
@@ -78,7 +78,7 @@ class ExpectedDigits:
 def _number_values(
     digit: Tensor, numbers: NumberLogits, spans: NumberSpans
 ) -> tuple[Tensor, Tensor]:
-    """Return the numbers of some digits [k] and of the labels, [m] and [m]."""
+    """Return the numbers made of the predicted ``digit`` [k] and of the labels, [m] and [m]."""
     wanted = numbers.values.double()[spans.target]
     worth = 10.0 ** spans.place.double().clamp(-_LARGEST_PLACE, _LARGEST_PLACE)
     return sum_by_number(digit * worth, spans), sum_by_number(wanted * worth, spans)
@@ -103,7 +103,7 @@ def _magnitude(predicted: Tensor, wanted: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeError(StraightThroughDigits):
-    """``|X - Y| / (max(X, Y) + 1)``, from 0 to below 1, as in the published code."""
+    """Relative error ``|X - Y| / (max(X, Y) + 1)`` of prediction X and label Y; below 1."""
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
@@ -112,7 +112,7 @@ class RelativeError(StraightThroughDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class MagnitudeError(StraightThroughDigits):
-    """``log((max(X, Y) + 1) / (min(X, Y) + 1))``: about 2.3 for a factor of ten."""
+    """``log((max(X, Y) + 1) / (min(X, Y) + 1))``: about 2.3 if X is ten times Y."""
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
@@ -121,10 +121,10 @@ class MagnitudeError(StraightThroughDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftRelativeError(ExpectedDigits):
-    """Relative error of the expected number, which has a gradient for confident wrong digits.
+    """``RelativeError`` with expected digits, whose gradient does not vanish for wrong digits.
 
-    It ignores the spread: probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the label 4.
-    Combine it with a term over single digits, as ``ntil_soft`` does.
+    It ignores the variance: probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the label 4.
+    Combine it with a term on single digits, like the preset ``ntil_soft``.
     """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
@@ -134,7 +134,7 @@ class SoftRelativeError(ExpectedDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftMagnitudeError(ExpectedDigits):
-    """Magnitude error of the expected number; see ``SoftRelativeError``."""
+    """``MagnitudeError`` with expected digits; see ``SoftRelativeError``."""
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
@@ -143,17 +143,16 @@ class SoftMagnitudeError(ExpectedDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class SymmetricPercentage(ExpectedDigits):
-    """NL-NTL: ``|X - Y| / (|X| + |Y|)`` of the expected number, from 0 to 1.
+    """NL-NTL: ``|X - Y| / (|X| + |Y|)`` of the expected number X and the label Y, from 0 to 1.
 
     Source: class NumberLevelLoss of the ntloss package, reproduced to 1e-6.
 
     Attributes:
-        epsilon: Added to the denominator, above 0; the float32 epsilon in the package. With so
-            small a value the loss of the label 0 is always 1, without a gradient; use 1 to avoid
-            this.
-        reweigh: Use ``m d + 1.01 (1 - m)``, where m is the total probability of the label's digit
-            group at the first token of the number. False in the paper, True by default in the
-            ntloss package.
+        epsilon: Added to the denominator, above 0; default as in the package. With such a small
+            value the loss for the label 0 is always 1, without a gradient. Use 1 to avoid this.
+        reweigh: True uses the loss ``m d + 1.01 (1 - m)``, where d is the loss above and m the
+            total probability of the label's digit group at the number's first token. False in the
+            paper, True by default in the ntloss package.
     """
 
     epsilon: float = torch.finfo(torch.float32).eps
