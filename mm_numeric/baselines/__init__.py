@@ -1,5 +1,5 @@
-"""Other ways to make a language model output numbers, to compare objectives with.
+"""Baselines: other published methods for numbers in language models, to compare our losses with.
 
-A baseline wraps a family: it changes how numbers are read and written, which modules are added to
-the model, and which loss is used. Trainer, predict, score and compare stay the same.
+A baseline wraps a model family. It changes how numbers are tokenised and decoded, adds modules to
+the model, and may replace the loss. Training, prediction and scoring stay the same.
 """

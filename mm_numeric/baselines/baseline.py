@@ -1,8 +1,8 @@
-"""The common base of all baselines, which are mixins in front of a family: ``(Xval, T5)``.
+"""Base class of all baselines. A baseline is combined with a family: ``class XvalT5(Xval, T5)``.
 
-A baseline adds its modules to a subclass of the model's class, so that ``save_pretrained`` and
-``from_pretrained`` handle them. Its settings and fitted statistics are saved in config.json, and a
-model can only be loaded with the baseline it was trained with.
+The added modules belong to a subclass of the model's class, so that ``save_pretrained`` and
+``from_pretrained`` handle them. Settings and fitted statistics are saved in config.json, and a
+model can only be loaded with the baseline settings it was trained with.
 """
 
 from abc import abstractmethod
@@ -23,18 +23,18 @@ from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.tasks.base import Task
 
 NEW_WEIGHTS = "baseline."
-"""Prefix of the names of the added weights."""
+"""Prefix of the parameter names of the modules that a baseline adds."""
 
 
 class TrainingNumbers(NamedTuple):
-    """The finite numbers of the training rows."""
+    """All finite numbers in the questions and the answers of the training data."""
 
     in_questions: list[Numeral]
     in_answers: list[Numeral]
 
     @property
     def decimals(self) -> int:
-        """The largest number of decimals in an answer."""
+        """The largest number of digits after the decimal point in an answer."""
         return max(len(number.text.partition(".")[2]) for number in self.in_answers)
 
     @property
@@ -44,28 +44,28 @@ class TrainingNumbers(NamedTuple):
 
 
 class Baseline(Family):
-    """A family whose model represents numbers in another way."""
+    """A model family with a different representation of numbers."""
 
     settings_class: ClassVar[type]
-    """Dataclass of the settings in ``model.baseline``."""
+    """Dataclass of the options in the config section ``model.baseline``."""
 
     own_loss: ClassVar[bool] = False
-    """Whether it has a training loss of its own, which excludes other numeric terms."""
+    """True if the baseline has its own training loss; numeric terms are then not allowed."""
 
     single_digits: ClassVar[bool] = False
-    """Whether it needs a tokenizer with single digits."""
+    """True if numbers must be tokenised digit by digit."""
 
     new_modules: ClassVar[tuple[str, ...]] = ("head",)
-    """Modules of the model that get new weights, and therefore have to be trained."""
+    """Names of the module groups that get new weights, and therefore must not be frozen."""
 
     new_tokens: int = 0
-    """Number of tokens that are added after the last id of the tokenizer."""
+    """Number of new token ids, which follow the last id of the tokenizer."""
 
     model_mixin: ClassVar[type]
-    """Mixin for the class of the model."""
+    """Mixin that adds the baseline's modules to the model class."""
 
     fitted: dict[str, Any] | None = None
-    """Statistics of the training rows; None before ``fit``."""
+    """Statistics of the numbers in the training data, saved with the model; None before ``fit``."""
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
         self.choice = read_baseline(model.baseline, "model.baseline")
@@ -75,7 +75,7 @@ class Baseline(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer of a checkpoint, and the fitted statistics if there are any."""
+        """Load the tokenizer of a checkpoint, and the fitted statistics if they are saved in it."""
         if cls.single_digits:
             model = replace(model, digits="single")
         family = super().load(source, model)
@@ -92,7 +92,7 @@ class Baseline(Family):
         return family
 
     def fit(self, task: Task, examples: Sequence[Example]) -> None:
-        """Compute statistics of the numbers in the training rows, if the checkpoint has none."""
+        """Compute ``fitted`` from the training data, unless it was loaded from the checkpoint."""
         if self.fitted is not None:
             return
         in_questions = _finite_numbers(example.prompt for example in examples)
@@ -111,10 +111,10 @@ class Baseline(Family):
 
     @abstractmethod
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
-        """Return the statistics of the training rows that are saved with the model."""
+        """Compute the statistics in ``fitted`` from the numbers in the training data."""
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load all weights; those of the baseline are initialised in a checkpoint without it."""
+        """Load the model; the added modules are initialised if the checkpoint has none."""
         config = self.load_config(source, model)
         own = _concrete(self.model_class, config, source)
         kind = with_modules(self.model_mixin, own)
@@ -138,9 +138,9 @@ def _finite_numbers(texts: Iterable[str]) -> list[Numeral]:
 
 
 def with_baseline(family: type[Family], value: Any, where: str) -> type[Family]:
-    """Return the class of a text family with the baseline that ``model.baseline`` chooses.
+    """Combine a text-only family with the baseline in the config value ``model.baseline``.
 
-    ``where`` names the config and the field in error messages.
+    ``where`` is the name of the config field for error messages.
     """
     kind = read_baseline(value, where).kind
     if family.takes_images:
@@ -158,12 +158,12 @@ def with_baseline(family: type[Family], value: Any, where: str) -> type[Family]:
 
 @cache
 def with_modules(mixin: type, model_class: type) -> type:
-    """Return the class of a model with a baseline; cached, so that it is always the same."""
+    """Return a subclass of a model class and a mixin; the same class for the same arguments."""
     return type(f"{mixin.__name__}{model_class.__name__}", (mixin, model_class), {})
 
 
 def _concrete(model_class: Any, config: Any, source: str) -> type:
-    """Return the model class that an Auto class would use for a checkpoint."""
+    """Return the model class that an Auto class selects for this config."""
     mapping = concrete_classes(model_class)
     if mapping is None:
         return model_class

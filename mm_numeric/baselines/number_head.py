@@ -1,4 +1,4 @@
-"""A regression head that returns one number per position, next to the output head.
+"""A number head: predicts one number per position, in addition to the token logits.
 
 Axes    b samples, t positions, d hidden size, v vocabulary
 """
@@ -19,8 +19,8 @@ class NumberOutput(ModelOutput):
     """Output of a model with a number head.
 
     Attributes:
-        logits: [b, t, v], or [b, 1, v] of the last position if the loss uses numbers only.
-        numbers: [b, t] float32, the scaled number at each position.
+        logits: [b, t, v], or [b, 1, v] for the last position only if the loss ignores logits.
+        numbers: [b, t] float32, the number predicted at each position, on the normalised scale.
     """
 
     logits: Tensor | None = None
@@ -28,17 +28,18 @@ class NumberOutput(ModelOutput):
 
 
 class NumberHead(nn.Module):
-    """One linear layer, or two with a GELU between them; computed in float32."""
+    """One linear layer, or two with a GELU in between, from hidden states to a number (float32)."""
 
     def __init__(
         self, width: int, inner: int | None = None, *, offset: float | None = None
     ) -> None:
-        """Create the weights.
+        """Create uninitialised parameters.
 
         Args:
             width: Hidden size of the model.
             inner: Width of the inner layer; None for a single layer.
-            offset: Standard deviation of a learned vector [d] for the embeddings of numbers.
+            offset: Create a learned vector [d], which xVal adds to the embedding of every number,
+                with this standard deviation. None: no vector.
         """
         super().__init__()
         self.inner = None if inner is None else nn.Parameter(torch.empty(inner, width))
@@ -49,7 +50,7 @@ class NumberHead(nn.Module):
         self.offset_size = offset or 0.0
 
     def initialise(self) -> None:
-        """Initialise the weights with variance-preserving noise, except for those just loaded."""
+        """Initialise the parameters that were not loaded from a checkpoint."""
         for weight, bias in ((self.inner, self.inner_bias), (self.weight, self.bias)):
             if weight is not None and bias is not None:
                 initialization.normal_(weight, std=weight.shape[1] ** -0.5)
@@ -58,7 +59,7 @@ class NumberHead(nn.Module):
             initialization.normal_(self.offset, std=self.offset_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return one number [b, t] for each hidden state [b, t, d]."""
+        """Predict a number for each hidden state: [b, t, d] to [b, t]."""
         hidden = hidden.float()
         if self.inner is not None and self.inner_bias is not None:
             hidden = functional.linear(hidden, self.inner.float(), self.inner_bias.float())
@@ -67,12 +68,12 @@ class NumberHead(nn.Module):
 
 
 class WithNumberHead:
-    """Mixin for a language model of transformers that adds a number head."""
+    """Mixin that adds a number head to a language model of transformers."""
 
     config: Any
     post_init: Any
     one_position = False
-    """Whether only the logits of the last position are computed, because the loss ignores them."""
+    """True computes only the logits of the last position, for a loss that ignores logits."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
@@ -80,7 +81,7 @@ class WithNumberHead:
         self.post_init()
 
     def make_head(self, config: Any) -> NumberHead:
-        """Return the uninitialised head."""
+        """Return a number head with uninitialised parameters."""
         return NumberHead(config.hidden_size)
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -90,7 +91,7 @@ class WithNumberHead:
             super()._init_weights(module)  # type: ignore[misc]
 
     def forward(self, *, input_ids: Tensor | None = None, **inputs: Any) -> NumberOutput:
-        """Return logits and numbers; the arguments are those of the wrapped model, by name."""
+        """Run the language model and the number head; pass the model's arguments by name."""
         own: Any = super()
         if self.one_position and "logits_to_keep" in inspect.signature(own.forward).parameters:
             inputs["logits_to_keep"] = 1
@@ -107,7 +108,7 @@ class WithNumberHead:
 
 
 def with_position_ids(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the position ids of left-padded prompts, like ``generate`` does for a decoder."""
+    """Add the position ids that ``generate`` would use for left-padded prompts of a decoder."""
     if model.config.is_encoder_decoder:
         return inputs
     positions = inputs["attention_mask"].long().cumsum(-1).sub(1).clamp(min=0)

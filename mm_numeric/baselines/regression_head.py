@@ -1,8 +1,8 @@
-"""Regression head: one number from the last hidden state, trained with squared error.
+"""Regression head: predicts one number from the last hidden state, trained with squared error.
 
 Baseline of the NTL paper (arXiv 2411.02083). One linear layer is applied to the hidden state at the
 end of the question (decoder-only) or at the first decoder position (encoder-decoder). The number is
-written as text, so that predictions are parsed and scored like those of every other model.
+converted to text, so that predictions are scored like those of other models.
 """
 
 from collections.abc import Sequence
@@ -30,20 +30,20 @@ class RegressionHeadSettings:
     """Settings of the regression head."""
 
     log: bool = False
-    """Regress sign(x) log10(1 + |x|) instead of x."""
+    """True predicts sign(x) log10(1 + |x|) instead of the number x."""
 
     normalise: bool = True
-    """Normalise the targets to mean 0 and standard deviation 1 over the training rows."""
+    """True normalises the targets to mean 0 and standard deviation 1 over the training data."""
 
 
 class WithRegressionHead(WithNumberHead):
-    """A model with one linear layer on its last hidden state."""
+    """Mixin that adds one linear layer to the last hidden state of a language model."""
 
     one_position = True
 
 
 class RegressionHead(Baseline):
-    """A family whose answers are single numbers from a regression head."""
+    """A model family in which every answer is a single number, predicted by a regression head."""
 
     settings_class = RegressionHeadSettings
     own_loss = True
@@ -52,7 +52,7 @@ class RegressionHead(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """The scaling of numbers for the head; the identity before ``fit``."""
+        """The normalisation of the targets; before ``fit`` it does nothing."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class RegressionHead(Baseline):
         return asdict(Scale.of(values, decimals=numbers.decimals, **asdict(self.settings)))
 
     def answer(self, text: str) -> Tokens:
-        """Return the number of an answer as one value id, without an end token."""
+        """Encode the number of an answer as one value id: an integer that stores a float32."""
         found = find_numerals(text)
         if len(found) != 1:
             raise ValueError(
@@ -74,32 +74,32 @@ class RegressionHead(Baseline):
     def numbers(
         self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Return the number of the answer; its target class is not one of the vocabulary."""
+        """Return the number of the answer; its target class 0 is a placeholder."""
         value = self.scale.number(value_of(answer.ids[0]))
         return [TokenNumber(value, -1 if value < 0 else 1, (0,), (0,), (0,))]
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the generated number as text."""
+        """Convert the predicted number, a value id, to text."""
         values = [self.scale.text(value_of(token)) for token in ids if is_value(token)]
         return values[0] if values else ""
 
     def model_inputs(
         self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
     ) -> dict[str, Any]:
-        """Return the arguments of ``forward``, with the number after the question masked."""
+        """Return the arguments of ``forward``; the answer after the question is masked."""
         carries, _ = read_values(input_ids)
         input_ids = input_ids.masked_fill(carries, self.pad_id)
         mask = attention_mask & ~carries
         return super().model_inputs(input_ids, mask, answered, images)
 
     def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:
-        """Return the mean squared error of scaled numbers."""
+        """Return the objective, the mean squared error of the normalised numbers."""
         return RegressionObjective(spec, vocabulary)
 
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]]:
-        """Return the predicted number of each question as a value id, with a probability of 1."""
+        """Predict one number per question; return it as a value id with the probability 1."""
         inputs = with_position_ids(model, inputs)
         if self.encoder_decoder:
             first = torch.full_like(inputs["input_ids"][:, :1], self.decoder_start_id)
@@ -109,7 +109,7 @@ class RegressionHead(Baseline):
 
 
 class RegressionObjective(Objective):
-    """Mean squared error over rows, instead of cross-entropy."""
+    """An objective that replaces cross-entropy by the mean squared error of the answers."""
 
     takes_outputs = True
 
@@ -122,7 +122,7 @@ class RegressionObjective(Objective):
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Return the loss of a batch whose labels [n] are value ids; ``figures`` is not used."""
+        """Return the loss; labels [n] are value ids (see ``values``). ``figures`` is ignored."""
         assert spans is not None
         assert spans.supervised is not None
         _, wanted = read_values(labels)

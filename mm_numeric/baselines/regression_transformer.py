@@ -1,4 +1,4 @@
-"""Regression Transformer (Born & Manica 2023, arXiv 2202.01338): tokens of a digit and its place.
+"""Regression Transformer (Born & Manica 2023, arXiv 2202.01338): one token per digit and place.
 
 Tokens   123.4 is ``_1_2_ _2_1_ _3_0_ . _4_-1_``; sign and point are tokens of the tokenizer
 Input    a fixed number encoding is added to the learned embedding of digit v at place p:
@@ -32,16 +32,16 @@ from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionTransformerSettings:
-    """Settings of the Regression Transformer."""
+    """Settings of the Regression Transformer; a place is a power of ten (0 units, -1 tenths)."""
 
     highest_place: int = 9
-    """Highest power of ten with tokens."""
+    """Highest power of ten for which digit tokens are added."""
 
     lowest_place: int = -6
-    """Lowest power of ten with tokens."""
+    """Lowest power of ten for which digit tokens are added."""
 
     largest: float | None = None
-    """The number whose encoding starts with 10; None for the largest of the training rows."""
+    """Number whose encoding has 10 as first element; None: the largest of the training data."""
 
     def __post_init__(self) -> None:
         if self.lowest_place > self.highest_place:
@@ -53,7 +53,7 @@ class RegressionTransformerSettings:
 
 
 def number_encoding(digits: Tensor, places: Tensor, width: int) -> Tensor:
-    """Return NE of the paper, [..., width], for digits v [...] and powers of ten p [...]."""
+    """Return the paper's encoding NE(v, p), [..., width], of digits v at powers of ten p, [...]."""
     j = torch.arange(width, device=digits.device)
     factors = (1 - 2 * (j % 2)) / (j + 1)
     values = digits * torch.pow(10.0, places.float())
@@ -69,21 +69,21 @@ class WithNumberEncodings:
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a model and add number encodings to its embeddings."""
+        """Load a model and register the hooks that add number encodings to its embeddings."""
         own: Any = super()
         found = own.from_pretrained(*args, **kwargs)
         (found[0] if isinstance(found, tuple) else found).add_encodings()
         return found
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """Resize the embeddings, which creates new modules, and add number encodings to them."""
+        """Resize the embeddings and register the hooks on the new modules."""
         own: Any = super()
         found = own.resize_token_embeddings(*args, **kwargs)
         self.add_encodings()
         return found
 
     def add_encodings(self) -> None:
-        """Register a forward hook on every module that holds the input embeddings."""
+        """Register a forward hook that adds number encodings to the output of the embeddings."""
         table = self.get_input_embeddings().weight
         for module in self.modules():
             if isinstance(module, nn.Embedding) and module.weight is table:
@@ -91,7 +91,7 @@ class WithNumberEncodings:
                 module.register_forward_hook(self._encode)
 
     def _encode(self, module: nn.Module, inputs: tuple[Tensor, ...], found: Tensor) -> Tensor:
-        """Add the encodings of digit tokens to embeddings [b, t, d]."""
+        """Return the embeddings ``found`` [b, t, d] plus the number encodings of digit tokens."""
         saved = getattr(self.config, BASELINE)
         lowest, highest = (saved["settings"][f"{end}_place"] for end in ("lowest", "highest"))
         index = inputs[0] - saved["first_id"]
@@ -102,7 +102,7 @@ class WithNumberEncodings:
 
 
 class RegressionTransformer(Baseline):
-    """A family whose number tokens are digits with their places."""
+    """A model family with one number token for each pair of a digit and its power of ten."""
 
     settings_class = RegressionTransformerSettings
     single_digits = True
@@ -119,12 +119,12 @@ class RegressionTransformer(Baseline):
 
     @cached_property
     def _bare(self) -> list[int]:
-        """The token ids of 0 to 9."""
+        """The tokenizer's ids of the digits 0 to 9."""
         ids = self.tokenizer.get_vocab()
         return [ids[digit] for digit in "0123456789"]
 
     def _with_places(self, ids: Sequence[int]) -> list[int]:
-        """Replace digits by digits with places; digits at other places are kept."""
+        """Replace each digit token by the token of that digit and its place, if there is one."""
         found = list(ids)
         for position, place in self._places_of_digits(ids).items():
             if place in self._places:
@@ -133,7 +133,7 @@ class RegressionTransformer(Baseline):
         return found
 
     def _places_of_digits(self, ids: Sequence[int]) -> dict[int, int]:
-        """Return the place of each digit by its position."""
+        """Map the position of each digit token in ``ids`` to the digit's power of ten."""
         return {
             position: place
             for number in numbers_in_labels(ids, self._digits)
@@ -141,12 +141,12 @@ class RegressionTransformer(Baseline):
         }
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
-        """Return the token ids of a question."""
+        """Tokenise a question; its digits become tokens of a digit and its place."""
         ids = super().tokenize_question(text, with_image)  # type: ignore[safe-super]
         return self._with_places(ids)
 
     def answer(self, text: str) -> Tokens:
-        """Tokenise an answer and append the end token."""
+        """Tokenise an answer with digit-and-place tokens, and append the end token."""
         tokens = super().answer(text)
         outside = [p for p in self._places_of_digits(tokens.ids).values() if p not in self._places]
         if outside:
@@ -168,10 +168,7 @@ class RegressionTransformer(Baseline):
         return NumberVocabulary(tuple(tokens), spelling)
 
     def text(self, ids: Sequence[int]) -> str:
-        """Decode generated tokens up to the end token.
-
-        A number with contradicting places is replaced by a text without digits.
-        """
+        """Decode generated tokens; a number with contradicting places becomes an error text."""
         bare = list(self.before_end(ids))
         places = {
             position: self._places[(token - self.first_id) // 10]
@@ -188,7 +185,7 @@ class RegressionTransformer(Baseline):
 
 
 def _fault(places: dict[int, int], position: int) -> str:
-    """Describe the fault of a number that has a digit of the wrong place at ``position``."""
+    """Describe the error in a number whose digit at ``position`` has the wrong place."""
     first, last = position, position
     while first - 1 in places or first - 2 in places:  # a decimal point may be in between
         first -= 1

@@ -1,8 +1,8 @@
-"""Numbers in baselines: token ids that hold a value, scaling, and conversion to text.
+"""Value ids (token ids that store a number), normalisation of numbers, and conversion to text.
 
-A number that is not written in digits still passes through code that handles token ids: lists,
-padding, labels and generated tokens. It is therefore a *value id*: an integer far above the ids of
-any vocabulary, whose low 32 bits are the value as float32.
+Baselines pass numbers through code that expects token ids, such as padding and labels. They encode
+a number as a *value id*: an integer from 2 ** 40, far above all token ids, whose low 32 bits are
+the number as float32.
 """
 
 import math
@@ -22,29 +22,29 @@ _DIGITS = 7  # significant decimal digits of float32
 
 
 def value_id(value: float) -> int:
-    """Return the value id of a number, which is clamped to +-1e9."""
+    """Encode a number as a value id; numbers are clamped to +-1e9."""
     kept = value if math.isnan(value) else max(-_LARGEST, min(_LARGEST, value))
     return _FIRST + int(struct.unpack("<I", struct.pack("<f", kept))[0])
 
 
 def is_value(token: int) -> bool:
-    """Return True if an id is a value id."""
+    """Return True if ``token`` is a value id and not an ordinary token id."""
     return token >= _FIRST
 
 
 def value_of(token: int) -> float:
-    """Return the number of a value id."""
+    """Decode the number that a value id stores."""
     return float(struct.unpack("<f", struct.pack("<I", token - _FIRST))[0])
 
 
 def value_ids(values: Tensor) -> Tensor:
-    """Return the value ids of numbers, of any shape."""
+    """Encode a tensor of numbers as value ids, elementwise."""
     kept = values.float().clamp(-_LARGEST, _LARGEST)
     return (kept.view(torch.int32).long() % _BITS) + _FIRST
 
 
 def read_values(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a bool mask of the value ids, and their numbers as float32 (1 for other ids)."""
+    """Return a mask of the value ids in ``ids``, and the decoded float32 numbers (else 1)."""
     carries = ids >= _FIRST
     bits = (ids - _FIRST).masked_fill(~carries, 0)
     signed = torch.where(bits >= _BITS // 2, bits - _BITS, bits)
@@ -54,19 +54,19 @@ def read_values(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Scaling of numbers for the model: ``(f(x) - shift) / unit``."""
+    """Normalisation of a number x for the model: ``(f(x) - shift) / unit``."""
 
     shift: float = 0.0
     unit: float = 1.0
     log: bool = False
-    """Whether f(x) is sign(x) log10(1 + |x|) instead of x."""
+    """True: f(x) is sign(x) log10(1 + |x|). False: f(x) is x."""
 
     decimals: int = 0
-    """Maximum number of decimals of a written number; trailing zeros are removed."""
+    """Maximum number of decimals when a number is converted to text; trailing zeros are removed."""
 
     @classmethod
     def of(cls, numbers: Sequence[Any], *, normalise: bool, log: bool, decimals: int) -> "Scale":
-        """Return the scaling of numbers, to mean 0 and standard deviation 1 if ``normalise``."""
+        """Fit the scale to numbers: mean 0 and standard deviation 1 if ``normalise`` is True."""
         values = [to_log(float(n)) if log else float(n) for n in numbers]
         if not normalise:
             return cls(log=log, decimals=decimals)
@@ -75,18 +75,18 @@ class Scale:
         return cls(shift=mean, unit=deviation or 1.0, log=log, decimals=decimals)
 
     def scaled(self, number: float) -> float:
-        """Return the scaled value of a number."""
+        """Normalise a number for the model."""
         return ((to_log(number) if self.log else number) - self.shift) / self.unit
 
     def number(self, scaled: float) -> float:
-        """Return the number of a scaled value."""
+        """Convert a normalised value back to the number, the inverse of ``scaled``."""
         value = scaled * self.unit + self.shift
         return from_log(value) if self.log else value
 
     def text(self, scaled: float) -> str:
-        """Return the number of a scaled value as text: ``-3.25``, ``7``, ``nan``.
+        """Convert a normalised value to the text of the number: ``-3.25``, ``7``, ``nan``.
 
-        It has no more digits than float32 can hold: 6.9999997 is written as 7.
+        Decimals beyond 7 significant digits (float32) are rounded: 6.9999997 becomes 7.
         """
         number = self.number(scaled)
         power = math.floor(math.log10(abs(number))) if number and math.isfinite(number) else 0
@@ -103,7 +103,7 @@ def to_log(number: float) -> float:
 
 
 def from_log(logarithm: float) -> float:
-    """Return the inverse of ``to_log``, at most 1e300."""
+    """Compute the inverse of ``to_log``; the absolute value is at most 1e300."""
     if math.isnan(logarithm):
         return logarithm
     power = min(abs(logarithm), _LARGEST_POWER)

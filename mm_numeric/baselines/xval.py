@@ -1,13 +1,13 @@
-"""xVal (Golkar et al. 2023, arXiv 2310.02989): one token for all numbers, scaled by the value.
+"""xVal (Golkar et al. 2023, arXiv 2310.02989): one token for all numbers, multiplied by the value.
 
 Input    every number is the token [NUM]. Its embedding is multiplied by the number, which is scaled
-         so that the largest number of the training rows is 5
+         so that the largest number in the training data is 5
 Output   where the output head predicts [NUM], the number head (two layers, GELU) predicts the value
 Loss     cross-entropy of all tokens, plus the mean squared error of the scaled numbers
 
-The norm of the first layer would remove the size of a number if nothing were added to the product.
-In the paper these are position embeddings. For models without them (T5, LLaMA and others) a learned
-vector is added to every [NUM].
+Layer normalisation would remove the multiplied value unless another vector is added to the
+embedding. In the paper this is the position embedding. For models without position embeddings (T5,
+LLaMA and others), a learned vector is added to the embedding of [NUM].
 """
 
 import re
@@ -37,7 +37,7 @@ from mm_numeric.numbers.spans import NumberSpans, TokenNumber, numbers_in_labels
 from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
 
 LARGEST = 5.0
-"""The scaled value of the largest number of the training rows (section 2.1 of the paper)."""
+"""The largest number in the training data is scaled to this value (section 2.1 of the paper)."""
 
 _POSITIONS = re.compile(r"(.*\.)?(wpe|\w*position\w*)")
 
@@ -47,7 +47,7 @@ class XvalSettings:
     """Settings of xVal."""
 
     weight: float = 1.0
-    """Weight of the squared error."""
+    """Weight of the mean squared error in the loss."""
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < float("inf"):
@@ -55,13 +55,13 @@ class XvalSettings:
 
 
 class WithValues(WithNumberHead):
-    """A model that multiplies the embedding of [NUM] by the number of its value id."""
+    """Mixin for a model that embeds a value id (see ``values``) as number * embedding of [NUM]."""
 
     get_input_embeddings: Any
     named_modules: Any
 
     def make_head(self, config: Any) -> NumberHead:
-        """Return the number head, with a vector for [NUM] if there are no position embeddings."""
+        """Create the number head; models without position embeddings get a vector for [NUM]."""
         has_positions = any(
             isinstance(module, nn.Embedding) and _POSITIONS.fullmatch(name)
             for name, module in self.named_modules()
@@ -81,7 +81,7 @@ class WithValues(WithNumberHead):
         return found + carries[..., None] * self.baseline.offset.to(found)
 
     def forward(self, *, input_ids: Tensor | None = None, **inputs: Any) -> NumberOutput:
-        """Return logits and numbers of token ids and value ids."""
+        """Run the model on token ids and value ids; return logits and predicted numbers."""
         assert input_ids is not None
         inputs["inputs_embeds"] = self.embedded(input_ids)
         if "decoder_input_ids" in inputs:
@@ -90,7 +90,7 @@ class WithValues(WithNumberHead):
 
 
 class Xval(Baseline):
-    """A family that represents every number as [NUM] and a value."""
+    """A model family that represents every number by the token [NUM] and its value."""
 
     settings_class = XvalSettings
     own_loss = True
@@ -101,7 +101,7 @@ class Xval(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """The scaling of numbers for the model; the identity before ``fit``."""
+        """The normalisation of numbers; before ``fit`` it does nothing."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Xval(Baseline):
 
     @cached_property
     def _characters(self) -> dict[str, int]:
-        """The token of each character of a number."""
+        """Maps each character of a number (digits, minus, point) to its token id."""
         for character in "-.":
             if character not in self._tokens:
                 raise ValueError(
@@ -127,7 +127,7 @@ class Xval(Baseline):
     def _with_values(
         self, ids: Sequence[int], offsets: Sequence[tuple[int, int]]
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Replace the tokens of each number by one value id."""
+        """Replace the tokens of each number by one value id, and merge their offsets."""
         found, spans, done = list[int](), list[tuple[int, int]](), 0
         for number in numbers_in_labels(ids, self._digits):
             first, last, value = number.positions[0], number.positions[-1], number.value
@@ -144,7 +144,7 @@ class Xval(Baseline):
     def _with_sign(
         self, found: list[int], spans: list[tuple[int, int]], start: int, value: float
     ) -> tuple[int, float]:
-        """Move a separate minus token into the value; return the number's start and value."""
+        """Merge a separate minus token into the number; return its start offset and value."""
         token = self.tokenizer.convert_ids_to_tokens(found[-1])
         if token == "-":
             found.pop()
@@ -156,19 +156,19 @@ class Xval(Baseline):
         return start, -value  # the token is ``(-``: the minus stays in the tokens
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
-        """Return the token ids of a question."""
+        """Tokenise a question; every number becomes a value id."""
         ids = super().tokenize_question(text, with_image)  # type: ignore[safe-super]
         return self._with_values(ids, [(0, 0)] * len(ids))[0]
 
     def answer(self, text: str) -> Tokens:
-        """Tokenise an answer and append the end token."""
+        """Tokenise an answer, with a value id for every number, and append the end token."""
         tokens = super().answer(text)
         return Tokens(*self._with_values(tokens.ids, tokens.offsets))
 
     def numbers(
         self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Return all numbers of an answer, marked or not: the number head predicts all of them."""
+        """Return all numbers of an answer, because the number head predicts every number."""
         target = (vocabulary.classes[self.first_id],)
         found = []
         for position, token in enumerate(answer.ids):
@@ -179,17 +179,17 @@ class Xval(Baseline):
         return found
 
     def vocabulary(self) -> NumberVocabulary:
-        """Return the number tokens, including [NUM]."""
+        """Return the tokenizer's digit tokens plus [NUM]."""
         digits = super().vocabulary()
         number = NumberToken(self.first_id, 0.0, "[NUM]")
         tokens = sorted([*digits.tokens, number], key=lambda t: (t.digit_group, t.value, t.id))
         return NumberVocabulary(tuple(tokens), digits.spelling)
 
     def text(self, ids: Sequence[int]) -> str:
-        """Decode generated tokens up to the end token, with numbers in digits.
+        """Decode generated tokens; value ids become decimal numbers.
 
-        If a number is next to another number or to digits, the text has no digits, because both
-        would be parsed as one number.
+        If a number directly follows another one, an error text is returned: both would be read as
+        one number.
         """
         written, wanted = list[int](), set[tuple[int, int, int]]()
         for token in self.before_end(ids):
@@ -208,13 +208,13 @@ class Xval(Baseline):
         return super().text(written)
 
     def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:
-        """Return cross-entropy plus the mean squared error of scaled numbers."""
+        """Return the objective: cross-entropy plus mean squared error of the scaled numbers."""
         return CrossEntropyAndSquaredError(spec, vocabulary, self.first_id, self.settings.weight)
 
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]]:
-        """Generate token ids and value ids greedily, without a cache."""
+        """Generate token ids and value ids greedily, without a key-value cache."""
         prompt, mask = inputs["input_ids"], inputs["attention_mask"]
         ids, steps = prompt.new_empty((len(prompt), 0)), []
         if self.encoder_decoder:
@@ -242,7 +242,7 @@ class Xval(Baseline):
 
 
 class CrossEntropyAndSquaredError(Objective):
-    """Cross-entropy plus the mean squared error of scaled numbers."""
+    """An objective: cross-entropy plus the mean squared error of the scaled numbers."""
 
     takes_outputs = True
 
@@ -261,7 +261,7 @@ class CrossEntropyAndSquaredError(Objective):
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Return the loss of a batch whose labels [n] hold value ids; ``figures`` is not used."""
+        """Return the loss; labels [n] may contain value ids. ``figures`` is ignored."""
         assert spans is not None
         assert spans.supervised is not None
         carries, values = read_values(labels)

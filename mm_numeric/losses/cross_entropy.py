@@ -170,5 +170,4 @@ def to_compute_dtype(logits: Tensor) -> Tensor:
 
 
 def _take(logits: Tensor, rows: Tensor | None, chunk: slice) -> Tensor:
-    """Return one chunk of the supervised rows of ``logits``, in float32 or float64."""
     return to_compute_dtype(logits[chunk] if rows is None else logits[rows[chunk]])

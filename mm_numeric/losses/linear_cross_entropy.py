@@ -105,7 +105,6 @@ def _gradients(
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add ``left.T @ right`` to ``total``, without a temporary tensor if the dtypes are equal."""
     if total.dtype == left.dtype:
         total.addmm_(left.T, right)
     else:

@@ -274,7 +274,6 @@ class Objective:
         return ObjectiveResult(loss, sums, figures)
 
     def _count_of(self, name: str) -> str:
-        """Return the field of ``Counts`` by which the sum of a term is divided."""
         return "samples" if self.spec.reduction == "samples" else COUNT_OF[self.terms[name].per]
 
     def _term_sum(

@@ -29,7 +29,6 @@ _EMD_EXP = (TermSpec(name="emd_exp"),)
 
 
 def _ntl(name: str) -> ObjectiveSpec:
-    """Return the spec of cross-entropy plus 0.3 times one term."""
     return ObjectiveSpec(terms=(TermSpec(name=name),))
 
 

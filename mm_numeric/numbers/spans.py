@@ -291,7 +291,6 @@ class NumberSpans:
         return self._each(Tensor.pin_memory)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "NumberSpans":
-        """Return new spans with ``change`` applied to every tensor."""
         there = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "supervised"}
         supervised = None if self.supervised is None else change(self.supervised)
         changed = {name: change(tensor) for name, tensor in there.items()}

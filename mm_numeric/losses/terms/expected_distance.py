@@ -118,7 +118,6 @@ def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
 
 
 def _apart(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return True for pairs of classes in the same digit group with a cost above 0, [c, c]."""
     return cost > 0 if classes.same is None else (cost > 0) & classes.same
 
 
