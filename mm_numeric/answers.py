@@ -1,4 +1,7 @@
-"""Answer types with units. Tasks format and parse answers, scorers compare them."""
+"""Types of answers, such as boxes, times and numbers, and the ``Example`` of a data row.
+
+Tasks format and parse answers; scorers compare a parsed answer with the correct one.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -33,13 +36,13 @@ class ClockTime:
 
     @classmethod
     def from_minutes(cls, minutes: int) -> "ClockTime":
-        """Return the time a number of minutes after twelve, modulo 12 hours."""
+        """Return the time that is ``minutes`` after 12:00, modulo 12 hours."""
         hour, minute = divmod(minutes % HALF_DAY_MINUTES, 60)
         return cls(hour or 12, minute)
 
     @property
     def minutes(self) -> int:
-        """Minutes after twelve, 0 to 719."""
+        """The number of minutes after 12:00, 0 to 719."""
         return self.hour % 12 * 60 + self.minute
 
     def __str__(self) -> str:
@@ -49,17 +52,17 @@ class ClockTime:
 
 @dataclass(frozen=True)
 class Number:
-    """A number in written form: ``-12``, ``3.50``, ``2/7`` or ``1.5e3``, of any size.
+    """A number as it is written: ``-12``, ``3.50``, ``2/7`` or ``1.5e3``.
 
-    Numbers are compared by value: ``3.5`` equals ``3.50``.
+    Two numbers are equal if their values are: ``3.5`` equals ``3.50``.
     """
 
     text: str = field(compare=False)
     exact: Fraction = field(init=False, repr=False)
-    """Exact value."""
+    """The value of ``text``, without rounding."""
 
     def __post_init__(self) -> None:
-        """Validate the text and limit its number of digits."""
+        """Validate ``text``, which may have at most 1000 digits in a row, and set ``exact``."""
         if not _NUMBER.fullmatch(self.text):
             raise ValueError(
                 f"{self.text!r:.60} is not a number; write -12, 3.5, 2/7 or 1.5e3, with ASCII "
@@ -72,7 +75,7 @@ class Number:
 
     @cached_property
     def value(self) -> float:
-        """The nearest float64; infinite if the number is too large."""
+        """The float64 nearest to the number; infinite if the number is too large for float64."""
         try:
             return float(self.exact)
         except OverflowError:
@@ -83,7 +86,7 @@ class Number:
 
 
 Point = tuple[float, float]
-"""x and y in pixels of the original image; (0, 0) is the outer corner of its first pixel."""
+"""x and y in pixels of the original image; (0, 0) is the top left corner of the image."""
 
 
 @dataclass(frozen=True)
@@ -97,15 +100,15 @@ class Box:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """The corners (x1, y1) and (x2, y2)."""
+        """The two opposite corners (x1, y1) and (x2, y2)."""
         return (self.x1, self.y1), (self.x2, self.y2)
 
 
 @dataclass(frozen=True)
 class Polygon:
-    """A polygon, in pixels of the original image; with one corner it is a point.
+    """A polygon, in pixels of the original image.
 
-    ``points`` are its corners in order.
+    ``points`` are the corners in order. A polygon with one corner is a point.
     """
 
     points: tuple[Point, ...]
@@ -121,7 +124,8 @@ class Instance:
     shape: Shape
     label: str = ""
     ignore: bool = False
-    """Whether scores ignore it, found or not: ``###`` in text detection."""
+    """True if metrics ignore the object, such as text labelled ``###`` (illegible) in text
+    detection: finding it is not rewarded, and missing it is not an error."""
 
 
 @dataclass(frozen=True)
@@ -131,13 +135,14 @@ class Instances:
     items: tuple[Instance, ...]
 
     cut: bool = False
-    """Whether the parsed text is truncated inside a shape, as at the token limit."""
+    """True if the parsed text ends inside a shape, for example at the token limit."""
 
     malformed: int = 0
-    """Number of complete but invalid shapes in the parsed text, such as three numbers."""
+    """Number of complete but invalid shapes in the parsed text, such as a box of three numbers."""
 
     spans: tuple[tuple[int, int], ...] = field(default=(), compare=False)
-    """Start and end character of each item in the parsed text."""
+    """``spans[i]`` holds the start and the end of ``items[i]`` in the parsed text, as character
+    indices; empty if the instances were not parsed from text."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,7 @@ class Choice:
     options: tuple[str, ...] = ("no", "yes")
 
     question: str = field(default="", compare=False)
-    """Id of its question, if several answers belong to one question."""
+    """Id of the question. Answers with the same id belong to one question (MultiRC)."""
 
     def __post_init__(self) -> None:
         if self.chosen not in self.options:
@@ -169,77 +174,79 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class ShortAnswer:
-    """A short correct answer and its required form (MathVista)."""
+    """The correct answer to a MathVista question, and the form that the answer must have."""
 
     text: str
-    """One of the choices, or a number or list as written in the data: ``1.2``, ``[2, 8]``."""
+    """One of ``choices``, or else a number or a list as in the dataset: ``1.2``, ``[2, 8]``."""
 
     question_type: str
     """``multi_choice`` or ``free_form``."""
 
     answer_type: str
-    """``text`` for a choice, else ``integer``, ``float`` or ``list``."""
+    """``text`` if ``text`` is one of ``choices``; otherwise ``integer``, ``float`` or ``list``."""
 
     choices: tuple[str, ...] = ()
 
     precision: int | None = None
-    """Number of decimals of a float."""
+    """Number of decimals that a ``float`` answer is rounded to."""
 
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Categories of the question, such as its skills, for tables by category."""
+    """Categories of the question, such as ``skills``; metrics are also reported per category."""
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """An unparseable answer; scores count it under its reason."""
+    """A generated text that could not be parsed; parse failures are counted by ``reason``."""
 
     reason: str
     lenient: Any = field(default=None, compare=False)
-    """Result of a lenient parser, scored separately; None without one."""
+    """The answer that a more lenient parser found, scored separately, or None."""
 
 
 class Mark(NamedTuple):
-    """Position and meaning of one number in the text of an answer."""
+    """The position and the role of one number in the text of an answer."""
 
     start: int
-    """Index of the first character."""
+    """Index of the number's first character."""
 
     end: int
-    """Index after the last character."""
+    """Index after the number's last character."""
 
     role: str = "free"
-    """One of ``ROLES``."""
+    """What the number is: one of ``ROLES``."""
 
     group: int = -1
-    """Index of its box, polygon or time in the answer; -1 without one."""
+    """Index of the box, polygon or time in the answer that the number belongs to; -1 for a free
+    number."""
 
 
 class Written(NamedTuple):
-    """Target text of an answer, with marks on its numbers."""
+    """The text of an answer, and the positions of the numbers in it."""
 
     text: str
     marks: tuple[Mark, ...]
 
 
 ROLES = ("free", "x", "y", "hour", "minute")
-"""Meanings of a number. ``NumberSpans.role`` has indices into this tuple."""
+"""Roles of a number; ``free`` is a number that is no coordinate or time. ``NumberSpans.role`` holds
+indices into this tuple."""
 
 
 @dataclass(frozen=True)
 class EmbeddedImage:
-    """An image that is stored in a table, not in its own file."""
+    """An image whose bytes are stored in a table, such as a parquet file."""
 
     name: str
-    """Name in its row, or the index of the row."""
+    """The file name that the row gives for the image, or the index of the row."""
 
     place: str
-    """Location, for messages."""
+    """Where the image is stored, for error messages."""
 
     read: Callable[[], bytes] = field(repr=False, compare=False)
-    """Returns the bytes of the encoded image."""
+    """Function that returns the encoded image (PNG, JPEG, ...) as bytes."""
 
     def resolve(self) -> Self:
-        """Return the image itself, like ``Path.resolve``."""
+        """Return ``self``, so that callers can treat an image file and this class alike."""
         return self
 
     def __str__(self) -> str:
@@ -251,20 +258,20 @@ ImageSource = Path | EmbeddedImage
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One question, optionally with an image, and its answer if known."""
+    """A question, optionally with an image and with the correct answer."""
 
     id: str
     image: ImageSource | None
     prompt: str
     answer: Any
-    """A value of an answer type of this module; None if the row has no answer."""
+    """An instance of one of this module's answer types; None if the row has no answer."""
 
     where: str
-    """File and line of the row, for errors."""
+    """File and line of the row, for error messages."""
 
     size_px: tuple[int, int] | None = None
-    """Width and height of the upright image, if the row has them."""
+    """Width and height of the image after EXIF rotation; None if the row does not give them."""
 
     buckets: Mapping[str, str] = field(default_factory=dict)
-    """Properties of the row for tables by bucket. Each value of ``category``, for example
-    ``interpolation``, also gets columns in the table of a comparison."""
+    """Properties of the row, such as ``{"category": "interpolation"}``. Metrics are also reported
+    for each value of each property, and comparison tables have columns for each ``category``."""

@@ -1,7 +1,7 @@
-"""Old names that are still accepted: import paths, arguments and their values.
+"""Deprecated import paths, argument names and argument values.
 
-Every use of an old name works as before and gives a ``FutureWarning`` with the new name. The old
-names are removed in version 0.3.
+A deprecated name still works and raises a ``FutureWarning`` with the new name. Version 0.3 removes
+the deprecated names.
 """
 
 import functools
@@ -36,39 +36,39 @@ MOVED_MODULES: Mapping[str, str] = {
     "mm_numeric.losses.shapes": "mm_numeric.losses.terms.boxes_and_times",
     "mm_numeric.losses.targets": "mm_numeric.losses.terms.soft_targets",
 }
-"""Old module path to new module path; ``registry.load`` reads this table."""
+"""Maps old module paths to new ones; used by ``registry.load``."""
 
 PREPARE_VALUES: Mapping[str, str] = {"picture": "image"}
-"""Old to new value of ``--per`` of ``mm-numeric prepare``."""
+"""Maps old values of the option ``--per`` of ``mm-numeric prepare`` to new ones."""
 
 
 def warn_renamed(where: str, old: str, new: str) -> None:
-    """Warn that a setting or an argument has another name."""
+    """Issue a FutureWarning that ``old``, a setting or an argument, is now called ``new``."""
     message = f"{where}: {old} is now {new}; the old name stops working in 0.3."
     warnings.warn(message, FutureWarning, stacklevel=3)
 
 
 @dataclass(frozen=True)
 class RenamedSettings:
-    """Renamed settings of one config section, or renamed arguments of one class or function."""
+    """Renamed settings of a config section, or renamed arguments of a class or function."""
 
     names: Mapping[str, str]
-    """Old name to new name."""
+    """Maps each old name to the new name."""
 
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By new name: old value to new value."""
+    """``values[new_name]`` maps old values of a setting to new values."""
 
     def translate(self, name: str, value: Any) -> tuple[str, Any]:
-        """Return a setting under its new name and with its new value."""
+        """Return a setting's new name and new value, unchanged if nothing was renamed."""
         name = self.names.get(name, name)
         return name, self.values.get(name, {}).get(value, value) if type(value) is str else value
 
     def update(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings under their new names, without warnings: for files written by 0.1."""
+        """Return settings with new names and values, without warnings (for 0.1 files)."""
         return dict(self.translate(name, value) for name, value in settings.items())
 
     def accept_old_arguments(self, target: _Target) -> _Target:
-        """Make a function, or the constructor of a class, accept the old keyword arguments."""
+        """Decorate a function or a class so that it also accepts the old keyword arguments."""
         function: Any = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
         called = target.__name__
 
@@ -82,7 +82,7 @@ class RenamedSettings:
         return wrapper  # type: ignore[return-value]
 
     def translate_arguments(self, called: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return keyword arguments under their new names, with a warning for each old one."""
+        """Return keyword arguments with new names and values, and warn about each old one."""
         if kwargs.keys().isdisjoint(self.names) and kwargs.keys().isdisjoint(self.values):
             return kwargs
         translated: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Strict YAML parsing, overrides, and type-checked construction of dataclasses."""
+"""Parse YAML strictly, apply command-line overrides, and check types of dataclass fields."""
 
 import math
 import types
@@ -14,7 +14,7 @@ from mm_numeric.registry import unknown
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """A YAML loader that rejects duplicate keys; the safe loader silently keeps the last one."""
+    """YAML loader that rejects duplicate keys, of which ``SafeLoader`` keeps the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -31,7 +31,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parse YAML."""
+    """Parse YAML text; ``where`` is the file or the override, for error messages."""
     try:
         return yaml.load(text, Loader=_StrictLoader)
     except yaml.MarkedYAMLError as error:
@@ -58,13 +58,12 @@ def with_override(
     override: str,
     translate: Callable[[Mapping[str, Any], str, Any, str], tuple[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Return settings with one changed, given as ``data.train.seed=3``.
+    """Return a copy of settings with one override, such as ``data.train.seed=3``, applied.
 
-    A string in place of a mapping (``objective: ntil``) first becomes a mapping with that preset or
-    name, so that ``objective.weight=0.8`` can be applied to it.
+    If the settings have ``objective: ntil`` or ``task: clock``, the string first becomes a mapping
+    (``objective: {preset: ntil}``), so that the override ``objective.weight=0.8`` can be applied.
 
-    ``translate`` returns the path and the value to set, given the settings, the path, the value and
-    the override.
+    ``translate(raw, path, value, override)`` replaces deprecated names and returns (path, value).
     """
     path, equals, text = override.partition("=")
     if not equals or not path:
@@ -76,13 +75,13 @@ def with_override(
 
 
 def with_setting(raw: Mapping[str, Any], path: str, value: Any, where: str) -> dict[str, Any]:
-    """Return settings with one changed, as ``with_override`` does; ``where`` is for errors."""
+    """Return a copy of settings with ``value`` at a dotted path; ``where`` is for errors."""
     changed: dict[str, Any] = _set(dict(raw), path.split("."), value, where, ())
     return changed
 
 
 def _set(at: Any, path: list[str], value: Any, override: str, done: tuple[str, ...]) -> Any:
-    """Set the value at a path, in a copy of the settings."""
+    """Return a copy of ``at`` with the value at ``path``; ``done`` is the path of ``at`` itself."""
     if not path:
         return value
     key, rest = path[0], path[1:]
@@ -100,7 +99,7 @@ def _set(at: Any, path: list[str], value: Any, override: str, done: tuple[str, .
 
 
 def read_dataclass(cls: type, raw: Any, where: str) -> Any:
-    """Make a dataclass from settings as read from YAML; its annotations are the allowed types."""
+    """Create a dataclass from parsed YAML, and check each value against its annotated type."""
     if not isinstance(raw, Mapping):
         names = ", ".join(f.name for f in fields(cls))
         raise ValueError(f"{where}: expected settings ({names}), found {raw!r:.60}.")
@@ -120,21 +119,21 @@ def read_dataclass(cls: type, raw: Any, where: str) -> Any:
 
 
 def check_choices(settings: Any, **choices: Collection[str]) -> None:
-    """Check that some fields have one of their allowed values."""
+    """Check that each named field of ``settings`` has one of its allowed values."""
     for name, allowed in choices.items():
         if (value := getattr(settings, name)) not in allowed:
             raise ValueError(f"{name} is one of {', '.join(allowed)}, not {value!r}")
 
 
 def check_at_least_1(settings: Any, *names: str) -> None:
-    """Check that some numeric fields are None or at least 1."""
+    """Check that each named field of ``settings`` is None or at least 1."""
     for name in names:
         if (value := getattr(settings, name)) is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, not {value}")
 
 
 def read_value(hint: Any, value: Any, where: str) -> Any:
-    """Convert a value to a type, or raise a ValueError if it has another type."""
+    """Convert a parsed YAML value to the type ``hint``, or raise ValueError."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
@@ -164,7 +163,7 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
 
 
 def read_scalar(kind: type, value: Any, where: str) -> Any:
-    """Convert a number, a string or a boolean to its type; an int is a valid float."""
+    """Check that a number, string or boolean has the type ``kind``; convert an int to a float."""
     if kind is float and type(value) in (int, float) and value == value:  # not nan
         return float(value)
     if type(value) is kind and kind is not float:
@@ -185,7 +184,7 @@ def read_scalar(kind: type, value: Any, where: str) -> Any:
 
 
 def _as_yaml(number: float) -> str:
-    """Format a number for YAML 1.1: with a decimal point, and with a sign in the exponent."""
+    """Format a float for YAML 1.1, which requires a decimal point and a signed exponent."""
     digits, e, exponent = repr(number).partition("e")
     digits = digits if "." in digits else f"{digits}.0"
     return f"{digits}e{int(exponent):+d}" if e else digits

@@ -1,7 +1,7 @@
-"""All names that a config or an option can use, and the import paths of their objects.
+"""Tables that map names in configs and command-line options to import paths.
 
-Adding a task, a family, a baseline, a loss term, an importer or a scorer is one new file and one
-line in a table here. The tables hold import paths, so this module loads none of them.
+To add a task, family, baseline, loss term, importer or scorer, add its file and one line in a table
+here. The tables hold import paths instead of classes, so importing this module is fast.
 """
 
 import importlib
@@ -47,7 +47,8 @@ HABITS: Mapping[str, Mapping[str, str]] = {
     "qwen2_5_vl": {"grounding": "Locate {phrase}, output its bbox coordinates using JSON format."},
     "qwen3_vl": {"grounding": "Locate {phrase}, output its bbox coordinates in JSON format."},
 }
-"""Prompts that a family was trained with, by task: the default of configs without a prompt."""
+"""``HABITS[family][task]`` is the prompt that the family's authors used for the task. It is the
+default for configs without a prompt."""
 
 BASELINES: Mapping[str, str] = {
     "regression_head": "mm_numeric.baselines.regression_head:RegressionHead",
@@ -106,14 +107,15 @@ SCORERS: Mapping[type, str] = {
     Text: "mm_numeric.evaluation.metrics.text:TEXTS",
     Choice: "mm_numeric.evaluation.metrics.text:CHOICES",
 }
-"""Default scorer of each answer type, unless the task has a ``scorer``."""
+"""Maps each answer type to its scorer. A task with the attribute ``scorer`` overrides it."""
 
 REPORT_SECTIONS: Mapping[str, str] = {
     "clock": "mm_numeric.evaluation.report.clock_gallery:sections",
     "numbers": "mm_numeric.evaluation.report.number_answers:sections",
     "shapes": "mm_numeric.evaluation.report.shape_gallery:sections",
 }
-"""Report chapters that a task may name in ``report_sections``, and the function of each."""
+"""Optional report chapters, and the function that writes each; a task lists the chapters that it
+needs in ``report_sections``."""
 
 PROTOCOLS: Mapping[str, str] = {
     "icdar2015": "mm_numeric.evaluation.metrics.detection:TEXT_DETECTION",
@@ -121,14 +123,14 @@ PROTOCOLS: Mapping[str, str] = {
     "deteval_total_text": "mm_numeric.evaluation.metrics.deteval:DETEVAL_TOTAL_TEXT",
     "deteval_icdar2013": "mm_numeric.evaluation.metrics.deteval:DETEVAL_ICDAR2013",
 }
-"""Evaluation protocols for shapes; the first is the default."""
+"""Evaluation protocols of text detection; the first is the default."""
 
 
 def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:
-    """Return the entry of a table, or the object at ``my_package.module:Name``.
+    """Return the object with a name in a table, or at an import path ``my_package.module:Name``.
 
-    A table has values, or import paths with a colon that are loaded on first use. For errors,
-    ``what`` is the kind of its names ("loss term"), and ``where`` the file and field of the name.
+    A string in the table is an import path, and its object is imported. For error messages,
+    ``what`` is the kind of name ("loss term") and ``where`` is the file and field with the name.
     """
     if name not in table and ":" not in name:
         raise unknown(name, table, what, where)
@@ -137,7 +139,7 @@ def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:
 
 
 def load(path: str, where: str) -> Any:
-    """Import ``package.module:Name``; an old path loads with a warning."""
+    """Import and return the object at ``package.module:Name``; warn if the path is deprecated."""
     module, _, attribute = path.partition(":")
     if module in MOVED_MODULES:
         module = MOVED_MODULES[module]
@@ -150,7 +152,7 @@ def load(path: str, where: str) -> Any:
 
 
 def unknown(name: object, known: Iterable[str], what: str, where: str) -> ValueError:
-    """Return the error for an unknown name, with the most similar name and all known names."""
+    """Return a ValueError for an unknown name; its message lists the known names."""
     names = sorted(known)
     near = get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""

@@ -1,1 +1,1 @@
-"""Configs: the schema of the YAML files, their reader, and the shipped ones. Loads no torch."""
+"""Schema and reader of YAML configs, and the names of shipped ones. Does not import torch."""

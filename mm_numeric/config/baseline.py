@@ -1,4 +1,4 @@
-"""Read and validate ``model.baseline``."""
+"""Read and validate the setting ``model.baseline``."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -37,8 +37,9 @@ def check_baseline(
 ) -> None:
     """Check that a baseline can be trained with the objective and the modules of a config.
 
-    A baseline with its own loss requires cross-entropy alone, and modules to which it adds weights
-    must be trained. ``remedy`` is what the user can do about another objective.
+    A baseline with its own loss requires the objective ``ce``. If a baseline adds weights to a
+    module, the module must be trained. ``remedy`` ends the error message about the objective with
+    what the user can do.
     """
     name, kind, _ = read_baseline(model.baseline, f"{where}, model.baseline")
     if kind.own_loss and (objective.terms or objective.ce_weight != 1):

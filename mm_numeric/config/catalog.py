@@ -1,4 +1,4 @@
-"""The text of ``mm-numeric ls``: names of everything that ships."""
+"""The text that ``mm-numeric ls`` prints: tasks, families, losses and configs that ship."""
 
 from mm_numeric.config.reader import CONFIGS
 from mm_numeric.config.training_arguments import deepspeed_settings

@@ -1,4 +1,4 @@
-"""Settings of the training, test and evaluation data. Loads no torch."""
+"""Settings of the training, test and evaluation data. Does not import torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from mm_numeric.parsing import check_at_least_1, check_choices
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """Rows of a task: files, a Hugging Face dataset, or rows rendered by the task."""
+    """Where rows come from: files, a Hugging Face dataset, or the task's own renderer."""
 
     path: str | tuple[str, ...] | None = None
     """A .jsonl, .jsonl.gz, .json or .csv file, a glob pattern (``shards/*.jsonl.gz``), or a list of
-    these. Relative image paths start at the folder of the file."""
+    these. Image paths are relative to the folder of the file, unless ``images`` is set."""
 
     dataset: str | None = None
     """A Hugging Face dataset: a name on the hub, a folder written by ``save_to_disk``, or a folder
     of parquet, arrow, JSON or CSV files. The image column may have any name."""
 
     subset: str | None = None
-    """Subset (configuration) of ``dataset``; needed if it has several."""
+    """Subset (configuration) of ``dataset``; required if the dataset has several."""
 
     split: str = "train"
     """Split of ``dataset``."""
@@ -29,22 +29,21 @@ class DataSource:
     """Branch, tag or commit of ``dataset`` on the hub; None: the default branch."""
 
     render: int | None = None
-    """Number of rows to render, at least 1. They are rendered once and stored in ``data.cache``."""
+    """Number of rows to render, at least 1; they are cached in ``data.cache``."""
 
     seed: int = 0
     """Random seed of the renderer."""
 
     categories: tuple[str, ...] = ()
-    """Categories of the rendered rows, an equal number of each, for example
-    ``[interpolation, extrapolation]``. Empty (the default): the task's first category, which is its
-    training distribution."""
+    """Categories of rendered rows, for example ``[interpolation, extrapolation]``, with equal
+    numbers of rows. Empty: the task's first category, its training distribution."""
 
     images: str | None = None
-    """Folder of the images. None: the folder of the file, then its subfolder ``images``."""
+    """Folder of the images. None: the folder of the file, or else its subfolder ``images``."""
 
     weight: float | None = None
-    """Sampling weight among several sources, above 0: the share of training rows from this source
-    is its weight divided by the sum of all weights."""
+    """Sampling weight of this training source, above 0. Its share of the training rows is its
+    weight divided by the sum of the weights of all sources."""
 
     def __post_init__(self) -> None:
         """Require exactly one of ``path``, ``dataset`` and ``render``, and validate the rest."""
@@ -72,16 +71,16 @@ class DataSource:
 
 
 Sources = DataSource | tuple[DataSource, ...]
-"""One source, or several sources that are mixed."""
+"""One data source, or several that are mixed."""
 
 
 def listed(sources: Sources) -> tuple[DataSource, ...]:
-    """Return the sources as a tuple."""
+    """Return one or several sources as a tuple."""
     return (sources,) if isinstance(sources, DataSource) else sources
 
 
 def named(sources: Sources) -> str:
-    """Return a description of the sources, for messages."""
+    """Return a description of one or several sources, for messages."""
     return " and ".join(source.name for source in listed(sources))
 
 
@@ -90,37 +89,37 @@ class DataConfig:
     """Training and test data."""
 
     train: tuple[DataSource, ...] | DataSource
-    """One source or a list of sources. Without weights an epoch contains each row once; with
-    weights it ends when it contains each row at least once."""
+    """One source or a list of sources. Without weights, an epoch contains each row once. With
+    weights, an epoch ends when it has contained each row at least once."""
 
     test: DataSource
-    """Rows that ``predict`` and ``compare`` answer."""
+    """Rows for which ``predict`` and ``compare`` generate answers."""
 
     cache: str = "runs/cache"
-    """Folder for rendered images and for tables of Hugging Face ``datasets``."""
+    """Folder for rendered rows and for the cache of Hugging Face ``datasets``."""
 
     on_bad_image: str = "stop"
-    """``stop`` training at an image that cannot be read, or ``skip`` and count its row."""
+    """If an image cannot be read, ``stop`` training, or ``skip`` the row and count it."""
 
     stream: bool = False
-    """Read training rows during training instead of loading all of them; requires
+    """Read training rows during training, instead of all rows before it. Requires
     ``trainer.max_steps``."""
 
     shuffle_rows: int = 1000
-    """Size of the shuffle buffer of a stream in rows, at least 1; the order of files is shuffled
-    completely."""
+    """Size of the shuffle buffer in rows, at least 1, with ``stream``. The order of the files is
+    shuffled, too."""
 
     max_tokens: int | None = None
-    """Maximum length of a training row in tokens (question, image and answer), at least 1; None: no
-    limit."""
+    """Maximum length of a training row in tokens, at least 1. Question, image and answer count.
+    None: no limit."""
 
     too_long: str = "stop"
-    """What happens to a row above ``max_tokens``. ``stop``: training stops. ``drop``: the row is
-    dropped and counted. ``resize``: its image is downscaled until it fits, for families with
-    variable image sizes. Answers are never truncated."""
+    """If a row is longer than ``max_tokens``, ``stop`` training, ``drop`` the row and count it, or
+    ``resize``: downscale its image until it fits, in families with variable image sizes. Answers
+    are never truncated."""
 
     image_cache: str | None = None
-    """Folder for decoded, resized images; None: no cache."""
+    """Folder in which decoded and resized images are cached; None: no cache."""
 
     def __post_init__(self) -> None:
         check_choices(self, on_bad_image=("stop", "skip"), too_long=("stop", "drop", "resize"))
@@ -136,7 +135,7 @@ class DataConfig:
             raise ValueError("train: set a weight for every source or for none")
 
     def check_trainer(self, trainer: Mapping[str, Any], where: str) -> None:
-        """Check that the trainer's settings work with ``stream``."""
+        """Check that the ``trainer`` settings can be used with ``stream``."""
         if not self.stream:
             return
         if trainer.get("max_steps", -1) < 1:
@@ -154,26 +153,26 @@ class DataConfig:
 class EvaluateConfig:
     """Periodic evaluation during training, always on the same rows.
 
-    With ``best``, set ``data`` to rows that are not test rows: results on the rows that selected
-    the weights are biased.
+    If ``best`` is set, set ``data`` to rows other than the test rows. Otherwise the test rows
+    select the weights, and test results are biased.
     """
 
     every_steps: int
-    """Evaluate every N optimiser steps, at least 1, and after the last step."""
+    """Number of optimiser steps between evaluations, at least 1, also run at the end."""
 
     rows: int | None = 64
-    """Number of rows from the start of the data, at least 1; null: all rows."""
+    """Number of rows to evaluate, from the start of the data, at least 1; null: all rows."""
 
     data: DataSource | None = None
-    """Source of the rows; null: ``data.test``."""
+    """Source of the rows to evaluate; null: ``data.test``."""
 
     best: str | None = None
-    """Metric of results.json; the weights with its best value are saved in ``best/``. null: only
-    the last weights are saved."""
+    """Name of a metric in results.json. The weights with its best value are saved in ``best/``.
+    null: only the final weights are saved."""
 
     patience: int | None = None
-    """Early stopping after this many consecutive evaluations without a new best value, at least 1;
-    requires ``best``. null: no early stopping."""
+    """Stop training after this number of consecutive evaluations without a new best value. Requires
+    ``best``. null: no early stopping."""
 
     def __post_init__(self) -> None:
         check_at_least_1(self, "every_steps", "rows", "patience")

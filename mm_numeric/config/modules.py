@@ -1,8 +1,8 @@
-"""Which modules of a model are trained, frozen or adapted with LoRA. Loads no torch.
+"""Settings of which modules are trained, frozen or adapted with LoRA. Does not import torch.
 
-Every family divides its parameters into the ``vision`` tower, the ``projector`` between the tower
-and the ``language`` model, the ``embeddings`` and the output ``head``. A config sets a mode for
-each, or a mode and a learning rate::
+Every family assigns each parameter to one of five modules: the ``vision`` tower, the ``projector``
+between vision tower and language model, the ``language`` model, its ``embeddings``, and its output
+``head``. A config sets how each module is trained, and optionally its learning rate::
 
     modules:
       vision: frozen
@@ -26,7 +26,7 @@ class ModuleSettings:
     """How one module of a model is trained."""
 
     how: str = TRAINED
-    """``trained``, ``frozen``, or ``adapted``: frozen, with LoRA on its linear layers."""
+    """``trained``, ``frozen``, or ``adapted`` (frozen weights with LoRA on the linear layers)."""
 
     learning_rate: float | None = None
     """Learning rate of the module's parameters or adapters, at least 0. None (the default):
@@ -43,7 +43,7 @@ class ModuleSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ModulesConfig:
-    """Settings of every module; None where the config has none (see ``of``)."""
+    """Settings of each module; None for a module that the config does not mention (see ``of``)."""
 
     vision: ModuleSettings | None = None
     projector: ModuleSettings | None = None
@@ -54,33 +54,34 @@ class ModulesConfig:
     def of(self, module: str) -> ModuleSettings:
         """Return the settings of a module.
 
-        A module without settings is trained, or frozen if any other module is adapted.
+        A module that the config does not mention is frozen if another module is adapted with LoRA,
+        and trained otherwise.
         """
         own: ModuleSettings | None = getattr(self, module)
         return own or ModuleSettings(how=FROZEN if self.adapted else TRAINED)
 
     @property
     def adapted(self) -> bool:
-        """Whether any module gets adapters."""
+        """True if at least one module is adapted with LoRA."""
         settings = (getattr(self, module) for module in MODULE_NAMES)
         return any(own is not None and own.how == ADAPTED for own in settings)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoraSettings:
-    """LoRA settings of the adapted modules, passed to PEFT."""
+    """LoRA settings for PEFT, shared by all adapted modules."""
 
     rank: int = 16
     """Rank of the adapter matrices, at least 1."""
 
     alpha: int = 32
-    """Scale: an adapter's output is multiplied by ``alpha / rank``; at least 1."""
+    """LoRA scale, at least 1: the output of an adapter is multiplied by ``alpha / rank``."""
 
     dropout: float = 0.0
-    """Dropout before the adapters, from 0 to below 1."""
+    """Dropout probability of the adapters' inputs, at least 0 and below 1."""
 
     dora: bool = False
-    """Use DoRA: train the magnitude of each weight row separately from its direction."""
+    """Use DoRA, which trains the norm of each weight vector separately from its direction."""
 
     def __post_init__(self) -> None:
         check_at_least_1(self, "rank", "alpha")
@@ -89,7 +90,7 @@ class LoraSettings:
 
 
 def read_modules(raw: Any, where: str) -> ModulesConfig:
-    """Read the section ``modules`` of a config; a string is short for ``{how: string}``."""
+    """Read the section ``modules``; ``vision: frozen`` is short for ``vision: {how: frozen}``."""
     if isinstance(raw, Mapping):
         raw = {name: {"how": own} if isinstance(own, str) else own for name, own in raw.items()}
     modules: ModulesConfig = read_dataclass(ModulesConfig, {} if raw is None else raw, where)
@@ -97,7 +98,7 @@ def read_modules(raw: Any, where: str) -> ModulesConfig:
 
 
 def read_lora(raw: Any, modules: ModulesConfig, where: str) -> LoraSettings | None:
-    """Read the section ``lora`` of a config, which requires an adapted module; else None."""
+    """Read the section ``lora``; None if it is missing and no module is adapted."""
     if not modules.adapted and raw is None:
         return None
     if not modules.adapted:

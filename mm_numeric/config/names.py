@@ -1,4 +1,4 @@
-"""Names of objectives and comparison rows that a config does not name itself."""
+"""Derive names of objectives and comparison rows from their settings."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def objective_name(options: Mapping[str, Any]) -> str:
-    """Return ``name``, or the preset followed by the settings that differ from it.
+    """Return the name of an objective: its ``name``, or its preset and its other settings.
 
-    For example, ``{preset: emd, weight: 0.8}`` is named ``emd_weight_0.8``.
+    For example, the name of ``{preset: emd, weight: 0.8}`` is ``emd_weight_0.8``.
     """
     if "name" in options:
         return str(options["name"])
@@ -19,9 +19,10 @@ def objective_name(options: Mapping[str, Any]) -> str:
 
 
 def row_name(options: Mapping[str, Any]) -> str:
-    """Return the name of an item of ``compare.objectives``: its baseline's, then its objective's.
+    """Return the name of an item of ``compare.objectives``.
 
-    An objective ``ce`` is left out after a baseline: ``{baseline: xval}`` is named ``xval``.
+    It is ``name`` if given, or else ``<baseline>_<objective>``, without the baseline if there is
+    none, and without the objective if it is ``ce``: ``{baseline: xval}`` has the name ``xval``.
     """
     name, baseline = objective_name(options), options.get("baseline")
     if baseline is None or "name" in options:
@@ -31,7 +32,7 @@ def row_name(options: Mapping[str, Any]) -> str:
 
 
 def value_name(axis: str, value: Any, axes: Sequence[str]) -> str:
-    """Return the name of one value of a grid axis, such as ``weight_0.3``."""
+    """Return the name of a value on a grid axis: ``weight_0.3`` for ``objective.weight``."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     words = axis.split(".")
     # The shortest dotted suffix of the axis that no other axis ends with.

@@ -1,16 +1,16 @@
-"""Published results, shown next to the results of a comparison (``compare.published``).
-
-Loads no torch. The values are quoted from public notes on the papers, with the digits given there,
-and not from the papers themselves. They are incomplete: NTL's tables on integer arithmetic,
-multiplication, rJokes, MultiRC and lambda and its figures are missing, and of NTIL's tables on
-mathematics only the rows repeated in the ablation are included. ``of`` names what a paper leaves
-open, such as the variant of a metric.
+"""Published results, which ``compare.published`` shows next to the results of a comparison.
 
 NTL     Regress, Don't Guess, arXiv 2411.02083
 NTIL    Advancing Sequential Numerical Prediction in Autoregressive Models, arXiv 2505.13077
 
-Rows are named as in the shipped configs and metrics as in results.json. Accuracies are fractions of
-1, time deviations are in minutes.
+The values come from public notes on the papers, not from the papers themselves, and are incomplete:
+
+NTL     missing: integer arithmetic, multiplication, rJokes, MultiRC, the loss weight (lambda), and
+        all plots
+NTIL    of the tables on mathematics, only the rows that its ablation repeats are included
+
+Table rows are named as in the shipped configs, metrics as in results.json. Accuracies are fractions
+of 1, time deviations are in minutes. Does not import torch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,25 +23,25 @@ _MATHVISTA = "MathVista: accuracy; the paper does not state which rules of the s
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """A table of a paper, possibly incomplete."""
+    """Results of one table in a paper, possibly incomplete."""
 
     source: str
     """Name and arXiv number of the paper."""
 
     of: str
-    """Model, data and metric, as far as known."""
+    """Model, dataset and metric, and what the paper does not state about them."""
 
     values: Mapping[tuple[str, str], float]
-    """Values by row and metric."""
+    """``values[row, metric]`` is a result; a row is a training objective or a baseline."""
 
     @property
     def rows(self) -> list[str]:
-        """Names of the rows, the baseline first."""
+        """Names of the rows, in the order of the table."""
         return list(dict.fromkeys(row for row, _ in self.values))
 
     @property
     def metrics(self) -> list[str]:
-        """Names of the metrics."""
+        """Names of the metrics, in the order of the table."""
         return list(dict.fromkeys(metric for _, metric in self.values))
 
 
@@ -57,7 +57,7 @@ def _table(
 
 
 def _one_metric(source: str, of: str, metric: str, *values: float) -> PublishedTable:
-    """Make a table with one metric for ce, emd and ntil."""
+    """Create a table with one metric and the rows ce, emd and ntil."""
     rows = {name: [value] for name, value in zip(("ce", "emd", "ntil"), values, strict=True)}
     return _table(source, of, [metric], rows)
 

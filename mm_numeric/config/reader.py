@@ -37,9 +37,9 @@ _SECTIONS = (*_REQUIRED, "modules", "lora", "objective", "predict", "evaluate", 
 
 
 def read_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a config file strictly, given its path or the name of a shipped config.
+    """Read and validate a config file; ``name`` is its path or the name of a shipped config.
 
-    ``overrides`` such as ``trainer.learning_rate=1.0e-4`` are applied before reading.
+    ``overrides`` are changed settings, such as ``trainer.learning_rate=1.0e-4``.
     """
     path = find_config(name)
     raw = with_overrides(read_yaml(path), overrides, path.name)
@@ -47,7 +47,7 @@ def read_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def find_config(name: str | Path) -> Path:
-    """Return the path of a config file, given the path or the name of a shipped config."""
+    """Return the path of a config file; ``name`` is its path or the name of a shipped config."""
     path = Path(name)
     if path.is_file():
         return path
@@ -62,10 +62,10 @@ def find_config(name: str | Path) -> Path:
 def config_from_dict(
     raw: Mapping[str, Any], *, where: str, title: str, stored: bool = False
 ) -> Config:
-    """Make a config from the content of a YAML file.
+    """Create a config from the parsed content of a YAML file, and validate it.
 
-    Old key names are accepted, without a warning if this library wrote the file (``stored``).
-    ``where`` is the file, for errors and warnings, and ``title`` the name of the config.
+    Deprecated keys cause a warning unless this library wrote the file (``stored``). ``where`` is
+    the file, for errors and warnings; ``title`` becomes ``Config.title``.
     """
     raw = with_new_names(raw, where, warn=not stored)
     for key in raw:
@@ -118,7 +118,7 @@ def _read_optional(section: type, raw: Any, where: str) -> Any:
 
 
 def _check_model(config: Config, where: str) -> None:
-    """Check the section ``model`` together with the settings that it depends on."""
+    """Check settings of the section ``model`` that depend on other sections or on the registry."""
     model = config.model
     if model.family not in FAMILIES and ":" not in model.family:
         raise unknown(model.family, FAMILIES, "family", f"{where}, model.family")
@@ -141,8 +141,8 @@ def _check_model(config: Config, where: str) -> None:
 def read_objective(value: Any, where: str) -> NamedObjective:
     """Read an objective: the name of a preset, or a mapping.
 
-    The mapping may have ``preset`` (``ce`` by default), ``name`` (by default derived from the
-    preset and the changed fields), and every field of ``ObjectiveSpec``.
+    All keys are optional: ``preset`` (default ``ce``), ``name`` (default: the preset followed by
+    the changed fields), and the fields of ``ObjectiveSpec``, which replace those of the preset.
     """
     options = {"preset": value} if isinstance(value, str) else value
     if not isinstance(options, Mapping):
@@ -163,7 +163,7 @@ def read_objective(value: Any, where: str) -> NamedObjective:
 
 
 def read_coordinates(value: Any, where: str) -> Coordinates:
-    """Read coordinates: the name of a preset, or a mapping with ``preset`` and changed fields."""
+    """Read ``model.coordinates``: a preset's name, or ``preset`` with changed fields."""
     if isinstance(value, Coordinates):
         return value
     options = {"preset": value} if isinstance(value, str) else value
@@ -181,5 +181,5 @@ def read_coordinates(value: Any, where: str) -> Coordinates:
 
 
 def with_trainer(config: Config, **settings: Any) -> Config:
-    """Return a config with changed settings of ``trainer``."""
+    """Return a copy of a config with some ``trainer`` settings changed."""
     return replace(config, trainer={**config.trainer, **settings})

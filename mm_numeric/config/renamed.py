@@ -1,7 +1,7 @@
-"""Old names of config keys and values, read for one release with a warning that names the new one.
+"""Replace deprecated config keys and values by the new ones, with a warning.
 
-An objective or a comparison row whose name is derived from its settings keeps the name that the
-old keys gave it, so that its folder is found again.
+The names of objectives and of comparison rows can be derived from their settings, and name the run
+folders. They are derived from the deprecated keys, so that existing run folders are found.
 """
 
 import re
@@ -23,13 +23,13 @@ _SECTIONS: Mapping[str, RenamedSettings] = {
     "model.coordinates": coordinates.RENAMED,
     "objective": spec.RENAMED,
 }
-"""Dotted path of each section with renamed keys or values."""
+"""Renamed keys and values of each config section, by the section's dotted path."""
 
 
 def with_new_names(raw: Mapping[str, Any], where: str, *, warn: bool = True) -> dict[str, Any]:
-    """Return settings with every old key and value replaced by the new one.
+    """Return the settings of a config with every old key and value replaced by the new one.
 
-    ``where`` is the file, for warnings and errors. Configs that this library wrote get no warnings.
+    ``where`` is the file, for warnings and errors.
     """
     translator = _Translator(where)
     settings: dict[str, Any] = translator.section(raw, "")
@@ -41,9 +41,9 @@ def with_new_names(raw: Mapping[str, Any], where: str, *, warn: bool = True) -> 
 
 
 def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str], where: str) -> dict[str, Any]:
-    """Return the settings of a file with new names and with overrides applied.
+    """Apply overrides to the settings of a file, then replace old names by new ones.
 
-    Overrides (``name.of.setting=value``) may have the new or the old name.
+    An override (``name.of.setting=value``) may use the old or the new name of a setting.
     """
     with_new_names(raw, where)  # only for the warnings: names of objectives need the old keys
     settings = dict(raw)
@@ -53,7 +53,7 @@ def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str], where: str)
 
 
 def _as_in_file(raw: Mapping[str, Any], path: str, value: Any, override: str) -> tuple[str, Any]:
-    """Return path and value of an override under the name, old or new, that the file uses."""
+    """Return an override's path and value with the names, old or new, that the file uses."""
     translator = _Translator(override)
     _, new_value = translator.setting(path, value)
     translator.warn()
@@ -77,7 +77,7 @@ def _as_in_file(raw: Mapping[str, Any], path: str, value: Any, override: str) ->
 
 
 class _Translator:
-    """Replaces old names and collects the changes."""
+    """Replaces old names by new ones, and records each replacement for the warnings."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -88,9 +88,10 @@ class _Translator:
             warn_renamed(self.where, old, new)
 
     def section(self, raw: Any, path: str, shown: str | None = None) -> Any:
-        """Return a section with new names; an objective also gets the name of its old keys.
+        """Return a config section with new names.
 
-        ``path`` is its key in ``_SECTIONS``, and ``shown`` its path in warnings if it differs.
+        An objective without a name gets the name that is derived from its old keys. ``path`` is the
+        section's path in ``_SECTIONS``; ``shown`` is the path in warnings, if different.
         """
         renamed = _SECTIONS.get(path)
         if renamed is None or not isinstance(raw, Mapping):
@@ -111,7 +112,7 @@ class _Translator:
         return settings
 
     def setting(self, path: Any, value: Any) -> tuple[Any, Any]:
-        """Return a dotted path and its value with new names; other keys as they are."""
+        """Return a setting's dotted path and its value with new names."""
         if not isinstance(path, str):
             return path, value
         words = path.split(".")
@@ -153,7 +154,7 @@ class _Translator:
         return row
 
     def _axis(self, axis: Any, grid: Mapping[Any, Any], axes: list[str]) -> tuple[Any, Any]:
-        """Return an axis with new names; its values keep the names that the old keys gave them."""
+        """Return a grid axis with new names; labels of its values are derived from the old ones."""
         values = grid[axis]
         if not isinstance(axis, str) or not isinstance(values, list | tuple | Mapping):
             return axis, values

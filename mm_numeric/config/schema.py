@@ -1,7 +1,4 @@
-"""The dataclasses of a config file, with type, default and allowed values. Loads no torch.
-
-An error is one sentence with the file, the field, the value found and the allowed values.
-"""
+"""Dataclasses for the sections of a config file; each validates its values. Imports no torch."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,45 +19,46 @@ from mm_numeric.tasks.base import Task
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The model and how it is loaded."""
+    """Which model is loaded, and how."""
 
     name: str
-    """A hub name, a folder, or ``tiny``: a small random model for offline tests."""
+    """A hub name, a folder, or ``tiny`` (a small, randomly initialised model for offline tests)."""
 
     family: str = "qwen2_vl"
-    """A key of ``mm_numeric.registry.FAMILIES``, or an import path of a family class."""
+    """A name in ``mm_numeric.registry.FAMILIES``, or an import path of a family class."""
 
     revision: str = "main"
-    """Branch, tag or commit on the hub; pin a commit before publishing a result."""
+    """Branch, tag or commit of the model on the hub. Set a commit for results that you publish."""
 
     dtype: str = "auto"
-    """dtype of weights: ``auto`` (as saved), ``float32``, ``bfloat16``, ``float16``."""
+    """dtype of the weights: ``auto`` (as saved), ``float32``, ``bfloat16`` or ``float16``."""
 
     attention: str = "sdpa"
-    """Attention implementation: ``sdpa`` (torch's), ``eager``, or ``flash_attention_2``,
-    ``flash_attention_3``, ``flash_attention_4``, which need their packages."""
+    """Attention implementation: ``sdpa``, ``eager``, ``flash_attention_2``, ``flash_attention_3``
+    or ``flash_attention_4``. Flash attention requires its own package."""
 
     coordinates: Any = None
-    """How coordinates are written: a key of ``mm_numeric.geometry.coordinates.COORDINATES``, or a
-    mapping with ``preset`` and fields of ``Coordinates``; null: the family's default."""
+    """How coordinates are written: a name in ``mm_numeric.geometry.coordinates.COORDINATES``, or a
+    mapping with ``preset`` and fields of ``Coordinates``. null: the family's default."""
 
     digits: str | None = None
     """Digit tokenization. ``single``: one token per digit, also for tokenizers that merge digits
-    (GPT-2, Llama-3, T5). ``merged``: require merged digits. null: as in the checkpoint."""
+    (GPT-2, Llama-3, T5). ``merged``: keep the tokenizer, and require that it merges digits. null:
+    keep the tokenizer."""
 
     baseline: Any = None
-    """Baseline that outputs numbers in another way: a key of ``mm_numeric.registry.BASELINES``, or
-    a mapping with ``name`` and its settings; null: none."""
+    """Baseline that outputs numbers in another way, such as a regression head: a name in
+    ``mm_numeric.registry.BASELINES``, or a mapping with ``name`` and settings. null: none."""
 
     image_size: Mapping[str, int] = field(default_factory=dict)
-    """Size of resized images in pixels: ``min_pixels`` and ``max_pixels`` (Qwen families), or
-    ``side`` (families with a configurable square). Defaults come from the checkpoint."""
+    """Size of resized images: ``min_pixels`` and ``max_pixels`` limit the number of pixels (Qwen
+    families); ``side`` is the side of a square. Defaults come from the checkpoint."""
 
     quantize: str | None = None
     """Quantise frozen weights with bitsandbytes: ``nf4`` or ``int8``; null: no quantisation."""
 
     trust_remote_code: bool = False
-    """Whether code from the checkpoint may be executed."""
+    """Allow transformers to execute Python code from the checkpoint."""
 
     def __post_init__(self) -> None:
         check_choices(
@@ -79,7 +77,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictConfig:
-    """Settings of greedy generation."""
+    """Settings of prediction, which generates answers greedily."""
 
     batch_size: int = 64
     """Rows per batch, at least 1."""
@@ -93,41 +91,46 @@ class PredictConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig:
-    """A comparison whose rows continue from the same warm start on the same batches.
+    """A comparison of training objectives.
 
-    A row is an objective, optionally with other settings; its warm start then has the same
-    settings.
+    Each row is an objective, optionally with other settings. All rows continue from the same warm
+    start (one for each set of other settings) on the same batches.
     """
 
     output_dir: str
-    """Folder of the comparison, with a run folder per seed and row."""
+    """Folder of the comparison, which contains one run folder for each seed and row."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Random seeds, all different, at least one; every row is trained once per seed."""
+    """Random seeds, at least one. Every row is trained once with each seed."""
 
     objectives: tuple[Any, ...] = ("ce", "emd", "ntl_was", "ntil")
-    """Objectives: names of presets, or mappings with ``name``, ``preset`` and changed fields. The
-    others are compared with the first one. ``with`` has settings outside the objective
-    (``with: {model.name: my/large}``); ``baseline: xval`` is short for
-    ``with: {model.baseline: xval}``."""
+    """Objectives, each the name of a preset or a mapping with these keys:
+
+    ``name``: name of the row.
+    ``preset`` and fields of ``ObjectiveSpec``: the objective.
+    ``with``: settings outside the objective, such as ``{model.name: my/large}``.
+    ``baseline``: ``baseline: xval`` is short for ``with: {model.baseline: xval}``.
+
+    The first objective is the reference that all others are compared with.
+    """
 
     grid: Mapping[str, Any] = field(default_factory=dict)
-    """Dotted settings, each with a list of values or a mapping from names to values. Every
-    combination is a row after ``objectives``, which may be empty. ``objective`` and
-    ``objective.weight`` are valid settings, too."""
+    """Maps dotted settings, such as ``objective.weight``, to a list of values or to a mapping from
+    names to values. Each combination is a row, after those of ``objectives``, which may be
+    empty."""
 
     control: str | None = "ce_times_1.3"
-    """Control objective: CE times 1.3, because the published ratio also scales the loss by 1.3.
-    null: no control."""
+    """Preset of the control objective; null: no control. The default is CE times 1.3, because the
+    published weights of the numeric terms scale the loss by 1.3, too."""
 
     warm_start: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of ``trainer`` for the warm start, which is trained with CE alone."""
+    """Changed ``trainer`` settings for the warm start, which is trained with cross-entropy."""
 
     jobs: int = 1
     """Number of seeds that run in parallel, each in its own process; at least 1."""
 
     published: str | None = None
-    """Published table shown in the report: a key of ``published_results.PUBLISHED``; null: none."""
+    """Published results to report: a name in ``published_results.PUBLISHED``; null: none."""
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -141,7 +144,7 @@ class CompareConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedObjective:
-    """An objective and its name in tables."""
+    """An objective, and its name in result tables."""
 
     name: str
     spec: ObjectiveSpec
@@ -152,21 +155,21 @@ class Config:
     """A complete config."""
 
     title: str
-    """Name of the file without its suffix."""
+    """Name of the config file without its suffix."""
 
     task_name: str
     task: Task
-    """The task, an instance of its dataclass."""
+    """An instance of the task's class."""
 
     data: DataConfig
     model: ModelConfig
     modules: ModulesConfig
     lora: LoraSettings | None
-    """None if no module is adapted."""
+    """None if no module is trained with LoRA."""
 
     objective: NamedObjective
     trainer: Mapping[str, Any]
-    """Arguments of ``transformers.TrainingArguments``."""
+    """Arguments for ``transformers.TrainingArguments``."""
 
     predict: PredictConfig
     evaluate: EvaluateConfig | None
@@ -176,11 +179,11 @@ class Config:
 
     @property
     def output_dir(self) -> Path:
-        """Folder of the run."""
+        """Folder that the run writes to."""
         return Path(self.trainer["output_dir"])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the config as plain data, including every default."""
+        """Return the config, including defaults, as dictionaries, lists and scalars."""
         sections = {
             "task": {"name": self.task_name, **self.task.options()},
             "data": asdict(self.data),
@@ -196,12 +199,12 @@ class Config:
         return plain(sections)
 
     def to_yaml(self) -> str:
-        """Return the config as YAML that reads back to the same config."""
+        """Return the config, including defaults, as YAML text that can be read again."""
         return yaml.dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=100)
 
 
 def plain(value: Any) -> Any:
-    """Convert tuples to lists and keys to strings, which YAML can represent."""
+    """Convert tuples to lists and keys to strings, recursively, for YAML."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
-"""Check settings of transformers.TrainingArguments without loading transformers.
+"""Check settings for transformers.TrainingArguments without importing transformers.
 
-TrainingArguments accepts ``learning_rate="1e-5"`` and keeps the string. Here its names, types and
-defaults are parsed from its source, so that a config is checked in milliseconds and against the
-installed version.
+TrainingArguments itself checks no types: it accepts ``learning_rate="1e-5"`` and keeps the string.
+This module parses the field names, types and defaults from the source file of the installed
+transformers, so that checking a config takes milliseconds.
 """
 
 import ast
@@ -24,11 +24,15 @@ OURS: Mapping[str, Any] = {
     "report_to": "none",
     "logging_nan_inf_filter": False,
 }
-"""Defaults that differ from those of transformers. The collator reads examples, not columns; a
-non-finite loss stops the run anyway, and the filter would synchronise the GPU at every step."""
+"""Defaults that differ from those of transformers, with these reasons.
+
+``remove_unused_columns``: the collator reads ``Example`` objects, not columns.
+``logging_nan_inf_filter``: it synchronises the GPU at every step, and a non-finite loss stops the
+run in any case.
+"""
 
 BY_MACHINE = ("disable_tqdm", "use_cpu", "dataloader_pin_memory")
-"""Settings that depend on the terminal and the accelerator, unless the config has them."""
+"""Settings whose default depends on the terminal or the accelerator of the machine."""
 
 _ONLY: Mapping[str, tuple[Any, str]] = {
     "remove_unused_columns": (False, "the collator reads examples, not columns"),
@@ -45,8 +49,11 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "log_level": _LEVELS,
     "log_level_replica": _LEVELS,
 }
-"""Allowed values of settings that transformers does not validate: unknown values would silently
-mean ``random``, and its ``batch_rebalance`` needs a column with lengths."""
+"""Allowed values of settings that transformers does not validate.
+
+It treats an unknown ``train_sampling_strategy`` as ``random``. Its ``batch_rebalance`` is excluded
+because it needs a dataset column with lengths.
+"""
 
 _FROM_1 = (
     "gradient_accumulation_steps",
@@ -55,28 +62,28 @@ _FROM_1 = (
 )
 
 _MORE_TYPES: Mapping[str, tuple[str, ...]] = {"fsdp": ("bool",)}
-"""Types that transformers documents for a setting but does not annotate."""
+"""Types that a setting accepts according to its documentation, but not its annotation."""
 
 DEEPSPEED = Path(__file__).parents[1] / "configs" / "deepspeed"
-"""Folder of the shipped DeepSpeed configs; ``trainer.deepspeed`` names one of them."""
+"""Folder of the shipped DeepSpeed configs, which ``trainer.deepspeed`` can name."""
 
 NO_DEFAULT = object()
-"""Marks a default that is not a literal."""
+"""Sentinel: the default of a field is not a literal and so cannot be parsed from source."""
 
 
 @dataclass(frozen=True)
 class TrainerSetting:
-    """One field of TrainingArguments."""
+    """Types and default of one field of TrainingArguments."""
 
     types: tuple[str, ...]
-    """The members of its annotation, such as ``("float", "str", "None")``."""
+    """Types in the field's annotation, such as ``("float", "str", "None")``."""
 
     default: Any
 
 
 @functools.cache
 def trainer_settings() -> dict[str, TrainerSetting]:
-    """Return every field of the installed TrainingArguments."""
+    """Return the fields of the installed version's TrainingArguments by name."""
     spec = find_spec("transformers")
     if spec is None or spec.origin is None:
         raise ValueError("trainer: transformers is not installed; run `pip install mm-numeric`.")
@@ -93,7 +100,7 @@ def trainer_settings() -> dict[str, TrainerSetting]:
 
 
 def check_trainer_settings(raw: Any, where: str) -> dict[str, Any]:
-    """Check names and types of settings of TrainingArguments."""
+    """Check names, types and values of settings for TrainingArguments, and return them."""
     if not isinstance(raw, Mapping):
         raise ValueError(f"{where}: expected settings as `key: value`, found {raw!r:.60}.")
     known = trainer_settings()
@@ -116,12 +123,12 @@ def check_trainer_settings(raw: Any, where: str) -> dict[str, Any]:
 
 
 def deepspeed_settings() -> dict[str, Path]:
-    """Return the files of the shipped DeepSpeed configs, by name."""
+    """Map the names of the shipped DeepSpeed configs to their files."""
     return {path.stem: path for path in sorted(DEEPSPEED.glob("*.json"))}
 
 
 def find_deepspeed(name: str, where: str) -> Path:
-    """Return the file of a DeepSpeed config, given its path or the name of a shipped one."""
+    """Return the path of a DeepSpeed config; ``name`` is a path or a shipped config's name."""
     if Path(name).is_file():
         return Path(name)
     shipped = deepspeed_settings()
@@ -133,7 +140,7 @@ def find_deepspeed(name: str, where: str) -> Path:
 
 
 def trainer_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults of all other settings whose default is a literal."""
+    """Return literal, machine-independent defaults of all fields that ``settings`` lacks."""
     return {
         name: setting.default
         for name, setting in trainer_settings().items()
@@ -142,7 +149,7 @@ def trainer_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(types: tuple[str, ...], value: Any, where: str) -> Any:
-    """Check one value against the members of an annotation."""
+    """Check that a value has one of the annotated types, and convert an int to a float."""
     kinds = [_SCALARS[name] for name in types if name in _SCALARS]
     holders = tuple(
         _HOLDERS[n] for n in (name.partition("[")[0] for name in types) if n in _HOLDERS
@@ -160,14 +167,14 @@ def _check(types: tuple[str, ...], value: Any, where: str) -> Any:
 
 
 def _types(annotation: ast.expr) -> tuple[str, ...]:
-    """Return the members of ``float | str | None`` as strings."""
+    """Split an annotation such as ``float | str | None`` into the strings of its types."""
     if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
         return (*_types(annotation.left), *_types(annotation.right))
     return (ast.unparse(annotation),)
 
 
 def _default(value: ast.expr | None) -> Any:
-    """Return a default if it is a literal, also inside ``field(default=...)``."""
+    """Return a literal default, given directly or in ``field(default=...)``, or ``NO_DEFAULT``."""
     if isinstance(value, ast.Call):
         value = next((k.value for k in value.keywords if k.arg == "default"), None)
     if value is None:

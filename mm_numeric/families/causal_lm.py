@@ -1,11 +1,11 @@
 """Decoder-only language models: GPT-2, LLaMA, Qwen2.5, Granite, Yi and others.
 
-Prompt   the checkpoint's chat template. Without one, the text itself: after the token that begins a
-         text, if the tokenizer adds one, and followed by a line break, unless it ends with one. No
-         tokenizer merges a line break with a digit or letter after it, so that prompt and answer
-         can be tokenised separately. A space would become part of the answer's first token
-         (``Ġ42``, which is in another digit group than ``42``)
-Answer   the text, tokenised as the continuation of a question, then the tokenizer's ``eos_token``
+Prompt   the checkpoint's chat template. If it has none: the BOS token (if the tokenizer adds one),
+         the question, a line break
+Answer   the text, tokenised as a continuation of a prompt, then ``eos_token``
+
+A line break separates question and answer, because no tokenizer merges it with a digit or letter
+that follows. A space would become part of the answer's first token: ``Ġ42`` instead of ``42``.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ _EMBEDDINGS = r".*\b(wte|wpe|\w*embed\w*)\."
 
 
 class CausalLM(TextFamily):
-    """Every text-only decoder that ``AutoModelForCausalLM`` loads."""
+    """Text-only decoders that ``AutoModelForCausalLM`` can load."""
 
     name = "causal_lm"
     supported = "decoders that read text alone"
@@ -44,7 +44,7 @@ class CausalLM(TextFamily):
 
     @classmethod
     def supports(cls, config: Any) -> bool:
-        """Return True for the configuration of a text-only decoder."""
+        """Return True if a configuration is that of a text-only decoder."""
         known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
         has_own_code = cls.model_class.__name__ in (getattr(config, "auto_map", None) or {})
         images = hasattr(config, "vision_config")
@@ -52,7 +52,7 @@ class CausalLM(TextFamily):
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small GPT-2."""
+        """Save a small random GPT-2 model."""
         from mm_numeric.families.tiny_text import make_tiny_gpt2
 
         make_tiny_gpt2(folder, seed)

@@ -1,4 +1,4 @@
-"""How a family's weights, tokenizer and processors are loaded."""
+"""Load the weights, tokenizer and processors of a model family."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from mm_numeric.families.loading import load_weights
 
 
 class Checkpoint(ABC):
-    """The storage side of a family: model class, parameter names and loading."""
+    """The part of a family that handles checkpoints: model class, parameter names, loading."""
 
     name: ClassVar[str]
     model_class: ClassVar[Any]
@@ -24,12 +24,12 @@ class Checkpoint(ABC):
         "language": r"model\.language_model\.(?!embed_tokens\.)",
         "head": r"lm_head\.",
     }
-    """A regular expression for each module (vision, projector, language, embeddings, head), matched
-    at the beginning of a parameter's name. Every parameter matches exactly one of them."""
+    """Maps each module to a regular expression that matches the beginning of its parameters' names.
+    Every parameter of a model matches exactly one of them."""
 
     lora_targets: ClassVar[str] = r"model\.language_model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj"
-    """A regular expression for the full names of the language model's linear layers, in the form of
-    PEFT's ``target_modules``."""
+    """Regular expression that matches the full names of the language model's layers that get LoRA
+    adapters, like PEFT's ``target_modules``."""
 
     @classmethod
     def load_config(cls, source: str, model: ModelConfig) -> Any:
@@ -48,14 +48,14 @@ class Checkpoint(ABC):
     @classmethod
     @abstractmethod
     def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
-        """Load the image processor with ``model.image_size`` applied; None for a text family."""
+        """Load the image processor and apply ``model.image_size``; None for a text-only family."""
 
     @classmethod
     def load_processor(cls, source: str, model: ModelConfig) -> ProcessorMixin | None:
-        """Load the whole processor of a checkpoint; None if it has none or it cannot be made here.
+        """Load the processor of a checkpoint; None if it has none or it cannot be created.
 
-        The processors of the Qwen-VL families hold a video processor, which needs torchvision, and
-        torchvision has no build for the CPU build of torch 2.13.
+        The processors of the Qwen-VL families cannot be created without torchvision, which their
+        video processor needs. There is no torchvision for the CPU build of torch 2.13.
         """
         try:
             found = AutoProcessor.from_pretrained(
@@ -68,7 +68,7 @@ class Checkpoint(ABC):
     @classmethod
     @abstractmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small model of the family's real class with its tokenizer and image processor."""
+        """Save a small random model of ``model_class``, with a tokenizer and an image processor."""
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load all weights of a checkpoint from safetensors."""

@@ -1,10 +1,10 @@
 """Single-digit tokenisation for any tokenizer (``model.digits: single``).
 
-GPT-2, Llama-3 and T5 have tokens for ``123``, ``Ġ42`` and ``3.5``. To get single digits, a step
-that isolates each ASCII digit is appended to the pre-tokenizer; text without digits is tokenised as
-before. As the first step it would also change the white space before a number, which GPT-2 splits
-by what follows it. ``tokenizers.pre_tokenizers.Digits`` cannot be used: it takes the byte that
-GPT-2 writes as ``²`` (half of an ``ò``) for a digit.
+GPT-2, Llama-3 and T5 have tokens for ``123``, ``Ġ42`` and ``3.5``. To get one token per digit, a
+step that isolates each ASCII digit is appended to the pre-tokenizer. It must be the last step: as
+the first one it would change how GPT-2 splits white space before a number. Text without digits is
+tokenised as before. ``tokenizers.pre_tokenizers.Digits`` cannot be used, because it treats ``²`` as
+a digit, a character with which GPT-2's tokenizer represents a byte (0xB2).
 """
 
 import re
@@ -23,10 +23,10 @@ _SPACE_MARKS = str.maketrans("▁Ġ", "  ")
 
 
 def with_digits(tokenizer: Any, digits: str | None, source: str) -> Any:
-    """Return a tokenizer with the digit tokenisation of ``model.digits``.
+    """Return a tokenizer that tokenises digits as set in ``model.digits`` (``digits``).
 
-    The given tokenizer is not changed. The new one keeps its behaviour when saved and loaded.
-    ``source`` is the checkpoint of the tokenizer.
+    The given tokenizer is not modified. The returned one can be saved and loaded as usual.
+    ``source`` is the tokenizer's checkpoint, for error messages.
     """
     if digits is None:
         return tokenizer
@@ -60,10 +60,10 @@ def with_digits(tokenizer: Any, digits: str | None, source: str) -> Any:
 
 
 def merges_digits(tokenizer: Any) -> bool:
-    """Return True if a tokenizer uses tokens that join a digit with other characters.
+    """Return True if a tokenizer produces tokens that contain a digit and other characters.
 
-    The vocabulary may contain such tokens although the pre-tokenizer always splits their text, so
-    the text of each one is tokenised.
+    A vocabulary can contain such tokens although the pre-tokenizer always splits their text. The
+    text of each such token is therefore tokenised.
     """
     special = set(tokenizer.all_special_ids)
     joined = {
@@ -81,10 +81,10 @@ def merges_digits(tokenizer: Any) -> bool:
 
 
 def _with_single_digits(tokenizer: Any) -> Any:
-    """Return a tokenizer with the same vocabulary that writes every digit as one token.
+    """Return a tokenizer with the same vocabulary that makes one token of every digit.
 
     Its class is PreTrainedTokenizerFast, because GPT2Tokenizer and T5Tokenizer (transformers 5.23)
-    replace the pre-tokenizer of the tokenizer.json that they load.
+    ignore the pre-tokenizer in tokenizer.json.
     """
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)

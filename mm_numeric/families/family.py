@@ -1,12 +1,12 @@
-"""The contract of a model family.
+"""The base class of model families.
 
-A family holds everything that differs between model classes:
+A family implements everything that differs between kinds of models:
 
 ``Prompting``       prompts, answers, special tokens, inputs of ``forward``
 ``ImageGeometry``   resizing, image tokens, coordinate frames
 ``Checkpoint``      model class, parameter names, loading
 
-Training, prediction and tests use models only through this class.
+Training and prediction access models only through this class.
 """
 
 from collections.abc import Sequence
@@ -35,10 +35,10 @@ __all__ = ["Family", "Prompts", "Tokens"]
 
 
 class Family(Prompting, ImageGeometry, Checkpoint):
-    """One family of models, with the tokenizer and the image processor of one checkpoint."""
+    """Base class of model families. An instance holds a checkpoint's tokenizer and processor."""
 
     _source: tuple[str, ModelConfig] | None = None
-    """The checkpoint that ``load`` read."""
+    """Hub name or folder, and settings, that ``load`` was called with."""
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
         self.tokenizer = tokenizer
@@ -57,7 +57,8 @@ class Family(Prompting, ImageGeometry, Checkpoint):
         """Load the tokenizer and image processor of ``source``, a hub name or a folder.
 
         Raises:
-            ValueError: If the model is of another family, or its coordinate frame would change.
+            ValueError: If the checkpoint belongs to another family, or was trained with another
+                resizing or coordinate format.
         """
         check_model_type(cls.model_class, cls.name, source, model)
         tokenizer = with_digits(cls.load_tokenizer(source, model), model.digits, source)
@@ -73,9 +74,9 @@ class Family(Prompting, ImageGeometry, Checkpoint):
 
     @cached_property
     def processor(self) -> ProcessorMixin | None:
-        """The checkpoint's whole processor, with this family's tokenizer and image processor.
+        """The checkpoint's transformers processor, with this tokenizer and image processor.
 
-        None for text families, and if it cannot be loaded (see ``load_processor``).
+        None for text-only families, or if the processor cannot be loaded (see ``load_processor``).
         """
         if self._source is None or not self.takes_images:
             return None
@@ -86,7 +87,7 @@ class Family(Prompting, ImageGeometry, Checkpoint):
         return processor
 
     def save(self, folder: Path) -> None:
-        """Save the tokenizer, the image processor and the frame next to the weights."""
+        """Save tokenizer, image processor and ``frame.json`` in the folder of the weights."""
         self.tokenizer.save_pretrained(folder)
         if self.image_processor is not None:
             self.image_processor.save_pretrained(folder)
@@ -98,7 +99,7 @@ class Family(Prompting, ImageGeometry, Checkpoint):
         images: Sequence[Image.Image | None],
         where: Sequence[str] | None = None,
     ) -> Prompts:
-        """Tokenise questions and preprocess their images.
+        """Tokenise a batch of questions, and preprocess their images (None: no image).
 
         ``where`` is the file and line of each question, for error messages.
         """
@@ -113,14 +114,14 @@ class Family(Prompting, ImageGeometry, Checkpoint):
         return Prompts(ids=ids, images=self.images(shown) if shown else {})
 
     def fit(self, task: Task, examples: Sequence[Example]) -> None:
-        """Compute statistics of the training rows; most families need none."""
+        """Compute statistics of the training rows. Baselines override it; here it does nothing."""
 
     def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:
-        """Return the training objective."""
+        """Return the loss function for training."""
         return Objective(spec, vocabulary)
 
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]] | None:
-        """Return token ids and their probabilities per prompt; None to use the model's generate."""
+        """Return (token ids, probabilities) per answer; None: use the model's own ``generate``."""
         return None

@@ -1,4 +1,4 @@
-"""Image geometry: how a family resizes images, and in which frame it writes coordinates."""
+"""How a model family resizes images and writes coordinates in them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ from mm_numeric.geometry.frames import Frame, Resize
 
 
 class ImageGeometry(ABC):
-    """The image side of a family: resizing, image tokens and coordinate frames."""
+    """The part of a family that handles images: resizing, image tokens, coordinate frames."""
 
     default_coordinates: ClassVar[str] = "pixels_original"
-    """The coordinate format of the family's pretraining: a key of ``COORDINATES``."""
+    """How coordinates were written in the pretraining of the family: a name in ``COORDINATES``."""
 
     takes_images: ClassVar[bool] = True
-    """Whether the family accepts images."""
+    """True if models of the family accept images."""
 
     image_settings: ClassVar[tuple[str, ...]] = ()
-    """Fields of ``Resize`` that ``model.image_size`` may change."""
+    """Names of the settings that ``model.image_size`` may have, such as ``max_pixels``."""
 
     image_inputs: ClassVar[tuple[str, ...]] = ("pixel_values",)
-    """Outputs of the image processor that the model needs."""
+    """Names of the image processor's outputs that are passed to the model."""
 
     image_processor: Any
 
@@ -32,7 +32,7 @@ class ImageGeometry(ABC):
     coordinates: Coordinates
 
     def frame(self, width: int, height: int) -> Frame:
-        """Return the coordinate frame of an upright image of this size in pixels.
+        """Return the frame of an image, given its size in pixels after EXIF rotation.
 
         Raises:
             ValueError: If the family cannot resize an image of this size.
@@ -40,19 +40,19 @@ class ImageGeometry(ABC):
         return Frame(width, height, self.resize.view(width, height), self.coordinates)
 
     def resize_image(self, image: Image.Image) -> Image.Image:
-        """Resize an image exactly as the image processor does, which then leaves it unchanged."""
+        """Resize an image like the image processor, which then does not change the size again."""
         view = self.resize.view(*image.size)
         return image.resize((view.width_px, view.height_px), self.image_processor.resample)
 
     @abstractmethod
     def image_tokens(self, width: int, height: int) -> int:
-        """Return the number of placeholders of an image of this size in the prompt."""
+        """Return the number of placeholder tokens in the prompt for an image of this size."""
 
     def images(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
-        """Return the image processor's output for one or more images, as one batch."""
+        """Apply the image processor to one or more images, and return its outputs as a batch."""
         features = self.image_processor(images=list(shown), return_tensors="pt")
         return {name: features[name] for name in self.image_inputs}
 
     @abstractmethod
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
-        """Return how many image features a model of this config computes from ``images``."""
+        """Return the number of image features that a model with this config computes."""

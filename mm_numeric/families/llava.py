@@ -1,17 +1,17 @@
 r"""LLaVA-1.5.
 
-Image         padded to a square with the mean colour, then resized to the input size of the vision
-              tower (336); one token per patch. transformers' image processor crops the centre by
-              default: padding is switched on here, and cropping off
-Prompt        the checkpoint's chat template, or without one the prompt of llava-hf:
+Image         padded to a square with the mean colour, then resized to the vision tower's input size
+              (336 pixels); one token per patch. The image processor of transformers crops by
+              default; here it pads
+Prompt        the checkpoint's chat template. If it has none, the prompt of llava-hf is used:
               ``USER: <image>\n... ASSISTANT:``
 Answer        the text, then ``</s>``
-Coordinates   0 to 1 of the padded square, three decimals, ``[x1, y1, x2, y2]``
+Coordinates   relative to the padded square, from 0 to 1, three decimals: ``[x1, y1, x2, y2]``
 
-Checkpoints are loaded in transformers' layout or in the layout of the original LLaVA code (see
-``mm_numeric.families.llava_layout``). A tokenizer in the original layout has no image token, so
-``<unk>`` is used as the placeholder: a new token would need an unused row in the embeddings. No
-text is tokenised as ``<unk>``, because unknown characters are written as bytes.
+A checkpoint can have the file layout of transformers or of the original LLaVA code (see
+``mm_numeric.families.llava_layout``). In the original layout the tokenizer has no image token, and
+``<unk>`` is the image placeholder, because a new token would need another embedding row. Text never
+contains ``<unk>``: unknown characters are tokenised as bytes.
 """
 
 from collections.abc import Mapping
@@ -36,20 +36,20 @@ from mm_numeric.geometry.frames import Resize
 
 
 class Llava(Family):
-    """The family of llava-hf/llava-1.5-7b-hf and liuhaotian/llava-v1.5-7b."""
+    """LLaVA-1.5 models, such as llava-hf/llava-1.5-7b-hf and liuhaotian/llava-v1.5-7b."""
 
     name = "LLaVA-1.5"
     model_class: ClassVar[Any] = LlavaForConditionalGeneration
     default_coordinates = "llava"
 
     image_placeholder: ClassVar[str] = "<image>"
-    """Placeholder of the image in a prompt; a token, if the tokenizer has it."""
+    """Placeholder text of the image in a prompt. Some tokenizers have it as a token."""
 
     projector_type: ClassVar[str] = "mlp2x_gelu"
-    """``mm_projector_type`` in the configuration of a checkpoint in the original layout."""
+    """Required value of ``mm_projector_type`` in config.json of the original layout."""
 
     projector: ClassVar[Mapping[str, str]] = {"0": "linear_1", "2": "linear_2"}
-    """Layer names of the projector: in the original layout, and in ``model_class``."""
+    """Maps the projector's layer names in the original layout to those in ``model_class``."""
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
         super().__init__(tokenizer, image_processor, model)
@@ -66,17 +66,17 @@ class Llava(Family):
     # -- prompting ----------------------------------------------------------------------------
 
     def prompt_text(self, text: str, with_image: bool) -> str:
-        """Return the prompt of a question, without the token that begins a text."""
+        """Return the prompt of a question without the BOS token."""
         if not self.tokenizer.chat_template:
             image = f"{self.image_placeholder}\n" if with_image else ""
             return f"USER: {image}{text} ASSISTANT:"
         return self.chat_prompt(text, with_image).removeprefix(self.tokenizer.bos_token or "")
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
-        """Return the token ids of a question, with a single placeholder for the image.
+        """Return a question's token ids, with one placeholder token in place of the image.
 
-        If the placeholder is not a token, the text on each side of it is tokenised separately, like
-        in the original code.
+        If the tokenizer has no image token, the text before and after the placeholder is tokenised
+        separately, like in the original LLaVA code.
         """
         prompt = self.prompt_text(text, with_image)
         first, *rest = (
@@ -96,7 +96,7 @@ class Llava(Family):
     # -- image geometry -----------------------------------------------------------------------
 
     def resize_image(self, image: Image.Image) -> Image.Image:
-        """Pad an image to a square and resize it, exactly as the image processor does."""
+        """Pad an image to a square and resize it, like the image processor."""
         width, height = image.size
         side = max(width, height)
         colour = tuple(int(mean * 255) for mean in self.image_processor.image_mean)
@@ -105,11 +105,11 @@ class Llava(Family):
         return super().resize_image(square)
 
     def image_tokens(self, width: int, height: int) -> int:
-        """Return the number of patches of the square."""
+        """Return the number of placeholder tokens, which is the same for every image."""
         return int(self.image_processor.image_tokens)
 
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
-        """Return the number of image features of all images."""
+        """Return the total number of image features of a batch of images."""
         count, _, height, width = images["pixel_values"].shape
         return count * _features_per_image(height, width, config)
 
@@ -135,9 +135,9 @@ class Llava(Family):
 
     @classmethod
     def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
-        """Load the image processor, with padding and the input size of the vision tower.
+        """Load the image processor, and set padding and the vision tower's input size.
 
-        Its attribute ``image_tokens`` is the number of features of an image.
+        The attribute ``image_tokens`` of the result is the number of features per image.
         """
         config = cls.load_config(source, model)
         original = OriginalLayout.find(source, model.revision)
@@ -155,7 +155,7 @@ class Llava(Family):
 
     @classmethod
     def load_config(cls, source: str, model: ModelConfig) -> LlavaConfig:
-        """Load the configuration of a checkpoint in either layout."""
+        """Load the configuration of a checkpoint in the original or in transformers' layout."""
         original = OriginalLayout.find(source, model.revision)
         if original is not None:
             return original.config()
@@ -171,13 +171,13 @@ class Llava(Family):
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a model with half a million parameters."""
+        """Save a random model with half a million parameters."""
         from mm_numeric.families.tiny_llava import make_tiny_llava
 
         make_tiny_llava(folder, seed)
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load all weights of a checkpoint in either layout from safetensors."""
+        """Load a checkpoint in the original or in transformers' layout from safetensors."""
         original = OriginalLayout.find(source, model.revision)
         if original is None:
             loaded = super().load_model(source, model)
@@ -194,7 +194,7 @@ class Llava(Family):
 
 
 def _features_per_image(height: int, width: int, config: LlavaConfig) -> int:
-    """Return the number of features of a resized image, counted like in LlavaProcessor."""
+    """Return the number of features of one resized image, computed like in LlavaProcessor."""
     vision = config.vision_config
     patches = (height // vision.patch_size) * (width // vision.patch_size)
     class_tokens = int(vision.model_type == "clip_vision_model")

@@ -1,9 +1,9 @@
-"""Load checkpoints in the layout of the original LLaVA code (LLaVA-1.5, Yi-VL).
+"""Load checkpoints in the file layout of the original LLaVA code (LLaVA-1.5, Yi-VL).
 
-Such a folder has one flat config.json, which names a vision tower: a folder inside (Yi-VL) or a hub
-name (LLaVA-1.5). Its weights are those of the language model plus ``model.mm_projector`` and
-``model.vision_tower``. Without the latter, the weights of the vision tower are loaded from the
-tower's own folder. A missing or unused weight is an error.
+config.json is flat and names a vision tower: a subfolder (Yi-VL) or a hub name (LLaVA-1.5).
+The weights are those of the language model, ``model.mm_projector`` and ``model.vision_tower``. If
+the latter are missing, they are loaded from the vision tower's own checkpoint. Any other missing or
+unused weight is an error.
 """
 
 import json
@@ -23,42 +23,42 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.loading import quantization, require_all_weights, require_no_weights
 
 _LANGUAGE_SETTINGS = (*LlamaConfig.__annotations__, "rope_theta", "rope_scaling")
-"""Keys of config.json for the language model; the last two precede transformers 5."""
+"""Keys of config.json for the language model; transformers 5 no longer has the last two."""
 
 _TOWER = "model.vision_tower.vision_tower."
-"""Prefix of the vision tower's weights in the checkpoint; in the tower's folder there is none."""
+"""Prefix of the vision tower's weight names; the tower's own checkpoint has no prefix."""
 
 _NAMES = {
     r"lm_head\.": "lm_head.",
     r"model\.(embed_tokens|layers|norm)\.": r"model.language_model.\1.",
     rf"{re.escape(_TOWER)}(vision_model\.)?": "model.vision_tower.",
 }
-"""Prefixes of weight names in the original layout, and in the class of transformers."""
+"""Maps prefixes of weight names in the original layout (patterns) to those in transformers."""
 
 _COMPUTED = re.compile(r".*\.(rotary_emb\.inv_freq|embeddings\.position_ids)")
-"""Buffers that older versions saved; they are computed, not learned."""
+"""Names of buffers that older versions of transformers saved and that are computed now."""
 
 _TEXT_TOWER = re.compile(r"(text_model|text_projection|visual_projection)\..*|logit_scale")
-"""The text half of CLIP, in the folder of a vision tower."""
+"""Names of CLIP's weights that the vision tower does not use."""
 
 
 @dataclass(frozen=True)
 class OriginalLayout:
-    """One checkpoint in the original layout."""
+    """A checkpoint in the original LLaVA layout."""
 
     source: str
     """Hub name or folder of the checkpoint, for error messages."""
 
     folder: Path
     tower: Path
-    """The folder of the vision tower."""
+    """Folder of the vision tower's own checkpoint."""
 
     raw: Mapping[str, Any]
     """Content of config.json."""
 
     @classmethod
     def find(cls, source: str, revision: str) -> Self | None:
-        """Return the checkpoint of a hub name or a folder; None if it has another layout."""
+        """Return the checkpoint at a hub name or folder; None if it has another layout."""
         raw = read_raw_config(source, revision)
         if "mm_vision_tower" not in raw:
             return None
@@ -77,7 +77,7 @@ class OriginalLayout:
         return cls(source, folder, tower, raw)
 
     def config(self, image_id: int = 0) -> LlavaConfig:
-        """Return the configuration, with ``image_id`` as the placeholder of an image feature."""
+        """Return the configuration for transformers; ``image_id`` is the id of the image token."""
         layer = self.raw.get("mm_vision_select_layer", -2)
         class_token = self.raw.get("mm_vision_select_feature", "patch") == "cls_patch"
         values = {name: self.raw.get(name) for name in _LANGUAGE_SETTINGS}
@@ -101,7 +101,7 @@ class OriginalLayout:
         image_id: int,
         model: ModelConfig,
     ) -> Any:
-        """Load all weights into a class of transformers.
+        """Load the model as an instance of ``model_class``, a class like those of transformers.
 
         ``projector`` maps the projector's layer names in the original layout to those of the class.
         """
@@ -133,7 +133,7 @@ class OriginalLayout:
         return loaded
 
     def _weights(self, projector: Mapping[str, str]) -> dict[str, Tensor]:
-        """Return the weights by their names in transformers."""
+        """Return all weights, with the names that they have in transformers."""
         original = _read_weights(self.folder, self.source)
         if not any(name.startswith(_TOWER) for name in original):
             tower = _read_weights(self.tower, str(self.tower))
@@ -155,13 +155,13 @@ class OriginalLayout:
 
 
 def read_raw_config(source: str, revision: str) -> dict[str, Any]:
-    """Return the content of config.json of a hub name or a folder."""
+    """Return the content of a checkpoint's config.json; ``source`` is a hub name or a folder."""
     raw, _ = PreTrainedConfig.get_config_dict(source, revision=revision)
     return raw
 
 
 def _local_folder(source: str, revision: str) -> Path:
-    """Return the local folder of a checkpoint; a hub name is downloaded."""
+    """Return the local folder of a checkpoint; download it if ``source`` is a hub name."""
     if Path(source).is_dir():
         return Path(source)
     return Path(
@@ -170,7 +170,7 @@ def _local_folder(source: str, revision: str) -> Path:
 
 
 def _read_weights(folder: Path, source: str) -> dict[str, Tensor]:
-    """Return all weights of a folder, memory-mapped."""
+    """Load the weights in all safetensors files of a folder."""
     index = folder / "model.safetensors.index.json"
     names = {"model.safetensors"}
     if index.is_file():
@@ -186,7 +186,7 @@ def _read_weights(folder: Path, source: str) -> dict[str, Tensor]:
 
 
 def _renamed(name: str, table: Mapping[str, str]) -> str:
-    """Return the name of a weight in transformers; unchanged if the table has no match."""
+    """Replace the prefix of a weight name; ``table`` maps patterns of prefixes to new prefixes."""
     for beginning, new in table.items():
         if re.match(beginning, name):
             return re.sub(beginning, new, name, count=1)

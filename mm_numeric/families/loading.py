@@ -1,4 +1,4 @@
-"""Load weights from a hub name or a folder, and save the frame that a model was trained in."""
+"""Load weights from the hub or a folder; save and check the ``frame.json`` of a model."""
 
 import json
 from collections.abc import Iterable
@@ -20,17 +20,17 @@ from mm_numeric.geometry.coordinates import RENAMED, Coordinates
 from mm_numeric.geometry.frames import Resize
 
 BASELINE = "mm_numeric_baseline"
-"""Key in config.json of a model that was trained with a baseline: its name, settings and fitted
-statistics."""
+"""Key in config.json, for models trained with a baseline. The value holds the baseline's name,
+settings and fitted statistics."""
 
 FRAME = "frame.json"
-"""File next to the weights of a trained model: its image resizing and its coordinate format."""
+"""File next to the weights of a trained model, with its image resizing and coordinate format."""
 
 
 def load_weights(
     model_class: Any, family: str, source: str, model: ModelConfig, *, new: str | None = None
 ) -> Any:
-    """Load a checkpoint from safetensors; it may lack only weights with the prefix ``new``."""
+    """Load a checkpoint from safetensors; only weights with the prefix ``new`` may be missing."""
     check_model_type(model_class, family, source, model)
     require_attention(model.attention)
     loaded, info = model_class.from_pretrained(
@@ -52,9 +52,9 @@ def load_weights(
 
 
 def check_model_type(model_class: Any, family: str, source: str, model: ModelConfig) -> None:
-    """Require that a checkpoint has the model type of the family.
+    """Raise ValueError if the ``model_type`` of a checkpoint is not that of the family.
 
-    A folder without ``config.json`` (that of a tokenizer alone) is accepted.
+    A folder without ``config.json`` (which holds only a tokenizer) is accepted.
     """
     wanted = getattr(model_class, "config_class", None)
     if wanted is None or (Path(source).is_dir() and not Path(source, "config.json").is_file()):
@@ -68,7 +68,7 @@ def check_model_type(model_class: Any, family: str, source: str, model: ModelCon
 
 
 def require_attention(attention: str) -> None:
-    """Require the package of a flash attention implementation."""
+    """Raise ValueError if a flash attention implementation is not installed."""
     usable = {
         "flash_attention_2": is_flash_attn_2_available,
         "flash_attention_3": is_flash_attn_3_available,
@@ -82,14 +82,14 @@ def require_attention(attention: str) -> None:
 
 
 def require_all_weights(info: dict[str, Any], source: str) -> None:
-    """Require that the loading info lists no missing weight, which would be random."""
+    """Raise ValueError if the loading info lists weights that are missing or have another shape."""
     for key, fault in (("missing_keys", "lacks"), ("mismatched_keys", "has in another shape")):
         names = [str(found[0] if isinstance(found, tuple) else found) for found in info[key]]
         require_no_weights(source, fault, names)
 
 
 def require_no_weights(source: str, fault: str, names: Iterable[str]) -> None:
-    """Raise ValueError if a checkpoint has weights with a fault, such as "lacks"."""
+    """Raise ValueError if ``names``, the weights with a fault such as "lacks", is not empty."""
     if found := sorted(names):
         raise ValueError(
             f"model.name: {source!r} {fault} {len(found)} weights "
@@ -99,7 +99,7 @@ def require_no_weights(source: str, fault: str, names: Iterable[str]) -> None:
 
 
 def quantization(model: ModelConfig) -> BitsAndBytesConfig | None:
-    """Return the quantisation that is applied to weights while they are loaded."""
+    """Return the bitsandbytes settings of ``model.quantize``; None without quantisation."""
     if model.quantize is None:
         return None
     if find_spec("bitsandbytes") is None:
@@ -118,7 +118,7 @@ def quantization(model: ModelConfig) -> BitsAndBytesConfig | None:
 
 
 def save_frame(folder: Path, resize: Resize, coordinates: Coordinates) -> None:
-    """Save ``frame.json`` next to the weights."""
+    """Save resizing and coordinate format as ``frame.json`` in the folder of the weights."""
     frame = {"resize": asdict(resize), "coordinates": asdict(coordinates)}
     (folder / FRAME).write_text(json.dumps(frame, indent=1) + "\n", encoding="utf-8")
 
@@ -126,9 +126,10 @@ def save_frame(folder: Path, resize: Resize, coordinates: Coordinates) -> None:
 def check_saved_frame(
     source: str, resize: Resize, coordinates: Coordinates, where: str = "model.image_size"
 ) -> None:
-    """Require the frame that a model was trained in: in another, its boxes mean other regions.
+    """Raise ValueError if resizing or coordinate format differ from the checkpoint's frame.json.
 
-    ``where`` is the origin of the resizing, for error messages.
+    With another frame, the coordinates that the model writes would mean other regions. ``where`` is
+    the setting or file that determines the resizing, for error messages.
     """
     file = Path(source, FRAME)
     if not file.is_file():

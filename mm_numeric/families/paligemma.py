@@ -1,16 +1,16 @@
 """PaliGemma 1 and 2.
 
-Image         resized to the square of the checkpoint (224, 448 or 896 pixels a side), without
-              keeping the aspect ratio; one token per patch (``image_seq_length`` of the image
-              processor)
-Prompt        ``<image>`` for each patch, ``<bos>``, the question, a line break
+Image         resized to a square of 224, 448 or 896 pixels a side (depends on the checkpoint),
+              without keeping the aspect ratio; one token per patch
+Prompt        one ``<image>`` per patch, then ``<bos>``, the question, a line break
 Answer        the text, then ``<eos>``
-Coordinates   0 to 1023 of the image, y first, one token each: ``<loc0012><loc0345>...``
+Coordinates   relative to the image, from 0 to 1023, y first, one token each: ``<loc0012>...``
 
-Attention is bidirectional over the question and causal over the answer. In transformers (5.23)
-``token_type_ids`` (0 in the question, 1 in the answer) select this, in training and in generation.
-Without them eager attention is causal everywhere, and sdpa is bidirectional everywhere in a batch
-without padding: the model would see the answers that it is trained to predict.
+Attention must be bidirectional over the question and causal over the answer. transformers (5.23)
+needs ``token_type_ids`` (0 in the question, 1 in the answer) for this. Without them, eager
+attention
+is causal everywhere, and sdpa is bidirectional everywhere if the batch has no padding, so that the
+model sees the answer that it is trained to predict.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ IMAGE_TOKEN = "<image>"
 
 
 class PaliGemma(Family):
-    """The family of google/paligemma-3b-pt-224, google/paligemma2-3b-pt-224 and other sizes."""
+    """PaliGemma models of all sizes, such as google/paligemma-3b-pt-224."""
 
     name = "PaliGemma"
     model_class: ClassVar[Any] = PaliGemmaForConditionalGeneration
@@ -53,7 +53,7 @@ class PaliGemma(Family):
     # -- prompting ----------------------------------------------------------------------------
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
-        """Return the token ids of a question, with a single placeholder for the image."""
+        """Return a question's token ids, with one placeholder token in place of the image."""
         ids: list[int] = self.tokenizer(f"<bos>{text}\n", add_special_tokens=False)["input_ids"]
         if self.image_id in ids:
             raise ValueError(
@@ -65,7 +65,7 @@ class PaliGemma(Family):
     def model_inputs(
         self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
     ) -> dict[str, Any]:
-        """Return the arguments of ``forward``, which include the token types."""
+        """Return the arguments of ``forward``, including ``token_type_ids`` (1 in the answer)."""
         inputs = super().model_inputs(input_ids, attention_mask, answered, images)
         return {**inputs, "token_type_ids": answered.long()}
 
@@ -76,7 +76,7 @@ class PaliGemma(Family):
         return self.patches
 
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
-        """Return the number of patches of all images."""
+        """Return the total number of patches of a batch of images."""
         count, _, height, width = images["pixel_values"].shape
         patch = config.vision_config.patch_size
         return count * (height // patch) * (width // patch)
@@ -90,13 +90,13 @@ class PaliGemma(Family):
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small PaliGemma 1."""
+        """Save a small random PaliGemma 1 model."""
         from mm_numeric.families.tiny_paligemma import make_tiny_paligemma
 
         make_tiny_paligemma(folder, seed)
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load all weights of a checkpoint from safetensors."""
+        """Load a checkpoint from safetensors; reject attention implementations that are wrong."""
         if model.attention not in ("sdpa", "eager"):
             # transformers would run flash attention, and the answer would see its own tokens.
             raise ValueError(

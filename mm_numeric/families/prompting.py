@@ -1,4 +1,4 @@
-"""Prompting: how a family writes questions and answers as tokens, and reads generated tokens."""
+"""Convert questions and answers to token ids, and generated token ids to text."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ class Prompts:
     """Tokenised questions and their preprocessed images."""
 
     ids: list[list[int]]
-    """Token ids of each question, with one placeholder for each image feature."""
+    """``ids[i]`` are the token ids of question i, with one placeholder token per image feature."""
 
     images: dict[str, Tensor]
-    """The image processor's output for all images of the batch; empty without images."""
+    """Output of the image processor for all images of the batch; empty if there are none."""
 
 
 @dataclass(frozen=True)
@@ -32,44 +32,44 @@ class Tokens:
     """A tokenised answer."""
 
     ids: list[int]
-    """Token ids, including the one that ends the answer."""
+    """Token ids of the answer and the end token."""
 
     offsets: list[tuple[int, int]]
-    """Start and end character of each token; (0, 0) for the end token."""
+    """Start and end character of each token in the text; (0, 0) for the end token."""
 
 
 class Prompting(ABC):
-    """The text side of a family: questions, answers, special tokens and model inputs."""
+    """The part of a family that handles text: questions, answers, special tokens, model inputs."""
 
     name: ClassVar[str]
-    """The family's name in its authors' spelling, for error messages: ``Qwen2-VL``."""
+    """Name of the family as its authors write it, for error messages: ``Qwen2-VL``."""
 
     encoder_decoder: ClassVar[bool] = False
-    """Whether a separate decoder writes the answer (T5)."""
+    """True for encoder-decoder models, such as T5."""
 
     ends_answers: ClassVar[bool] = True
-    """Whether an answer ends with a stop token; False if every answer is a single number."""
+    """True if answers end with an end token; False for baselines that output one number."""
 
     tokenizer: Any
     coordinates: Coordinates
 
     stop_ids: list[int]
-    """Tokens that end generation; the first one ends the answers that are trained on."""
+    """Ids of the tokens that end generation. The first one is the end token of training answers."""
 
     pad_id: int
 
     image_id: int
-    """Placeholder token of an image feature, in families that accept images."""
+    """Id of the placeholder token of an image feature, in families that accept images."""
 
     decoder_start_id: int
-    """First input token of the decoder, in encoder-decoder families."""
+    """Id of the first input token of the decoder, in encoder-decoder families."""
 
     @cached_property
     def _questions(self) -> dict[tuple[str, bool], list[int]]:  # cache of tokenize_question
         return {}
 
     def question(self, text: str, image_tokens: int) -> list[int]:
-        """Return the token ids of a question with this number of image placeholders."""
+        """Return the token ids of a question with ``image_tokens`` image placeholders."""
         key = text, image_tokens > 0
         if key not in self._questions:
             if len(self._questions) >= _CACHED_QUESTIONS:
@@ -83,10 +83,10 @@ class Prompting(ABC):
 
     @abstractmethod
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
-        """Return the token ids of a question, with a single placeholder for the image."""
+        """Return a question's token ids, with one placeholder token in place of the image."""
 
     def chat_prompt(self, text: str, with_image: bool) -> str:
-        """Return a question in the tokenizer's chat template, up to where the answer begins."""
+        """Return a question in the tokenizer's chat template, including the generation prompt."""
         content = [{"type": "image"}] if with_image else []
         return self.tokenizer.apply_chat_template(
             [{"role": "user", "content": [*content, {"type": "text", "text": text}]}],
@@ -101,14 +101,14 @@ class Prompting(ABC):
         return Tokens(ids=[*tokens["input_ids"], self.stop_ids[0]], offsets=[*offsets, (0, 0)])
 
     def text(self, ids: Sequence[int]) -> str:
-        """Decode generated tokens up to the first end token.
+        """Decode generated tokens before the first end token.
 
-        Other special tokens are kept, because some families write coordinates with them.
+        Special tokens are kept in the text, because some families write coordinates with them.
         """
         return self.tokenizer.decode(self.before_end(ids), skip_special_tokens=False)
 
     def before_end(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return generated tokens up to the first end token, which is left out."""
+        """Return the generated tokens before the first end token or padding token."""
         ends = {*self.stop_ids, self.pad_id}
         length = next((i for i, token in enumerate(ids) if token in ends), len(ids))
         return ids[:length]
@@ -125,7 +125,7 @@ class Prompting(ABC):
     def numbers(
         self, text: str, marks: Sequence[Mark], answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Locate the marked numbers of an answer in its tokens."""
+        """Find the tokens of each marked number in a tokenised answer."""
         return numbers_in_answer(text, marks, answer.ids, answer.offsets, vocabulary)
 
     def model_inputs(
@@ -135,14 +135,14 @@ class Prompting(ABC):
 
         Args:
             input_ids: [b, t] prompts, followed by their answers in training.
-            attention_mask: [b, t] 0 at padding.
-            answered: [b, t] bool, True at the answer and its end token; all False in generation.
-            images: ``Prompts.images``.
+            attention_mask: [b, t] 1 at tokens, 0 at padding.
+            answered: [b, t] bool, True at tokens of the answer and its end token; False in prompts.
+            images: Output of the image processor (``Prompts.images``).
         """
         return {"input_ids": input_ids, "attention_mask": attention_mask, **images}
 
     def token_id(self, token: str) -> int:
-        """Return the id of a token that every checkpoint of this family has."""
+        """Return the id of a token; raise ValueError if the tokenizer does not have it."""
         vocabulary = self.tokenizer.get_vocab()
         if token not in vocabulary:
             raise ValueError(

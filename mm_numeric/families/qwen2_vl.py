@@ -1,12 +1,12 @@
 """Qwen2-VL.
 
-Image         resized to multiples of patch size x merge size, between the pixel limits of the
-              checkpoint's image processor or of ``model.image_size``; one token per merged patch
+Image         resized to multiples of patch size x merge size; one token per merged patch. Limits of
+              the number of pixels are from ``model.image_size`` or from the image processor
 Prompt        the checkpoint's chat template
 Answer        the text, then ``<|im_end|>``
-Coordinates   0 to 1000 of the image, ``<|box_start|>(x1,y1),(x2,y2)<|box_end|>``
+Coordinates   relative to the image, from 0 to 1000: ``<|box_start|>(x1,y1),(x2,y2)<|box_end|>``
 
-The image processor uses its PIL backend, because the default one needs torchvision.
+The image processor is the one with the PIL backend. The default one requires torchvision.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ TEXT_END_TOKEN = "<|endoftext|>"
 
 
 class Qwen2VL(Family):
-    """The family of Qwen/Qwen2-VL-2B-Instruct in all sizes."""
+    """Qwen2-VL models of all sizes, such as Qwen/Qwen2-VL-2B-Instruct."""
 
     name = "Qwen2-VL"
     model_class: ClassVar[Any] = Qwen2VLForConditionalGeneration
@@ -55,7 +55,7 @@ class Qwen2VL(Family):
     # -- prompting ----------------------------------------------------------------------------
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
-        """Return the token ids of a question, with a single placeholder for the image."""
+        """Return a question's token ids, with one placeholder token in place of the image."""
         prompt = self.chat_prompt(text, with_image)
         ids: list[int] = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
         if ids.count(self.image_id) != with_image:
@@ -69,24 +69,24 @@ class Qwen2VL(Family):
     def model_inputs(
         self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
     ) -> dict[str, Any]:
-        """Return the arguments of ``forward``, which include the type of each token."""
+        """Return the arguments of ``forward``, including ``mm_token_type_ids``."""
         inputs = super().model_inputs(input_ids, attention_mask, answered, images)
         return {**inputs, "mm_token_type_ids": (input_ids == self.image_id).int()}
 
     # -- image geometry -----------------------------------------------------------------------
 
     def image_tokens(self, width: int, height: int) -> int:
-        """Return the number of merged patches."""
+        """Return the number of merged patches of an image of this size."""
         view = self.resize.view(width, height)
         return view.width_px * view.height_px // self.resize.factor**2
 
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
-        """Return the number of merged patches of all images."""
+        """Return the total number of merged patches of a batch of images."""
         patches = int(images["image_grid_thw"].prod(dim=1).sum())
         return patches // config.vision_config.spatial_merge_size**2
 
     def _check_limits(self) -> None:
-        """Validate the pixel limits."""
+        """Validate ``min_pixels`` and ``max_pixels``."""
         least, most, factor = self.resize.min_pixels, self.resize.max_pixels, self.resize.factor
         if most < factor**2:
             raise ValueError(
@@ -103,7 +103,7 @@ class Qwen2VL(Family):
 
     @classmethod
     def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
-        """Load the image processor with the pixel limits of ``model.image_size``."""
+        """Load the image processor, and set the pixel limits given in ``model.image_size``."""
         processor = Qwen2VLImageProcessorPil.from_pretrained(source, revision=model.revision)
         size = {
             "shortest_edge": model.image_size.get("min_pixels", processor.size["shortest_edge"]),
@@ -113,7 +113,7 @@ class Qwen2VL(Family):
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a model with a million parameters."""
+        """Save a random model with a million parameters."""
         from mm_numeric.families.tiny_qwen import make_tiny_qwen
 
         make_tiny_qwen(cls.model_class, folder, seed)

@@ -1,10 +1,11 @@
-"""Qwen3-VL: Qwen2-VL with patches of 16 pixels, so that image sizes are multiples of 32.
+"""Qwen3-VL, like Qwen2-VL with these differences.
 
-Coordinates   0 to 1000 of the image, like Qwen2-VL, in the JSON of Qwen2.5-VL. Boxes of Qwen2.5-VL
-              are pixels in the same JSON, so rows written for one are silently wrong for the other
-Modules       vision layers that feed language layers directly (deepstack) have their own projectors
-
-The chat template has no system prompt, unlike those of Qwen2-VL and Qwen2.5-VL.
+Image         patches of 16 x 16 pixels, so that image sizes are multiples of 32
+Prompt        the chat template has no system prompt
+Coordinates   relative to the image, from 0 to 1000, in the JSON format of Qwen2.5-VL. In Qwen2.5-VL
+              the numbers are pixels, so do not use answers written for one model with the other
+Modules       some vision layers feed language layers directly (deepstack); their projectors belong
+              to the module ``projector``, too
 """
 
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from mm_numeric.families.qwen2_vl import Qwen2VL
 
 
 class Qwen3VL(Qwen2VL):
-    """The family of Qwen/Qwen3-VL-2B-Instruct in all sizes."""
+    """Qwen3-VL models of all sizes, such as Qwen/Qwen3-VL-2B-Instruct."""
 
     name = "Qwen3-VL"
     model_class: ClassVar[Any] = Qwen3VLForConditionalGeneration

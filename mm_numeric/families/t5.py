@@ -1,13 +1,11 @@
-"""T5 and its relatives: an encoder reads the question, a decoder writes the answer.
+"""T5 and other encoder-decoder models based on it.
 
-Prompt   the text, then ``</s>``
-Answer   the text, then ``</s>``. The decoder's first input is the token that the configuration
-         names; each position predicts the label at the same position (in a decoder-only model, the
-         next one)
+Prompt   the question, then ``</s>``, as input of the encoder
+Answer   the text, then ``</s>``, as labels of the decoder. The decoder's input is the same sequence
+         shifted right, after ``decoder_start_token_id``, so logits and labels have equal positions
 
-SentencePiece reads any run of white space as one space, and cannot write characters without a
-token. Digits are tokenised by the checkpoint's tokenizer: T5 writes 123 and 3.5 as one token, ByT5
-writes each digit separately.
+T5's tokenizer replaces white space by one space, and has no tokens for some characters. T5 has
+single tokens for 123 and 3.5; ByT5 has one token per digit.
 """
 
 from pathlib import Path
@@ -23,7 +21,7 @@ _TYPES = ("t5", "mt5", "umt5", "longt5")
 
 
 class T5(TextFamily):
-    """The family of google-t5/t5-small, Flan-T5, mT5, UMT5, LongT5 and ByT5."""
+    """T5, Flan-T5, mT5, UMT5, LongT5 and ByT5 models, such as google-t5/t5-small."""
 
     name = "T5"
     supported = f"checkpoints of type {', '.join(_TYPES)}"
@@ -41,7 +39,7 @@ class T5(TextFamily):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer of a checkpoint, and the first input token of its decoder."""
+        """Load the tokenizer and ``decoder_start_token_id`` of a checkpoint."""
         family = super().load(source, model)
         start = getattr(cls.load_config(source, model), "decoder_start_token_id", None)
         if start is None:
@@ -54,18 +52,18 @@ class T5(TextFamily):
 
     @classmethod
     def supports(cls, config: Any) -> bool:
-        """Return True for the configuration of a T5."""
+        """Return True if the ``model_type`` of a configuration is T5 or a variant of it."""
         return config.model_type in _TYPES
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small T5."""
+        """Save a small random T5 model."""
         from mm_numeric.families.tiny_text import make_tiny_t5
 
         make_tiny_t5(folder, seed)
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
-        """Return the token ids of a question, including its end token."""
+        """Return the token ids of a question, followed by the end token."""
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return [*ids, self.stop_ids[0]]
 

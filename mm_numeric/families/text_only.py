@@ -1,4 +1,4 @@
-"""The common base of families without images."""
+"""The base class of text-only model families."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,11 @@ from mm_numeric.geometry.frames import Resize
 
 
 class TextFamily(Family):
-    """A family without images."""
+    """Base class of families whose models read only text."""
 
     takes_images = False
     supported: ClassVar[str]
-    """The checkpoints of the family, for error messages."""
+    """Description of the family's checkpoints, for error messages."""
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
         super().__init__(tokenizer, image_processor, model)
@@ -33,7 +33,7 @@ class TextFamily(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer of a checkpoint of this family, trained with the same baseline."""
+        """Load the tokenizer; reject checkpoints of other families or other baselines."""
         config = cls.load_config(source, model)
         if not cls.supports(config):
             raise ValueError(
@@ -55,19 +55,19 @@ class TextFamily(Family):
 
     @classmethod
     def load_image_processor(cls, source: str, model: ModelConfig) -> None:
-        """Return None."""
+        """Return None: there are no images to process."""
         return
 
     def image_tokens(self, width: int, height: int) -> int:
-        """Return 0."""
+        """Return 0: prompts have no image tokens."""
         return 0
 
     def images(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
-        """Raise ValueError: the family has no image processor."""
+        """Raise ValueError, because the family does not accept images."""
         raise ValueError(f"{self.name} takes no images; give None for each question.")
 
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
-        """Return 0."""
+        """Return 0: there are no image features."""
         return 0
 
 

@@ -1,4 +1,4 @@
-"""Helpers of the tiny models, which are created from code so that everything runs offline."""
+"""Helpers for creating tiny random models in code, so that tests run offline."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -36,7 +36,7 @@ _CHAT_TEMPLATE = (
 
 
 def save_tiny(folder: Path, seed: int, model_class: Any, config: Any, *processors: Any) -> None:
-    """Create a model with seeded weights; save it with its tokenizer and image processor."""
+    """Create a model with seeded random weights, and save it with its processors."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = model_class(config)
@@ -45,7 +45,7 @@ def save_tiny(folder: Path, seed: int, model_class: Any, config: Any, *processor
 
 
 def add_words(tokens: list[str], words: Iterable[str]) -> list[tuple[str, str]]:
-    """Add words and their prefixes to BPE tokens, and return the merges that produce them."""
+    """Add words and their prefixes to the list of BPE tokens; return the BPE merges for them."""
     merges = []
     for word in words:
         for end in range(2, len(word) + 1):
@@ -56,7 +56,7 @@ def add_words(tokens: list[str], words: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def tiny_qwen2_tokenizer() -> Qwen2Tokenizer:
-    """Return a byte-level tokenizer that splits text like Qwen2's, with few words."""
+    """Return a tokenizer like Qwen2's (byte-level BPE), with a small vocabulary."""
     tokens = sorted(bytes_to_unicode().values())
     merges = add_words(tokens, _WORDS + _PHRASES + _PUNCTUATION)
     tokenizer = Qwen2Tokenizer(

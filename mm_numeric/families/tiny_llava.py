@@ -1,4 +1,4 @@
-"""Tiny LLaVA-1.5 and Yi-VL models of the real classes, created from code."""
+"""Create tiny random LLaVA-1.5 and Yi-VL models, with the classes of the full-size models."""
 
 import re
 import string
@@ -24,7 +24,7 @@ _INITIALIZER_RANGE = 0.1
 
 
 def make_tiny_llava(folder: Path, seed: int) -> None:
-    """Save a LLaVA with half a million parameters and images of 56 x 56 pixels."""
+    """Save a LLaVA model with half a million parameters, for images of 56 x 56 pixels."""
     tokenizer = _llama_tokenizer(["▁USER", "▁ASSISTANT", "▁Locate"], "<s>", "</s>")
     tokenizer.add_special_tokens({"pad_token": "<pad>", "additional_special_tokens": ["<image>"]})
     image_id = tokenizer.convert_tokens_to_ids("<image>")
@@ -32,7 +32,7 @@ def make_tiny_llava(folder: Path, seed: int) -> None:
 
 
 def make_tiny_yi_vl(folder: Path, seed: int) -> None:
-    """Save a Yi-VL like ``make_tiny_llava``; its tokenizer has no image token."""
+    """Save a Yi-VL model of the same size; its tokenizer has no image token."""
     text = f"▁{SYSTEM_PROMPT} ### Human Assistant Locate".replace(" ", "▁")
     words = re.findall("▁?[^▁。，]+[。，]?", text)
     tokenizer = _llama_tokenizer(words, "<|startoftext|>", "<|endoftext|>")
@@ -77,7 +77,7 @@ def _save(folder: Path, seed: int, model_class: Any, tokenizer: Any, image_id: i
 
 
 def _llama_tokenizer(words: Iterable[str], begin: str, end: str) -> LlamaTokenizer:
-    """Return a tokenizer that splits text like LLaMA's, with single digits and few words."""
+    """Return a tokenizer like LLaMA's, with one token per digit and a small vocabulary."""
     tokens = ["<unk>", begin, end, *(f"<0x{byte:02X}>" for byte in range(256))]
     tokens += ["▁", *string.ascii_letters, *string.digits, *string.punctuation]
     merges = list[tuple[str, str]]()

@@ -1,4 +1,4 @@
-"""A tiny PaliGemma 1 of the real classes, created from code so that it runs offline."""
+"""Create tiny random PaliGemma models, with the classes of the full-size models."""
 
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ _WIDTH = 64
 
 
 def make_tiny_paligemma(folder: Path, seed: int, **changes: Any) -> None:
-    """Save a PaliGemma with images of 56 x 56 pixels (16 patches).
+    """Save a PaliGemma model for images of 56 x 56 pixels (16 patches).
 
-    ``changes`` update its ``text_config``; ``model_type="gemma2"`` makes a PaliGemma 2.
+    ``changes`` are updates of ``text_config``; ``model_type="gemma2"`` creates a PaliGemma 2.
     """
     tokenizer = tiny_gemma_tokenizer()
     ids = tokenizer.get_vocab()
@@ -68,7 +68,7 @@ def make_tiny_paligemma(folder: Path, seed: int, **changes: Any) -> None:
 
 
 def tiny_gemma_tokenizer() -> GemmaTokenizer:
-    """Return a tokenizer that splits text like PaliGemma's, with single digits and few words."""
+    """Return a tokenizer like PaliGemma's, with one token per digit and a small vocabulary."""
     characters = ["\n", "▁", *map(chr, range(ord("!"), ord("~") + 1))]
     tokens = [*_NAMED, *(f"<0x{byte:02X}>" for byte in range(256)), *characters]
     merges = add_words(tokens, _WORDS)

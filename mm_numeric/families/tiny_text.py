@@ -1,6 +1,6 @@
-"""Tiny text models created from code: a GPT-2 and a T5.
+"""Create tiny random GPT-2 and T5 models.
 
-Their tokenizers have single digits, and one token for each word and operator of rendered questions.
+Their tokenizers have one token per digit, and one for each word and operator in rendered questions.
 """
 
 import string
@@ -26,7 +26,7 @@ _WORDS = (
 
 
 def make_tiny_gpt2(folder: Path, seed: int) -> None:
-    """Save a GPT-2 of two layers, for texts of up to 512 tokens."""
+    """Save a GPT-2 model with two layers, for texts of up to 512 tokens."""
     tokenizer = tiny_gpt2_tokenizer()
     config = GPT2Config(
         vocab_size=len(tokenizer),
@@ -45,7 +45,7 @@ def make_tiny_gpt2(folder: Path, seed: int) -> None:
 
 
 def make_tiny_t5(folder: Path, seed: int) -> None:
-    """Save a T5 with two encoder and two decoder layers."""
+    """Save a T5 model with two encoder layers and two decoder layers."""
     tokenizer = tiny_t5_tokenizer()
     config = T5Config(
         vocab_size=len(tokenizer),
@@ -63,14 +63,14 @@ def make_tiny_t5(folder: Path, seed: int) -> None:
 
 
 def tiny_gpt2_tokenizer() -> GPT2Tokenizer:
-    """Return a tokenizer that splits text like GPT-2's: one token per byte or known word."""
+    """Return a tokenizer like GPT-2's, with one token per byte or known word."""
     tokens = ["<|endoftext|>", *sorted(bytes_to_unicode().values())]
     merges = add_words(tokens, (word.replace(" ", "\u0120") for word in _WORDS))
     return GPT2Tokenizer(vocab={token: i for i, token in enumerate(tokens)}, merges=merges)
 
 
 def tiny_t5_tokenizer() -> T5Tokenizer:
-    """Return a tokenizer like T5's: one token per printable ASCII character or known word."""
+    """Return a tokenizer like T5's, with one token per printable ASCII character or known word."""
     names = ["<pad>", "</s>", "<unk>"]
     pieces = ["\u2581", *string.digits, *string.ascii_letters, *string.punctuation]
     pieces += [f"\u2581{word.strip()}" for word in _WORDS]

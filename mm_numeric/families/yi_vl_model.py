@@ -1,4 +1,4 @@
-"""The model class of Yi-VL: LLaVA with another projector, for which transformers has no class."""
+"""The model class of Yi-VL, which is LLaVA with another projector. transformers has none."""
 
 from torch import Tensor, nn
 from transformers import LlavaConfig, LlavaForConditionalGeneration
@@ -26,13 +26,13 @@ class YiVLProjector(nn.Module):
         self.norm_2 = nn.LayerNorm(width)
 
     def forward(self, image_features: Tensor) -> Tensor:
-        """Project features [images, patches, vision width] to the width of the language model."""
+        """Map [images, patches, vision hidden size] to [images, patches, language hidden size]."""
         hidden = self.act(self.norm_1(self.linear_1(image_features)))
         return self.norm_2(self.linear_2(hidden))
 
 
 class YiVLForConditionalGeneration(LlavaForConditionalGeneration):  # type: ignore[misc]
-    """LLaVA with Yi-VL's projector; saved and loaded like any model of transformers."""
+    """LLaVA with Yi-VL's projector, with ``save_pretrained`` and ``from_pretrained``."""
 
     def __init__(self, config: LlavaConfig) -> None:
         super().__init__(config)

@@ -1,1 +1,1 @@
-"""Image frames, coordinate grids, and the text formats of boxes and polygons. Loads no torch."""
+"""Image frames, coordinate grids, and text formats of boxes and polygons. No torch import."""

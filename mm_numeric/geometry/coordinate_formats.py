@@ -1,8 +1,8 @@
-"""Coordinate formats: the text around coordinates (brackets, JSON, special or location tokens).
+"""Text formats of boxes, polygons and points: brackets, JSON, special tokens, location tokens.
 
-A format writes shapes from numerals, and parses any text: complete shapes, each with the text next
-to it as its label, and whether the text is truncated. Parsing takes linear time and never fails;
-text without shapes gives an empty ``Reading``.
+A ``CoordinateFormat`` writes shapes as text, and parses the shapes in a generated text. Parsing
+finds complete shapes with their labels, and detects a truncated text. It takes linear time and
+raises no error; for a text without shapes it returns an empty ``Reading``.
 """
 
 import json
@@ -16,43 +16,43 @@ _FIELD = re.compile(
     r'"(?:label|text_content)"\s*:\s*("(?:[^"\\]|\\.)*+")|"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|\{',
     re.DOTALL,
 )
-"""A label in JSON, any other string, or the start of an object.
+"""Pattern of a JSON label (group 1 is its string), any other JSON string, or an opening brace.
 
-An unclosed string extends to the end of the text; otherwise every quote in it would start another
+An unclosed string matches up to the end of the text. Otherwise each quote in it would start a new
 search to the end, which takes quadratic time.
 """
 
 
 class Piece(NamedTuple):
-    """A part of a written shape."""
+    """A piece of the text of one or more shapes: a numeral, or text between numerals."""
 
     text: str
     number: int | None = None
-    """Index of the numeral in its shape; None for other text."""
+    """Index of the numeral within its shape; None if ``text`` is not a numeral."""
 
 
 class ShapeText(NamedTuple):
-    """One shape in a text."""
+    """A shape that was found in a text."""
 
     numerals: tuple[str, ...]
     label: str
     span: tuple[int, int]
-    """Start and end character, without the label."""
+    """Start and end of the shape without its label, as character indices."""
 
 
 class Reading(NamedTuple):
-    """The shapes in a text."""
+    """The shapes that were found in a text."""
 
     shapes: tuple[ShapeText, ...]
-    """Every complete shape: an opening text, numerals and a closing text."""
+    """The complete shapes. The text may end inside another one (see ``cut``)."""
 
     cut: bool
-    """Whether the text ends within a shape."""
+    """True if the text ends inside a shape."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateFormat:
-    """Text around the coordinates of boxes, polygons and points, alone or in a list."""
+    """The text before, between and after the coordinates of boxes, polygons and points."""
 
     open: str = ""
     close: str = ""
@@ -60,7 +60,7 @@ class CoordinateFormat:
 
     polygon_open: str | None = None
     polygon_close: str | None = None
-    """Text before and after the numerals of a polygon or a point; as for a box when None."""
+    """Text before and after the numerals of a polygon or a point; None: same as for a box."""
 
     point_open: str = ""
     point_close: str = ""
@@ -69,34 +69,34 @@ class CoordinateFormat:
     label_open: str = ""
     label_close: str = ""
     label_first: bool = True
-    """Whether a label is before its shape."""
+    """True if a label is written before its shape, False if after it."""
 
     before: str = ""
     after: str = ""
-    """Text before and after a shape with its label."""
+    """Text before and after a shape and its label."""
 
     between: str = "; "
     """Text between two shapes of a list."""
 
     list_open: str = ""
     list_close: str = ""
-    """Text before and after a list, also a list of one shape."""
+    """Text before and after the list of shapes, also if the list has only one shape."""
 
     quoted: bool = False
-    """Whether labels are JSON strings."""
+    """True if labels are written as JSON strings."""
 
     bins: int | None = None
-    """Number of location tokens; None if numerals are digits."""
+    """Number of location tokens; None if coordinates are written with digits."""
 
     nothing: str = "none"
-    """Text for no shapes."""
+    """Text of an answer without shapes."""
 
     def write(self, shapes: Sequence[tuple[Sequence[str], str, bool]]) -> Iterator[Piece]:
-        """Yield the text of shapes, piece by piece.
+        """Yield the text of shapes in pieces.
 
         Args:
-            shapes: For each shape its numerals in written order, its label (may be empty), and
-                whether it is a box (two points).
+            shapes: One triple (numerals, label, is_box) per shape. Numerals are in written order,
+                the label may be empty, and a box has two points.
         """
         if not shapes:
             yield Piece(self.nothing)
@@ -121,11 +121,11 @@ class CoordinateFormat:
         yield Piece(self.list_close)
 
     def bin(self, level: int) -> str:
-        """Return the location token of a level."""
+        """Return the location token of a level: ``<loc0012>`` for 12."""
         return f"<loc{level:04d}>"
 
     def bin_level(self, token: str) -> int:
-        """Return the level of a location token."""
+        """Return the level of a location token: 12 for ``<loc0012>``."""
         return int(token[4:-1])
 
     def _label(self, label: str) -> str:
@@ -139,7 +139,7 @@ class CoordinateFormat:
         return written
 
     def read(self, text: str) -> Reading:
-        """Parse the shapes in a text."""
+        """Find the shapes in a text."""
         found = list(self._shape.finditer(text))
         starts = [*(match.start() for match in found), len(text)]
         ends = [0, *(match.end() for match in found)]
@@ -167,7 +167,7 @@ class CoordinateFormat:
 
     @cached_property
     def _body(self) -> str:
-        """Pattern of the inside of a shape; it cannot start a shape, so that parsing is linear."""
+        """Pattern of the text inside a shape."""
         return r"(?:<loc[0-9]{4}>\s*)+" if self.bins else r"[-0-9.,()\s]*?"
 
     @cached_property
@@ -184,7 +184,7 @@ class CoordinateFormat:
 
     @cached_property
     def _begun(self) -> re.Pattern[str]:
-        """Pattern of a truncated shape at the end of the text."""
+        """Pattern of a shape that is truncated by the end of the text."""
         if self.bins:
             return re.compile(r"<loc[0-9]{0,4}$|<lo?$")
         if not self.open:
@@ -194,14 +194,14 @@ class CoordinateFormat:
 
     @staticmethod
     def _either(*literals: str | None) -> str:
-        """Return a pattern that matches any of these texts, with optional spaces."""
+        """Return a pattern that matches any of these texts, with any white space inside them."""
         patterns = {
             r"\s*".join(map(re.escape, re.findall(r"\S", text))) for text in literals if text
         }
         return "|".join(sorted(patterns, key=len, reverse=True))
 
     def _read_label(self, before: str, after: str) -> str:
-        """Return the label in the text before and after a shape."""
+        """Return the label of a shape, given the text ``before`` and ``after`` the shape."""
         if not self.quoted:
             return self._cleaned(before if self.label_first else after)
         label = ""

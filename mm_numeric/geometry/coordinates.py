@@ -1,10 +1,10 @@
-"""Coordinates: how a position in an image becomes a number in text, and back.
+"""Convert positions in an image to numbers in text, and back.
 
-    position (pixels) -> level (whole number of grid steps) -> numeral in the text
+    position (pixels) -> level (whole number of grid steps) -> numeral (text of the level)
 
-Models differ in the reference image, the grid, clamping, rounding and order of coordinates, and in
-the text around them; each is a field of ``Coordinates``. A family has one of the presets
-``COORDINATES`` as its default and works with any other.
+VLMs write coordinates in different ways: relative to the original or the resized image, on another
+grid, in another order or text format. Each choice is a field of ``Coordinates``. Each model family
+has a default preset from ``COORDINATES`` and can be trained with any other.
 """
 
 from collections.abc import Mapping
@@ -24,31 +24,31 @@ RENAMED = RenamedSettings(
 @RENAMED.accept_old_arguments
 @dataclass(frozen=True, kw_only=True)
 class Coordinates:
-    """How coordinates are written: reference image, range, rounding, order and text format."""
+    """How coordinates are written: reference image, grid, rounding, order and text format."""
 
     space: str = "resized"
-    """``resized``: relative to the image after resizing and padding. ``original``: relative to the
-    image in the file."""
+    """The reference image: ``resized`` (after resizing and padding) or ``original``."""
 
     max_value: int | None = None
-    """Value of the right and bottom edge: 1 to 1,000,000, usually 1, 999, 1000 or 1023. None: the
-    edge's position in pixels."""
+    """Coordinate of the right and bottom edge: 1 to 1,000,000, usually 1, 999, 1000 or 1023. None:
+    coordinates are in pixels."""
 
     decimals: int = 0
     """Number of digits after the decimal point, 0 to 6."""
 
     clamp: str = "inclusive"
-    """``inclusive``: the largest level is the right or bottom edge itself. ``exclusive``: it is one
-    step less."""
+    """``inclusive``: the largest level is at the right or bottom edge. ``exclusive``: the largest
+    level is one grid step before the edge."""
 
     rounding: str = "round"
-    """``round``: to the nearest step. ``floor``: down, and read as the centre of the step."""
+    """``round``: round positions to the nearest grid step. ``floor``: round down, and read a level
+    as the centre of its step."""
 
     order: str = "xy"
-    """``xy`` or ``yx``: order of the coordinates of a point."""
+    """Order of the two coordinates of a point: ``xy`` or ``yx``."""
 
     format: str = "brackets"
-    """Text around the numbers: a key of ``coordinate_formats.COORDINATE_FORMATS``."""
+    """Text around the numbers: a name in ``coordinate_formats.COORDINATE_FORMATS``."""
 
     def __post_init__(self) -> None:
         check_choices(
@@ -73,7 +73,7 @@ class Coordinates:
 
     @property
     def text(self) -> CoordinateFormat:
-        """The text format."""
+        """The ``CoordinateFormat`` with the name ``format``."""
         return COORDINATE_FORMATS[self.format]
 
     @property
@@ -82,18 +82,18 @@ class Coordinates:
         return self.text.bins
 
     def step(self, edge: float) -> float:
-        """Return the size of a grid step in pixels, for an edge length in pixels."""
+        """Return the size of a grid step in pixels, for an image edge of ``edge`` pixels."""
         return (1.0 if self.max_value is None else edge / self.max_value) / 10**self.decimals
 
     def largest(self, edge: float) -> int:
-        """Return the largest level for an edge length in pixels."""
+        """Return the largest level for an image edge of ``edge`` pixels."""
         return max(self._levels(edge) - (self.clamp == "exclusive"), 0)
 
     def level(self, position: float, edge: float) -> int:
-        """Return the level of a position, clamped to the image.
+        """Return the level (number of grid steps) of a position, clamped to the image.
 
-        Both arguments are in pixels of ``space``: the distance from the left or top edge, and the
-        width or height of the image.
+        Both arguments are in pixels of the reference image ``space``. ``position`` is the distance
+        from its left or top edge, and ``edge`` is its width or height.
         """
         steps = position / self.step(edge)
         if self.rounding == "floor":
@@ -105,25 +105,25 @@ class Coordinates:
         return min(max(level, 0), self.largest(edge))
 
     def position(self, level: float, edge: float) -> float:
-        """Return the position of a level in pixels of ``space``, the inverse of ``level``.
+        """Return the position of a level in pixels of ``space``: the inverse of ``self.level``.
 
-        A level above the largest one is a position outside the image.
+        The position of a level above the largest level is outside the image.
         """
         middle = 0.5 if self.rounding == "floor" and level < self._levels(edge) else 0.0
         return (level + middle) * self.step(edge)
 
     def _levels(self, edge: float) -> int:
-        """Return the level of the right or bottom edge."""
+        """Return the number of grid steps along an image edge of ``edge`` pixels."""
         return round((edge if self.max_value is None else self.max_value) * 10**self.decimals)
 
     def numeral(self, level: int) -> str:
-        """Return the text of a level: ``499``, ``0.499`` or ``<loc0499>``."""
+        """Return the text of level 499: ``499``, ``0.499`` or ``<loc0499>``, for example."""
         if self.bins is not None:
             return self.text.bin(level)
         return f"{level / 10**self.decimals:.{self.decimals}f}"
 
     def read_numeral(self, text: str) -> float:
-        """Return the level of a numeral; a fraction if it has more decimals than the grid."""
+        """Return the level of a numeral; a fraction if it has more than ``decimals`` decimals."""
         if self.bins is not None:
             return float(self.text.bin_level(text))
         return float(text) * 10**self.decimals

@@ -1,11 +1,11 @@
-"""Frames: from pixels of the original image to the text of a coordinate, and back.
+"""Convert pixels of the original image to the text of coordinates, and back.
 
     original pixels --View--> pixels of the resized image --Coordinates--> levels
     --CoordinateFormat--> text
 
-A frame belongs to one image and one family. It is declared, never inferred from coordinates, and it
-is plain data that is saved with every prediction. Pixel positions are continuous: (0, 0) is the
-outer corner of the first pixel, (width, height) the outer corner of the last.
+A ``Frame`` holds these conversions for one image and one model family. It is declared, never
+guessed from coordinates, and it is saved with every prediction. Pixel positions are continuous:
+(0, 0) is the top left corner of the image and (width, height) is the bottom right corner.
 """
 
 import math
@@ -33,10 +33,10 @@ _LARGEST_LEVEL = 2.0**53  # above it float64 cannot represent every whole number
 
 @dataclass(frozen=True)
 class View:
-    """How one image was resized: ``resized = original * scale + offset``, per axis."""
+    """How an image was resized: ``resized = original * scale + offset`` per axis, in pixels."""
 
     width_px: int
-    """Width of the resized image, including padding."""
+    """Width of the resized image, including padding, in pixels."""
 
     height_px: int
     scale_x: float
@@ -47,7 +47,7 @@ class View:
     offset_y_px: float = 0.0
 
     def __post_init__(self) -> None:
-        """Validate the fields, which may come from a file."""
+        """Validate the fields, which may have been read from a file."""
         numbers = (self.scale_x, self.scale_y, self.offset_x_px, self.offset_y_px)
         if min(self.width_px, self.height_px) < 1 or min(numbers[:2]) <= 0:
             raise ValueError("sizes in pixels are at least 1, and scales above 0")
@@ -55,32 +55,36 @@ class View:
             raise ValueError(f"scales and offsets are finite numbers, not {numbers}")
 
     def to_resized(self, x: float, y: float) -> Point:
-        """Return the position of an original point in the resized image."""
+        """Convert a point of the original image to a point of the resized image, in pixels."""
         return x * self.scale_x + self.offset_x_px, y * self.scale_y + self.offset_y_px
 
     def to_original(self, x: float, y: float) -> Point:
-        """Return the original point of a position in the resized image."""
+        """Convert a point of the resized image to a point of the original image, in pixels."""
         return (x - self.offset_x_px) / self.scale_x, (y - self.offset_y_px) / self.scale_y
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
-    """How a family resizes every image, as data."""
+    """How a model family resizes images."""
 
     kind: str
-    """``squash``: to a square, without keeping the aspect ratio. ``letterbox``: padded to a square
-    with the image in the centre, then resized. ``smart``: to multiples of ``factor``, between
-    ``min_pixels`` and ``max_pixels``. ``none``: not resized."""
+    """One of four methods.
+
+    ``squash``: resize to a square of ``side`` pixels, without keeping the aspect ratio.
+    ``letterbox``: pad to a square with the image in the centre, then resize to ``side`` pixels.
+    ``smart``: resize to multiples of ``factor``, with ``min_pixels`` to ``max_pixels`` in total.
+    ``none``: do not resize.
+    """
 
     side: int = 0
-    """Side of the square in pixels."""
+    """Side of the square in pixels (``squash``, ``letterbox``)."""
 
     factor: int = 0
     min_pixels: int = 0
     max_pixels: int = 0
 
     def view(self, width: int, height: int) -> View:
-        """Return the view of an image; ``smart`` raises an error for aspect ratios above 200."""
+        """Return how an image of this size (in pixels) is resized."""
         if self.kind == "squash":
             return _squashed(width, height, self.side, self.side)
         if self.kind == "letterbox":
@@ -92,7 +96,7 @@ class Resize:
         return _squashed(width, height, width, height)
 
     def _smart_size(self, width: int, height: int) -> tuple[int, int]:
-        """Return the size that ``smart_resize`` of transformers' Qwen2-VL processor computes."""
+        """Return width and height like ``smart_resize`` of transformers' Qwen2-VL processor."""
         if max(width, height) > 200 * min(width, height):
             raise ValueError(f"an image of {width} x {height} pixels has an aspect ratio above 200")
         factor = self.factor
@@ -113,7 +117,7 @@ def _squashed(width: int, height: int, seen_width: int, seen_height: int) -> Vie
 
 
 def _snapped(position: float, edge: float, reach: float) -> float:
-    """Move a position that is at most ``reach`` outside the image to the edge."""
+    """Move a position outside the image to the edge if it is at most ``reach`` away from it."""
     if -reach <= position < 0:
         return 0.0
     return float(edge) if edge < position <= edge + reach else position
@@ -121,10 +125,10 @@ def _snapped(position: float, edge: float, reach: float) -> float:
 
 @dataclass(frozen=True)
 class Frame:
-    """The view and the coordinates of one image."""
+    """How one image was resized, and how coordinates in it are written."""
 
     width_px: int
-    """Width of the original, upright image."""
+    """Width of the original image after EXIF rotation, in pixels."""
 
     height_px: int
     view: View
@@ -136,21 +140,21 @@ class Frame:
 
     @property
     def edges(self) -> tuple[float, float]:
-        """Width and height of the image that coordinates are relative to, in pixels."""
+        """Width and height of the reference image (``coordinates.space``) in pixels."""
         if self.coordinates.space == "original":
             return self.width_px, self.height_px
         return self.view.width_px, self.view.height_px
 
     @property
     def step_px(self) -> tuple[float, float]:
-        """Size of a grid step in original pixels, horizontally and vertically."""
+        """Width and height of a grid step in pixels of the original image."""
         steps = tuple(self.coordinates.step(edge) for edge in self.edges)
         if self.coordinates.space == "original":
             return steps[0], steps[1]
         return steps[0] / self.view.scale_x, steps[1] / self.view.scale_y
 
     def encode(self, point: Point) -> tuple[int, int]:
-        """Return the levels of an original point, x first; it may be one pixel outside."""
+        """Convert a point of the original image, or up to 1 pixel outside, to levels (x, y)."""
         x, y = point
         inside_x = -_SLACK_PX <= x <= self.width_px + _SLACK_PX
         if not (inside_x and -_SLACK_PX <= y <= self.height_px + _SLACK_PX):
@@ -165,10 +169,10 @@ class Frame:
         return self.coordinates.level(x, width), self.coordinates.level(y, height)
 
     def decode(self, level_x: float, level_y: float) -> Point:
-        """Return the original point of two levels, the inverse of ``encode``.
+        """Convert levels (x, y) to a point of the original image: the inverse of ``encode``.
 
-        A level may be outside the image. A point outside by at most half a step is moved to the
-        edge, because the points of the image with this level are inside.
+        The levels may be outside the image. A point that is outside by at most half a grid step is
+        moved to the edge, because rounding can move a point at the edge by as much.
         """
         width, height = self.edges
         x = self.coordinates.position(level_x, width)
@@ -179,12 +183,15 @@ class Frame:
         return _snapped(x, self.width_px, step_x / 2), _snapped(y, self.height_px, step_y / 2)
 
     def quantised(self, shape: Shape) -> Shape:
-        """Return a shape rounded to the grid: the best possible answer."""
+        """Return a shape rounded to the grid, which is the best answer that can be written."""
         points = tuple(self.decode(*self.encode(point)) for point in shape.points)
         return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)
 
     def write(self, instances: Iterable[Instance]) -> Written:
-        """Return the text of shapes and labels; each coordinate has a mark, grouped by shape."""
+        """Return the text of shapes with labels, and a ``Mark`` for each coordinate in the text.
+
+        The coordinates of one shape have the same ``Mark.group``.
+        """
         first, second = (0, 1) if self.coordinates.order == "xy" else (1, 0)
         roles = ("x", "y")[first], ("x", "y")[second]
         shapes = []
@@ -204,11 +211,12 @@ class Frame:
         return Written(text, tuple(marks))
 
     def read(self, text: str) -> Instances | Unreadable:
-        """Parse the shapes of a text; two points are a box, one or more than two a polygon.
+        """Parse the shapes in a text; two points are a box, one or more than two a polygon.
 
         Returns:
-            The shapes in written order, in original pixels: a box may be reversed and a point may
-            be outside the image. Without shapes, the reason.
+            The shapes in written order, in pixels of the original image. They are not corrected:
+            boxes may have swapped corners, and points may be outside the image. If the text has no
+            shape, ``Unreadable`` with the reason.
         """
         if not text.strip():
             return Unreadable("empty answer")
@@ -241,7 +249,7 @@ class Frame:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """Make a frame from the output of ``to_dict``, also of version 0.1."""
+        """Create a frame from the output of ``to_dict`` of this version or of version 0.1."""
         if isinstance(raw, Mapping) and isinstance(raw.get("coordinates"), Mapping):
             raw = {**raw, "coordinates": RENAMED.update(raw["coordinates"])}
         found: Self = read_dataclass(cls, raw, "frame")

@@ -1,4 +1,4 @@
-"""Read the shapes of dataset rows, in pixels of the original, upright image."""
+"""Read images, boxes and polygons of dataset rows, in pixels of the EXIF-rotated image."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,13 @@ _LONGEST_PX = 1_000_000_000  # largest width or height; far above it a float is 
 
 
 def read_id(row: Mapping[str, Any], names: Sequence[str], image: Path) -> str:
-    """Return the first of these fields that a row has as its id; else the path of its image."""
+    """Return the id of a row: the first non-empty field of ``names``, or else the image path."""
     found = (row[name] for name in names if row.get(name) not in (None, ""))
     return str(next(found, image))
 
 
 def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int] | None]:
-    """Read the image path of a row, and the image size if the row has it."""
+    """Return the image path of a row, and the image's (width, height) if the row gives them."""
     image = next((row[name] for name in ("image", "file", "img_path") if row.get(name)), None)
     if not isinstance(image, str):
         raise ValueError(f'{where}: no image; each row needs "image" (a path).')
@@ -34,7 +34,7 @@ def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int
 
 
 def read_box(value: Any, where: str, *, xywh: bool = False) -> Box:
-    """Read ``[x1, y1, x2, y2]``, or ``[x, y, width, height]``."""
+    """Read a box from ``[x1, y1, x2, y2]``, or from ``[x, y, width, height]`` if ``xywh``."""
     numbers = _numbers(value, where)
     if len(numbers) != 4:
         form = "x, y, width, height" if xywh else "x1, y1, x2, y2"
@@ -53,7 +53,7 @@ def read_box(value: Any, where: str, *, xywh: bool = False) -> Box:
 
 
 def read_polygon(value: Any, where: str) -> Polygon:
-    """Read ``[x1, y1, x2, y2, x3, y3, ...]`` or ``[[x1, y1], [x2, y2], ...]``."""
+    """Read a polygon from ``[x1, y1, x2, y2, x3, y3, ...]`` or ``[[x1, y1], [x2, y2], ...]``."""
     if isinstance(value, list) and all(isinstance(p, list) and len(p) == 2 for p in value):
         value = [number for point in value for number in point]
     numbers = _numbers(value, where)
@@ -66,7 +66,7 @@ def read_polygon(value: Any, where: str) -> Polygon:
 
 
 def read_instances(row: Mapping[str, Any], where: str) -> Instances:
-    """Read the list ``instances`` of a row."""
+    """Read the objects of a row from its field ``instances``, a list."""
     raw = row.get("instances")
     if not isinstance(raw, list):
         raise ValueError(f'{where}: no "instances" (a list); use an empty list for no objects.')
@@ -93,7 +93,7 @@ def _instance(row: Any, where: str) -> Instance:
 
 
 def instance_row(instance: Instance) -> dict[str, Any]:
-    """Return an instance as JSON data that ``read_instances`` accepts."""
+    """Return an instance as a dictionary for JSON, which ``read_instances`` can read."""
     row: dict[str, Any] = shape_row(instance.shape)
     if instance.label:
         row["label"] = instance.label
@@ -103,19 +103,19 @@ def instance_row(instance: Instance) -> dict[str, Any]:
 
 
 def shape_row(shape: Shape) -> dict[str, list[float]]:
-    """Return a shape as JSON data: ``{"box": [...]}`` or ``{"polygon": [...]}``."""
+    """Return a shape as a dictionary for JSON: ``{"box": [...]}`` or ``{"polygon": [...]}``."""
     name = "box" if isinstance(shape, Box) else "polygon"
     return {name: [coordinate for point in shape.points for coordinate in point]}
 
 
 def around(shape: Shape) -> Box:
-    """Return the axis-aligned bounding box of a shape, with ordered corners."""
+    """Return the axis-aligned bounding box of a shape, with x1 <= x2 and y1 <= y2."""
     xs, ys = zip(*shape.points, strict=True)
     return Box(min(xs), min(ys), max(xs), max(ys))
 
 
 def clipped(shape: Shape, width: float, height: float) -> Shape:
-    """Return a shape with every point moved into the image; an error if it is outside."""
+    """Clamp every point of a shape to the image; raise ValueError if no area is left."""
     points: tuple[Point, ...] = tuple(
         (min(max(x, 0.0), width), min(max(y, 0.0), height)) for x, y in shape.points
     )
@@ -139,7 +139,7 @@ def _numbers(value: Any, where: str) -> list[float]:
 
 
 def corners(shape: Shape) -> tuple[Point, ...]:
-    """Return the corners of a shape in order, four for a box."""
+    """Return the corners of a shape in order; a box has four."""
     if isinstance(shape, Box):
         x1, y1, x2, y2 = shape.x1, shape.y1, shape.x2, shape.y2
         return (x1, y1), (x2, y1), (x2, y2), (x1, y2)

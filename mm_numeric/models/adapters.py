@@ -1,10 +1,11 @@
-"""Add LoRA and DoRA adapters to the linear layers of modules; save, load and merge them.
+"""Add LoRA and DoRA adapters to a model; save, load and merge them.
 
-Only trained weights of a model with adapters are saved:
+A saved model with adapters is a folder with these files, without the frozen weights:
 
-adapter_config.json, adapter_model.safetensors    in PEFT's format, with the name of the base model
-trained.safetensors                               modules that were trained in full, if any
-config.json                                       of the model
+adapter_config.json          PEFT's configuration, with the name of the base model
+adapter_model.safetensors    adapters in PEFT's format
+trained.safetensors          weights of modules that were trained without adapters, if any
+config.json                  configuration of the base model
 """
 
 import re
@@ -41,9 +42,10 @@ def has_adapters(source: str) -> bool:
 def add_adapters(
     model: Any, modules: ModelModules, lora: LoraSettings | None, base: str, revision: str
 ) -> Any:
-    """Add adapters to the adapted modules of a model, unless it already has the same adapters.
+    """Add adapters to the modules that are set to ``adapted``, and return the PEFT model.
 
-    ``base`` and ``revision`` name the model without adapters; they are saved with the adapters.
+    If the model has adapters already, they must match the settings. ``base`` and ``revision`` name
+    the base model; they are saved with the adapters.
     """
     if isinstance(model, PeftModel):
         _require_same_adapters(model, lora, modules, base)
@@ -64,7 +66,7 @@ def add_adapters(
 
 
 def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftModel:
-    """Load the base model of a folder's adapters, and the adapters into it."""
+    """Load the base model that the adapters in ``source`` name, then the adapters."""
     config = LoraConfig.from_pretrained(source)
     base, revision = str(config.base_model_name_or_path), config.revision or "main"
     try:
@@ -82,9 +84,9 @@ def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftMode
 
 
 def save_adapted(model: PeftModel, folder: Path, state: dict[str, Tensor] | None = None) -> None:
-    """Save the adapters and all other parameters with ``requires_grad``.
+    """Save the adapters and all other parameters with ``requires_grad`` in a folder.
 
-    ``state`` is the state dict, if it was gathered from several ranks.
+    Pass ``state``, the full state dict, if the parameters are sharded across ranks.
     """
     state = model.state_dict() if state is None else state
     adapters = get_peft_model_state_dict(model, state_dict=state, save_embedding_layers=False)
@@ -100,7 +102,7 @@ def save_adapted(model: PeftModel, folder: Path, state: dict[str, Tensor] | None
 
 
 def read_adapted(model: PeftModel, folder: Path) -> None:
-    """Load all weights that ``save_adapted`` wrote into a model with the same adapters."""
+    """Load the weights that ``save_adapted`` saved; the model must have the same adapters."""
     adapters = _read(folder / ADAPTER)
     own = {name.removeprefix(ADAPTED_MODEL): p for name, p in model.named_parameters()}
     trained = {name.removeprefix(ADAPTED_MODEL) for name in _trained_parameters(model)}
@@ -119,21 +121,22 @@ def read_adapted(model: PeftModel, folder: Path) -> None:
 
 
 def saved_parameters(model: PeftModel) -> list[Tensor]:
-    """Return the parameters that ``save_adapted`` saves: adapters and fully trained modules."""
+    """Return the parameters that ``save_adapted`` saves."""
     whole = set(_trained_parameters(model))
     return [p for n, p in model.named_parameters() if n in whole or is_adapter(n)]
 
 
 def merged(model: Any) -> Any:
-    """Merge adapters into the weights, which keep their dtype."""
+    """Merge adapters, if any, into the weights of a model; the weights keep their dtype."""
     return model.merge_and_unload() if isinstance(model, PeftModel) else model
 
 
 def adapted_layers(model: nn.Module, modules: ModelModules) -> list[str]:
-    """Return the full names of the layers that get adapters.
+    """Return the full names of the layers that get adapters in the ``adapted`` modules.
 
-    These are the family's ``lora_targets`` in the language model, the embedding tables in the
-    embeddings, and all linear layers in other modules.
+    ``language``: the layers that match the family's ``lora_targets``.
+    ``embeddings``: the embedding tables.
+    Other modules: all linear layers.
     """
     found: dict[str, str] = {}
     for name, layer in model.named_modules():
@@ -165,7 +168,7 @@ def adapted_layers(model: nn.Module, modules: ModelModules) -> list[str]:
 def _require_same_adapters(
     model: PeftModel, lora: LoraSettings | None, modules: ModelModules, source: str
 ) -> None:
-    """Require that training continues with the saved adapters and fully trained modules."""
+    """Raise ValueError if the settings differ from the adapters and trained modules of a model."""
     saved = model.peft_config["default"]
     theirs = {
         "rank": saved.r,
@@ -208,7 +211,7 @@ def _require_same_weights(found: dict[str, Tensor], wanted: dict[str, Any], wher
 
 @contextmanager
 def gathered_parameters(parameters: list[Tensor]) -> Iterator[None]:
-    """Gather parameters that ZeRO-3 has partitioned, and partition them again on exit."""
+    """Context manager that gathers parameters which DeepSpeed ZeRO-3 has partitioned."""
     partitioned = [parameter for parameter in parameters if is_partitioned(parameter)]
     if not partitioned:
         yield

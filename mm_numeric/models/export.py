@@ -1,4 +1,4 @@
-"""Export the model of a finished run: weights, tokenizer, image processor, frame and model card."""
+"""Export the model of a finished run as a folder that transformers can load."""
 
 import json
 import shutil
@@ -21,10 +21,10 @@ CARD = "README.md"
 
 
 def export(run: Path, out: Path) -> None:
-    """Save the model of a finished run in a new folder, for use without mm-numeric.
+    """Save weights, tokenizer, image processor, frame and model card of a run in a new folder.
 
-    Adapters are merged into the weights, which keep their dtype; those of a quantised model are
-    merged into the weights before quantisation. A model of a baseline cannot be exported.
+    Adapters are merged into the weights, which keep their dtype. If the model was quantised for
+    training, they are merged into the original weights. Baselines cannot be exported.
     """
     quiet_unless_terminal()
     config = read_run(run)
@@ -61,9 +61,10 @@ def model_card(
     results: dict[str, Any] | None,
     folder: str,
 ) -> str:
-    """Return the model card in Markdown: loading, task, prompt, frame, training and metrics.
+    """Return the model card as Markdown text.
 
-    ``facts`` is the content of run.json; ``results`` that of results.json, None if not scored.
+    ``facts`` is the content of run.json. ``results`` is the content of results.json, or None if the
+    run has not been scored. ``folder`` is the folder name in the example code.
     """
     whole = config.to_dict()
     frame = "None: the model reads text alone."
@@ -142,5 +143,5 @@ def _yaml(value: dict[str, Any]) -> str:
 
 
 def _set(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that are not None."""
+    """Return the fields of a dataclass whose value is not None."""
     return {name: own for name, own in asdict(value).items() if own is not None}

@@ -1,4 +1,4 @@
-"""Load the family and the model of a config."""
+"""Load the model, tokenizer and image processor that a config names."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +20,9 @@ TINY = "tiny"
 
 
 def device_type() -> str:
-    """Return the device type that models run on: the accelerator's, or ``cpu``.
+    """Return the type of the device that models run on, such as ``cuda`` or ``cpu``.
 
-    Apple's MPS is not used, because it has no float64, which exact sums need.
+    Apple's MPS is not used: it does not support float64, which is needed for exact sums.
     """
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or accelerator.type == "mps" or not torch.accelerator.is_available():
@@ -31,7 +31,7 @@ def device_type() -> str:
 
 
 def model_source(config: Config, folder: Path) -> str:
-    """Return ``model.name``, or the folder of the tiny model, which is created in ``folder``."""
+    """Return ``model.name``; for ``tiny``, create a tiny model in ``folder``, return its path."""
     if config.model.name != TINY:
         return config.model.name
     source = folder / "init"
@@ -44,7 +44,7 @@ def model_source(config: Config, folder: Path) -> str:
 
 
 def load_family(config: Config, source: str) -> Family:
-    """Load the tokenizer and the image processor of a checkpoint as a family."""
+    """Create the config's family with the tokenizer and image processor of a checkpoint."""
     cls = choose(config.model.family, FAMILIES, "family", f"{config.title}, model.family")
     if config.model.baseline is not None:
         cls = with_baseline(cls, config.model.baseline, f"{config.title}, model.baseline")
@@ -53,7 +53,7 @@ def load_family(config: Config, source: str) -> Family:
 
 
 def load_model(config: Config, family: Family, source: str) -> Any:
-    """Load the weights of a config's model, with the base model if ``source`` holds adapters."""
+    """Load the model in ``source``; if it holds adapters, load their base model, too."""
     with _short_errors(config, source):
         if has_adapters(source):
             model = load_adapted(family, source, config.model)
@@ -64,14 +64,14 @@ def load_model(config: Config, family: Family, source: str) -> Any:
 
 
 def quiet_unless_terminal() -> None:
-    """Disable the progress bars of transformers where ours are not shown either."""
+    """Disable the progress bars of transformers if the output is not a terminal."""
     if not shows_progress():
         transformers.utils.logging.disable_progress_bar()
 
 
 @contextmanager
 def _short_errors(config: Config, source: str) -> Iterator[None]:
-    """Shorten the errors of ``from_pretrained``."""
+    """Replace errors of ``from_pretrained`` by short error messages."""
     try:
         yield
     except (OSError, ImportError, KeyError) as error:

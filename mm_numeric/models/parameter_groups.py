@@ -1,4 +1,4 @@
-"""The modules of a loaded model: which ones are trained, and at which learning rate."""
+"""Freeze modules of a loaded model, and build optimiser groups with their learning rates."""
 
 import re
 from typing import Any
@@ -17,13 +17,13 @@ from mm_numeric.config.modules import (
 from mm_numeric.families.family import Family
 
 VISION_MODULES = ("vision", "projector")
-"""Modules without a gradient in a batch without images."""
+"""Modules that get no gradient from a batch without images."""
 
 
 class ModelModules:
-    """Assign the parameters of a model to its modules, and apply the settings of each module.
+    """Assigns each parameter to a module (vision, ..., head), and applies the module's settings.
 
-    ``learning_rate`` applies to modules without their own; ``where`` names the config in errors.
+    ``learning_rate`` is for modules without their own. ``where`` is the config, for error messages.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ModelModules:
                 )
 
     def module_of(self, name: str) -> str:
-        """Return the module of a parameter by its name; an adapter is in the module it adapts."""
+        """Return the module that a parameter, given by name, belongs to, such as ``vision``."""
         own = unwrapped_name(name)
         for module, pattern in self.family.module_patterns.items():
             if re.match(pattern, own):
@@ -51,12 +51,12 @@ class ModelModules:
         )
 
     def learning_rate_of(self, module: str) -> float:
-        """Return the learning rate of a module."""
+        """Return the module's own learning rate, or else the default one."""
         own = self.settings.of(module).learning_rate
         return self.learning_rate if own is None else own
 
     def reject_learning_rates(self, who: str) -> None:
-        """Raise ValueError if a module has its own learning rate, which ``who`` would ignore."""
+        """Raise ValueError if a module has a learning rate, which optimiser ``who`` ignores."""
         modules = self.family.module_patterns
         if any(self.settings.of(module).learning_rate is not None for module in modules):
             raise ValueError(
@@ -65,11 +65,11 @@ class ModelModules:
             )
 
     def check(self, model: nn.Module) -> None:
-        """Validate the settings for a model.
+        """Check that the settings can be applied to a model.
 
         Raises:
-            ValueError: If modules that share a tensor have different settings, a quantised module
-                is to be trained, or every module is frozen.
+            ValueError: If every module is frozen, a module with quantised weights is set to
+                ``trained``, or two modules that share a tensor have different settings.
         """
         if all(self.settings.of(name).how == FROZEN for name in self.family.module_patterns):
             raise ValueError(f"{self.where}, modules: every module is frozen; train or adapt one.")
@@ -96,7 +96,7 @@ class ModelModules:
             )
 
     def freeze(self, model: nn.Module) -> None:
-        """Set ``requires_grad`` for trained modules only; adapters are not changed."""
+        """Set ``requires_grad`` of all parameters except adapters: True in ``trained`` modules."""
         for name, parameter in model.named_parameters():
             if not is_adapter(name):
                 parameter.requires_grad_(self.settings.of(self.module_of(name)).how == TRAINED)
@@ -104,9 +104,9 @@ class ModelModules:
     def groups(
         self, model: nn.Module, decayed: set[str], weight_decay: float
     ) -> list[dict[str, Any]]:
-        """Return the optimiser's parameter groups: by module, with and without weight decay.
+        """Return optimiser groups: up to two per module, with and without weight decay.
 
-        ``decayed`` holds the names of the parameters with weight decay.
+        ``decayed`` are the names of the parameters that get weight decay.
         """
         groups: dict[tuple[str, bool], list[Tensor]] = {}
         for name, parameter in model.named_parameters():
@@ -124,7 +124,7 @@ class ModelModules:
         ]
 
     def table(self, model: nn.Module) -> dict[str, dict[str, Any]]:
-        """Return the parameter counts, mode and learning rate of each module."""
+        """Return parameter counts, ``how`` it is trained and learning rate for each module."""
         found: dict[str, dict[str, Any]] = {
             module: {"parameters": 0, "trained": 0, "how": self.settings.of(module).how}
             for module in MODULE_NAMES
@@ -142,7 +142,7 @@ class ModelModules:
         return found
 
     def _shared(self, model: nn.Module) -> dict[str, set[str]]:
-        """Return, for each module that shares a tensor, all modules that use the tensor."""
+        """Map each module with a tied tensor to the set of all modules that use this tensor."""
         holders: dict[int, set[str]] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
             holders.setdefault(id(parameter), set()).add(self.module_of(name))
@@ -155,7 +155,7 @@ class ModelModules:
 
 
 def table_text(table: dict[str, dict[str, Any]]) -> str:
-    """Format ``ModelModules.table`` as text, with totals."""
+    """Format the result of ``ModelModules.table`` as a text table with a row of totals."""
     lines = [f"{'module':<12}{'parameters':>15}{'trained':>15}  how"]
     for module, row in table.items():
         rate = f", learning rate {row['learning_rate']:g}" if row["trained"] else ""
