@@ -158,7 +158,7 @@ class EvaluateConfig:
     """
 
     every_steps: int
-    """Number of optimiser steps between evaluations, at least 1, also run at the end."""
+    """Optimiser steps between evaluations, at least 1; the last step is evaluated, too."""
 
     rows: int | None = 64
     """Number of rows to evaluate, from the start of the data, at least 1; null: all rows."""
@@ -172,7 +172,7 @@ class EvaluateConfig:
 
     patience: int | None = None
     """Stop training after this number of consecutive evaluations without a new best value. Requires
-    ``best``. null: no early stopping."""
+    ``best``; at least 1. null: no early stopping."""
 
     def __post_init__(self) -> None:
         check_at_least_1(self, "every_steps", "rows", "patience")
