@@ -1,4 +1,4 @@
-"""How good it is: scorers that are plain functions, then score, compare and report."""
+"""Evaluation: metrics, scoring of predictions, comparison of runs, and reports."""
 
 if __name__ != "mm_numeric.evaluation":
     raise ImportError(

@@ -1,8 +1,7 @@
 """Read detections and ground truth from the files of other tools.
 
-Text files: a folder or a zip with one file per image (``res_img_1.txt`` belongs to
-``gt_img_1.txt``, and files of the same name belong together), UTF-8 with or without a byte order
-mark, one shape per line:
+Text files: a folder or a zip with one UTF-8 file per image. ``res_img_1.txt`` has the detections
+for ``gt_img_1.txt``; files with equal names also belong together. Each line is one shape:
 
     x1,y1,x2,y2,x3,y3,x4,y4[,confidence][,text]     quad        detections
     x1,y1,x2,y2[,confidence][,text]                 box
@@ -10,12 +9,13 @@ mark, one shape per line:
     x1,y1,...[,text]                                            ground truth
 
 The confidence is a number from 0 to 1; ground truth has none. The text may contain commas and may
-be quoted. ``###`` marks an ignored region (also after a script, as in MLT: ``Arabic,###``), and
-``####`` may precede the text of a polygon. Numbers may have decimals, and points may be clockwise
-or not. The content of a line is declared, or derived from the first line: 4 or 5 numbers are a box,
-8 or 9 a quad; any other count has to be declared.
+be quoted. The text ``###`` marks an ignored region, also after the name of a script as in MLT
+(``Arabic,###``). ``####`` may precede the text of a polygon. Points may be clockwise or
+counterclockwise. The argument ``lines`` declares the shape on each line. Without it, the first line
+decides: 4 or 5 numbers are a box, 8 or 9 a quad, and any other number is an error.
 
-COCO JSON: a list of results, and an instances file. Crowd annotations are ignored regions.
+COCO JSON: a list of results for detections, and an instances file for ground truth. Crowd
+annotations are ignored regions.
 """
 
 import re
@@ -29,7 +29,7 @@ from mm_numeric.answers import Box, Instance, Instances, Polygon, Shape
 from mm_numeric.files import read_json
 
 LINES = ("box", "quad", "polygon", "polygon_yx")
-"""Possible contents of a line of a text file."""
+"""Shapes that a line of a text file can hold; ``polygon_yx`` has y before x."""
 
 IGNORED = "###"
 _NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\s*")
@@ -39,14 +39,17 @@ _SIZES = {"box": 4, "quad": 8}
 
 @dataclass(frozen=True)
 class Detections:
-    """The shapes of each image, and their scores (None for a shape without one), by image name."""
+    """The shapes of each image with their confidence scores."""
 
     instances: Mapping[str, Instances]
+    """Image name -> shapes."""
+
     scores: Mapping[str, Sequence[float | None]]
+    """Image name -> one confidence per shape; None for a shape without confidence."""
 
 
 def is_text(path: Path) -> bool:
-    """Return True for a folder or a zip, which hold text files."""
+    """Return True for a folder or a zip file, which is read as text files, not as COCO JSON."""
     return path.is_dir() or path.suffix.lower() == ".zip"
 
 
@@ -55,8 +58,8 @@ def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Det
 
     Args:
         path: The folder or zip; only files that end with ``.txt`` are read.
-        truth: Whether the files are ground truth, which has no confidences.
-        lines: One of ``LINES``; derived from the first line when None.
+        truth: True for ground truth, which has no confidences.
+        lines: Shape on each line, one of ``LINES``; None derives it from the first line.
     """
     if lines is not None and lines not in LINES:
         raise ValueError(f"lines is one of {', '.join(LINES)}, not {lines!r}.")
@@ -82,7 +85,7 @@ def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Det
 
 
 def _text_files(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield position (for errors), name and content of each text file, sorted by name."""
+    """Yield path (for error messages), name and content of each text file, sorted by name."""
     if path.is_dir():
         for file in sorted(path.glob("*.txt")):
             yield str(file), file.name, _decoded(file.read_bytes(), str(file))
@@ -108,7 +111,7 @@ def _decoded(content: bytes, where: str) -> str:
 
 
 def _content_of(line: str, where: str) -> str:
-    """Derive the content of all lines from the count of numbers that begin the first."""
+    """Return ``box`` or ``quad``, depending on how many numbers the first line begins with."""
     count = _numbers_before(line.split(","))
     for name, size in _SIZES.items():
         if count in (size, size + 1):
@@ -120,7 +123,7 @@ def _content_of(line: str, where: str) -> str:
 
 
 def _numbers_before(fields: Sequence[str]) -> int:
-    """Return the count of numbers before the first field that is not a number."""
+    """Count the fields before the first field that is not a number."""
     numbers = (i for i, field in enumerate(fields) if not _NUMBER.fullmatch(field))
     return next(numbers, len(fields))
 
@@ -128,10 +131,7 @@ def _numbers_before(fields: Sequence[str]) -> int:
 def _read_line(
     line: str, lines: str, declared: bool, truth: bool, where: str
 ) -> tuple[Instance, float | None]:
-    """Return the shape in a line, and its score.
-
-    Unless ``lines`` was declared, the count of numbers is checked against it.
-    """
+    """Return the shape and the confidence (or None) in a line; ``lines`` is its shape."""
     body, marked, text = line.partition(",####") if lines not in _SIZES else (line, "", "")
     fields = body.split(",")
     count = _numbers_before(fields)
@@ -211,7 +211,7 @@ def read_coco_results(path: Path) -> list[dict[str, Any]]:
 
 
 def coco_detections(dataset: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Detections:
-    """Group COCO annotations or results by image, with category names as labels."""
+    """Convert COCO annotations or results to shapes per image, labelled by category name."""
     names = {c["id"]: str(c.get("name", c["id"])) for c in dataset["categories"]}
     instances: dict[str, list[Instance]] = {str(image["id"]): [] for image in dataset["images"]}
     scores: dict[str, list[float | None]] = {image_id: [] for image_id in instances}

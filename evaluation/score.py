@@ -1,7 +1,7 @@
-"""Score predictions.jsonl, written by any engine: write results.json and scores.jsonl.
+"""Score a predictions.jsonl of any inference engine; write results.json and scores.jsonl.
 
-The answer is always parsed from the text of a prediction, so that a score depends only on the text,
-the version of the parser, and the scorer.
+The answer is always parsed from the generated text, so that a score depends only on the text, the
+version of the task's parser, and the scorer.
 """
 
 import json
@@ -35,34 +35,35 @@ from mm_numeric.tasks.base import Task, task_class
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """The scored rows of a file of predictions, and the metrics over them."""
+    """The scored rows of a predictions file, and the metrics computed from them."""
 
     task: str
     """Name of the task, or of the protocol if there is no task."""
 
     scorer: Scorer
     rows: list[dict[str, Any]]
-    """One dictionary per prediction: id, image, target, text, parsed, reason, and the value of each
-    column; the prompt and the buckets if the prediction has them; ``cut`` and ``malformed`` of an
-    answer that holds several shapes."""
+    """Rows of scores.jsonl, one dictionary per prediction: id, image, target, text, parsed answer,
+    reason of a parse failure, and its value in each column. A row may also have a prompt, buckets,
+    and, for a list of shapes, ``cut`` (truncated) and ``malformed`` (number of invalid shapes)."""
 
     columns: dict[str, NDArray[np.float64]]
+    """Column name, such as ``iou`` -> one value per row, [n]."""
 
     bucket_labels: dict[str, list[tuple[str, ...]]]
-    """For each way of grouping the rows, the buckets that each row belongs to."""
+    """Name of a grouping, such as ``size`` -> for each row, its buckets, such as ``("small",)``."""
 
     @property
     def failures(self) -> dict[str, int]:
-        """Number of unparseable answers for each reason, most frequent first."""
+        """Reason of a parse failure -> number of unparseable answers, most frequent first."""
         return dict(Counter(row["reason"] for row in self.rows if row["reason"]).most_common())
 
     @property
     def figures(self) -> list[MetricOnRows]:
-        """The metrics of each category, if there are several categories, then those of all rows."""
+        """Metrics to report: per category, if rows have several categories, then over all rows."""
         return metrics_by_category(self.scorer, [row.get("buckets", {}) for row in self.rows])
 
     def metrics(self) -> dict[str, dict[str, float | None]]:
-        """Return the value of each metric and its bootstrap interval over the rows."""
+        """Compute each metric and its 95 % bootstrap interval: ``value``, ``low`` and ``high``."""
         found = {}
         for metric, rows in self.figures:
             columns = select_rows(self.columns, rows)
@@ -72,7 +73,7 @@ class Scores:
         return found
 
     def buckets(self) -> dict[str, dict[str, dict[str, float | None]]]:
-        """Return the metrics of each bucket, such as each hour of the dial."""
+        """Compute all metrics per bucket: grouping -> bucket -> metric -> value."""
         found: dict[str, dict[str, dict[str, float | None]]] = {}
         for name, labels in self.bucket_labels.items():
             found[name] = {}
@@ -86,12 +87,14 @@ class Scores:
 
 @dataclass(frozen=True)
 class ParsedPredictions:
-    """The rows of a file of predictions after their texts were parsed; all lists are parallel."""
+    """A predictions file after parsing. Index i of every list belongs to row i."""
 
     name: str
+    """Name of the task."""
+
     task: Task
     options: Mapping[str, Any]
-    """``task_options`` of the rows."""
+    """Options of the task that are stored with every row (``task_options``)."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     answers: list[Any] = field(default_factory=list)
@@ -106,15 +109,16 @@ def score(
     out: Path | None = None,
     protocol: str | None = None,
 ) -> Scores:
-    """Score a file of predictions, and write results.json and scores.jsonl.
+    """Score a predictions file, and write results.json and scores.jsonl.
 
     Args:
         predictions: A .jsonl file; each row has ``id``, ``text`` and ``target``, and may have
             ``task``, ``task_options`` (options of the task, such as ``{"answer": "list"}``),
             ``image`` and ``buckets`` (such as ``{"category": "interpolation"}``).
-        task_name: The task of rows that do not name theirs.
+        task_name: Name of the task; overrides the field ``task`` of the rows.
         out: The folder to write to; the folder of the predictions when None.
-        protocol: One of ``PROTOCOLS``, for answers that are shapes in an image.
+        protocol: Rules of scoring for tasks with many shapes per image, one of ``PROTOCOLS``; the
+            task's own scorer when None.
     """
     scores = read_scores(predictions, task_name=task_name, protocol=protocol)
     version = task_class(scores.task, str(predictions)).version
@@ -124,7 +128,7 @@ def score(
 
 
 def write_scores(scores: Scores, folder: Path, head: Mapping[str, Any]) -> None:
-    """Write scores.jsonl, then results.json with the entries of ``head`` first."""
+    """Write scores.jsonl and results.json; ``head`` has the first entries of results.json."""
     folder.mkdir(parents=True, exist_ok=True)
     results = {
         **head,
@@ -143,7 +147,7 @@ def write_scores(scores: Scores, folder: Path, head: Mapping[str, Any]) -> None:
 def read_scores(
     predictions: Path, *, task_name: str | None = None, protocol: str | None = None
 ) -> Scores:
-    """Score a file of predictions as ``score`` does, without writing files."""
+    """Score a predictions file like ``score``, but write no files."""
     read = read_answers(predictions, task_name=task_name)
     if protocol is None:
         scorer = scorer_of(read.task, read.name, read.targets[0], str(predictions))
@@ -154,7 +158,7 @@ def read_scores(
 
 
 def check_shapes(read: ParsedPredictions, protocol: str, predictions: Path) -> None:
-    """Check that the answers are shapes, which every protocol requires."""
+    """Check that the answers are lists of shapes, as every protocol requires."""
     if not isinstance(read.targets[0], Instances):
         raise ValueError(
             f"{predictions}: the protocol {protocol!r} scores shapes in an image, but answers of "
@@ -163,7 +167,7 @@ def check_shapes(read: ParsedPredictions, protocol: str, predictions: Path) -> N
 
 
 def read_answers(predictions: Path, *, task_name: str | None = None) -> ParsedPredictions:
-    """Parse the text of every prediction; the arguments are those of ``score``."""
+    """Parse the text of every row of a predictions file; see ``score`` for the arguments."""
     read: ParsedPredictions | None = None
     seen: set[str] = set()
     for where, row in progress(read_rows(predictions), desc="scoring", unit="row"):
@@ -198,7 +202,6 @@ def _check_prediction(row: Mapping[str, Any], where: str, seen: set[str]) -> Non
 
 
 def _with_task(row: Mapping[str, Any], where: str, task_name: str | None) -> ParsedPredictions:
-    """Return the task of the first row, with no predictions yet."""
     name = task_name or row.get("task")
     if not isinstance(name, str):
         raise ValueError(f"{where}: the rows name no task; name it with --task.")
@@ -263,9 +266,9 @@ def scores_of(
     targets: list[Any],
     sizes_px: list[Any] | None = None,
 ) -> Scores:
-    """Score parsed answers against the right ones, and add the values of each row to ``rows``.
+    """Score parsed answers, and add the value of each column to each dictionary of ``rows``.
 
-    ``name`` is that of the task or protocol, and ``sizes_px`` width and height of each image.
+    ``name`` is the name of the task or protocol; ``sizes_px`` has width and height of each image.
     """
     columns = scorer.judge(answers, targets, sizes_px)
     for i, row in enumerate(rows):
@@ -283,9 +286,9 @@ def scores_of(
 
 
 def scorer_of(task: Task, name: str, answer: Any, where: str) -> Scorer:
-    """Return the scorer that the task names, or else the scorer for the type of a right answer.
+    """Return the scorer of a task, or else the default scorer for the type of ``answer``.
 
-    ``name`` (of the task) and ``where`` (file or config) are for the error message.
+    The name of the task and ``where`` (file or config) are only used in the error message.
     """
     path = task.scorer or SCORERS.get(type(answer))
     if path is None:
@@ -295,7 +298,7 @@ def scorer_of(task: Task, name: str, answer: Any, where: str) -> Scorer:
 
 
 def results_table(scores: Scores) -> str:
-    """Return the metrics and the parse failures as text for a terminal."""
+    """Format metrics and parse failures as a table for a terminal."""
     metrics = {metric.name: metric for metric, _ in scores.figures}
     what = "protocol" if scores.task in PROTOCOLS else "task"
     head = f"{len(scores.rows)} rows, {what} {scores.task}"
@@ -312,7 +315,7 @@ def results_table(scores: Scores) -> str:
 
 
 def indented_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table without a header; minimum widths align it with the other tables."""
+    """Format rows of one to three cells as an indented table without a header."""
     columns = [
         Column(header=Cell(), align="left", min_width=28),
         Column(header=Cell(), min_width=8),
@@ -331,15 +334,14 @@ def in_unit(value: float | None, unit: str) -> str:
 
 
 def plain_figure(value: float, sign: str = "") -> str:
-    """Format a value without a unit: ``0.973``, ``1.7e+09``; ``sign="+"`` always shows the sign."""
+    """Format a number: ``0.973``, ``1.7e+09``. With ``sign="+"``, positive numbers get a +."""
     return f"{value:{sign}.3f}" if abs(value) < 1e6 else f"{value:{sign}.2g}"
 
 
 def _natural(label: str) -> tuple[bool, int, str]:
-    """Return a sort key that puts 2 before 10, and numbers before words."""
     return not label.isdecimal(), int(label) if label.isdecimal() else 0, label
 
 
 def finite(value: float) -> float | None:
-    """Return a value for JSON: None instead of nan."""
+    """Replace nan by None, because JSON has no nan."""
     return None if math.isnan(value) else value

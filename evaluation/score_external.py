@@ -1,4 +1,4 @@
-"""Score detections in the files of other tools with the scorers of ``mm-numeric score``."""
+"""Score detections of other tools (text files or COCO JSON) with this library's scorers."""
 
 import json
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from mm_numeric.registry import PROTOCOLS, choose, unknown
 from mm_numeric.run_folder import RESULTS
 
 COCO_AP = "coco_ap"
-"""The protocol that ranks detections over all images; without values per image, no interval."""
+"""Name of the COCO AP protocol. AP has no value per image, thus no bootstrap interval."""
 
 
 def score_files(
@@ -39,9 +39,10 @@ def score_files(
     Args:
         predictions: A folder or zip of text files, or a list of COCO results; see ``formats``.
         truth: Ground truth in the same format.
-        protocol: One of ``PROTOCOLS``; icdar2015 for text files and labelled for JSON when None.
-        lines: Content of a line of the text files: one of ``formats.LINES``; when None it is
-            derived from the first line.
+        protocol: Rules of scoring, one of ``PROTOCOLS``. None means ``icdar2015`` for text files
+            and ``labelled`` (labels must be equal) for JSON.
+        lines: Shape on each line of the text files, one of ``formats.LINES``; None derives it from
+            the first line.
         out: The folder for results.json and scores.jsonl; nothing is written when None.
     """
     found, wanted = _read(predictions, truth, lines)
@@ -82,12 +83,13 @@ def rank_files(
     lines: str | None = None,
     out: Path | None = None,
 ) -> dict[str, float]:
-    """Return COCO's average precision and recall of detections that another tool wrote.
+    """Compute COCO's average precision and recall for detections that another tool wrote.
 
     Args:
-        predictions: As in ``score_files``; all detections have a score, or none has.
+        predictions: As in ``score_files``. All detections need a confidence score, except that
+            ``ties="averaged"`` also accepts files without any scores.
         truth: Ground truth in the same format.
-        ties: Order of detections with equal scores; see ``metrics.coco_ap``.
+        ties: Treatment of equal scores, ``official`` or ``averaged``; see ``metrics.coco_ap``.
         lines: As in ``score_files``.
         out: The folder for results.json; nothing is written when None.
     """
@@ -126,13 +128,13 @@ def rank_predictions(
     ties: str = "official",
     out: Path | None = None,
 ) -> dict[str, float]:
-    """Return COCO's average precision and recall of a file of predictions.
+    """Compute COCO's average precision and recall for a predictions.jsonl.
 
     Args:
-        predictions: As in ``score``. The ``scores`` of a row rank its shapes; ``mm-numeric
-            predict`` writes the mean probability of the tokens of each shape.
+        predictions: As in ``score``, with the field ``scores``: one confidence per predicted shape.
+            ``mm-numeric predict`` writes the mean probability of the tokens of each shape.
         task_name: As in ``score``.
-        ties: Order of detections with equal scores; see ``metrics.coco_ap``.
+        ties: Treatment of equal scores, ``official`` or ``averaged``; see ``metrics.coco_ap``.
         out: The folder for results.json; the folder of the predictions when None.
     """
     from mm_numeric.evaluation.metrics.coco_ap import average_precision, protocol
@@ -157,14 +159,13 @@ def rank_predictions(
 
 
 def _write_ranked(folder: Path, head: Mapping[str, Any], figures: Mapping[str, float]) -> None:
-    """Write results.json with the entries of ``head`` first."""
     shown = {name: finite(value) for name, value in figures.items()}
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / RESULTS, json.dumps({**head, "metrics": shown}, indent=1) + "\n")
 
 
 def ranked_table(figures: Mapping[str, float]) -> str:
-    """Return COCO's metrics as text for a terminal."""
+    """Format COCO's metrics as a table for a terminal."""
     rows = [
         (name[:2].upper() + name[2:].replace("_", " "), in_unit(finite(value), "%"))
         for name, value in figures.items()
@@ -175,7 +176,7 @@ def ranked_table(figures: Mapping[str, float]) -> str:
 def _read(
     predictions: Path, truth: Path, lines: str | None
 ) -> tuple[formats.Detections, formats.Detections]:
-    """Read both files, and check that every predicted image is in the ground truth."""
+    """Read predictions and ground truth; raise an error if a predicted image has no truth."""
     _check_same_format(predictions, truth)
     if formats.is_text(truth):
         wanted = formats.read_text_files(truth, truth=True, lines=lines)

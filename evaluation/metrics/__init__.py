@@ -1,1 +1,1 @@
-"""Metrics and scorers: plain functions on answers, without torch."""
+"""Metrics and scorers: functions of predicted and true answers that do not import torch."""

@@ -1,19 +1,20 @@
 """Extract the answer to a MathVista question from a model's response, by rules without an LLM.
 
-The first rules are those of the published ``extract_answer`` with ``--quick_extract``: an empty
-response, a choice, a lone integer or float, and ``The answer is "..."``. Where the published script
-asks GPT-4, these rules follow:
+The rules of MathVista's ``extract_answer`` with ``--quick_extract`` come first. They accept a
+response that is a choice, an integer or a float, or that contains ``The answer is "..."``. Where
+the published script would then ask GPT-4, the following rules are tried in this order:
 
-choice    the option named by the last ``answer is ...``, by the whole response, by its last line or
-          by its last letter; otherwise the only letter in parentheses, in the response or in its
-          last line; otherwise the only choice whose words occur in the response
-number    the first number after the last ``answer is`` (and after the last ``=`` of that sentence),
-          otherwise the last number of the response; $ and thousands separators are removed; numbers
-          must be written in digits, and a fraction is rejected
-list      the last ``[...]``
+choice    the option named after the last ``answer is``, by the whole response, by its last line, or
+          by a letter at its end
+          the only letter in parentheses, in the response or in its last line
+          the only choice whose words occur in the response
+number    the first number after the last ``answer is`` (after the last ``=`` of that sentence)
+          the last number of the response
+list      the last ``[...]`` of the response
 
-If no rule applies, there is no answer: a multiple-choice response is then returned unchanged (the
-published normalisation picks the most similar choice), and a number as an empty text.
+Numbers must be written in digits; $ and thousands separators are removed, and fractions are
+rejected. If no rule applies, the extracted text is empty, except for multiple choice: then it is
+the whole response, for which the published normalisation picks the most similar choice.
 
 Source: https://github.com/lupantech/MathVista, evaluation/extract_answer.py.
 """
@@ -48,20 +49,23 @@ _LIST = re.compile(r"\[([^\[\]]*)\]")
 
 
 class Extraction(NamedTuple):
-    """The answer found in a response."""
+    """The answer extracted from a response, or the reason why none was found."""
 
     text: str
-    """Input of the published normalisation."""
+    """Extracted text, which ``metrics.mathvista`` normalises and compares."""
 
     reason: str | None = None
-    """Why no answer was found; None if one was."""
+    """Why no answer was found, such as ``no number``; None if an answer was found."""
 
     option: int | None = None
-    """Index of the choice that is named."""
+    """Index of the choice that the response names; None if it names none."""
 
 
 def extract(response: str, asked: ShortAnswer) -> Extraction:
-    """Extract the answer from a verbatim response; ``asked.text``, the target, is not used."""
+    """Extract the answer from a model's response.
+
+    ``asked`` has the type and the choices of the answer. The right answer ``asked.text`` is unused.
+    """
     published = _published(response, asked)
     if not response.strip():
         return Extraction("", "empty answer")
@@ -77,7 +81,7 @@ def extract(response: str, asked: ShortAnswer) -> Extraction:
 
 
 def _published(response: str, asked: ShortAnswer) -> str | None:
-    """Return the answer found by the published rules; None where the script asks GPT-4."""
+    """Extract an answer by the published rules; None where the published script asks GPT-4."""
     if asked.question_type == "multi_choice" and response in asked.choices:
         return response
     try:
@@ -92,7 +96,7 @@ def _published(response: str, asked: ShortAnswer) -> str | None:
 
 
 def _choice(response: str, published: str | None, choices: Sequence[str]) -> Extraction:
-    """Extract a choice, as its letter or as the text that the published rules extracted."""
+    """Extract a choice; ``published`` is the text that the published rules extracted, or None."""
     if published is not None:
         option = _parse_choice(published, choices)
         return Extraction(published, "no option named" if option is None else None, option)
@@ -119,7 +123,7 @@ def _choice(response: str, published: str | None, choices: Sequence[str]) -> Ext
 
 
 def _parse_choice(text: str, choices: Sequence[str]) -> int | None:
-    """Return the index of the choice named by a letter, by ``(B) text`` or by its text, if any."""
+    """Return the index of the choice that a text names, as ``B``, ``(B) cat`` or ``cat``."""
     text = text.strip(_SURROUNDING)
     letter = text.strip("()")
     if _index(letter, choices) is not None:
@@ -136,7 +140,7 @@ def _parse_choice(text: str, choices: Sequence[str]) -> int | None:
 
 
 def _mentioned(response: str, choices: Sequence[str]) -> set[int | None]:
-    """Return the indices of the choices that occur in a text, matching longer choices first."""
+    """Return the indices of the choices in a text; a longer choice hides a shorter one in it."""
     left, found = response.casefold(), set[int | None]()
     for i in sorted(range(len(choices)), key=lambda i: -len(choices[i])):
         words = choices[i].strip(_SURROUNDING).casefold()
@@ -163,7 +167,7 @@ def _declared_ends(response: str) -> list[int]:
 
 
 def _number(response: str) -> Extraction:
-    """Extract the announced number, or else the last number."""
+    """Extract the first number after the last ``answer is``, or else the last number."""
     response = response.replace("\N{MINUS SIGN}", "-")
     declared = [response[end:] for end in _declared_ends(response)[-1:]]
     number = None
@@ -181,7 +185,7 @@ def _number(response: str) -> Extraction:
 
 
 def _list(response: str) -> Extraction:
-    """Extract the last list, with one space after each comma as Python prints it."""
+    """Extract the last ``[...]``, formatted as Python prints a list: one space after each comma."""
     lists = _LIST.findall(response)
     if not lists:
         return Extraction("", "no list")

@@ -1,9 +1,10 @@
-"""Scorers: from answers to one value per row and column, and from columns to metrics.
+"""Scorers. A scorer first computes columns from answers, then metrics from columns.
 
-Keeping one value per row allows scores of shards to be concatenated, gives every metric a bootstrap
-interval, and allows paired comparisons of two models.
+A column has one value per scored row, such as the IoU of the row's answer. Because columns are kept
+per row, the scores of several files can be concatenated, every metric gets a bootstrap interval,
+and two models can be compared row by row.
 
-Shapes    a column is [n], one float64 per row; resamples may precede the last axis, [..., n]
+Shapes    a column is float64, [n] for n rows; a bootstrap passes resampled columns, [resamples, n]
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,64 +17,66 @@ from numpy.typing import NDArray
 from mm_numeric.answers import Unreadable
 
 Columns = Mapping[str, NDArray[np.float64]]
-"""One value per row, by name. Rows are the last axis; an axis of resamples may precede it."""
+"""Column name -> one value per row, [n]; [resamples, n] in a bootstrap."""
 
 RowColumns = dict[str, NDArray[np.float64]]
-"""Columns of the scored rows, each [n]."""
+"""Column name -> one value per scored row, [n]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One metric of a results table, computed from columns."""
+    """A metric, such as mean IoU, that is computed from columns."""
 
     name: str
     label: str
-    """Name in tables and figures."""
+    """Name that tables and figures show."""
 
     unit: str
-    """``%`` for a value between 0 and 1, otherwise the unit's name."""
+    """``%`` for values from 0 to 1, which are displayed in percent; otherwise a name: ``min``."""
 
     higher_is_better: bool
     value: Callable[[Columns], Any]
-    """Compute the metric over the last axis of the columns."""
+    """Function from columns to the metric; it reduces the last axis, that of the rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scorer:
-    """How answers of one type are scored."""
+    """The columns, metrics and buckets for answers of one type, such as clock times."""
 
     columns: Callable[[Sequence[Any], Sequence[Any]], RowColumns]
-    """Compute one value per row from predictions (None if unparseable) and targets."""
+    """Function from predictions (None if unparseable) and targets to columns."""
 
     metrics: tuple[Metric, ...]
     """All metrics; the first is the main metric."""
 
     buckets: Mapping[str, Callable[[Any], str | tuple[str, ...]]]
-    """Functions that assign a row to buckets by its target. A row may be in none or in several."""
+    """Name of a grouping, such as ``size`` -> function from a target to its bucket or buckets, such
+    as ``small``. Metrics are also reported per bucket."""
 
     by_category: tuple[str, ...] = ()
-    """Names of the metrics that are also reported per category of rows (such as interpolation and
-    extrapolation), before all others. Empty for the main metric alone."""
+    """Names of the metrics that are also reported per category of rows, such as interpolation and
+    extrapolation. If empty, only the main metric is."""
 
     protocols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Protocol of each group of metrics: variant, thresholds, matching, and the score of an
-    unparseable answer. It is stored in results.json next to the metrics."""
+    """Names of metrics -> their rules: variant, thresholds, matching, score of an unparseable
+    answer. The rules are stored in results.json next to the metrics."""
 
     reason: Callable[[Any, Any], str | None] | None = None
-    """Return why an answer (None if unparseable) counts as unparseable given its target, or None.
-    Only needed where that depends on the question."""
+    """Function from an answer and its target to the reason of a parse failure; None if the answer
+    is parseable. Only needed for scorers that extract the answer with the help of the question."""
 
     lenient: Callable[[Any, tuple[int, int] | None], Any] | None = None
-    """Return a lenient reading of an answer, given the image's width and height in pixels or None.
-    Columns of lenient readings are named ``lenient_...``; they do not replace the strict ones."""
+    """Function that corrects an answer, such as a reversed box, given the width and height of the
+    image in pixels (None if unknown). Corrected answers are scored in additional columns, named
+    ``lenient_...``; all other columns use the answer as it is."""
 
     def judge(
         self, answers: Sequence[Any], targets: Sequence[Any], sizes_px: Sequence[Any] | None = None
     ) -> RowColumns:
-        """Score answers strictly and, if the scorer has a lenient reading, leniently too.
+        """Return the columns of some answers, and ``lenient_...`` columns if ``lenient`` is set.
 
         Args:
-            answers: Answers as a task parsed them; ``Unreadable`` or None for parse failures.
+            answers: Results of ``Task.parse``; ``Unreadable`` or None for parse failures.
             targets: One target per answer.
             sizes_px: Width and height of each image in pixels, or None.
         """
@@ -91,11 +94,11 @@ class Scorer:
 
 
 CATEGORY = "category"
-"""The bucket whose metrics are reported among the main metrics."""
+"""Name of the grouping whose metrics are reported in the main table."""
 
 
 class MetricOnRows(NamedTuple):
-    """A metric and the rows over which it is computed."""
+    """A metric together with the rows that it is computed on."""
 
     metric: Metric
     rows: NDArray[np.int64] | None
@@ -103,7 +106,10 @@ class MetricOnRows(NamedTuple):
 
 
 def metrics_by_category(scorer: Scorer, buckets: Sequence[Mapping[str, str]]) -> list[MetricOnRows]:
-    """Return the metrics of each category (if there are several), then those of all rows."""
+    """List the metrics per category, if rows have several categories, then those over all rows.
+
+    ``buckets`` has one dictionary per row, such as ``{"category": "extrapolation"}``.
+    """
     labels = [own.get(CATEGORY, "") for own in buckets]
     # The category that resembles the training rows comes first.
     categories = sorted(set(labels), key=lambda label: (label != "interpolation", label))
@@ -127,26 +133,29 @@ def select_rows(columns: Columns, rows: NDArray[np.int64] | None) -> Columns:
 
 
 def mean_of(column: str) -> Callable[[Columns], Any]:
-    """Return a metric function: the mean of a column."""
+    """Return a function that computes the mean of a column."""
     return lambda columns: columns[column].mean(axis=-1)
 
 
 def median_of(column: str) -> Callable[[Columns], Any]:
-    """Return a metric function: the median of a column."""
+    """Return a function that computes the median of a column."""
     return lambda columns: np.median(columns[column], axis=-1)
 
 
 def share_of(part: str, whole: str, *, nothing: float = 0.0) -> Callable[[Columns], Any]:
-    """Return a metric function: sum of ``part`` / sum of ``whole``, or ``nothing`` if that is 0."""
+    """Return a function that divides the sum of column ``part`` by the sum of column ``whole``.
+
+    The result is ``nothing`` if the sum of ``whole`` is 0.
+    """
     return lambda columns: _share(columns, part, whole, nothing)
 
 
 def hmean_of(precision: tuple[str, str], recall: tuple[str, str]) -> Callable[[Columns], Any]:
-    """Return a metric function: the harmonic mean of precision and recall.
+    """Return a function that computes the harmonic mean of precision and recall.
 
     Args:
-        precision: Columns of the correct and of all predicted items; both are summed over rows.
-        recall: Columns of the correct and of all true items; both are summed over rows.
+        precision: Two column names: number of correct items, number of predicted items.
+        recall: Two column names: number of correct items, number of true items.
     """
 
     def value(columns: Columns) -> Any:
@@ -164,12 +173,12 @@ def _share(columns: Columns, part: str, whole: str, nothing: float = 0.0) -> NDA
 def percentage(
     name: str, label: str, value: Callable[[Columns], Any] | None = None, *, good: bool = True
 ) -> Metric:
-    """Return a metric in percent; by default the mean of the column with the metric's name."""
+    """Create a metric in percent. ``value`` computes it; by default the mean of column ``name``."""
     return Metric(
         name=name, label=label, unit="%", higher_is_better=good, value=value or mean_of(name)
     )
 
 
 def unparseable(predictions: Sequence[Any]) -> NDArray[np.float64]:
-    """Return a column, [n]: 1 for each prediction that is None, otherwise 0."""
+    """Return the column ``unreadable``, [n]: 1 where the prediction is None, otherwise 0."""
     return np.array([prediction is None for prediction in predictions], dtype=np.float64)

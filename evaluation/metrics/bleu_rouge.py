@@ -1,11 +1,11 @@
 """BLEU and ROUGE, computed with sacrebleu and rouge_score.
 
-Both libraries are installed by ``pip install 'mm-numeric[text]'``; without them the metrics are
-absent.
+``pip install 'mm-numeric[text]'`` installs both libraries; without them the metrics are left out.
 
-Sources: sacrebleu's corpus BLEU with its defaults (13a tokenizer, exponential smoothing; Post
-2018), and Google's rouge_score without a stemmer, F1 averaged over rows (Lin 2004). Both are stored
-as 0 to 1.
+BLEU     corpus BLEU with sacrebleu's defaults: 13a tokenizer, exponential smoothing (Post 2018)
+ROUGE    F1 of Google's rouge_score without a stemmer, mean over rows (Lin 2004)
+
+Both are stored as values from 0 to 1.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mm_numeric.evaluation.metrics.base import Columns, RowColumns, percentage
 
 IS_INSTALLED = all(map(find_spec, ("sacrebleu", "rouge_score")))
-"""Whether both libraries are installed."""
+"""True if sacrebleu and rouge_score are installed."""
 
 _N = (1, 2, 3, 4)
 _BLEU = (*(f"bleu_right_{n}" for n in _N), *(f"bleu_said_{n}" for n in _N), "words", "words_wanted")
@@ -27,7 +27,10 @@ _ROUGE = {"rouge1": "ROUGE-1", "rougeL": "ROUGE-L"}
 
 
 def ngram_columns(predictions: Sequence[str], targets: Sequence[str]) -> RowColumns:
-    """Compute BLEU's n-gram counts, which add up over rows, and the F1 of ROUGE for each row."""
+    """Return the columns of BLEU and ROUGE: n-gram counts and text lengths, and the F1 of ROUGE.
+
+    Corpus BLEU is computed from the sums of the counts over all rows.
+    """
     from rouge_score.rouge_scorer import RougeScorer
     from sacrebleu.metrics.bleu import BLEU
 

@@ -1,6 +1,7 @@
-"""Bootstrap intervals: over rows for one run, over seeds and rows for several runs.
+"""95 % confidence intervals of metrics by percentile bootstrap.
 
-The method is the percentile bootstrap at 95 %. The same seed gives the same interval.
+One run is resampled over its rows; several runs are resampled over training seeds and rows. A fixed
+random seed makes the intervals reproducible.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,10 @@ _MAX_ELEMENTS = 4_000_000
 def interval(
     columns: Columns, value: Callable[[Columns], Any], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:
-    """Return the 95 % interval of a metric over the rows of one run."""
+    """Return the 95 % interval of a metric of one run, by resampling rows.
+
+    ``value`` computes the metric from columns.
+    """
     return draws_interval(_row_draws(columns, value, resamples, seed))
 
 
@@ -30,19 +34,19 @@ def run_draws(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[str, NDArray[np.float64]]:
-    """Resample a metric for several objectives that were run with the same seeds and rows.
+    """Resample a metric of several objectives that were trained with the same seeds.
 
-    Each resample draws seeds and rows with replacement, the same ones for every objective, so that
-    the difference of two objectives within a resample is paired.
+    All runs are evaluated on the same rows. A resample draws training seeds and rows with
+    replacement and uses them for all objectives, so that differences of objectives are paired.
 
     Args:
-        runs: Per objective, the columns of each seed, with the seeds in the same order.
-        value: Metric function.
+        runs: Objective name -> columns of each run, one run per training seed in the same order.
+        value: Function from columns to the metric.
         resamples: Number of resamples.
-        seed: Seed of the random generator.
+        seed: Seed of the bootstrap's random generator.
 
     Returns:
-        Per objective, the mean of the metric over the drawn seeds, [resamples].
+        Objective name -> mean of the metric over the drawn training seeds, [resamples].
     """
     count = len(next(iter(runs.values())))
     seeds = np.random.default_rng(seed + 1).integers(count, size=(resamples, count))
@@ -54,7 +58,7 @@ def run_draws(
 
 
 def draws_interval(draws: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the 95 % interval of resampled values, or of differences between two sets of them."""
+    """Return the 2.5 % and 97.5 % percentiles of resampled values, ignoring nan."""
     if np.isnan(draws).all():
         return float("nan"), float("nan")
     low, high = np.nanpercentile(draws, _PERCENTILES)
@@ -64,7 +68,7 @@ def draws_interval(draws: NDArray[np.float64]) -> tuple[float, float]:
 def _row_draws(
     columns: Columns, value: Callable[[Columns], Any], resamples: int, seed: int
 ) -> NDArray[np.float64]:
-    """Return a metric over rows drawn with replacement, [resamples], in chunks to save memory."""
+    """Compute a metric on rows drawn with replacement, [resamples], in chunks to save memory."""
     rng, rows = np.random.default_rng(seed), len(next(iter(columns.values())))
     step, drawn = max(1, _MAX_ELEMENTS // rows), []
     for start in range(0, resamples, step):
@@ -74,7 +78,7 @@ def _row_draws(
 
 
 class _ResampledColumns(dict[str, Any]):
-    """Columns at drawn rows; a column is indexed only when a metric reads it."""
+    """Columns restricted to the drawn rows. A column is only copied when a metric reads it."""
 
     def __init__(self, columns: Columns, rows: NDArray[np.int64]) -> None:
         super().__init__()

@@ -1,11 +1,12 @@
-"""Localisation of one box or polygon per row: IoU and Acc@t.
+"""Metrics for one box or polygon per row: IoU and Acc@t.
 
-IoU is intersection over union in pixels of the original image, with continuous coordinates: the box
-[0, 0, 10, 10] has an area of 100 (not 121, as in tools that include the last pixel). An unparseable
-answer has an IoU of 0 and is never excluded. A reversed box has no area. Acc@t is the share of rows
-with IoU >= t, as in RefCOCO's scripts (some use > t, which rarely differs for boxes in whole
-pixels). The ``lenient`` metrics score the same answers after swapping reversed corners and clipping
-to the image; they are reported in addition to the strict ones.
+IoU       intersection over union in pixels of the original image, with continuous coordinates: the
+          box [0, 0, 10, 10] has area 100, not 121 as in tools that include the last pixel
+Acc@t     share of rows with IoU >= t, as in RefCOCO's scripts (some use > t)
+lenient   the same metrics after reversed boxes are corrected and boxes are clipped to the image
+
+An unparseable answer has IoU 0; it is never excluded. A reversed box (x2 < x1 or y2 < y1) has area
+0 in the strict metrics.
 """
 
 from collections.abc import Sequence
@@ -19,22 +20,22 @@ from mm_numeric.evaluation.metrics.base import RowColumns, Scorer, mean_of, perc
 from mm_numeric.evaluation.metrics.polygon_iou import collect_shapes, intersection_areas, ious
 
 THRESHOLDS = (0.5, 0.75, 0.9)
-"""IoU thresholds of Acc@t."""
+"""Values of t for which Acc@t is reported."""
 
 SIZES = ("small", "medium", "large")
 SIZE_LIMITS_PX = (32**2, 96**2)
-"""COCO's smallest areas of medium and of large shapes, in square pixels."""
+"""Smallest area of a medium and of a large shape as defined by COCO, in square pixels."""
 
 
 def iou(prediction: Shape, target: Shape) -> float:
-    """Return the intersection over union of two shapes, 0 to 1."""
+    """Compute the intersection over union of two shapes, 0 to 1."""
     return float(shape_ious([prediction], [target])[0])
 
 
 def shape_ious(
     predictions: Sequence[Shape | None], targets: Sequence[Shape]
 ) -> NDArray[np.float64]:
-    """Return the IoU of each prediction with its target, [n]; a prediction of None has IoU 0."""
+    """Compute the IoU of ``predictions[i]`` and ``targets[i]``, [n]; 0 if a prediction is None."""
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
     is_read = np.array([prediction is not None for prediction in predictions], dtype=np.bool_)
@@ -47,26 +48,26 @@ def shape_ious(
 
 
 def score_shapes(predictions: Sequence[Shape | None], targets: Sequence[Shape]) -> RowColumns:
-    """Score each row: ``iou`` from 0 to 1, all other columns 0 or 1."""
+    """Return the columns of localisation: ``iou`` from 0 to 1, all others 0 or 1."""
     ious = shape_ious(predictions, targets)
     accuracies = {f"accuracy_at_{t:g}": (ious >= t).astype(np.float64) for t in THRESHOLDS}
     return {"iou": ious, **accuracies, "unreadable": unparseable(predictions)}
 
 
 def size_of(target: Shape) -> str:
-    """Return COCO's size category of a shape by its area: small, medium or large."""
+    """Return ``small``, ``medium`` or ``large`` for a shape, by COCO's limits of area."""
     return size_name(float(collect_shapes([[target]]).areas[0]))
 
 
 def size_name(area: float) -> str:
-    """Return COCO's size category of an area in square pixels."""
+    """Return ``small``, ``medium`` or ``large`` for an area in square pixels, as COCO does."""
     return SIZES[int(np.digitize(area, SIZE_LIMITS_PX))]
 
 
 def lenient_box(shape: Shape | None, size_px: tuple[int, int] | None) -> Shape | None:
-    """Return a box with its corners in order, clipped to the image if its size is known.
+    """Correct a reversed box and clip it to the image, if ``size_px`` (width, height) is given.
 
-    Any other shape and None are returned unchanged.
+    Polygons and None are returned unchanged.
     """
     if not isinstance(shape, Box):
         return shape
@@ -107,4 +108,4 @@ BOXES = Scorer(
     },
     lenient=lenient_box,
 )
-"""Scorer of one shape per row: visual grounding."""
+"""Scorer for answers that are one shape, as in visual grounding."""

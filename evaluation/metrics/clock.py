@@ -1,14 +1,13 @@
-"""Metrics of times on a 12-hour dial, in minutes.
+"""Metrics of clock times on a 12-hour dial, in minutes.
 
-The deviation is the shortest circular distance, 0 to 360 minutes. An unparseable answer deviates by
-360 minutes and is wrong for every other metric; only ``mean_deviation_minutes_parsed_only``
-excludes it.
+deviation            shortest circular distance of two times, 0 to 360 minutes
+it_is_about_time     share of answers at most 1 minute from the target on the dial (11:59 and 12:00
+                     are 1 minute apart), as in the script of "It's About Time"
+linear_deviation     |answer - target| in minutes after twelve, not circular (11:59 and 12:00 are
+                     719 minutes apart); the NTIL paper's "time deviation" may mean this
 
-``it_is_about_time`` is the rule of the "It's About Time" script (clock and calendar reading): an
-answer is correct if the times are at most one minute apart, with twelve o'clock as hour 0 and 719
-of 720 minutes also counted as one. ``linear_deviation_minutes`` is not circular, as the "time
-deviation" of the NTIL paper may be meant: it compares minutes after twelve, and is 719 for an
-unparseable answer.
+An unparseable answer has a deviation of 360 and a linear deviation of 719 minutes, and counts as
+wrong in all other metrics. Only ``mean_deviation_minutes_parsed_only`` excludes it.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,10 +31,9 @@ WORST_DEVIATION = HALF_DAY_MINUTES // 2
 
 
 def dial_deviation_minutes(prediction: ClockTime | None, target: ClockTime) -> int:
-    """Return the circular distance between two times in minutes (0 to 360).
+    """Return the shortest circular distance between two times, 0 to 360 minutes.
 
-    An unparseable answer gets the maximum. Excluding it would reward a model for producing
-    unparseable text.
+    It is 360 if ``prediction`` is None (unparseable), so that unparseable text never pays off.
     """
     if prediction is None:
         return WORST_DEVIATION
@@ -44,7 +42,7 @@ def dial_deviation_minutes(prediction: ClockTime | None, target: ClockTime) -> i
 
 
 def with_hands_swapped(time: ClockTime) -> ClockTime:
-    """Return the time read by swapping the hands: the minute hand as the hour, and vice versa."""
+    """Return the time that a reader sees who confuses the hour hand with the minute hand."""
     short_hand_minute = round(time.minutes / 12) % 60
     return ClockTime(time.minute // 5 or 12, short_hand_minute)
 
@@ -52,7 +50,7 @@ def with_hands_swapped(time: ClockTime) -> ClockTime:
 def score_times(
     predictions: Sequence[ClockTime | None], targets: Sequence[ClockTime]
 ) -> RowColumns:
-    """Score each row: deviations in minutes, all other columns 0 or 1."""
+    """Return the columns of clock times: two deviations in minutes, all others 0 or 1."""
     pairs = list(zip(predictions, targets, strict=True))
     deviations = [dial_deviation_minutes(p, t) for p, t in pairs]
     worst_linear = HALF_DAY_MINUTES - 1
@@ -73,7 +71,6 @@ def score_times(
 
 
 def _mean_of_parsed(columns: Columns) -> NDArray[np.float64]:
-    """Return the mean deviation of the parseable answers, in minutes; nan without any."""
     read = 1 - columns["unreadable"]
     count = read.sum(axis=-1)
     total = (columns["deviation_minutes"] * read).sum(axis=-1)
@@ -121,4 +118,4 @@ TIMES = Scorer(
         },
     },
 )
-"""Scorer of ``ClockTime`` answers."""
+"""Scorer for ``ClockTime`` answers."""

@@ -1,15 +1,16 @@
-"""COCO average precision, with a confidence score per detection or with none.
+"""COCO average precision (AP), with or without confidence scores.
 
-pycocotools computes it: box IoU from 0.50 to 0.95 in steps of 0.05, 101 recall thresholds, at most
-100 detections per image and label, and ignored regions as crowds. AP needs a ranking, that is, a
-score per detection such as the mean probability of its tokens. The boxes of a language model have
-none, and with the same score for all of them AP depends on the order of the images (AP50 from .474
-to .499 for the same boxes after relabelling image ids), so that case is an error.
+pycocotools computes AP: box IoU from 0.50 to 0.95 in steps of 0.05, 101 recall thresholds, at most
+100 detections per image and label, and ignored regions as crowds. AP ranks detections by their
+score. A language model does not predict scores; the mean probability of a box's tokens can be used.
+If all scores are equal, AP depends on the order of the images (AP50 was .474 to .499 for the same
+boxes with other image ids). ``ties`` selects what happens then:
 
-``ties="averaged"`` averages over all orders of equal scores: if t of the n detections of a tie are
-correct, each counts as t / n correct. AP is then that of the mean curve, and equals that of
-pycocotools if no two scores are equal. Within an image, detections of equal score are matched in
-the order of the answer. Without any scores, all detections form one tie.
+official   raise an error if all scores are equal; other ties are ordered as in pycocotools
+averaged   average over all orders of detections with equal scores: if t of n tied detections are
+           correct, each counts as t / n correct. AP is computed from the resulting mean curve, and
+           equals that of pycocotools if no scores are equal. If there are no scores at all, all
+           detections are tied. Matching within an image keeps the order of the answer.
 """
 
 import contextlib
@@ -31,13 +32,13 @@ METRIC_NAMES = (
     "ap", "ap_50", "ap_75", "ap_small", "ap_medium", "ap_large",
     "ar_1", "ar_10", "ar_100", "ar_small", "ar_medium", "ar_large",
 )  # fmt: skip
-"""The metrics of ``COCOeval.summarize``, in its order."""
+"""Names of COCO's twelve metrics, in the order of ``COCOeval.summarize``."""
 
 TIES = ("official", "averaged")
 
 
 def protocol(ties: str, source: str) -> dict[str, Any]:
-    """Return the protocol stored next to the metrics; ``source`` is the origin of the scores."""
+    """Describe the rules of AP for results.json; ``source`` is the origin of the scores."""
     order = {
         "official": "pycocotools: by image id, then as listed; the same score for all is an error",
         "averaged": "each counts as the mean of its tie; without scores all are one tie",
@@ -62,13 +63,13 @@ def average_precision(
     *,
     ties: str = "official",
 ) -> dict[str, float]:
-    """Return COCO's twelve metrics, 0 to 1; nan where there are no truths.
+    """Compute COCO's twelve metrics, 0 to 1; nan for a metric without true shapes.
 
     Args:
-        predictions: Labelled shapes per image; None for an unparseable answer.
-        targets: True shapes per image; labels are the categories.
-        scores: One score per detection of each image, higher for more confident.
-        ties: ``official`` or ``averaged``; see the module.
+        predictions: For each image, its labelled detections; None for an unparseable answer.
+        targets: For each image, its true shapes. Their labels are the categories.
+        scores: For each image, the confidence of each detection; None without scores.
+        ties: ``official`` or ``averaged``, see above in this module.
     """
     detections = [() if prediction is None else prediction.items for prediction in predictions]
     truths = [target.items for target in targets]
@@ -93,12 +94,12 @@ def average_precision(
 def coco_average_precision(
     dataset: Mapping[str, Any], results: Sequence[Mapping[str, Any]], *, ties: str = "official"
 ) -> dict[str, float]:
-    """Return COCO's twelve metrics of data in COCO's own format; see ``average_precision``.
+    """Compute COCO's twelve metrics for data in COCO's JSON format.
 
     Args:
         dataset: ``images``, ``annotations`` and ``categories``, as in an instances file. Annotation
-            ids are renumbered from 1 (pycocotools treats a match with id 0 as unmatched).
-        results: Rows with ``image_id``, ``category_id``, ``bbox`` and ``score``.
+            ids are renumbered from 1, because pycocotools treats a match with id 0 as unmatched.
+        results: Detections with ``image_id``, ``category_id``, ``bbox`` and ``score``.
         ties: As in ``average_precision``.
     """
     if ties not in TIES:
@@ -132,7 +133,6 @@ def coco_average_precision(
 
 
 def _with_image_id(images: Sequence[Sequence[Instance]]) -> Iterator[tuple[int, Instance]]:
-    """Return every instance with the id of its image, from 1."""
     return ((image, item) for image, items in enumerate(images, start=1) for item in items)
 
 
@@ -167,7 +167,7 @@ def _check_images(dataset: Mapping[str, Any], results: Sequence[Mapping[str, Any
 
 
 def _scored(results: Sequence[Mapping[str, Any]], ties: str) -> Sequence[Mapping[str, Any]]:
-    """Return results that all have a valid score; raise an error for invalid ones."""
+    """Check the scores of all detections; without any scores, set all to 1 if ties are averaged."""
     without = [number for number, row in enumerate(results, start=1) if row.get("score") is None]
     if ties == "averaged" and len(without) == len(results):
         return [{**row, "score": 1.0} for row in results]
@@ -194,9 +194,9 @@ def _scored(results: Sequence[Mapping[str, Any]], ties: str) -> Sequence[Mapping
 
 
 def _averaged_precision(evaluation: Any) -> NDArray[np.float64]:
-    """Return the precision of ``COCOeval.accumulate`` with ties averaged, [t, r, k, a, m].
+    """Recompute the precision table of ``COCOeval.accumulate`` with averaged ties.
 
-    Axes: t IoU thresholds, r recall thresholds, k labels, a area ranges, m detection limits.
+    Shape: [IoU thresholds, recall thresholds, labels, area ranges, detection limits].
     """
     params = evaluation.params
     precision: NDArray[np.float64] = np.full_like(evaluation.eval["precision"], -1)
@@ -215,7 +215,7 @@ def _averaged_precision(evaluation: Any) -> NDArray[np.float64]:
 def _precision_of(
     rows: Sequence[Mapping[str, Any]], most: int, truths: int, recalls: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the precision at each recall, [t, r], for one label, area range and limit."""
+    """Compute precision for one label and area range, [IoU thresholds, recall thresholds]."""
     scores = np.concatenate([row["dtScores"][:most] for row in rows])
     matched = np.concatenate([row["dtMatches"][:, :most] for row in rows], axis=1) > 0
     counts = np.concatenate([row["dtIgnore"][:, :most] for row in rows], axis=1) == 0

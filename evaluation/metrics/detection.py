@@ -1,21 +1,22 @@
-"""Detection of many shapes per image: precision, recall and their harmonic mean.
+"""Metrics for the detection of many shapes per image: precision, recall and their harmonic mean.
+
+Words: a detection is a predicted shape, a truth is a ground-truth shape, and a pair is a detection
+matched to a truth. An ignored region is a truth that need not be detected, such as illegible text.
 
 ``hmean``, ``precision`` and ``recall`` follow the ICDAR 2015 script of the Robust Reading
 Competition (incidental scene text, localisation), which is also used for the polygons of Total-Text
 and CTW1500. In each image
 
 1. a detection is excluded if more than half of its area lies in one ignored region;
-2. IoU is intersection over union;
-3. truths are visited in the order of the file, and each matches the first unmatched detection with
-   an IoU above 0.5 (neither the best detection nor the best assignment).
+2. truths are visited in the order of the file. Each matches the first unmatched detection with
+   IoU > 0.5, even if a later detection fits better.
 
-Precision is matched / detected and recall is matched / truths, both summed over the data set.
+Precision = matched / detections and recall = matched / truths; all counts are sums over the images.
 
-Metrics ``..._at_t`` count pairs with an IoU of at least t, matched greedily by decreasing IoU, so
-they do not depend on the order of the file. A detection in an ignored region is excluded only if it
-is in no pair, so that the ground truth itself always scores 1. If labels are used, both shapes of a
-pair have the same label. A missing image or an unparseable answer counts as an image without
-detections.
+Metrics named ``..._at_t`` match greedily by decreasing IoU and count pairs with IoU >= t, so that
+the order of the file does not matter. They exclude a detection in an ignored region only if it is
+unpaired, so that the ground truth itself always scores 1. Object detection pairs shapes with the
+same label only. A missing image or an unparseable answer counts as an image without detections.
 """
 
 from collections.abc import Sequence
@@ -46,10 +47,10 @@ from mm_numeric.evaluation.metrics.polygon_iou import (
 )
 
 IGNORED_SHARE = 0.5
-"""A detection is excluded if more than this share of its area lies in one ignored region."""
+"""Exclude a detection if more than this fraction of its area lies in one ignored region."""
 
 MATCHED_IOU = 0.5
-"""IoU that a match of the ICDAR 2015 script must exceed."""
+"""Two shapes match under the ICDAR 2015 rules if their IoU is greater than this."""
 
 
 def score_instances(
@@ -58,16 +59,20 @@ def score_instances(
     *,
     labelled: bool = False,
 ) -> RowColumns:
-    """Score each image; the targets are in the order of the ground truth file.
+    """Return the columns of detection, with one row per image.
 
-    If ``labelled``, a detection only matches truths with its label; an ignored region without a
-    label applies to every label.
+    If ``labelled``, a detection only matches truths with the same label. An ignored region without
+    a label applies to all labels.
 
-    The columns are counts, except the sum ``paired_iou`` and the flag ``unreadable``. ``matched``
-    and ``detected`` follow ICDAR 2015; ``truths`` excludes ignored regions. ``paired_at_t`` counts
-    pairs with an IoU of at least t, and ``counted`` the detections that are in a pair or outside of
-    ignored regions. ``..._small`` and so on count truths and pairs (IoU at least 0.5) by the size
-    of the truth, and detections by the size of their truth or, if unpaired, by their own.
+    Columns (numbers per image):
+        matched, detected: Pairs and non-excluded detections under the ICDAR 2015 rules.
+        truths: Truths that are not ignored regions.
+        paired_at_t: Pairs with IoU >= t. ``paired_iou`` is the sum of the IoUs of all pairs.
+        counted: Detections that are paired or outside of ignored regions.
+        ..._small, ..._medium, ..._large: The same by COCO size of the truth. Unpaired detections
+            are grouped by their own size.
+        shapes_read: All detections. ``invalid_detections``, ``invalid_truths``: invalid shapes.
+        unreadable: 1 if the answer is unparseable, otherwise 0.
     """
     detections, truths, pairs, outside, care = pair_detections(
         predictions, targets, labelled=labelled
@@ -109,18 +114,18 @@ def score_instances(
 
 
 class PairedDetections(NamedTuple):
-    """The shapes of many images and their overlapping pairs."""
+    """Detections and truths of many images, and which of them overlap."""
 
     detections: Shapes
     truths: Shapes
     pairs: Pairs
-    """Overlapping pairs of detections and truths, without ignored regions."""
+    """All overlapping detections and truths. Truths that are ignored regions are left out."""
 
     outside: Bools
-    """Whether each detection lies outside of every ignored region."""
+    """True for a detection that lies in no ignored region, [detections]."""
 
     care: Bools
-    """Whether each truth counts, that is, is not an ignored region."""
+    """True for a truth that is not an ignored region, [truths]."""
 
 
 def pair_detections(
@@ -130,10 +135,10 @@ def pair_detections(
     labelled: bool = False,
     added_px: float = 0.0,
 ) -> PairedDetections:
-    """Return the overlapping pairs of detections and truths, and the detections to exclude.
+    """Find all overlapping detections and truths, and the detections in ignored regions.
 
-    If ``labelled``, both shapes of a pair must have the same label. ``added_px`` is added to the
-    area of a detection before it is compared with ignored regions, as in Total-Text's script.
+    If ``labelled``, both shapes of a pair must have the same label. A detection lies in an ignored
+    region if intersection / (area + ``added_px``) > 0.5; Total-Text's script adds 1 square pixel.
     """
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
@@ -157,7 +162,7 @@ def pair_detections(
 
 
 def number_of(target: Instances) -> str:
-    """Return the bucket of an image by its number of non-ignored truths, such as ``2 to 5``."""
+    """Return how many non-ignored truths an image has, as a range such as ``2 to 5``."""
     count = sum(not item.ignore for item in target.items)
     if count < 2:
         return str(count)
@@ -165,7 +170,7 @@ def number_of(target: Instances) -> str:
 
 
 def median_size_of(target: Instances) -> str:
-    """Return COCO's size category of the median area of the non-ignored truths."""
+    """Return ``small``, ``medium`` or ``large`` for the median area of the non-ignored truths."""
     areas = collect_shapes([[item.shape for item in target.items if not item.ignore]]).areas
     return size_name(float(np.median(areas))) if len(areas) else "nothing to be found"
 
@@ -216,7 +221,7 @@ SHARED_RULES = {
     "unreadable answer": "no detections in the image; its truths count",
     "sums": "over the data set",
 }
-"""Rules shared by all groups of metrics."""
+"""Rules that hold for all detection metrics, as stored in results.json."""
 
 _PAIRS_RULES = {
     "variant": "one-to-one pairs",
@@ -254,7 +259,7 @@ TEXT_DETECTION = Scorer(
         },
     },
 )
-"""Scorer of text detection: shapes without labels."""
+"""Scorer for text detection, which ignores labels."""
 
 LABELLED_DETECTION = Scorer(
     columns=partial(score_instances, labelled=True),
@@ -264,4 +269,4 @@ LABELLED_DETECTION = Scorer(
         "all": {**_PAIRS_RULES, "labels": "must be equal, including case"},
     },
 )
-"""Scorer of object detection: shapes with labels."""
+"""Scorer for object detection, where labels must be equal."""

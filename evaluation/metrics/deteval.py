@@ -1,27 +1,31 @@
-"""DetEval: text detection with partial credit for split and merged words.
+"""DetEval: metrics for text detection with partial credit for split and merged words.
 
-Both scorers process one-to-one matches, then truths split into several detections (one-to-many),
-then detections that merge several truths (many-to-one), and sum a recall credit and a precision
-credit per image. Recall is the recall credit over the truths and precision the precision credit
-over the detections, both summed over the data set.
+A detection is a predicted shape, a truth is a ground-truth shape. Matches are found in three steps:
+one-to-one, one-to-many (a truth split into several detections) and many-to-one (a detection that
+merges several truths). Each match adds credit to the recall and to the precision of its image:
 
-``deteval_total_text`` is ``Deteval.py`` of the Total-Text repository with the areas of its
-``polygon_fast.py`` (exact; ``polygon_wrapper.py`` counts pixels): area recall ``tr`` 0.7, area
-precision ``tp`` 0.6, credit ``fsc_k`` 0.8 for split or merged words, at least ``k`` 2 overlaps.
-Area recall and precision are rounded to two decimals; they must exceed the threshold for one-to-one
-matches and reach it for all others. As in that script, a one-to-one match is decided by counts
-alone, and merged truths need an area recall of 0.6 (``tp``).
+recall = sum of recall credit / number of truths
+precision = sum of precision credit / number of detections
+area recall = intersection / area of the truth
+area precision = intersection / area of the detection
 
-``deteval_icdar2013`` is the DetEval script of the Robust Reading Competition (ICDAR 2013, focused
-text), in the version that requires a single overlap for a one-to-one match and rounds sums to four
-decimals: area recall 0.8, area precision 0.4, credit 1 for one-to-one (``MTYPE_OO_O``), 0.8 for
-one-to-many (``MTYPE_OM_O``) and 1 for many-to-one (``MTYPE_OM_M``). Its test that centres are
-nearer than half the sum of the diagonals is omitted, because overlapping boxes always are. The
-script only handles upright boxes, which include their last pixel; other shapes are replaced by
-their bounding box. Older versions lack the single overlap and the rounding, and give other scores.
+``deteval_total_text`` follows ``Deteval.py`` of the Total-Text repository, with exact polygon areas
+as in ``polygon_fast.py`` (``polygon_wrapper.py`` counts pixels). Area recall ``tr`` is 0.7 and area
+precision ``tp`` 0.6, both > t for one-to-one and >= t otherwise, after rounding to two decimals.
+Split and merged words get a credit of ``fsc_k`` 0.8 and need at least ``k`` = 2 overlaps. As in the
+script, a truth matches one-to-one if exactly one of its area recalls and exactly one of its area
+precisions pass (perhaps of different detections), and merged truths need an area recall of ``tp``.
 
-Both were checked against loops written from these scripts, and once against copies of the scripts
-themselves, but not against the competition's server.
+``deteval_icdar2013`` follows the DetEval script of the Robust Reading Competition (ICDAR 2013,
+focused text). Thresholds: area recall 0.8, area precision 0.4. Credit: 1 for one-to-one
+(``MTYPE_OO_O``), 0.8 for one-to-many (``MTYPE_OM_O``), 1 for many-to-one (``MTYPE_OM_M``). This is
+the version in which both shapes of a one-to-one match have no other overlap, and sums are rounded
+to four decimals; older versions give other scores. Its test of the distance of centres is omitted,
+because overlapping boxes always pass it. Shapes are replaced by their upright bounding boxes, which
+include the last pixel.
+
+Both were compared with loops written from the scripts and once with copies of the scripts, but not
+with the competition's server.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +47,7 @@ from mm_numeric.evaluation.metrics.detection import SHARED_RULES, TEXT_DETECTION
 from mm_numeric.evaluation.metrics.polygon_iou import FARTHEST_PX
 
 Table = NDArray[np.float64]
-"""[truths, detections]."""
+"""One value per truth and detection of an image, [truths, detections]."""
 
 TOTAL_TEXT = {"tr": 0.7, "tp": 0.6, "fsc_k": 0.8, "k": 2}
 ICDAR2013 = {
@@ -58,7 +62,10 @@ ICDAR2013 = {
 def score_total_text(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> RowColumns:
-    """Score each image with Total-Text's DetEval; None is a missing or unparseable answer."""
+    """Return the columns of Total-Text's DetEval, with one row per image.
+
+    A prediction is None if the answer is missing or unparseable.
+    """
     detections, truths, pairs, outside, care = pair_detections(predictions, targets, added_px=1.0)
     pairs = pairs.select(outside[pairs.detection])
     # Area recall (sigma) and area precision (tau).
@@ -80,7 +87,7 @@ def score_total_text(
 
 
 def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
-    """Return the recall and precision credit of one image."""
+    """Return recall and precision credit of one image from area recalls and area precisions."""
     tr, tp, fsc_k, k = (TOTAL_TEXT[name] for name in ("tr", "tp", "fsc_k", "k"))
     recall = precision = 0.0
     truth_free, free = np.ones(sigma.shape[0], np.bool_), np.ones(sigma.shape[1], np.bool_)
@@ -106,7 +113,10 @@ def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
 def score_icdar2013(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> RowColumns:
-    """Score each image with ICDAR 2013's DetEval; None is a missing or unparseable answer."""
+    """Return the columns of ICDAR 2013's DetEval, with one row per image.
+
+    A prediction is None if the answer is missing or unparseable.
+    """
     sums = np.zeros((len(targets), 2))
     detected, wanted = np.zeros(len(targets)), np.zeros(len(targets))
     for i, (prediction, target) in enumerate(zip(predictions, targets, strict=True)):
@@ -127,7 +137,7 @@ def _icdar2013_credits(
 ) -> tuple[float, float]:
     """Return the recall and precision credit of one image.
 
-    ``care`` and ``counts`` hold whether each truth and each detection counts.
+    ``care`` is False for ignored truths, ``counts`` is False for detections in an ignored region.
     """
     least_recall, least_precision = ICDAR2013["area_recall"], ICDAR2013["area_precision"]
     fits = (recalls >= least_recall) & (precisions >= least_precision)
@@ -164,7 +174,7 @@ class _Rectangles:
         self.areas = self.sides.prod(axis=1)
 
     def intersections(self, other: "_Rectangles") -> Table:
-        """Return the intersection area of each pair; 0 if a box is reversed."""
+        """Compute the intersection area of all boxes with all others; 0 if a box is reversed."""
         ends = np.minimum(self.high[:, None], other.high)
         sides = ends - np.maximum(self.low[:, None], other.low) + 1
         whole = (self.high >= self.low).all(axis=1)[:, None] & (other.high >= other.low).all(axis=1)
@@ -173,7 +183,7 @@ class _Rectangles:
 
 
 def _bounding_box(item: Instance) -> tuple[float, ...]:
-    """Return x1, y1, x2, y2 of the bounding box of a shape; a box unchanged, even if reversed."""
+    """Return x1, y1, x2, y2 of the bounding box of a shape. A reversed box stays reversed."""
     xs, ys = zip(*item.shape.points, strict=True)
     if isinstance(item.shape, Box):
         return xs[0], ys[0], xs[1], ys[1]
@@ -222,7 +232,7 @@ DETEVAL_TOTAL_TEXT = _scorer(
         **_UNREAD,
     },
 )
-"""Scorer of Total-Text, for polygons."""
+"""Scorer for text detection with Total-Text's DetEval, for polygons."""
 
 DETEVAL_ICDAR2013 = _scorer(
     score_icdar2013,
@@ -234,4 +244,4 @@ DETEVAL_ICDAR2013 = _scorer(
         **_UNREAD,
     },
 )
-"""Scorer of ICDAR 2013, for upright boxes."""
+"""Scorer for text detection with ICDAR 2013's DetEval, for upright boxes."""

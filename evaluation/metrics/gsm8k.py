@@ -1,11 +1,11 @@
-"""Final numbers of GSM8K solutions: all number metrics, and a lenient accuracy.
+"""Metrics of GSM8K: the metrics of ``metrics.numbers`` on the final number, and two accuracies.
 
-``accuracy``           the final number (after ``####``, after ``answer is``, or alone) equals the
-                       reference by value (5.0 is 5): ``is_correct`` of grade-school-math,
-                       dataset.py
-``lenient_accuracy``   if no final number is marked, the last number of the text counts, as in
-                       ``flexible-extract`` of lm-evaluation-harness and in the evaluation of the
-                       number token loss
+``accuracy``           share of final numbers that equal the reference by value (5.0 equals 5), as
+                       ``is_correct`` in grade-school-math, dataset.py. The final number follows
+                       ``####`` or ``answer is``, or is the whole text.
+``lenient_accuracy``   as ``accuracy``, but a text without a final number is scored by its last
+                       number, as by ``flexible-extract`` of lm-evaluation-harness and in the
+                       published evaluation of the number token loss
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from mm_numeric.evaluation.metrics.numbers import NUMBERS
 
 
 def unchanged(answer: Any, size_px: tuple[int, int] | None) -> Any:
-    """Return the answer unchanged: the task itself reads GSM8K answers leniently."""
+    """Return the answer unchanged, because the GSM8K task already parses answers leniently."""
     return answer
 
 
@@ -39,4 +39,4 @@ GSM8K = replace(
     },
     lenient=unchanged,
 )
-"""Scorer of GSM8K answers."""
+"""Scorer for the final numbers of GSM8K solutions."""

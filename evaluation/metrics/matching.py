@@ -1,9 +1,9 @@
-"""Match the predicted shapes of scored rows with the true ones, for drawings and histograms.
+"""Match predicted shapes with true shapes, for the drawings and histograms of a report.
 
-Rows     rows of ``scores.jsonl``: ``target`` and ``parsed`` are a shape, a list of shapes, or None
-         for an unparseable answer; a shape is {"box": [x1, y1, x2, y2]} or {"polygon": [...]} with
-         optional "label" and "ignore", in pixels of the original image
-Pairs    one-to-one, greedy by decreasing IoU; a truth is found if its IoU is at least 0.5
+Input     rows of ``scores.jsonl``. ``target`` and ``parsed`` are a shape, a list of shapes, or None
+          for an unparseable answer. A shape is {"box": [x1, y1, x2, y2]} or {"polygon": [...]} with
+          optional "label" and "ignore", in pixels of the original image.
+Matching  one-to-one, greedy by decreasing IoU. A true shape is found if its IoU is at least 0.5.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,48 +19,50 @@ from mm_numeric.evaluation.metrics.polygon_iou import greedy_one_to_one, ious
 from mm_numeric.geometry.row_shapes import around, corners
 
 FOUND_IOU = THRESHOLDS[0]
-"""The smallest IoU at which a true shape counts as found."""
+"""A true shape counts as found if its IoU is at least this."""
 
 _FARTHEST_PX = 1e6  # shapes with a corner beyond this are not drawn
 
 
 @dataclass(frozen=True)
 class MatchedShapes:
-    """The true and predicted shapes of one row, matched."""
+    """The true and predicted shapes of one row, with the result of their matching."""
 
     truths: Sequence[Instance]
-    """True shapes, without ignored regions."""
+    """True shapes that are not ignored regions."""
 
     ignored: Sequence[Instance]
+    """Ignored regions, such as illegible text."""
 
     answers: Sequence[Instance]
-    """Predicted shapes, unchanged."""
+    """All predicted shapes, as parsed."""
 
     ious: Sequence[float]
-    """IoU of each truth with its matched answer; 0 if unmatched."""
+    """``ious[i]`` is the IoU of ``truths[i]`` with the answer matched to it; 0 if unmatched."""
 
     partners: Sequence[int | None]
-    """Index of the answer matched with each truth."""
+    """``partners[i]`` is the index of the answer matched to ``truths[i]``; None if unmatched."""
 
     counts: Sequence[bool]
-    """Whether each answer counts; False if it lies in an ignored region."""
+    """``counts[j]`` is False if ``answers[j]`` lies in an ignored region and is not scored."""
 
     @property
     def found(self) -> list[bool]:
-        """Whether each truth was found."""
+        """True for each truth that is matched with an IoU of at least 0.5."""
         return [iou >= FOUND_IOU for iou in self.ious]
 
     @property
     def right(self) -> list[bool]:
-        """Whether each answer finds a truth."""
+        """True for each answer that is matched with an IoU of at least 0.5."""
         finds = {p for p, found in zip(self.partners, self.found, strict=True) if found}
         return [index in finds for index in range(len(self.answers))]
 
 
 def read_shapes(value: Any, where: str) -> list[Instance]:
-    """Read the shapes of ``target`` or ``parsed``: a shape, a list of shapes or None.
+    """Read the field ``target`` or ``parsed`` of a row: a shape, a list of shapes or None.
 
-    Predicted shapes are not corrected: a box may be reversed, a polygon may have one corner.
+    Shapes are not corrected: a box may be reversed, and a polygon may have only one corner.
+    ``where`` names the row in error messages.
     """
     shapes = []
     items = [] if value is None else value if isinstance(value, list) else [value]
@@ -89,9 +91,10 @@ def is_drawable(shape: Shape) -> bool:
 
 
 def match_rows(rows: Sequence[Mapping[str, Any]], where: str) -> list[MatchedShapes]:
-    """Match the shapes of each row of ``scores.jsonl``; ``where`` is named in error messages.
+    """Match predicted and true shapes in each row of ``scores.jsonl``.
 
-    If any truth has a label, both shapes of a pair must have the same label.
+    If any true shape has a label, only shapes with the same label match. ``where`` names the file
+    in error messages.
     """
     targets, predictions = (
         [read_shapes(row[key], f"{where}, {row['id']!r:.40}, {key}") for row in rows]
@@ -127,7 +130,7 @@ def match_rows(rows: Sequence[Mapping[str, Any]], where: str) -> list[MatchedSha
 
 
 def mean_box(rows: Sequence[MatchedShapes]) -> Box | None:
-    """Return the mean of all true bounding boxes, corner by corner."""
+    """Average x1, y1, x2 and y2 over the bounding boxes of all true shapes; None without shapes."""
     boxes = [around(truth.shape) for row in rows for truth in row.truths]
     edges = [(box.x1, box.y1, box.x2, box.y2) for box in boxes]
     return Box(*np.mean(edges, axis=0).tolist()) if edges else None

@@ -1,17 +1,17 @@
-"""MathVista: answers extracted by rules, normalised, and compared as text.
+"""Accuracy on MathVista: extract the answer from a response, normalise it, compare it as text.
 
-``official``        ``normalize_extracted_answer`` and ``safe_equal`` of ``calculate_score.py`` as
-                    of 2024: the choice of a letter, or the nearest choice by edit distance;
-                    ``str(int(float(x)))``; ``str(round(float(x), int(precision)))``; ``str(list)``
-``official_2023``   the same with ``str(int(x))`` for integers, as in most published scores: ``5.0``
-                    is not 5
-``strict``          a choice must be named by its letter or text, and an integer must be one
-                    (``official`` truncates 5.9 to 5); otherwise as ``official``
-``nearest_credit``  share of rows that ``official`` counts as correct although no choice was named
-                    (the nearest choice to an empty answer is the shortest one)
+``official``        rules of MathVista's ``calculate_score.py`` as of 2024. A choice is found by its
+                    letter, or else by the smallest edit distance. An integer is normalised with
+                    ``str(int(float(x)))``, a float with ``str(round(float(x), int(precision)))``.
+``official_2023``   as ``official``, but with ``str(int(x))`` for integers, so that ``5.0`` is
+                    wrong for 5; most published scores use this rule
+``strict``          as ``official``, but a choice must be named by its letter or text, and 5.9 is
+                    wrong for 5 (``official`` truncates it)
+``nearest_credit``  share of rows that ``official`` counts as correct only because the right choice
+                    has the smallest edit distance to a response that names no choice
 
-All are shares of rows, 0 to 1. Answers are extracted by
-``mm_numeric.evaluation.metrics.answer_extraction``; the published script asks GPT-4.
+All are shares of rows, 0 to 1. Answers are extracted by rules, in
+``mm_numeric.evaluation.metrics.answer_extraction``. The published script asks GPT-4 instead.
 
 Source: https://github.com/lupantech/MathVista, evaluation/calculate_score.py.
 """
@@ -27,13 +27,13 @@ from mm_numeric.evaluation.metrics.answer_extraction import Extraction, extract
 from mm_numeric.evaluation.metrics.base import RowColumns, Scorer, percentage
 
 LABELS = ("language", "source", "category", "task", "context", "grade", "skills")
-"""Keys of a question's ``metadata`` by which the published script groups scores."""
+"""Fields of a question's ``metadata``; the published script reports accuracy per value."""
 
 _IN_BRACKETS = re.compile(r"\(([a-zA-Z])\)")
 
 
 def edit_distance(one: str, other: str) -> int:
-    """Return the Levenshtein distance: insertions, deletions and substitutions."""
+    """Return the Levenshtein distance of two texts."""
     row = list(range(len(other) + 1))
     for i, a in enumerate(one, start=1):
         before, row[0] = row[0], i
@@ -43,9 +43,12 @@ def edit_distance(one: str, other: str) -> int:
 
 
 def normalised(extraction: str, asked: ShortAnswer, *, rule_2023: bool = False) -> str | None:
-    """Return an extracted answer as the published script compares it; None if it is invalid.
+    """Normalise an extracted answer as the published script does; None if it is invalid.
 
-    ``rule_2023`` parses integers with ``int(text)``. The correct answer ``asked.text`` is not used.
+    Args:
+        extraction: Answer text extracted from a response.
+        asked: Type, choices and precision of the expected answer. Its text is not used.
+        rule_2023: Parse an integer with ``int(text)``, which rejects ``5.0``.
     """
     if asked.question_type == "multi_choice":
         return _nearest_choice(extraction, asked.choices)
@@ -61,7 +64,6 @@ def normalised(extraction: str, asked: ShortAnswer, *, rule_2023: bool = False) 
 
 
 def _nearest_choice(extraction: str, choices: Sequence[str]) -> str:
-    """Return the choice of a letter, or else the first choice with the least edit distance."""
     extraction = extraction.strip()
     letter = _IN_BRACKETS.search(extraction)
     if letter:
@@ -75,7 +77,10 @@ def _nearest_choice(extraction: str, choices: Sequence[str]) -> str:
 def score_short_answers(
     predictions: Sequence[Text | None], targets: Sequence[ShortAnswer]
 ) -> RowColumns:
-    """Score each row 0 or 1 in every column; a prediction is a verbatim response, None if empty."""
+    """Return the columns of MathVista, all 0 or 1.
+
+    A prediction is the whole response of the model; None if it is empty.
+    """
     pairs = [(_extracted(p, t), t) for p, t in zip(predictions, targets, strict=True)]
     official = [normalised(found.text, t) == t.text for found, t in pairs]
     nearest = [t.question_type == "multi_choice" and found.option is None for found, t in pairs]
@@ -90,7 +95,7 @@ def score_short_answers(
 
 
 def unreadable_reason(prediction: Text | None, target: ShortAnswer) -> str | None:
-    """Return why a response contains no answer to its question; None if it does."""
+    """Return why no answer was found in a response, such as ``no number``; None if one was."""
     return _extracted(prediction, target).reason
 
 
@@ -151,4 +156,4 @@ MATHVISTA = Scorer(
     },
     reason=unreadable_reason,
 )
-"""Scorer of ``ShortAnswer`` answers."""
+"""Scorer for ``ShortAnswer`` answers."""

@@ -1,12 +1,12 @@
-"""Metrics of numbers: accuracy, error, correlation and digit accuracy.
+"""Metrics for numbers: accuracy, errors, correlations and digit accuracy.
 
-An unparseable answer is wrong, and every error metric replaces it by the target with the opposite
-sign (by 1 if the target is 0): its error is twice the target and it has the worst correlation.
-Metrics named ``..._parsed_only`` exclude such answers, as the published evaluation of the number
-token loss does; the share of unparseable answers is reported next to them.
+An unparseable answer is wrong. For errors and correlations it is replaced by -target (by 1 if the
+target is 0), so that its error is twice the target. Metrics named ``..._parsed_only`` exclude
+unparseable answers, as the published evaluation of the number token loss does. The share of
+unparseable answers is reported as ``unreadable``.
 
-Columns are float64. Numbers are clipped to +-1e150, so that sums of squares stay finite; exact
-matches are compared without rounding. Errors have the unit of the numbers; MAPE is relative.
+Errors have the unit of the numbers; MAPE is relative. Exact matches are compared without rounding.
+Columns are float64, and numbers are clipped to +-1e150 so that sums of squares are finite.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,17 +29,23 @@ from mm_numeric.evaluation.metrics.base import (
 
 Array = NDArray[np.float64]
 WeightedMetric = Callable[[Columns, Any], Any]
-"""From columns and weights (1 for rows that count, otherwise 0) to a value over the last axis."""
+"""Function from columns and weights to a metric; the weight of a row is 1 if it is included, else
+0. The last axis, that of the rows, is reduced."""
 
 _LARGEST = 1e150
 _PLACES = ("units", "tens", "hundreds", "thousands")
 
 
 def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number]) -> RowColumns:
-    """Score each row.
+    """Return the columns of numbers.
 
-    The columns are ``target_value`` and ``answer_value`` (penalised if unparseable), both also as
-    sign(x) log10(1 + abs(x)), errors, digit counts per place, and flags of 0 or 1.
+    Columns:
+        exact, is_close, unreadable, nonzero: 0 or 1; ``nonzero`` is 1 if the target is not 0.
+        target_value, answer_value: The numbers; -target (or 1) replaces an unparseable answer.
+        absolute_error, relative_error: |answer - target|; the same divided by |target|.
+        log_...: The values and their error after x -> sign(x) log10(1 + |x|).
+        digits, units, tens, ...: Number of digits of the target, overall and per digit place.
+        right_digits, right_units, ...: How many of these digits the answer has, too.
     """
     read = np.array([prediction is not None for prediction in predictions], dtype=np.float64)
     wanted = _clipped([target.value for target in targets])
@@ -67,9 +73,9 @@ def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number
 
 
 def digits_by_place(number: Number) -> tuple[int, str]:
-    """Return the number of decimals of a number as written, and its digits without point or sign.
+    """Return the number of decimals and all digits of a number: ``-3.50`` -> (2, ``350``).
 
-    A fraction and a number with an exponent have no digits.
+    A fraction or a number with an exponent returns (0, empty text).
     """
     text = number.text.lower()
     if "/" in text or "e" in text:
@@ -80,12 +86,12 @@ def digits_by_place(number: Number) -> tuple[int, str]:
 
 
 def digit_count(number: Number) -> str:
-    """Return the number of integer digits of a number's value."""
+    """Return how many digits a number has before its decimal point, as text for a bucket."""
     return str(len(str(int(abs(number.exact)))))
 
 
 def _digit_columns(pairs: Sequence[tuple[Number | None, Number]]) -> dict[str, Array]:
-    """Count the digits of each target, and the correct ones, overall and per digit place."""
+    """Count, per row, the digits of the target and those that the answer has at the same place."""
     names = [f"{kind}{place}" for place in ("digits", *_PLACES) for kind in ("", "right_")]
     columns = {name: np.zeros(len(pairs)) for name in names}
     for row, (prediction, target) in enumerate(pairs):
@@ -120,7 +126,6 @@ def _root_mean_square(columns: Columns, counts: Any) -> Any:
 
 
 def _median(columns: Columns, counts: Any) -> Any:
-    """Return the median absolute error; rows that do not count are sorted to the end."""
     values = np.sort(np.where(counts > 0, columns["absolute_error"], np.inf), axis=-1)
     number = counts.sum(axis=-1, keepdims=True).astype(np.int64)
     middle = np.maximum(np.concatenate([(number - 1) // 2, number // 2], axis=-1), 0)
@@ -129,7 +134,6 @@ def _median(columns: Columns, counts: Any) -> Any:
 
 
 def _mape(columns: Columns, counts: Any) -> Any:
-    """Return the mean relative error over the rows whose target is not 0."""
     return _mean(columns, counts * columns["nonzero"], column="relative_error")
 
 
@@ -145,7 +149,7 @@ def _pearson(columns: Columns, counts: Any) -> Any:
 
 
 def _spearman(columns: Columns, counts: Any) -> Any:
-    """Return the rank correlation; rows that do not count are ranked last."""
+    """Return Spearman's rank correlation over the rows with weight 1."""
     given, wanted = (
         _ranks(np.where(counts > 0, columns[name], np.inf))
         for name in ("answer_value", "target_value")
@@ -159,7 +163,7 @@ def _correlation(x: Any, y: Any, counts: Any) -> Any:
 
 
 def _centred(values: Any, counts: Any) -> Any:
-    """Subtract the mean; 0 for rows that do not count, and exactly 0 if all values are equal."""
+    """Subtract the mean over rows with weight 1, exactly if all are equal; other rows become 0."""
     lowest = np.where(counts > 0, values, np.inf).min(axis=-1, keepdims=True)
     above = np.where(counts > 0, values - lowest, 0.0)
     mean = _ratio(above.sum(axis=-1), counts.sum(axis=-1))
@@ -167,7 +171,7 @@ def _centred(values: Any, counts: Any) -> Any:
 
 
 def _ranks(values: Any) -> Any:
-    """Return ranks along the last axis, from 0; equal values share their mean rank."""
+    """Return the rank of each value along the last axis, from 0; equal values get the mean rank."""
     order = np.argsort(values, axis=-1)
     ordered = np.take_along_axis(values, order, axis=-1)
     at = np.broadcast_to(np.arange(values.shape[-1]), values.shape)
@@ -182,7 +186,6 @@ def _ranks(values: Any) -> Any:
 
 
 def _ratio(part: Any, whole: Any) -> Any:
-    """Divide; nan where the denominator is not positive."""
     part, whole = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
     return np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
 
@@ -201,7 +204,7 @@ _ERROR_METRICS: Sequence[tuple[str, str, str, bool, WeightedMetric]] = (
 
 
 def _error_metrics(*, parsed_only: bool) -> list[Metric]:
-    """Return the error metrics, over all rows or only the parseable answers."""
+    """Create the error metrics, over all rows or only over rows with a parseable answer."""
 
     def weighted(metric: WeightedMetric) -> Callable[[Columns], Any]:
         def value(columns: Columns) -> Any:
@@ -268,4 +271,4 @@ NUMBERS = Scorer(
         },
     },
 )
-"""Scorer of ``Number`` answers."""
+"""Scorer for ``Number`` answers."""

@@ -1,11 +1,11 @@
-"""Areas and intersections of the boxes and polygons of many images at once.
+"""Compute areas, intersections and IoUs of boxes and polygons, for many images at once.
 
-Axes    s shapes and p pairs, sorted by image
+Shapes  [s] has one entry per shape, [p] one entry per pair of shapes; both are sorted by image
 Units   pixels of the original image, continuous coordinates: the box [0, 0, 10, 10] has area 100
 
-A polygon whose boundary crosses or touches itself is made valid by the even-odd rule. A reversed
-box, a point, a line, and a shape with a corner more than 1e9 pixels away have area 0. Both kinds
-are marked ``invalid``.
+A polygon whose boundary crosses or touches itself is repaired with ``shapely.make_valid``. A
+reversed box, a point, a line, and a shape with a coordinate beyond 1e9 pixels have area 0. Repaired
+shapes and shapes of area 0 are marked as invalid.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 FARTHEST_PX = 1e9
-"""A shape with a coordinate beyond this has area 0."""
+"""A shape with a larger absolute coordinate has area 0."""
 
 _MAX_PAIRS = 1_000_000
 _CORNERS = attrgetter("x1", "y1", "x2", "y2")
@@ -32,47 +32,47 @@ _CORNERS = attrgetter("x1", "y1", "x2", "y2")
 
 @dataclass(frozen=True)
 class Shapes:
-    """The shapes of many images, sorted by image."""
+    """The shapes of many images as arrays with one entry per shape, sorted by image."""
 
     image: Ints
-    """Index of each shape's image, [s]."""
+    """Index of the image that contains the shape, [s]."""
 
     bounds: Floats
-    """x1, y1, x2, y2 of each shape's bounding box, [s, 4]; zeros if its area is 0."""
+    """Bounding box x1, y1, x2, y2, [s, 4]; zeros for a shape of area 0."""
 
     areas: Floats
-    """Area of each shape, [s]."""
+    """Area in square pixels, [s]."""
 
     is_box: Bools
-    """Whether each shape is an upright box, [s]."""
+    """True for an upright box, False for a polygon, [s]."""
 
     polygons: NDArray[np.object_]
-    """shapely geometry of each polygon, [s]; None for a box."""
+    """shapely geometry of a polygon, None for a box, [s]."""
 
     invalid: Bools
-    """Whether each shape had to be made valid or has area 0, [s]."""
+    """True for a shape that was repaired or has area 0, [s]."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Overlapping pairs of a detection and a truth of the same image, sorted by truth."""
+    """Pairs of a detection and a truth that overlap in the same image, sorted by truth."""
 
     detection: Ints
-    """Index of the detection, [p]."""
+    """Index of the detection in the ``Shapes`` of all detections, [p]."""
 
     truth: Ints
-    """Index of the truth, [p]."""
+    """Index of the truth in the ``Shapes`` of all truths, [p]."""
 
     intersection: Floats
-    """Intersection area, [p]; greater than 0."""
+    """Area of the intersection, greater than 0, [p]."""
 
     def select(self, chosen: Bools | Ints) -> "Pairs":
-        """Return the pairs chosen by a mask or by indices."""
+        """Return some of the pairs; ``chosen`` is a boolean mask or an array of indices."""
         return Pairs(self.detection[chosen], self.truth[chosen], self.intersection[chosen])
 
 
 def collect_shapes(images: Sequence[Sequence[Shape]]) -> Shapes:
-    """Return the shapes of many images as arrays, sorted by image."""
+    """Convert the shapes of each image to arrays."""
     shapes = list(chain.from_iterable(images))
     image = np.repeat(np.arange(len(images)), [len(shapes_of_image) for shapes_of_image in images])
     is_box = np.fromiter((isinstance(shape, Box) for shape in shapes), np.bool_, len(shapes))
@@ -91,7 +91,7 @@ def collect_shapes(images: Sequence[Sequence[Shape]]) -> Shapes:
 
 
 def intersection_areas(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints) -> Floats:
-    """Return the intersection area of each pair of shapes, [p]."""
+    """Compute the intersection area of shape ``at_a[i]`` of ``a`` and ``at_b[i]`` of ``b``, [p]."""
     one, other = a.bounds[at_a], b.bounds[at_b]
     sides = np.minimum(one[:, 2:], other[:, 2:]) - np.maximum(one[:, :2], other[:, :2])
     sides.clip(min=0, out=sides)
@@ -105,13 +105,16 @@ def intersection_areas(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints) -> Floats:
 
 
 def ious(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints, intersection: Floats) -> Floats:
-    """Return the intersection over union of each pair, [p]; 0 if both areas are 0."""
+    """Compute the IoU of shape ``at_a[i]`` of ``a`` and ``at_b[i]`` of ``b``, [p].
+
+    ``intersection`` has the intersection areas, [p]. The IoU is 0 if both areas are 0.
+    """
     union = a.areas[at_a] + b.areas[at_b] - intersection
     return np.divide(intersection, union, out=np.zeros(len(union)), where=union > 0)
 
 
 def overlapping_pairs(detections: Shapes, truths: Shapes) -> Pairs:
-    """Return all pairs of the same image with a positive intersection, sorted by truth."""
+    """Find all detections and truths of the same image that overlap, sorted by truth."""
     nothing = np.empty(0, dtype=np.int64)
     chunks = [Pairs(nothing, nothing, np.empty(0))]
     for detection, truth in _candidates(detections, truths):
@@ -125,11 +128,7 @@ def overlapping_pairs(detections: Shapes, truths: Shapes) -> Pairs:
 
 
 def greedy_one_to_one(pairs: Pairs) -> Bools:
-    """Select pairs greedily in their order, so that each shape is in at most one, [p].
-
-    A pair that comes first for both of its shapes is always selected. Selecting all such pairs at
-    once, and repeating this among the remaining pairs, gives the same result as a sequential loop.
-    """
+    """Select pairs greedily, first to last, so that each shape is used once; return a mask, [p]."""
     selected = np.zeros(len(pairs.truth), dtype=np.bool_)
     left = np.arange(len(pairs.truth))
     sides = [_dense_index(pairs.detection), _dense_index(pairs.truth)]
@@ -151,7 +150,7 @@ def greedy_one_to_one(pairs: Pairs) -> Bools:
 
 
 def _candidates(detections: Shapes, truths: Shapes) -> Iterator[tuple[Ints, Ints]]:
-    """Yield the indices of all pairs of the same image, sorted by truth, in chunks."""
+    """Yield the indices of all detections and truths of the same image, in chunks of pairs."""
     images = int(max(detections.image.max(initial=-1), truths.image.max(initial=-1))) + 1
     counts = np.bincount(detections.image, minlength=images)
     starts = np.cumsum(counts) - counts
@@ -170,12 +169,11 @@ def _candidates(detections: Shapes, truths: Shapes) -> Iterator[tuple[Ints, Ints
 
 
 def _dense_index(values: Ints) -> Ints:
-    """Return the index of each value among the sorted distinct values, [p]."""
+    """Number the distinct values in sorted order, and return the number of each value."""
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
 def _boxes(boxes: Sequence[Box]) -> tuple[Floats, Floats]:
-    """Return the corners and areas of boxes, [n, 4] and [n]."""
     flat = chain.from_iterable(map(_CORNERS, boxes))
     corners = np.fromiter(flat, np.float64, 4 * len(boxes)).reshape(-1, 4)
     near = np.abs(corners).max(axis=1) <= FARTHEST_PX  # also False for nan
@@ -185,7 +183,7 @@ def _boxes(boxes: Sequence[Box]) -> tuple[Floats, Floats]:
 
 
 def _polygons(shapes: Sequence[Polygon]) -> tuple[NDArray[np.object_], Bools]:
-    """Return the valid geometry of each polygon, and whether it was invalid before, [n] each."""
+    """Return valid shapely geometries, [n], and a mask of those that were repaired, [n]."""
     lengths = np.array([len(shape.points) for shape in shapes])
     points = np.array([point for shape in shapes for point in shape.points], dtype=np.float64)
     owner = np.repeat(np.arange(len(shapes)), lengths)
@@ -202,7 +200,6 @@ def _polygons(shapes: Sequence[Polygon]) -> tuple[NDArray[np.object_], Bools]:
 
 
 def _geometries(shapes: Shapes, at: Ints) -> NDArray[np.object_]:
-    """Return the shapely geometries of some shapes, [n]."""
     geometries = shapes.polygons[at]
     boxes = shapes.is_box[at]
     geometries[boxes] = shapely.box(*shapes.bounds[at[boxes]].T)

@@ -1,10 +1,11 @@
-"""Metrics of free text and of multiple choice.
+"""Metrics for free text and for yes-or-no answers.
 
-``exact``, ``f1``   ``exact_match_score`` and ``f1_score`` of SQuAD's evaluate-v1.1.py: lower case,
-                    without punctuation and the articles a, an and the; word F1 per row, averaged
-                    over rows
-``f1_answers``      F1a of SuperGLUE's MultiRC: F1 of the answers labelled as correct, over all rows
-``exact_questions`` EM of MultiRC: share of questions whose answers are all labelled correctly
+``exact``           share of rows whose words equal those of the target (SQuAD exact match)
+``f1``              word F1 of answer and target, mean over rows (SQuAD F1)
+``f1_answers``      F1 of the class "yes" over all rows (F1a of SuperGLUE's MultiRC)
+``exact_questions`` share of questions for which all rows are correct (EM of MultiRC)
+
+``exact`` and ``f1`` ignore case, punctuation and the articles a, an and the.
 
 Sources: https://rajpurkar.github.io/SQuAD-explorer (evaluate-v1.1.py) and SuperGLUE's jiant.
 """
@@ -36,23 +37,26 @@ from mm_numeric.evaluation.metrics.bleu_rouge import (
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 POSITIVE = "yes"
-"""The positive class of F1a."""
+"""The class whose F1 is computed by ``f1_answers``."""
 
 
 def words_of(text: str) -> list[str]:
-    """Return the normalised words of a text, as SQuAD compares them."""
+    """Split a text into lower-case words without punctuation and articles, as SQuAD does."""
     return _ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split()
 
 
 def word_f1(prediction: str, target: str) -> float:
-    """Return the word F1 of two texts, 0 to 1."""
+    """Return the F1 of the words that two texts have in common, 0 to 1."""
     predicted, true = words_of(prediction), words_of(target)
     common = sum((Counter(predicted) & Counter(true)).values())
     return 2 * common / (len(predicted) + len(true)) if common else 0.0
 
 
 def score_texts(predictions: Sequence[Text | None], targets: Sequence[Text]) -> RowColumns:
-    """Score each row: F1, flags of 0 or 1, and the inputs of BLEU and ROUGE if installed."""
+    """Return the columns of free text: ``f1`` from 0 to 1, ``exact`` and ``unreadable`` 0 or 1.
+
+    If sacrebleu and rouge_score are installed, the columns for BLEU and ROUGE are added.
+    """
     pairs = list(zip(predictions, targets, strict=True))
     same = [p is not None and words_of(p.text) == words_of(t.text) for p, t in pairs]
     f1 = [word_f1(p.text, t.text) if p is not None else 0.0 for p, t in pairs]
@@ -67,10 +71,14 @@ def score_texts(predictions: Sequence[Text | None], targets: Sequence[Text]) -> 
 
 
 def score_choices(predictions: Sequence[Choice | None], targets: Sequence[Choice]) -> RowColumns:
-    """Score each row; rows of the same question share the name of their question.
+    """Return the columns of yes-or-no answers. Several rows can belong to the same question.
 
-    ``question`` is 1 / (rows of the row's question), and ``question_right`` is the same if all rows
-    of the question are correct, otherwise 0. All other columns are 0 or 1.
+    Columns (0 or 1, except the two of questions):
+        right: The prediction equals the target.
+        said, there, found: The prediction is yes; the target is yes; both are yes.
+        question: 1 / (number of rows of the same question), so that its sum counts questions.
+        question_right: As ``question`` if all rows of the question are right, otherwise 0.
+        unreadable: The prediction is unparseable.
     """
     pairs = list(zip(predictions, targets, strict=True))
     right = [p is not None and p.chosen == t.chosen for p, t in pairs]
@@ -116,7 +124,7 @@ TEXTS = Scorer(
         **NGRAM_PROTOCOLS,
     },
 )
-"""Scorer of ``Text`` answers."""
+"""Scorer for ``Text`` answers."""
 
 CHOICES = Scorer(
     columns=score_choices,
@@ -134,4 +142,4 @@ CHOICES = Scorer(
         }
     },
 )
-"""Scorer of ``Choice`` answers."""
+"""Scorer for ``Choice`` answers, such as yes or no."""
