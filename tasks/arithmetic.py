@@ -1,8 +1,8 @@
 """Evaluate whole-number expressions in the style of DeepMind's mathematics data set.
 
-This corresponds to the ablation of "Regress, Don't Guess" (arXiv 2411.02083, table 2), which uses
-the module ``arithmetic__add_sub_multiple`` for training and interpolation and ``..._longer`` for
-extrapolation. The task ``mathematics`` reads the published files.
+Questions are generated like those of an ablation in "Regress, Don't Guess" (arXiv 2411.02083,
+table 2). It trains on the module ``arithmetic__add_sub_multiple`` of the data set and tests
+extrapolation on ``..._longer``. The task ``mathematics`` reads the published files.
 
 Rows     {"id": text, "question": "What is 3 - (-2 + 4*5)?", "answer": "-15",
           "category": "interpolation" or "extrapolation"}
@@ -23,20 +23,20 @@ class Arithmetic(GeneratedNumbers):
     """Evaluate sums, differences and products of whole numbers; extrapolation uses longer ones."""
 
     operators: str = "+-*"
-    """The operators, as one text; each is equally likely."""
+    """Allowed operators, written without spaces; all are equally likely."""
 
     terms: tuple[int, ...] = (2, 4)
-    """Minimum and maximum count of numbers in an expression, in training and interpolation."""
+    """Smallest and largest count of numbers per expression for training and interpolation."""
 
     longer: tuple[int, ...] = (5, 6)
-    """Minimum and maximum count of numbers in an expression of extrapolation."""
+    """Smallest and largest count of numbers per expression for extrapolation."""
 
     numbers: tuple[int, ...] = (-99, 99)
-    """The smallest and the largest number in an expression."""
+    """Range of the numbers in an expression: smallest, largest."""
 
     largest_answer: int = 9999
-    """Largest absolute value of an answer; other expressions are drawn again. It holds for both
-    categories, so that extrapolation differs only in length."""
+    """Largest absolute value of an answer; expressions with larger values are discarded. The limit
+    also holds for extrapolation, which thus differs only in length."""
 
     questions: tuple[str, ...] = (
         "What is {expression}?",
@@ -63,7 +63,7 @@ class Arithmetic(GeneratedNumbers):
             raise ValueError("questions each need {expression} in them, and there is at least one")
 
     def describe(self) -> str:
-        """Describe training and test questions in one sentence."""
+        """Describe training and test questions in one sentence for a report."""
         terms, longer = (
             f"{low} numbers" if low == high else f"{low} to {high} numbers"
             for low, high in (self.terms, self.longer)
@@ -75,7 +75,7 @@ class Arithmetic(GeneratedNumbers):
         )
 
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
-        """Draw a question and its answer."""
+        """Generate a random question and its answer; ``longer`` is True for extrapolation."""
         bounds = self.longer if longer else self.terms
         for _ in range(_TRIES):
             found = _expression(rng, rng.randint(*bounds), self.operators, self.numbers)
@@ -92,13 +92,13 @@ class _Expression(NamedTuple):
     text: str
     value: int
     operator: str
-    """The operator that is applied last; empty for a single number."""
+    """The outermost operator; empty for a single number."""
 
 
 def _expression(
     rng: random.Random, count: int, operators: str, numbers: tuple[int, ...]
 ) -> _Expression:
-    """Draw an expression of ``count`` numbers with a random tree of operators."""
+    """Generate an expression of ``count`` numbers by splitting it at random operators."""
     if count == 1:
         number = rng.randint(*numbers)
         return _Expression(str(number), number, "")

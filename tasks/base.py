@@ -1,7 +1,7 @@
-"""The contract between a task and the rest of the library.
+"""The interface of a task, which reads rows, formats answers and parses generated text.
 
-A task is a frozen dataclass; its fields are the options that a config sets under ``task``. Derive
-it from ``BaseTask``, write the five abstract methods, and override what differs from the defaults.
+To add a task, derive a frozen dataclass from ``BaseTask`` and write the five abstract methods. Its
+fields are the options that a config sets under ``task``.
 """
 
 from abc import abstractmethod
@@ -16,51 +16,51 @@ from mm_numeric.geometry.frames import Frame
 from mm_numeric.registry import REPORT_SECTIONS, TASKS, choose, unknown
 
 Rows = Iterable[tuple[str, Mapping[str, Any]]]
-"""Each row with its position (file and line), for error messages."""
+"""Pairs of a position (file and line, for error messages) and the fields of the row there."""
 
 
 class Task(Protocol):
-    """What the library reads from a task, with a default for each optional member."""
+    """The interface that the library uses; optional members have defaults."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     version: ClassVar[int] = 1
-    """Increased when a prompt, a parser or a renderer changes a score."""
+    """Version of the task; increase it if a new prompt, parser or renderer alters scores."""
 
     reads_by: ClassVar[tuple[str, ...]] = ()
-    """Options that ``parse`` depends on. They are stored with every prediction."""
+    """Names of the options that ``parse`` depends on; predictions.jsonl stores their values."""
 
     categories: ClassVar[tuple[str, ...]] = ()
-    """Categories that ``render`` accepts, such as extrapolation."""
+    """Categories of rows that ``render`` can generate, such as ``extrapolation``."""
 
     report_sections: ClassVar[tuple[str, ...]] = ()
-    """Chapters that a report adds for this task: keys of ``mm_numeric.registry.REPORT_SECTIONS`` or
-    import paths such as ``my_package.my_report:sections``."""
+    """Additional sections of this task's report: keys of ``mm_numeric.registry.REPORT_SECTIONS``
+    or import paths such as ``my_package.my_report:sections``."""
 
     @property
     def scorer(self) -> str | None:
-        """Import path of the scorer; None selects the scorer of the answer's type."""
+        """Import path of the scorer; None selects the default for the type of the answers."""
         return None
 
     @property
     def render_settings(self) -> Mapping[str, Any] | None:
-        """Everything that rendered rows depend on except count, seed and categories.
+        """Settings that change rendered rows, apart from the arguments of ``render``.
 
-        It is part of the cache key. None for a task that cannot render rows.
+        They are part of the cache key. None for a task that cannot render rows.
         """
         return None
 
     def options(self) -> dict[str, Any]:
-        """Return the options as a config writes them."""
+        """Return all options and their values, as in a config."""
         return asdict(self)
 
     @abstractmethod
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield the examples of some rows.
+        """Convert rows to examples.
 
         Args:
             rows: Position (file and line) and fields of each row.
-            training: Whether the examples are trained on.
+            training: True for training data, False for evaluation and prediction.
 
         Raises:
             ValueError: If a row is incomplete or invalid; the message begins with its position.
@@ -72,7 +72,7 @@ class Task(Protocol):
 
         Args:
             answer: The answer of an example.
-            frame: How the model sees the image; None for an example without an image.
+            frame: How the image is resized and coordinates are written; None without an image.
         """
 
     @abstractmethod
@@ -81,32 +81,32 @@ class Task(Protocol):
 
         Args:
             text: The text, without special tokens.
-            frame: The frame that the text was written in; None for an example without an image.
+            frame: How the image was resized and coordinates are written; None without an image.
         """
 
     @abstractmethod
     def record(self, answer: Any) -> Any:
-        """Return an answer as a JSON value for predictions.jsonl."""
+        """Convert an answer to a JSON value for predictions.jsonl."""
 
     @abstractmethod
     def recorded(self, value: Any) -> Any:
-        """Return the answer that ``record`` wrote; raise a ValueError for any other value."""
+        """Convert a JSON value of ``record`` to an answer; raise ValueError if it is invalid."""
 
     def describe(self) -> str:
-        """Return one sentence about training and test data, or an empty text."""
+        """Describe training and test data in one sentence for a report; may be empty."""
         return ""
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Render rows and their images into a folder; override ``render_settings`` with it.
+        """Generate rows and images in a folder. Requires ``render_settings``.
 
         Args:
             folder: An empty folder.
             count: Number of rows.
             seed: The same seed gives the same rows.
-            categories: Some of ``self.categories``.
+            categories: Categories of the rows to generate, a subset of ``self.categories``.
 
         Returns:
-            The file of the rows.
+            Path of the .jsonl file with the rows.
         """
         name = type(self).__name__
         raise NotImplementedError(f"{name} has render_settings but no render")
@@ -114,15 +114,15 @@ class Task(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BaseTask(Task):
-    """Base class of all tasks. It has no options of its own."""
+    """Base class of all tasks, without options."""
 
 
 def task_class(name: str, where: str) -> type[Task]:
-    """Return the class of a task, after checking that it has every member of the contract.
+    """Import the class of a task, and check that it implements the interface ``Task``.
 
     Args:
         name: A key of ``mm_numeric.registry.TASKS`` or an import path with a colon.
-        where: File and field of the name, for the error message.
+        where: File and field that contain the name, for error messages.
     """
     cls: type[Task] = choose(name, TASKS, "task", where)
     if not isinstance(cls, type) or not is_dataclass(cls):
@@ -149,7 +149,7 @@ def task_class(name: str, where: str) -> type[Task]:
 
 
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
-    """Validate an option that is one of a few words."""
+    """Raise ValueError if the option ``name`` is not one of the allowed values."""
     if value not in allowed:
         raise ValueError(f"{name} is one of {', '.join(allowed)}, not {value!r}")
 

@@ -29,17 +29,17 @@ class Clock(BaseTask):
     report_sections: ClassVar[tuple[str, ...]] = ("clock",)
 
     prompt: str = "What time does the clock show? Answer as H:MM."
-    """The question about every image."""
+    """Prompt, the same for every image."""
 
     label_noise_minutes: float = 0.0
-    """Standard deviation of Gaussian noise on training labels, which simulates errors of human
-    annotators. Test labels have no noise."""
+    """Standard deviation of Gaussian noise, in minutes, added to training labels to simulate
+    annotation errors. Test labels have no noise."""
 
     label_noise_seed: int = 0
     """Seed of the label noise. The noise of a row depends only on this seed and the row's id."""
 
     face: FaceStyle = field(default_factory=FaceStyle)
-    """Appearance of rendered clocks."""
+    """Options for the appearance of rendered clocks."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.label_noise_minutes <= 360:
@@ -62,14 +62,14 @@ class Clock(BaseTask):
             )
 
     def format(self, answer: ClockTime, frame: Frame | None = None) -> Written:
-        """Format ``ClockTime(7, 5)`` as ``7:05``, with hour and minute marked."""
+        """Format ``ClockTime(7, 5)`` as ``7:05``, with the positions of hour and minute."""
         text = str(answer)
         colon = text.index(":")
         hour, minute = Mark(0, colon, "hour", 0), Mark(colon + 1, len(text), "minute", 0)
         return Written(text, (hour, minute))
 
     def parse(self, text: str, frame: Frame | None = None) -> ClockTime | Unreadable:
-        """Parse the last time in a text, because some models restate the question first."""
+        """Return the last time in a text, because some models repeat the question first."""
         times = _TIME.findall(text)
         if not text.strip():
             return Unreadable("empty answer")
@@ -87,7 +87,7 @@ class Clock(BaseTask):
         return str(answer)
 
     def recorded(self, value: Any) -> ClockTime:
-        """Return the time that ``record`` wrote."""
+        """Parse a time that ``record`` wrote."""
         answer = self.parse(value) if isinstance(value, str) else Unreadable("not a text")
         if isinstance(answer, Unreadable):
             raise ValueError(f"the target {value!r:.60} cannot be read: {answer.reason}")
@@ -95,23 +95,23 @@ class Clock(BaseTask):
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """Everything that rendered images depend on except count and seed."""
+        """Settings that change rendered images."""
         return asdict(self.face)
 
     def describe(self) -> str:
-        """Describe the label noise in one sentence."""
+        """Describe the label noise in one sentence for a report."""
         if not self.label_noise_minutes:
             return "Trained and tested on the labels as they are."
         noise = f"{self.label_noise_minutes:g}"
         return f"Trained on labels with Gaussian noise of {noise} minutes, tested on clean ones."
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Render clock faces, and return the file of their rows."""
+        """Generate images of clock faces; return the path of the .jsonl file with their rows."""
         return render_faces(folder, count, seed, self.face)
 
 
 def read_time(row: Mapping[str, Any], where: str) -> ClockTime:
-    """Return the time of a row: ``time`` as "H:MM", or ``hour`` and ``minute``."""
+    """Read the time of a row from its field ``time`` ("H:MM"), or from ``hour`` and ``minute``."""
     hour, minute, shown = row.get("hour"), row.get("minute"), row.get("time")
     if shown is not None:
         match = _WRITTEN.fullmatch(str(shown))

@@ -1,12 +1,13 @@
 """Locate the object that a phrase describes: one box, or a list of boxes with labels.
 
 Rows     {"id": text, "image": path, "phrase": text, "box": [x1, y1, x2, y2]}
-         boxes in pixels of the original, upright image; "box_xyxy" means the same, "box_xywh" is
-         [x, y, width, height]; "sentences": [text, ...] gives one example per phrase; "width" and
-         "height" of the image are optional
-         with answer: list, "instances": [{"box": [...], "label": text}, ...] instead of the box,
-         empty if the phrase matches nothing; without a phrase every object is asked for
-Answer   the box, or the boxes with their labels, in the coordinate format of the family
+         "box" is in pixels of the original, upright image; "box_xyxy" is a synonym
+         "box_xywh": [x, y, width, height] may replace "box"
+         "sentences": [text, ...] may replace "phrase", for one example per text
+         "width" and "height" of the image are optional
+         for ``answer: list``, "instances": [{"box": [...], "label": text}, ...] replaces "box"; it
+         is empty if nothing matches, and without a phrase it lists every object
+Answer   the box, or the boxes with labels, in the coordinate format of the model family
 Score    mm_numeric.evaluation.metrics.boxes, or mm_numeric.evaluation.metrics.detection for a list
 """
 
@@ -43,18 +44,17 @@ class Grounding(BaseTask):
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
 
     prompt: str = "Locate: {phrase}"
-    """The question; ``{phrase}`` is replaced by the phrase of the row."""
+    """Prompt; ``{phrase}`` is replaced by the phrase of the row."""
 
     answer: str = "box"
-    """``box``: one box. ``list``: all boxes with their labels, in the order of the row; possibly
-    none."""
+    """``box``: one box. ``list``: zero or more boxes with labels, in the order of the row."""
 
     outside: str = "refuse"
-    """Boxes that extend more than one pixel beyond the image: ``refuse`` raises an error, ``clip``
-    clips the box in the training text."""
+    """Treatment of boxes that extend more than one pixel beyond the image. ``refuse``: raise an
+    error. ``clip``: clip the box to the image in the training text."""
 
     scene: SceneStyle = field(default_factory=SceneStyle)
-    """Content of rendered scenes."""
+    """Options for rendered scenes."""
 
     def __post_init__(self) -> None:
         if "{phrase}" not in self.prompt:
@@ -81,11 +81,11 @@ class Grounding(BaseTask):
 
     @property
     def scorer(self) -> str | None:
-        """Import path of the scorer that compares labels too, for a list; else None."""
+        """Import path of the scorer for lists of labelled boxes; None for ``answer: box``."""
         return _LABELLED if self.answer == "list" else None
 
     def format(self, answer: Box | Instances, frame: Frame | None = None) -> Written:
-        """Format a box, or all boxes that are not ignored."""
+        """Write one box, or all boxes that are not marked ``ignore``."""
         if frame is None:
             raise ValueError("a box needs the frame of its image")
         items = (Instance(answer),) if isinstance(answer, Box) else answer.items
@@ -96,7 +96,7 @@ class Grounding(BaseTask):
         return frame.write(written)
 
     def parse(self, text: str, frame: Frame | None = None) -> Box | Instances | Unreadable:
-        """Parse the first box of a text, or all boxes."""
+        """Parse the first box in a text, or all boxes with ``answer: list``."""
         if frame is None:
             raise ValueError("a box needs the frame that it was written in")
         found = frame.read(text)
@@ -113,29 +113,28 @@ class Grounding(BaseTask):
         return box
 
     def record(self, answer: Box | Instances) -> Any:
-        """Return boxes in pixels of the original image."""
+        """Convert boxes to JSON, in pixels of the original image."""
         if isinstance(answer, Box):
             return shape_row(answer)
         return [instance_row(item) for item in answer.items]
 
     def recorded(self, value: Any) -> Box | Instances:
-        """Return the answer that ``record`` wrote."""
+        """Read an answer that ``record`` wrote."""
         if self.answer == "list":
             return read_instances({"instances": value}, "the target")
         return read_box(value.get("box") if isinstance(value, Mapping) else value, "the target")
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """Everything that rendered images depend on except count and seed."""
+        """Settings that change rendered images and their rows."""
         return {**asdict(self.scene), "answer": self.answer}
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Render scenes of coloured shapes, and return the file of their rows."""
+        """Generate images of coloured shapes; return the path of the file with their rows."""
         return render_scenes(folder, count, seed, self.scene, lists=self.answer == "list")
 
 
 def _phrases(row: Mapping[str, Any], where: str, *, optional: bool) -> list[str]:
-    """Return the phrases of a row, all under one of three names."""
     found = row.get("phrase") or row.get("sentence") or row.get("sentences")
     if found is None and optional:
         return [_EVERYTHING]
@@ -147,7 +146,7 @@ def _phrases(row: Mapping[str, Any], where: str, *, optional: bool) -> list[str]
 
 
 def _box(row: Mapping[str, Any], where: str) -> Box:
-    """Return the box of a row; ``bbox`` is rejected because its format is ambiguous."""
+    """Read the box of a row; ``bbox`` is an error because its format is ambiguous."""
     given = [name for name in _BOXES if row.get(name) is not None]
     if len(given) > 1:
         raise ValueError(f"{where}: {' and '.join(given)} both define the box; keep one.")

@@ -1,13 +1,13 @@
 """Solve grade-school word problems: GSM8K.
 
-Rows     {"id": text, "question": text, "answer": text}, from ``prepare gsm8k``: the answer is a
-         solution that ends with ``#### 18``, or a number alone
-Answer   the solution, ``####`` and the number; or the number alone
+Rows     {"id": text, "question": text, "answer": text}, from ``prepare gsm8k``; the answer is a
+         solution that ends with ``#### 18``, or only a number
+Answer   the solution, ``####`` and the final number; with ``solution: false`` only the number
 Score    mm_numeric.evaluation.metrics.gsm8k
 
-The parsed answer is the number after the last ``####``, else after the last ``answer is``, else a
-text that is only a number. In a text with several parts that begin with ``A:`` only the last part
-counts. Thousands separators and $ are removed, and 5.0 equals 5.
+The parser returns the number after the last ``####``, or else the number after the last ``answer
+is``, or else the whole text if it is a number. Text before the last ``A:`` is ignored. Thousands
+separators and $ are removed, and 5.0 equals 5.
 
 Source: https://github.com/openai/grade-school-math, grade_school_math/dataset.py (extract_answer).
 """
@@ -44,7 +44,7 @@ _PLAIN = str.maketrans(
 
 @dataclass(frozen=True)
 class Solution(Number):
-    """A number with the steps that lead to it."""
+    """A final number with the steps of its solution."""
 
     steps: str = field(default="", compare=False)
     """The text before ``####``; empty if unknown."""
@@ -52,17 +52,17 @@ class Solution(Number):
 
 @dataclass(frozen=True, kw_only=True)
 class GSM8K(Numbers):
-    """Write the solution of a problem, with the result as its last number."""
+    """Solve a word problem in text, ending with the final number."""
 
     solution: bool = True
-    """Whether the training text contains the solution, or only the number."""
+    """True to train on the solution and the final number, False to train on the number only."""
 
     annotations: bool = False
-    """Whether to keep the calculator annotations of the data set, such as ``<<48/2=24>>``."""
+    """True to keep the data set's calculator annotations, such as ``<<48/2=24>>``."""
 
     plain: bool = False
-    """Whether to write solutions in one line, with characters that T5's tokenizer has: ``×`` as
-    ``*``, ``½`` as ``1/2``. T5 also turns every run of white space into one space."""
+    """True to write solutions on one line with only characters that T5's tokenizer has, such as
+    ``*`` for ``×`` and ``1/2`` for ``½``."""
 
     @property
     def scorer(self) -> str:
@@ -70,7 +70,7 @@ class GSM8K(Numbers):
         return "mm_numeric.evaluation.metrics.gsm8k:GSM8K"
 
     def read_answer(self, value: Any, where: str) -> Solution:
-        """Return the solution of a row."""
+        """Read the solution of a row."""
         found = self.parse(str(value)) if type(value) in (int, float, str) else None
         if not isinstance(found, Solution):
             raise ValueError(
@@ -79,7 +79,7 @@ class GSM8K(Numbers):
         return Solution(found.text, self._written(found.steps))
 
     def format(self, answer: Number, frame: Frame | None = None) -> Written:
-        """Format a solution, or only its number; the final number is marked."""
+        """Write a solution, or only its number, with the position of the final number."""
         before = ""
         if self.solution and isinstance(answer, Solution) and answer.steps:
             before = f"{answer.steps}{' ' if self.plain else chr(10)}{END} "
@@ -87,7 +87,7 @@ class GSM8K(Numbers):
         return Written(text, (Mark(len(before), len(text)),))
 
     def parse(self, text: str, frame: Frame | None = None) -> Solution | Unreadable:
-        """Parse the final number of a solution; the lenient answer is the last number."""
+        """Parse the final number; without one, the lenient answer is the last number."""
         last = _LAST_PART.match(text)
         part = text[last.end() :] if last else text
         _, end, after = part.rpartition(END)
@@ -109,7 +109,7 @@ class GSM8K(Numbers):
         return Unreadable(reason, Solution(lenient.text))
 
     def _written(self, steps: str) -> str:
-        """Return the steps of a solution as training text."""
+        """Apply the options ``annotations`` and ``plain`` to the steps of a solution."""
         if not self.annotations:
             steps = _ANNOTATION.sub("", steps)
         if not self.plain:

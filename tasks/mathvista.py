@@ -5,7 +5,8 @@ Rows     {"id": text, "image": path, "question": text, "answer": text,
           "answer_type": "text", "integer", "float" or "list",
           "choices": [text, ...] of multi_choice, "precision": 1 or 2 of a float,
           "unit": text, "metadata": {"task": text, "skills": [text, ...], ...}, "query": text}
-         the last three are optional; a missing "query" is composed like the published ones
+         "unit", "metadata" and "query" (the published prompt) are optional; a missing "query" is
+         composed by the published rules
 Answer   the letter of the choice, or the number or list
 Score    mm_numeric.evaluation.metrics.mathvista
 
@@ -43,7 +44,7 @@ _HINTS: dict[tuple[str, int | None], str] = {
     ("list", None): "requiring a Python list as an answer and provide the final list, e.g., "
     "[1, 2, 3], [1.2, 1.3, 1.4]",
 }
-"""The hint of the query, by type and precision of the answer."""
+"""(answer type, precision of a float) -> text of the hint in the prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +52,14 @@ class MathVista(BaseTask):
     """Answer a question about an image in a few characters."""
 
     prompt: str = "{query}"
-    """The question; ``{query}`` is replaced by the published hint, question and choices."""
+    """Prompt; ``{query}`` is replaced by MathVista's hint, question and choices."""
 
     def __post_init__(self) -> None:
         if "{query}" not in self.prompt:
             raise ValueError(f"prompt needs {{query}} where the question goes, not {self.prompt!r}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per row; rows licensed for testing only are invalid in training."""
+        """Yield one example per row; raise ValueError for MathVista's own rows in training."""
         for where, row in rows:
             image, size_px = read_image(row, where)
             answer = read_short_answer(row, where)
@@ -81,7 +82,7 @@ class MathVista(BaseTask):
             )
 
     def format(self, answer: ShortAnswer | Text, frame: Frame | None = None) -> Written:
-        """Format the letter of the choice, or the number or list with its numbers marked."""
+        """Write the letter of a choice, or a number or list with the positions of its numbers."""
         if isinstance(answer, ShortAnswer) and answer.question_type == "multi_choice":
             return Written(chr(ord("A") + answer.choices.index(answer.text)), ())
         return with_numerals(answer.text)
@@ -91,7 +92,7 @@ class MathVista(BaseTask):
         return Text(text) if text.strip() else Unreadable("empty answer")
 
     def record(self, answer: ShortAnswer | Text) -> Any:
-        """Return the text of a prediction, or the fields of a right answer."""
+        """Convert a prediction to its text, or a true answer to a JSON object."""
         if isinstance(answer, Text):
             return answer.text
         return {
@@ -104,7 +105,7 @@ class MathVista(BaseTask):
         }
 
     def recorded(self, value: Any) -> ShortAnswer:
-        """Return the right answer that ``record`` wrote."""
+        """Read a true answer that ``record`` wrote."""
         if not isinstance(value, Mapping):
             raise ValueError(f"the target {value!r:.60} is not an object")
         answer = read_short_answer(value, "the target")
@@ -114,7 +115,7 @@ class MathVista(BaseTask):
 
 
 def read_short_answer(row: Mapping[str, Any], where: str) -> ShortAnswer:
-    """Return the answer of a row with its form; the text is empty if the row has no answer."""
+    """Read answer, types, choices and precision of a row; the text is empty without an answer."""
     kind = row.get("question_type"), row.get("answer_type")
     if kind not in [("multi_choice", "text"), *(("free_form", name) for name in _NUMBERS)]:
         raise ValueError(
@@ -162,7 +163,7 @@ def published_query(row: Mapping[str, Any], asked: ShortAnswer, where: str) -> s
 
 
 def _labels(metadata: Any, where: str) -> dict[str, tuple[str, ...]]:
-    """Return the metadata of a row that are texts or lists of texts, for tables by bucket."""
+    """Return those metadata fields that are texts or lists of texts; they become buckets."""
     if not isinstance(metadata, Mapping | None):
         raise ValueError(f"{where}: metadata {metadata!r:.40} is not an object.")
     labels = {}

@@ -1,6 +1,6 @@
 """Multiply two numbers of up to ``digits`` digits, as in the NTL paper (arXiv 2411.02083).
 
-The question is that of the paper's data, which follow "Faith and Fate" (arXiv 2305.18654).
+The wording of the questions follows the paper, and thus "Faith and Fate" (arXiv 2305.18654).
 
 Rows     {"id": text, "question": "What is 12 times 345?", "answer": "4140",
           "category": "interpolation" or "extrapolation"}
@@ -15,11 +15,11 @@ from mm_numeric.tasks.numbers import GeneratedNumbers
 
 @dataclass(frozen=True, kw_only=True)
 class Multiplication(GeneratedNumbers):
-    """Multiply two numbers; extrapolation uses a longer factor."""
+    """Multiply two numbers; in extrapolation at least one factor has more digits."""
 
     digits: int = 5
-    """Maximum number of digits of a factor in training and interpolation; all pairs of lengths are
-    equally likely. In extrapolation one factor has one digit more, the other up to one more."""
+    """Maximum number of digits of each factor in training and interpolation. In extrapolation one
+    factor has ``digits + 1`` digits, the other 1 to ``digits + 1``."""
 
     question: str = "What is {a} times {b}?"
 
@@ -31,14 +31,14 @@ class Multiplication(GeneratedNumbers):
             raise ValueError(f"question needs {{a}} and {{b}} in it, not {self.question!r:.60}")
 
     def describe(self) -> str:
-        """Describe training and test questions in one sentence."""
+        """Describe training and test questions in one sentence for a report."""
         return (
             f"Trained on factors of 1 to {self.digits} digits; interpolation tests the same, "
             f"extrapolation one factor of {self.digits + 1}."
         )
 
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
-        """Draw a question and its answer."""
+        """Generate a random question and its answer; ``longer`` is True for extrapolation."""
         lengths = [rng.randint(1, self.digits), rng.randint(1, self.digits)]
         if longer:
             lengths = [self.digits + 1, rng.randint(1, self.digits + 1)]

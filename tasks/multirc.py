@@ -1,9 +1,11 @@
-"""Answer questions about a passage in words (MultiRC), to check that numeric losses do no harm.
+"""Answer questions about a passage in words: MultiRC.
+
+The task checks that numeric losses do not harm answers in words.
 
 Rows     {"id": text, "passage": text, "question": text,
           "answers": [{"text": text, "label": 0 or 1}, ...]}, from ``prepare multirc``
-Answer   text: the right answers, joined by `` | `` as in the code of the number token loss;
-         with ``answer: yes_no``, yes or no for each of the answers, as in SuperGLUE
+Answer   ``answer: text``: all right answers joined by `` | ``, as in the number token loss's code
+         ``answer: yes_no``: yes or no for each proposed answer, as in SuperGLUE
 Score    mm_numeric.evaluation.metrics.text
 
 Source of the question and of `` | ``: https://github.com/tum-ai/number-token-loss,
@@ -21,7 +23,7 @@ from mm_numeric.tasks.base import BaseTask, Rows, check_choice
 from mm_numeric.tasks.numbers import with_numerals
 
 BETWEEN = " | "
-"""Separator of the right answers of a question."""
+"""Text between the right answers to a question."""
 
 _YES_NO = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 
@@ -33,7 +35,7 @@ class MultiRC(BaseTask):
     reads_by: ClassVar[tuple[str, ...]] = ("answer",)
 
     prompt: str = "{passage}\n\nQuestion: {question}"
-    """The question; ``{passage}`` and ``{question}`` are replaced by those of the row."""
+    """Prompt; ``{passage}`` and ``{question}`` are replaced by the fields of the row."""
 
     answer: str = "text"
     """``text``: one example per question. ``yes_no``: one example per proposed answer."""
@@ -45,9 +47,10 @@ class MultiRC(BaseTask):
                 raise ValueError(f"prompt needs {name} in it, not {self.prompt!r:.60}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield examples; with ``answer: text`` questions without a right answer are skipped.
+        """Yield one example per question, or per proposed answer with ``answer: yes_no``.
 
-        Rows without labels are for prediction only: an error if ``training``.
+        With ``answer: text``, a question whose answers are all wrong is skipped. Rows without
+        labels are an error in training.
         """
         for where, row in rows:
             texts = [row.get(name) for name in ("passage", "question")]
@@ -78,7 +81,7 @@ class MultiRC(BaseTask):
             yield f"{identity}.{i}", prompt, choice
 
     def format(self, answer: Text | Choice, frame: Frame | None = None) -> Written:
-        """Format the answers with their numbers marked, or yes or no."""
+        """Write yes or no, or the right answers with the positions of their numbers."""
         if isinstance(answer, Choice):
             return Written(answer.chosen, ())
         return with_numerals(answer.text)
@@ -93,13 +96,13 @@ class MultiRC(BaseTask):
         return Choice(found[1].lower()) if found else Unreadable("neither yes nor no")
 
     def record(self, answer: Text | Choice) -> Any:
-        """Return the text, or the choice with its question."""
+        """Convert an answer to its text, or to an object with yes or no and the question's id."""
         if isinstance(answer, Text):
             return answer.text
         return {"chosen": answer.chosen, "question": answer.question}
 
     def recorded(self, value: Any) -> Text | Choice:
-        """Return the answer that ``record`` wrote."""
+        """Read an answer that ``record`` wrote."""
         if self.answer == "text":
             if not isinstance(value, str) or not value:
                 raise ValueError(f"the target {value!r:.60} is not a text")
@@ -112,7 +115,7 @@ class MultiRC(BaseTask):
 
 
 def read_answers(value: Any, where: str) -> list[tuple[str, bool | None]]:
-    """Return the proposed answers of a question with their labels; None for a missing label."""
+    """Read proposed answers and their labels (True if right, None if the label is missing)."""
     if not isinstance(value, list) or not value:
         raise ValueError(f'{where}: no "answers" (a list).')
     found: list[tuple[str, bool | None]] = []
@@ -127,5 +130,5 @@ def read_answers(value: Any, where: str) -> list[tuple[str, bool | None]]:
 
 
 def _filled(prompt: str, **texts: Any) -> str:
-    """Replace ``{name}`` in a prompt; unlike ``str.format`` this ignores all other braces."""
+    """Replace each known ``{name}`` in a prompt, and leave all other braces unchanged."""
     return re.sub(r"\{(\w+)\}", lambda m: str(texts.get(m[1], m[0])), prompt)

@@ -1,7 +1,7 @@
-"""Answer a question with a number; base class of the tasks for numbers in text.
+"""Answer a question with a number. Other tasks with numbers as answers derive from this one.
 
-Rows     {"id": text, "question": text, "answer": number or text}; optionally "category" (such as
-         interpolation) for tables by bucket, and "image"
+Rows     {"id": text, "question": text, "answer": number or text}; optionally "image" and "category"
+         (such as interpolation), for which metrics are reported separately
 Answer   the number as written in the row: ``-12``, ``3.50``, ``2/7``
 Score    mm_numeric.evaluation.metrics.numbers
 """
@@ -36,10 +36,10 @@ class Numbers(BaseTask):
     report_sections: ClassVar[tuple[str, ...]] = ("numbers",)
 
     bucket_fields: ClassVar[tuple[str, ...]] = ("category",)
-    """Fields of a row that become buckets of its example."""
+    """Fields of a row, such as ``category``; metrics are also reported per value of each field."""
 
     prompt: str = "{question}"
-    """The question; ``{question}`` is replaced by that of the row."""
+    """Prompt; ``{question}`` is replaced by the question of the row."""
 
     def __post_init__(self) -> None:
         if "{question}" not in self.prompt:
@@ -64,7 +64,7 @@ class Numbers(BaseTask):
             )
 
     def read_answer(self, value: Any, where: str) -> Number:
-        """Return the answer of a row; subclasses override it to check more."""
+        """Read the answer of a row; subclasses may add checks."""
         if type(value) not in (int, float, str):
             raise ValueError(f'{where}: no answer; each row needs "answer" (a number).')
         try:
@@ -73,39 +73,39 @@ class Numbers(BaseTask):
             raise ValueError(f"{where}: the answer {error}.") from None
 
     def format(self, answer: Number, frame: Frame | None = None) -> Written:
-        """Return a number as it was written, with its numerals marked."""
+        """Return the text of a number with the positions of its numerals (``2/7`` has two)."""
         return with_numerals(answer.text)
 
     def parse(self, text: str, frame: Frame | None = None) -> Number | Unreadable:
-        """Parse the last number in a text, because some models restate the question first."""
+        """Return the last number in a text, because some models repeat the question first."""
         return last_number(text)
 
     def record(self, answer: Number) -> str:
-        """Return a number as it was written."""
+        """Return the text of a number, such as ``3.50``."""
         return answer.text
 
     def recorded(self, value: Any) -> Number:
-        """Return the number that ``record`` wrote."""
+        """Read a number that ``record`` wrote."""
         return self.read_answer(value, "the target")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedNumbers(Numbers):
-    """A task that generates its questions; those of extrapolation are longer."""
+    """Base class of tasks that generate questions; extrapolation has longer questions."""
 
     categories: ClassVar[tuple[str, ...]] = ("interpolation", "extrapolation")
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """Everything that rendered rows depend on except count, seed and categories."""
+        """Settings that change generated rows: all options except the prompt."""
         return {name: value for name, value in asdict(self).items() if name != "prompt"}
 
     @abstractmethod
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
-        """Draw a question and its answer."""
+        """Generate a random question and its answer; ``longer`` is True for extrapolation."""
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Render questions; a row depends only on the options, seed, category and index."""
+        """Generate rows; each depends only on the options, the seed, its category and its index."""
         for category in categories:
             if category not in self.categories:
                 raise unknown(category, self.categories, "category", "data, categories")
@@ -121,15 +121,15 @@ class GeneratedNumbers(Numbers):
 
 
 def with_numerals(text: str) -> Written:
-    """Return a text with its numerals marked."""
+    """Return a text with the position of each numeral in it."""
     return Written(text, tuple(Mark(n.start, n.end) for n in find_numerals(text)))
 
 
 def last_number(text: str) -> Number | Unreadable:
     """Return the last number in a text.
 
-    Thousands separators and an exponent are part of a number. A minus sign after a digit is not
-    (the last number of ``3-5`` is 5), and a number may begin with its decimal point (`` .5``).
+    Thousands separators and an exponent belong to a number, and a number may begin with its decimal
+    point (``.5``). A minus sign after a digit is an operator: the last number of ``3-5`` is 5.
     """
     found = _NUMBER.findall(text.replace("\N{MINUS SIGN}", "-"))
     if not found:

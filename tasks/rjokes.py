@@ -19,7 +19,7 @@ class RJokes(Numbers):
     """Rate a joke with a whole number from 0 to 11."""
 
     def read_answer(self, value: Any, where: str) -> Number:
-        """Return the score of a row."""
+        """Read the score of a joke; it must be a whole number from 0 to 11."""
         answer = super().read_answer(value, where)
         if answer.exact.denominator != 1 or not 0 <= answer.exact <= HIGHEST:
             raise ValueError(f"{where}: the score is a whole number, 0 to {HIGHEST}, not {value}.")

@@ -3,9 +3,9 @@
 Rows     {"id": text, "image": path, "instances": [{"polygon": [x1, y1, x2, y2, ...],
          "ignore": true or false}, ...]}; or "box": [x1, y1, x2, y2] instead of a polygon;
          in pixels of the original, upright image; "width" and "height" are optional
-Answer   the shapes that are not ignored, in ``order``, in the coordinate format of the family
-Score    mm_numeric.evaluation.metrics.detection; its ICDAR 2015 matching depends on the order of
-         the ground truth, which stays that of the rows
+Answer   all shapes that are not ignored, sorted by the option ``order``, in the coordinate format
+         of the model family
+Score    mm_numeric.evaluation.metrics.detection, with the shapes in the order of the row
 """
 
 import random
@@ -35,22 +35,22 @@ class TextDetection(BaseTask):
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
 
     prompt: str = "Locate every word."
-    """The question about every image."""
+    """Prompt, the same for every image."""
 
     shape: str = "polygon"
-    """``polygon``: the shapes of the rows. ``box``: the upright bounding box of each shape."""
+    """``polygon``: use shapes as the rows have them. ``box``: replace them by bounding boxes."""
 
     order: str = "raster"
-    """Order of the shapes in the training text. ``raster``: by topmost, then leftmost point.
-    ``area``: largest first. ``random``: shuffled, but always the same for an image. ``rows``: the
-    order of the rows, which the ground truth for scoring always has."""
+    """Order of the shapes in the training text. ``raster``: by smallest y, then smallest x.
+    ``area``: largest first. ``random``: random but fixed for each image. ``rows``: as in the row.
+    Scoring always uses the order of the row."""
 
     outside: str = "refuse"
-    """Shapes that extend more than one pixel beyond the image: ``refuse`` raises an error, ``clip``
-    moves their points to the edge in the training text."""
+    """Treatment of shapes that extend more than one pixel beyond the image. ``refuse``: raise an
+    error. ``clip``: move their points to the image edge in the training text."""
 
     page: PageStyle = field(default_factory=PageStyle)
-    """Content of rendered pages."""
+    """Options for rendered pages."""
 
     def __post_init__(self) -> None:
         check_choice("shape", self.shape, ("polygon", "box"))
@@ -76,7 +76,7 @@ class TextDetection(BaseTask):
             )
 
     def format(self, answer: Instances, frame: Frame | None = None) -> Written:
-        """Format the shapes that are not ignored."""
+        """Write all shapes that are not marked ``ignore`` in the order given by ``order``."""
         if frame is None:
             raise ValueError("shapes need the frame of their image")
         items = [item for item in answer.items if not item.ignore]
@@ -90,37 +90,35 @@ class TextDetection(BaseTask):
         return frame.write(items)
 
     def parse(self, text: str, frame: Frame | None = None) -> Instances | Unreadable:
-        """Parse all shapes of a text."""
+        """Parse all shapes in a generated text."""
         if frame is None:
             raise ValueError("shapes need the frame that they were written in")
         return frame.read(text)
 
     def record(self, answer: Instances) -> list[dict[str, Any]]:
-        """Return shapes in pixels of the original image."""
+        """Convert shapes to JSON, in pixels of the original image."""
         return [instance_row(item) for item in answer.items]
 
     def recorded(self, value: Any) -> Instances:
-        """Return the shapes that ``record`` wrote."""
+        """Read shapes that ``record`` wrote."""
         return read_instances({"instances": value}, "the target")
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """Everything that rendered images depend on except count and seed."""
+        """Settings that change rendered images."""
         return asdict(self.page)
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Render pages of words, and return the file of their rows."""
+        """Generate images of words; return the path of the .jsonl file with their rows."""
         return render_pages(folder, count, seed, self.page)
 
 
 def _raster(item: Instance) -> tuple[float, float]:
-    """Return the sort key of ``raster``: topmost, then leftmost coordinate."""
     xs, ys = zip(*item.shape.points, strict=True)
     return min(ys), min(xs)
 
 
 def _area(item: Instance) -> float:
-    """Return the sort key of ``area``: the negative area, by the shoelace formula."""
     points = item.shape.points
     if isinstance(item.shape, Box):
         (x1, y1), (x2, y2) = points

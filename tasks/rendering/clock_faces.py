@@ -1,6 +1,6 @@
-"""Render images of clock faces, so that the clock task needs no data set.
+"""Generate images of clock faces, so that the clock task needs no data set.
 
-An image depends only on the style, the seed and its index.
+An image depends only on the style options, the seed and the index of the image.
 """
 
 import math
@@ -20,16 +20,16 @@ Colour = tuple[int, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class FaceStyle:
-    """Appearance of rendered clocks; everything else is random."""
+    """Options for rendered clocks; colours, hands and numerals are random."""
 
     size_px: int = 56
     """Width and height of the image."""
 
     rotation_degrees: float = 4.0
-    """Maximum tilt of a dial in both directions; 6 degrees correspond to one minute."""
+    """Maximum rotation of a dial, clockwise or counterclockwise; 6 degrees are one minute."""
 
     noise: float = 0.03
-    """Standard deviation of pixel noise, as a fraction of the full range."""
+    """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
 
     def __post_init__(self) -> None:
         if self.size_px < 16 or not 0 <= self.noise <= 1 or self.rotation_degrees < 0:
@@ -40,7 +40,7 @@ class FaceStyle:
 
 
 def render_faces(folder: Path, count: int, seed: int, style: FaceStyle) -> Path:
-    """Render clocks at random times into a folder, and return the file of their rows."""
+    """Generate images of random times; return the path of the .jsonl file with their rows."""
     times = random.Random(f"times:{seed}")
 
     def draw(rng: random.Random) -> tuple[Image.Image, dict[str, object]]:
@@ -51,7 +51,7 @@ def render_faces(folder: Path, count: int, seed: int, style: FaceStyle) -> Path:
 
 
 def render_face(time: ClockTime, rng: random.Random, style: FaceStyle) -> Image.Image:
-    """Draw a clock that shows ``time``; its appearance is drawn from ``rng``."""
+    """Draw a clock that shows ``time``; ``rng`` determines colours, hands and numerals."""
     size = style.size_px * _OVERSAMPLING
     light, ink = _colour(rng, 195, 255), _colour(rng, 0, 80)
     dial, marks = (ink, light) if rng.random() < 0.3 else (light, ink)
@@ -84,7 +84,7 @@ def _colour(rng: random.Random, darkest: int, lightest: int) -> Colour:
 
 @dataclass(frozen=True)
 class _Face:
-    """A dial. Angles are radians clockwise from twelve, lengths are multiples of the radius."""
+    """A dial. Angles are in radians clockwise from twelve; lengths are multiples of the radius."""
 
     draw: ImageDraw.ImageDraw
     radius: float
@@ -93,7 +93,7 @@ class _Face:
     tilt: float
 
     def at(self, angle: float, distance: float) -> tuple[float, float]:
-        """Return the pixel at an angle and a distance from the centre."""
+        """Return x and y in pixels for an angle and a distance from the centre."""
         angle, length = angle + self.tilt, distance * self.radius
         return self.x + length * math.sin(angle), self.y - length * math.cos(angle)
 
@@ -107,7 +107,7 @@ class _Face:
         self.draw.ellipse(box, fill=colour, outline=rim_colour, width=width)
 
     def ticks(self, count: int, colour: Colour) -> None:
-        """Draw tick marks; of 60 marks every fifth is longer."""
+        """Draw ``count`` tick marks; if there are 60, every fifth is longer."""
         for i in range(count):
             angle, hour = 2 * math.pi * i / count, count < 60 or i % 5 == 0
             start, width = (0.82, 0.03) if hour else (0.88, 0.015)

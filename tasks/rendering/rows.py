@@ -20,10 +20,11 @@ def render_images(
     unit: str,
     draw: Callable[[random.Random], tuple[Image.Image, Mapping[str, Any]]],
 ) -> Path:
-    """Render images into a folder, and return the file of their rows.
+    """Generate ``count`` images in a folder; return the path of the .jsonl file with their rows.
 
-    ``draw`` returns an image and the fields of its row, except id and image. Its random generator
-    depends only on the seed and the index of the image.
+    ``draw`` returns an image and the fields of its row, except "id" and "image". Its random
+    generator depends only on the seed and the index of the image. ``unit`` names the images in the
+    progress bar, such as ``clock``.
     """
     (folder / "images").mkdir(parents=True, exist_ok=True)
     rows = []
@@ -36,19 +37,19 @@ def render_images(
 
 
 def write_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
-    """Write rows into ``rows.jsonl`` in a folder, and return the file."""
+    """Write rows to ``rows.jsonl`` in a folder, and return its path."""
     file = folder / "rows.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
     return file
 
 
 def are_apart(a: Sequence[float], b: Sequence[float], gap: float = 2) -> bool:
-    """Return True if two boxes are at least ``gap`` pixels apart."""
+    """Return True if boxes (x1, y1, x2, y2) are at least ``gap`` pixels apart in x or y."""
     return a[2] + gap <= b[0] or b[2] + gap <= a[0] or a[3] + gap <= b[1] or b[3] + gap <= a[1]
 
 
 def with_noise(image: Image.Image | NDArray[Any], noise: float, rng: random.Random) -> Image.Image:
-    """Return an image with Gaussian noise, whose deviation is a fraction of the full range."""
+    """Add Gaussian pixel noise with standard deviation 255 * ``noise`` to an image."""
     pixels = np.asarray(image)
     if noise:
         generator = np.random.default_rng(rng.getrandbits(64))

@@ -1,7 +1,7 @@
-"""Render scenes of coloured shapes, with a phrase that identifies one shape.
+"""Generate images of coloured shapes, each with a phrase that identifies one shape.
 
-A phrase identifies its shape by colour and kind, by size, or by position. The three kinds of phrase
-are equally likely if a scene allows all of them, so that a model has to learn each.
+A phrase is one of three types: colour and kind ("the red circle"), size ("the large red circle") or
+position ("the circle at the left"). The types that are unambiguous in a scene are equally likely.
 """
 
 import random
@@ -28,7 +28,7 @@ _SIDES = {"left": (0, min), "right": (0, max), "top": (1, min), "bottom": (1, ma
 
 @dataclass(frozen=True, kw_only=True)
 class SceneStyle:
-    """Content of rendered scenes."""
+    """Options for rendered scenes."""
 
     width_px: int = 112
     height_px: int = 112
@@ -39,7 +39,7 @@ class SceneStyle:
     """Maximum number of shapes in a scene."""
 
     noise: float = 0.02
-    """Standard deviation of pixel noise, as a fraction of the full range."""
+    """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
 
     def __post_init__(self) -> None:
         if min(self.width_px, self.height_px) < 48 or not 0 <= self.noise <= 1:
@@ -69,9 +69,9 @@ class _Shape:
 
 
 def render_scenes(folder: Path, count: int, seed: int, style: SceneStyle, *, lists: bool) -> Path:
-    """Render scenes into a folder, and return the file of their rows.
+    """Generate scenes in a folder; return the path of the .jsonl file with their rows.
 
-    With ``lists`` a row asks for all shapes of a colour (possibly none), else for one shape.
+    If ``lists``, a row asks for all shapes of a colour (zero or more), otherwise for one shape.
     """
     size = {"width": style.width_px, "height": style.height_px}
 
@@ -90,7 +90,7 @@ def _one(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
 
 
 def _list(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
-    """Return phrase and instances of all shapes of a colour; 1 row in 5 has no instances."""
+    """Return a row that asks for all shapes of a colour; 1 row in 5 asks for an absent colour."""
     present = {shape.colour for shape in shapes}
     absent = [colour for colour in _COLOURS if colour not in present]
     colour = rng.choice(absent) if rng.random() < 0.2 else rng.choice(sorted(present))
@@ -100,13 +100,13 @@ def _list(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
 
 
 def _by_name(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
-    """Return the shapes with a unique combination of colour and kind, with their phrases."""
+    """List (phrase, shape) for shapes with a unique colour and kind, as "the red circle"."""
     names = [shape.name for shape in shapes]
     return [(f"the {s.name}", s) for s in shapes if names.count(s.name) == 1]
 
 
 def _by_size(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
-    """Return the shapes that are the only large or small one of their colour and kind."""
+    """List (phrase, shape) for shapes with a unique size, as "the large red circle"."""
     found = []
     for shape in shapes:
         same = [s for s in shapes if s.name == shape.name]
@@ -116,7 +116,7 @@ def _by_size(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
 
 
 def _by_position(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
-    """Return the outermost shape of each kind at each side, if there are several of the kind."""
+    """List (phrase, shape) for the outermost shapes of a kind, as "the circle at the left"."""
     found = []
     for kind in _KINDS:
         same = [s for s in shapes if s.kind == kind]
@@ -132,7 +132,7 @@ def _by_position(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
 
 
 def _placed(rng: random.Random, style: SceneStyle) -> list[_Shape]:
-    """Draw shapes that do not touch; neighbours often share colour and kind."""
+    """Place random shapes that do not touch; successive shapes often share colour and kind."""
     short = min(style.width_px, style.height_px)
     shapes: list[_Shape] = []
     while len(shapes) < 2:
@@ -154,7 +154,6 @@ def _placed(rng: random.Random, style: SceneStyle) -> list[_Shape]:
 
 
 def _draw(shapes: Sequence[_Shape], rng: random.Random, style: SceneStyle) -> Image.Image:
-    """Draw shapes on a dark background; each touches all edges of its box."""
     size = style.width_px, style.height_px
     background = tuple(rng.randint(10, 70) for _ in range(3))
     image = Image.new("RGB", (size[0] * _OVERSAMPLING, size[1] * _OVERSAMPLING), background)

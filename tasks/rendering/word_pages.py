@@ -1,7 +1,7 @@
-"""Render pages of straight, rotated and curved words, with a polygon around each word.
+"""Generate images of straight, rotated and curved words, with a polygon around each word.
 
-The default font is the one that Pillow includes, in bold, slanted, narrow and wide variants, so
-that images are the same on every machine; ``fonts`` adds font files.
+Words are drawn with Pillow's built-in font in bold, slanted, narrow and wide variants, so that
+images are the same on every machine. The option ``fonts`` adds font files.
 """
 
 import math
@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class PageStyle:
-    """Content of rendered pages."""
+    """Options for rendered pages."""
 
     width_px: int = 112
     height_px: int = 112
@@ -36,22 +36,22 @@ class PageStyle:
     """Maximum number of words on a page."""
 
     letters_px: tuple[int, ...] = (14, 22)
-    """Minimum and maximum height of a word."""
+    """Smallest and largest height of a word, in pixels."""
 
     rotation_degrees: float = 25.0
-    """Maximum tilt of a word in both directions."""
+    """Maximum rotation of a word, clockwise or counterclockwise."""
 
     curved: float = 0.0
-    """Fraction of words on an arc; their polygons have 14 points."""
+    """Fraction of words that are bent along an arc; their polygons have 14 points."""
 
     ignored: float = 0.0
-    """Fraction of words that are too faint to read, and are marked ``ignore``."""
+    """Fraction of words that are drawn too faint to read and marked ``"ignore": true``."""
 
     fonts: tuple[str, ...] = ()
-    """Font files to use in addition to the font of Pillow."""
+    """Paths of font files to use in addition to Pillow's font."""
 
     noise: float = 0.02
-    """Standard deviation of pixel noise, as a fraction of the full range."""
+    """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
 
     def __post_init__(self) -> None:
         if min(self.width_px, self.height_px) < 48 or not 0 <= self.noise <= 1:
@@ -70,7 +70,7 @@ class PageStyle:
 
 
 def render_pages(folder: Path, count: int, seed: int, style: PageStyle) -> Path:
-    """Render pages into a folder, and return the file of their rows."""
+    """Generate pages in a folder; return the path of the .jsonl file with their rows."""
     fonts = [ImageFont.load_default(size=_LETTER_PX), *map(_font, style.fonts)]
     size = {"width": style.width_px, "height": style.height_px}
 
@@ -93,7 +93,7 @@ def _page(
     style: PageStyle,
     fonts: Sequence[ImageFont.FreeTypeFont | ImageFont.ImageFont],
 ) -> tuple[Image.Image, list[dict[str, object]]]:
-    """Draw one page, and return it with the row entries of its words."""
+    """Draw one page; return the image and, per word, an entry of "instances" in the row."""
     size = style.width_px, style.height_px
     light = rng.random() < 0.5
     ground = np.array(
@@ -126,7 +126,6 @@ def _page(
 
 
 def _text(rng: random.Random) -> str:
-    """Draw a word of 3 to 7 lower-case letters, capitals or digits."""
     letters = rng.choice((string.ascii_lowercase, string.ascii_uppercase, string.digits))
     return "".join(rng.choice(letters) for _ in range(rng.randint(3, 7)))
 
@@ -134,7 +133,7 @@ def _text(rng: random.Random) -> str:
 def _mask(
     text: str, rng: random.Random, font: ImageFont.FreeTypeFont | ImageFont.ImageFont
 ) -> Array:
-    """Draw a word in a random variant of a font, cropped to its ink; values are 0 to 1."""
+    """Draw a word in a random variant of a font; return its cropped mask, values 0 to 1."""
     stroke = rng.choice((0, 0, 2))  # bold
     left, top, right, bottom = font.getbbox(text, stroke_width=stroke)
     slant, stretch = rng.choice((0.0, 0.0, 0.25)), rng.choice((0.75, 1.0, 1.0, 1.3))
@@ -154,10 +153,10 @@ def _mask(
 @dataclass(frozen=True)
 class _PlacedWord:
     polygon: list[Point]
-    """Outline of its ink, clockwise from the start of the top edge."""
+    """Corners of the word on the page, clockwise from its top left."""
 
     inverse: Callable[[Array, Array], tuple[Array, Array]]
-    """Maps x and y on the page to x and y in the mask of the word."""
+    """Function from x and y on the page to x and y in the word's mask."""
 
     @property
     def bounds(self) -> tuple[float, float, float, float]:
@@ -166,7 +165,7 @@ class _PlacedWord:
 
 
 def _placed(shape: tuple[int, ...], rng: random.Random, style: PageStyle) -> _PlacedWord | None:
-    """Draw a position for a mask of this shape; None if the word would leave the page."""
+    """Choose a random size and position for a mask; None if the word would not fit on the page."""
     scale = rng.uniform(*style.letters_px) / shape[0]
     width, height = shape[1] * scale, shape[0] * scale
     angle = math.radians(rng.uniform(-style.rotation_degrees, style.rotation_degrees))
@@ -176,7 +175,6 @@ def _placed(shape: tuple[int, ...], rng: random.Random, style: PageStyle) -> _Pl
     radius = width / bend if bend else 0.0  # of the arc through the middle of the word
 
     def forward(u: float, v: float) -> Point:
-        """Map a point relative to the middle of the word to the page."""
         if bend:
             turn, far = u / radius, radius - v
             u, v = far * math.sin(turn), radius - far * math.cos(turn)
@@ -201,7 +199,7 @@ def _placed(shape: tuple[int, ...], rng: random.Random, style: PageStyle) -> _Pl
 
 
 def _sampled(mask: Array, u: Array, v: Array) -> Array:
-    """Sample a mask at real-valued positions with bilinear interpolation; 0 outside of it."""
+    """Interpolate a mask bilinearly at x = ``u``, y = ``v``; 0 outside of the mask."""
     padded = np.pad(mask, 1)
     column, row = u + 0.5, v + 0.5  # + 1 for the padding, - 0.5 because values are at pixel centres
     left, top = np.floor(column).astype(int), np.floor(row).astype(int)
