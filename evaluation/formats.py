@@ -131,7 +131,7 @@ def _numbers_before(fields: Sequence[str]) -> int:
 def _read_line(
     line: str, lines: str, declared: bool, truth: bool, where: str
 ) -> tuple[Instance, float | None]:
-    """Return the shape and the confidence (or None) in a line; ``lines`` is its shape."""
+    """Return the shape of a line in the format ``lines``, and its confidence or None."""
     body, marked, text = line.partition(",####") if lines not in _SIZES else (line, "", "")
     fields = body.split(",")
     count = _numbers_before(fields)

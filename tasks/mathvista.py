@@ -92,7 +92,7 @@ class MathVista(BaseTask):
         return Text(text) if text.strip() else Unreadable("empty answer")
 
     def record(self, answer: ShortAnswer | Text) -> Any:
-        """Convert a prediction to its text, or a true answer to a JSON object."""
+        """Return what predictions.jsonl stores: a text for a prediction, an object for a target."""
         if isinstance(answer, Text):
             return answer.text
         return {

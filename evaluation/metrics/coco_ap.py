@@ -194,7 +194,7 @@ def _scored(results: Sequence[Mapping[str, Any]], ties: str) -> Sequence[Mapping
 
 
 def _averaged_precision(evaluation: Any) -> NDArray[np.float64]:
-    """Recompute the precision table of ``COCOeval.accumulate`` with averaged ties.
+    """Recompute the precisions of ``COCOeval.accumulate``, averaged over orders of equal scores.
 
     Shape: [IoU thresholds, recall thresholds, labels, area ranges, detection limits].
     """

@@ -153,8 +153,8 @@ class DataConfig:
 class EvaluateConfig:
     """Periodic evaluation during training, always on the same rows.
 
-    If ``best`` is set, set ``data`` to rows other than the test rows. Otherwise the test rows
-    select the weights, and test results are biased.
+    If ``best`` selects the weights, set ``data`` to rows other than the test rows: weights that the
+    test rows select have biased test results.
     """
 
     every_steps: int

@@ -172,7 +172,7 @@ class CoordinateFormat:
 
     @cached_property
     def _shape(self) -> re.Pattern[str]:
-        """Pattern of a complete shape."""
+        """The regular expression of one whole shape in this format."""
         opens = self._either(self.open, self.polygon_open)
         closes = self._either(self.close, self.polygon_close)
         if self.bins:

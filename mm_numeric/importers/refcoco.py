@@ -1,8 +1,8 @@
 """RefCOCO, RefCOCO+ and RefCOCOg: the folder with ``refs(unc).p`` and ``instances.json``.
 
 A ref is an object in an image of COCO train2014, with sentences (referring expressions) for it. The
-options ``split`` and ``split_by``, the author of the split, are checked against the file. Authors
-are ``unc`` (RefCOCO and RefCOCO+), and ``umd`` and ``google`` (RefCOCOg).
+option ``split_by`` names the author of the split; it and ``split`` are checked against the file.
+Authors are ``unc`` (RefCOCO and RefCOCO+), and ``umd`` and ``google`` (RefCOCOg).
 
 The pickle file is read without executing code: it may contain only containers, text and numbers.
 

@@ -38,7 +38,7 @@ def _ratio(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
 
 
 def _published(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return a spec that finds numbers and averages losses in the same way as NTIL's code."""
+    """Return an objective that reads numbers and averages losses as the published code of NTIL."""
     return ObjectiveSpec(terms=terms, balance="ratio", reduction="samples", digit_runs=True)
 
 

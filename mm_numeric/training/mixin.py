@@ -49,9 +49,9 @@ class NumericLossMixin(_Trainer):
     If the model accepts ``logits_to_keep`` and the caller does not request its outputs, only the
     logits at supervised positions (those with a label) are computed. With ``chunked_from`` or more
     logits per micro-batch the loss is computed in chunks, if ``chunked_head`` supports the model.
-    FSDP and torch.compile disable this.
+    FSDP and torch.compile disable the computation in chunks.
 
-    The numbers in the labels are searched when a batch is read. A collator can also search them and
+    The mixin finds the numbers in the labels of each batch. A collator can find them instead, and
     add them to the batch as ``spans`` (``objective.spans(shifted_labels)``). ``TrainingCollator``
     does so. Its ``labels`` [n] are already shifted and hold the supervised positions only, and its
     ``supervised`` [b, t] is the mask of these positions.

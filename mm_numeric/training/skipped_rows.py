@@ -38,7 +38,7 @@ class SkippedRows:
         return len(self.ids)
 
     def save(self, checkpoint: Path) -> None:
-        """Save the ids of all ranks, as of the last call of ``count``."""
+        """Save the ids of the skipped rows of all ranks that ``count`` has collected."""
         write_json(checkpoint / SKIPPED_ROWS, sorted(self.ids))
 
     def load(self, checkpoint: Path) -> None:

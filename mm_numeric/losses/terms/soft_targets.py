@@ -36,13 +36,14 @@ def log_probs(numbers: NumberLogits) -> Tensor:
 class SpreadTarget:
     """``KL(q || P) = sum_j q_j log(q_j / P_j)`` with ``q_j ~ exp(-(v_j - v_y) ** 2 / tau)``.
 
-    q is the target and P the prediction over the whole vocabulary, in nats, so that predicting text
-    raises the loss. The loss is 0 only if P equals q, which is not one-hot. The preset ``dist2``
-    adds this term to cross-entropy with weight 0.1.
+    The loss in nats, with the target q, the prediction P over the whole vocabulary, the value v_j
+    of token j, and the label y. Probability on tokens that are no numbers raises the loss. A one-hot
+    P does not reach 0, because q is not one-hot. The preset ``dist2`` adds this term to cross-entropy
+    with weight 0.1.
 
     Attributes:
-        tau: Twice the variance of q, in squared token values, above 0. With 1, on digits, q is
-            0.564 at a label from 1 to 8 and 0.208 at each neighbour.
+        tau: Twice the variance of q, in squared token values, above 0. For tau = 1 and single
+            digits, q is 0.564 at a label of 1 to 8 and 0.208 at each of its two neighbours.
     """
 
     per: ClassVar[Literal["token"]] = "token"
