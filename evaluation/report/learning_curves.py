@@ -98,7 +98,7 @@ def _chart(
     found: Mapping[str, list[list[tuple[float, float]]]],
     starts: Mapping[str, Sequence[Log]],
 ) -> Block:
-    """Draw the curve of a loss component: one line per objective, after the end of its warm start."""
+    """Draw a loss component: one line per objective, after the end of its warm start."""
     every = [curve for curves in found.values() for curve in curves if curve]
     last = max(x for curve in every for x, _ in curve)
     warm, colours = [], ["var(--warm)", *(styles[name].colour for name in [*starts][1:])]

@@ -37,8 +37,8 @@ class SpreadTarget:
     """``KL(q || P) = sum_j q_j log(q_j / P_j)`` with ``q_j ~ exp(-(v_j - v_y) ** 2 / tau)``.
 
     The loss in nats, with the target q, the prediction P over the whole vocabulary, the value v_j
-    of token j, and the label y. Probability on tokens that are no numbers raises the loss. A one-hot
-    P does not reach 0, because q is not one-hot. The preset ``dist2`` adds this term to cross-entropy
+    of token j, and the label y. Probability on tokens without a value raises the loss. A one-hot P
+    does not reach 0, because q is not one-hot. The preset ``dist2`` adds this term to cross-entropy
     with weight 0.1.
 
     Attributes:
