@@ -165,7 +165,9 @@ def examples_of_row(
         return
     except Exception as error:  # of a user's task, whose author needs the row and the kind
         name = type(task).__name__
-        yield None, ValueError(f"{row.where}: the task {name} failed with {error!r}.")
+        failure = ValueError(f"{row.where}: the task {name} failed with {error!r}.")
+        failure.__cause__ = error  # MM_NUMERIC_DEBUG shows the traceback in the task
+        yield None, failure
         return
     folder = Path(source.images) if source.images is not None else None
     for example in examples:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mm_numeric.config.reader import read_config
 from mm_numeric.run_folder import last_checkpoint
-from mm_numeric.training import mixin as doors
+from mm_numeric.training import mixin
 from mm_numeric.training.chunked_head import CHUNKED_FROM
 from mm_numeric.training.run import leave_process_group, train
 
@@ -19,6 +19,6 @@ def main(files: list[str]) -> None:
     for file in files:
         config = read_config(Path(file))
         lean = several and config.objective.name != "ce"
-        doors.NumericLossMixin.chunked_from = 0 if lean else CHUNKED_FROM
+        mixin.NumericLossMixin.chunked_from = 0 if lean else CHUNKED_FROM
         train(config, resume=last_checkpoint(config.output_dir) is not None)
     leave_process_group()
