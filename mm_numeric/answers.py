@@ -1,6 +1,6 @@
 """Types of answers, such as boxes, times and numbers, and the ``Example`` of a data row.
 
-Tasks format and parse answers; scorers compare a parsed answer with the correct one.
+Tasks format and parse answers. Scorers compare a parsed answer with the correct one.
 """
 
 import re
@@ -20,7 +20,7 @@ _NUMBER = re.compile(
 
 @dataclass(frozen=True, order=True)
 class ClockTime:
-    """A time on a 12-hour dial."""
+    """A time on a 12-hour dial, as hour and minute."""
 
     hour: int
     """1 to 12."""
@@ -42,19 +42,19 @@ class ClockTime:
 
     @property
     def minutes(self) -> int:
-        """The number of minutes after 12:00, 0 to 719."""
+        """Return the number of minutes after 12:00, 0 to 719."""
         return self.hour % 12 * 60 + self.minute
 
     def __str__(self) -> str:
-        """Return the time as ``7:05``."""
+        """Return the time as text, for example ``7:05``."""
         return f"{self.hour}:{self.minute:02d}"
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number as it is written: ``-12``, ``3.50``, ``2/7`` or ``1.5e3``.
+    """A number that keeps its original text, such as ``-12``, ``3.50``, ``2/7`` or ``1.5e3``.
 
-    Two numbers are equal if their values are: ``3.5`` equals ``3.50``.
+    Numbers are compared by value: ``3.5`` equals ``3.50``.
     """
 
     text: str = field(compare=False)
@@ -62,7 +62,7 @@ class Number:
     """The value of ``text``, without rounding."""
 
     def __post_init__(self) -> None:
-        """Validate ``text``, which may have at most 1000 digits in a row, and set ``exact``."""
+        """Validate ``text`` (at most 1000 consecutive digits) and store its value in ``exact``."""
         if not _NUMBER.fullmatch(self.text):
             raise ValueError(
                 f"{self.text!r:.60} is not a number; write -12, 3.5, 2/7 or 1.5e3, with ASCII "
@@ -75,7 +75,7 @@ class Number:
 
     @cached_property
     def value(self) -> float:
-        """The float64 nearest to the number; infinite if the number is too large for float64."""
+        """Return the nearest float64, or plus or minus infinity if the number is too large."""
         try:
             return float(self.exact)
         except OverflowError:
@@ -100,7 +100,7 @@ class Box:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """The two opposite corners (x1, y1) and (x2, y2)."""
+        """Return two opposite corners of the box, (x1, y1) and (x2, y2)."""
         return (self.x1, self.y1), (self.x2, self.y2)
 
 
@@ -108,7 +108,7 @@ class Box:
 class Polygon:
     """A polygon, in pixels of the original image.
 
-    ``points`` are the corners in order. A polygon with one corner is a point.
+    ``points`` are the corners in order. A polygon with a single corner represents a point.
     """
 
     points: tuple[Point, ...]
@@ -119,7 +119,7 @@ Shape = Box | Polygon
 
 @dataclass(frozen=True)
 class Instance:
-    """One object in an image."""
+    """One object in an image: a box or polygon, with an optional label."""
 
     shape: Shape
     label: str = ""
@@ -147,7 +147,7 @@ class Instances:
 
 @dataclass(frozen=True)
 class Text:
-    """An answer in words."""
+    """An answer that is free text."""
 
     text: str
 
@@ -157,7 +157,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of a fixed set of answers, such as yes and no."""
+    """An answer chosen from fixed options, such as yes and no."""
 
     chosen: str
     """One of ``options``."""
@@ -174,7 +174,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class ShortAnswer:
-    """The correct answer to a MathVista question, and the form that the answer must have."""
+    """The correct answer to a MathVista question, and the type that the answer must have."""
 
     text: str
     """One of ``choices``, or else a number or a list as in the dataset: ``1.2``, ``[2, 8]``."""
@@ -196,7 +196,7 @@ class ShortAnswer:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A generated text that could not be parsed; parse failures are counted by ``reason``."""
+    """A parse failure: a generated text without a valid answer. Failures are counted by reason."""
 
     reason: str
     lenient: Any = field(default=None, compare=False)
@@ -204,7 +204,7 @@ class Unreadable:
 
 
 class Mark(NamedTuple):
-    """The position and the role of one number in the text of an answer."""
+    """The position of one number in an answer text, and its role, such as ``x`` or ``hour``."""
 
     start: int
     """Index of the number's first character."""
@@ -221,7 +221,7 @@ class Mark(NamedTuple):
 
 
 class Written(NamedTuple):
-    """The text of an answer, and the positions of the numbers in it."""
+    """An answer formatted as text, and the position of each number in this text."""
 
     text: str
     marks: tuple[Mark, ...]
@@ -246,7 +246,7 @@ class EmbeddedImage:
     """Function that returns the encoded image (PNG, JPEG, ...) as bytes."""
 
     def resolve(self) -> Self:
-        """Return ``self``, so that callers can treat an image file and this class alike."""
+        """Return ``self``, because callers also call ``resolve`` on the paths of image files."""
         return self
 
     def __str__(self) -> str:
@@ -258,7 +258,7 @@ ImageSource = Path | EmbeddedImage
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """A question, optionally with an image and with the correct answer."""
+    """One sample of a dataset: a prompt, optionally with an image and the correct answer."""
 
     id: str
     image: ImageSource | None

@@ -14,7 +14,7 @@ from mm_numeric.registry import unknown
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML loader that rejects duplicate keys, of which ``SafeLoader`` keeps the last one."""
+    """YAML loader that raises an error for duplicate keys, where ``SafeLoader`` keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -31,7 +31,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parse YAML text; ``where`` is the file or the override, for error messages."""
+    """Parse YAML text, and raise ValueError if it is invalid or has duplicate keys."""
     try:
         return yaml.load(text, Loader=_StrictLoader)
     except yaml.MarkedYAMLError as error:
@@ -42,7 +42,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that contains a mapping."""
+    """Read a YAML file of settings and return its top-level mapping as a dictionary."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -63,7 +63,8 @@ def with_override(
     If the settings have ``objective: ntil`` or ``task: clock``, the string first becomes a mapping
     (``objective: {preset: ntil}``), so that the override ``objective.weight=0.8`` can be applied.
 
-    ``translate(raw, path, value, override)`` replaces deprecated names and returns (path, value).
+    ``translate`` is an optional function that replaces deprecated names of settings and values. It
+    returns the new (path, value).
     """
     path, equals, text = override.partition("=")
     if not equals or not path:
@@ -75,13 +76,13 @@ def with_override(
 
 
 def with_setting(raw: Mapping[str, Any], path: str, value: Any, where: str) -> dict[str, Any]:
-    """Return a copy of settings with ``value`` at a dotted path; ``where`` is for errors."""
+    """Return a copy of settings with a new value at a dotted path like ``data.train.seed``."""
     changed: dict[str, Any] = _set(dict(raw), path.split("."), value, where, ())
     return changed
 
 
 def _set(at: Any, path: list[str], value: Any, override: str, done: tuple[str, ...]) -> Any:
-    """Return a copy of ``at`` with the value at ``path``; ``done`` is the path of ``at`` itself."""
+    """Return a copy of nested settings in which ``path``, a list of keys, has a new value."""
     if not path:
         return value
     key, rest = path[0], path[1:]
@@ -163,7 +164,7 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
 
 
 def read_scalar(kind: type, value: Any, where: str) -> Any:
-    """Check that a number, string or boolean has the type ``kind``; convert an int to a float."""
+    """Check that a YAML value has the type ``kind``, and convert an int if ``kind`` is float."""
     if kind is float and type(value) in (int, float) and value == value:  # not nan
         return float(value)
     if type(value) is kind and kind is not float:

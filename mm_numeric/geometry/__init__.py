@@ -1,1 +1,1 @@
-"""Image frames, coordinate grids, and text formats of boxes and polygons. No torch import."""
+"""Coordinate systems of images (frames) and text formats of shapes, without importing torch."""

@@ -1,8 +1,8 @@
 """Text formats of boxes, polygons and points: brackets, JSON, special tokens, location tokens.
 
 A ``CoordinateFormat`` writes shapes as text, and parses the shapes in a generated text. Parsing
-finds complete shapes with their labels, and detects a truncated text. It takes linear time and
-raises no error; for a text without shapes it returns an empty ``Reading``.
+finds complete shapes with their labels, and detects a truncated text. Parsing takes linear time and
+raises no error. A text without shapes results in an empty ``Reading``.
 """
 
 import json
@@ -24,7 +24,7 @@ search to the end, which takes quadratic time.
 
 
 class Piece(NamedTuple):
-    """A piece of the text of one or more shapes: a numeral, or text between numerals."""
+    """A piece of the text of one or more shapes: a coordinate, or the text between coordinates."""
 
     text: str
     number: int | None = None
@@ -32,7 +32,7 @@ class Piece(NamedTuple):
 
 
 class ShapeText(NamedTuple):
-    """A shape that was found in a text."""
+    """A shape found in a text: its coordinates as text, its label and its position."""
 
     numerals: tuple[str, ...]
     label: str
@@ -41,7 +41,7 @@ class ShapeText(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The shapes that were found in a text."""
+    """The shapes found in a text, and whether the text ends inside another shape."""
 
     shapes: tuple[ShapeText, ...]
     """The complete shapes. The text may end inside another one (see ``cut``)."""
@@ -92,11 +92,11 @@ class CoordinateFormat:
     """Text of an answer without shapes."""
 
     def write(self, shapes: Sequence[tuple[Sequence[str], str, bool]]) -> Iterator[Piece]:
-        """Yield the text of shapes in pieces.
+        """Format shapes as text, and yield the text in pieces (see ``Piece``).
 
         Args:
-            shapes: One triple (numerals, label, is_box) per shape. Numerals are in written order,
-                the label may be empty, and a box has two points.
+            shapes: One triple (numerals, label, is_box) per shape. The numerals are its coordinates
+                as text, in the order of the format. The label may be empty. A box has two points.
         """
         if not shapes:
             yield Piece(self.nothing)
@@ -121,11 +121,11 @@ class CoordinateFormat:
         yield Piece(self.list_close)
 
     def bin(self, level: int) -> str:
-        """Return the location token of a level: ``<loc0012>`` for 12."""
+        """Return the location token of a grid level, for example ``<loc0012>`` for level 12."""
         return f"<loc{level:04d}>"
 
     def bin_level(self, token: str) -> int:
-        """Return the level of a location token: 12 for ``<loc0012>``."""
+        """Return the grid level of a location token, for example 12 for ``<loc0012>``."""
         return int(token[4:-1])
 
     def _label(self, label: str) -> str:
@@ -139,7 +139,7 @@ class CoordinateFormat:
         return written
 
     def read(self, text: str) -> Reading:
-        """Find the shapes in a text."""
+        """Find all shapes in a text, and detect a shape that is cut off at the end of the text."""
         found = list(self._shape.finditer(text))
         starts = [*(match.start() for match in found), len(text)]
         ends = [0, *(match.end() for match in found)]
@@ -167,12 +167,12 @@ class CoordinateFormat:
 
     @cached_property
     def _body(self) -> str:
-        """Pattern of the text inside a shape."""
+        """Return a regex for the coordinates of a shape, without its opening and closing text."""
         return r"(?:<loc[0-9]{4}>\s*)+" if self.bins else r"[-0-9.,()\s]*?"
 
     @cached_property
     def _shape(self) -> re.Pattern[str]:
-        """The regular expression of one whole shape in this format."""
+        """Return a regex that matches one complete shape in this format."""
         opens = self._either(self.open, self.polygon_open)
         closes = self._either(self.close, self.polygon_close)
         if self.bins:
@@ -184,7 +184,7 @@ class CoordinateFormat:
 
     @cached_property
     def _begun(self) -> re.Pattern[str]:
-        """Pattern of a shape that is truncated by the end of the text."""
+        """Return a regex that matches a shape cut off at the end of the text."""
         if self.bins:
             return re.compile(r"<loc[0-9]{0,4}$|<lo?$")
         if not self.open:
@@ -194,7 +194,7 @@ class CoordinateFormat:
 
     @staticmethod
     def _either(*literals: str | None) -> str:
-        """Return a pattern that matches any of these texts, with any white space inside them."""
+        """Return a regex that matches any of the texts, with optional white space inside them."""
         patterns = {
             r"\s*".join(map(re.escape, re.findall(r"\S", text))) for text in literals if text
         }

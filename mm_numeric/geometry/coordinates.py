@@ -2,8 +2,8 @@
 
     position (pixels) -> level (whole number of grid steps) -> numeral (text of the level)
 
-VLMs write coordinates in different ways: relative to the original or the resized image, on another
-grid, in another order or text format. Each choice is a field of ``Coordinates``. Each model family
+VLMs write coordinates relative to the original or the resized image, on different grids, and in
+different orders and text formats. Each choice is a field of ``Coordinates``. Each model family
 has a default preset from ``COORDINATES`` and can be trained with any other.
 """
 
@@ -73,20 +73,20 @@ class Coordinates:
 
     @property
     def text(self) -> CoordinateFormat:
-        """The ``CoordinateFormat`` with the name ``format``."""
+        """Return the ``CoordinateFormat`` that the field ``format`` names."""
         return COORDINATE_FORMATS[self.format]
 
     @property
     def bins(self) -> int | None:
-        """Number of location tokens; None if coordinates are written with digits."""
+        """Return the number of location tokens, or None if coordinates are written with digits."""
         return self.text.bins
 
     def step(self, edge: float) -> float:
-        """Return the size of a grid step in pixels, for an image edge of ``edge`` pixels."""
+        """Return the size of a grid step in pixels, for an image side of ``edge`` pixels."""
         return (1.0 if self.max_value is None else edge / self.max_value) / 10**self.decimals
 
     def largest(self, edge: float) -> int:
-        """Return the largest level for an image edge of ``edge`` pixels."""
+        """Return the largest level (number of grid steps) for an image side of ``edge`` pixels."""
         return max(self._levels(edge) - (self.clamp == "exclusive"), 0)
 
     def level(self, position: float, edge: float) -> int:
@@ -105,25 +105,26 @@ class Coordinates:
         return min(max(level, 0), self.largest(edge))
 
     def position(self, level: float, edge: float) -> float:
-        """Return the position of a level in pixels of ``space``: the inverse of ``self.level``.
+        """Convert a level (number of grid steps) to a position in pixels: the inverse of ``level``.
 
-        The position of a level above the largest level is outside the image.
+        The position is in pixels of the reference image ``space``, whose width or height is
+        ``edge``. Levels are not clamped, so the position may be outside the image.
         """
         middle = 0.5 if self.rounding == "floor" and level < self._levels(edge) else 0.0
         return (level + middle) * self.step(edge)
 
     def _levels(self, edge: float) -> int:
-        """Return the number of grid steps along an image edge of ``edge`` pixels."""
+        """Return the number of grid steps along an image side of ``edge`` pixels."""
         return round((edge if self.max_value is None else self.max_value) * 10**self.decimals)
 
     def numeral(self, level: int) -> str:
-        """Return the text of level 499: ``499``, ``0.499`` or ``<loc0499>``, for example."""
+        """Format a level (number of grid steps) as text: ``499``, ``0.499`` or ``<loc0499>``."""
         if self.bins is not None:
             return self.text.bin(level)
         return f"{level / 10**self.decimals:.{self.decimals}f}"
 
     def read_numeral(self, text: str) -> float:
-        """Return the level of a numeral; a fraction if it has more than ``decimals`` decimals."""
+        """Convert the text of a coordinate to a level (number of grid steps, may be fractional)."""
         if self.bins is not None:
             return float(self.text.bin_level(text))
         return float(text) * 10**self.decimals

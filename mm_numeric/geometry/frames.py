@@ -3,9 +3,10 @@
     original pixels --View--> pixels of the resized image --Coordinates--> levels
     --CoordinateFormat--> text
 
-A ``Frame`` holds these conversions for one image and one model family. It is declared, never
-guessed from coordinates, and it is saved with every prediction. Pixel positions are continuous:
-(0, 0) is the top left corner of the image and (width, height) is the bottom right corner.
+A ``Frame`` holds these conversions for one image and one model family. It is computed from the
+image size and the settings of the family, never guessed from coordinates. It is saved with every
+prediction. Pixel positions are continuous: (0, 0) is the top left corner of the image and
+(width, height) is the bottom right corner.
 """
 
 import math
@@ -84,7 +85,7 @@ class Resize:
     max_pixels: int = 0
 
     def view(self, width: int, height: int) -> View:
-        """Return how an image of this size (in pixels) is resized."""
+        """Return the new size, scale and padding for an image of ``width`` x ``height`` pixels."""
         if self.kind == "squash":
             return _squashed(width, height, self.side, self.side)
         if self.kind == "letterbox":
@@ -96,7 +97,7 @@ class Resize:
         return _squashed(width, height, width, height)
 
     def _smart_size(self, width: int, height: int) -> tuple[int, int]:
-        """Return width and height like ``smart_resize`` of transformers' Qwen2-VL processor."""
+        """Return the resized width and height, like ``smart_resize`` of transformers (Qwen2-VL)."""
         if max(width, height) > 200 * min(width, height):
             raise ValueError(f"an image of {width} x {height} pixels has an aspect ratio above 200")
         factor = self.factor
@@ -117,7 +118,7 @@ def _squashed(width: int, height: int, seen_width: int, seen_height: int) -> Vie
 
 
 def _snapped(position: float, edge: float, reach: float) -> float:
-    """Move a position outside the image to the edge if it is at most ``reach`` away from it."""
+    """Move a position that is outside the image by at most ``reach`` to the edge of the image."""
     if -reach <= position < 0:
         return 0.0
     return float(edge) if edge < position <= edge + reach else position
@@ -125,7 +126,7 @@ def _snapped(position: float, edge: float, reach: float) -> float:
 
 @dataclass(frozen=True)
 class Frame:
-    """How one image was resized, and how coordinates in it are written."""
+    """Coordinate system of one image: how it was resized, and how coordinates are written."""
 
     width_px: int
     """Width of the original image after EXIF rotation, in pixels."""
@@ -140,21 +141,24 @@ class Frame:
 
     @property
     def edges(self) -> tuple[float, float]:
-        """Width and height of the reference image (``coordinates.space``) in pixels."""
+        """Return (width, height), in pixels, of the image that ``coordinates.space`` selects."""
         if self.coordinates.space == "original":
             return self.width_px, self.height_px
         return self.view.width_px, self.view.height_px
 
     @property
     def step_px(self) -> tuple[float, float]:
-        """Width and height of a grid step in pixels of the original image."""
+        """Return the width and the height of a grid step, in pixels of the original image."""
         steps = tuple(self.coordinates.step(edge) for edge in self.edges)
         if self.coordinates.space == "original":
             return steps[0], steps[1]
         return steps[0] / self.view.scale_x, steps[1] / self.view.scale_y
 
     def encode(self, point: Point) -> tuple[int, int]:
-        """Convert a point of the original image, or up to 1 pixel outside, to levels (x, y)."""
+        """Convert a point in pixels of the original image to levels (numbers of grid steps).
+
+        A point that is up to 1 pixel outside the image is first moved to the edge.
+        """
         x, y = point
         inside_x = -_SLACK_PX <= x <= self.width_px + _SLACK_PX
         if not (inside_x and -_SLACK_PX <= y <= self.height_px + _SLACK_PX):
@@ -169,10 +173,10 @@ class Frame:
         return self.coordinates.level(x, width), self.coordinates.level(y, height)
 
     def decode(self, level_x: float, level_y: float) -> Point:
-        """Convert levels (x, y) to a point of the original image: the inverse of ``encode``.
+        """Convert levels (numbers of grid steps) to a point in pixels of the original image.
 
-        The levels may be outside the image. A point that is outside by at most half a grid step is
-        moved to the edge, because rounding can move a point at the edge by as much.
+        This is the inverse of ``encode``. Points may be outside the image. A point that is outside
+        by at most half a grid step, the largest rounding error, is moved to the edge.
         """
         width, height = self.edges
         x = self.coordinates.position(level_x, width)
@@ -183,14 +187,14 @@ class Frame:
         return _snapped(x, self.width_px, step_x / 2), _snapped(y, self.height_px, step_y / 2)
 
     def quantised(self, shape: Shape) -> Shape:
-        """Return a shape rounded to the grid, which is the best answer that can be written."""
+        """Return a shape rounded to the coordinate grid: the best answer that can be written."""
         points = tuple(self.decode(*self.encode(point)) for point in shape.points)
         return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)
 
     def write(self, instances: Iterable[Instance]) -> Written:
-        """Return the text of shapes with labels, and a ``Mark`` for each coordinate in the text.
+        """Format shapes with labels as text, and return the text with a ``Mark`` per coordinate.
 
-        The coordinates of one shape have the same ``Mark.group``.
+        A ``Mark`` is the position of a number. Marks of one shape have the same ``group``.
         """
         first, second = (0, 1) if self.coordinates.order == "xy" else (1, 0)
         roles = ("x", "y")[first], ("x", "y")[second]
@@ -211,12 +215,12 @@ class Frame:
         return Written(text, tuple(marks))
 
     def read(self, text: str) -> Instances | Unreadable:
-        """Parse the shapes in a text; two points are a box, one or more than two a polygon.
+        """Parse the boxes (two points) and polygons (one or more than two points) in a text.
 
         Returns:
-            The shapes in written order, in pixels of the original image. They are not corrected:
-            boxes may have swapped corners, and points may be outside the image. If the text has no
-            shape, ``Unreadable`` with the reason.
+            The shapes in the order of the text, in pixels of the original image. They are not
+            corrected: boxes may have swapped corners, and points may be outside the image. If the
+            text has no shape, ``Unreadable`` with the reason.
         """
         if not text.strip():
             return Unreadable("empty answer")
@@ -244,12 +248,12 @@ class Frame:
         return Box(*points[0], *points[1]) if len(points) == 2 else Polygon(points)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the frame as JSON data."""
+        """Return the frame as a dictionary that can be saved as JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """Create a frame from the output of ``to_dict`` of this version or of version 0.1."""
+        """Create a frame from the dictionary of ``to_dict``, as saved by this version or by 0.1."""
         if isinstance(raw, Mapping) and isinstance(raw.get("coordinates"), Mapping):
             raw = {**raw, "coordinates": RENAMED.update(raw["coordinates"])}
         found: Self = read_dataclass(cls, raw, "frame")

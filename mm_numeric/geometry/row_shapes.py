@@ -1,4 +1,4 @@
-"""Read images, boxes and polygons of dataset rows, in pixels of the EXIF-rotated image."""
+"""Read image paths and shapes from dataset rows, in pixels of the EXIF-rotated image."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ def read_id(row: Mapping[str, Any], names: Sequence[str], image: Path) -> str:
 
 
 def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int] | None]:
-    """Return the image path of a row, and the image's (width, height) if the row gives them."""
+    """Return a row's image path, and the image's (width, height) or None if not in the row."""
     image = next((row[name] for name in ("image", "file", "img_path") if row.get(name)), None)
     if not isinstance(image, str):
         raise ValueError(f'{where}: no image; each row needs "image" (a path).')
@@ -66,7 +66,7 @@ def read_polygon(value: Any, where: str) -> Polygon:
 
 
 def read_instances(row: Mapping[str, Any], where: str) -> Instances:
-    """Read the objects of a row from its field ``instances``, a list."""
+    """Read the objects of a dataset row from the list in its field ``instances``."""
     raw = row.get("instances")
     if not isinstance(raw, list):
         raise ValueError(f'{where}: no "instances" (a list); use an empty list for no objects.')
@@ -93,7 +93,7 @@ def _instance(row: Any, where: str) -> Instance:
 
 
 def instance_row(instance: Instance) -> dict[str, Any]:
-    """Return an instance as a dictionary for JSON, which ``read_instances`` can read."""
+    """Return an object as a JSON dictionary, in the format that ``read_instances`` reads."""
     row: dict[str, Any] = shape_row(instance.shape)
     if instance.label:
         row["label"] = instance.label
@@ -115,7 +115,7 @@ def around(shape: Shape) -> Box:
 
 
 def clipped(shape: Shape, width: float, height: float) -> Shape:
-    """Clamp every point of a shape to the image; raise ValueError if no area is left."""
+    """Clamp every point of a shape to the image, or raise ValueError if no area is left."""
     points: tuple[Point, ...] = tuple(
         (min(max(x, 0.0), width), min(max(y, 0.0), height)) for x, y in shape.points
     )
@@ -139,7 +139,7 @@ def _numbers(value: Any, where: str) -> list[float]:
 
 
 def corners(shape: Shape) -> tuple[Point, ...]:
-    """Return the corners of a shape in order; a box has four."""
+    """Return the corners of a polygon in order, or the four corners of a box."""
     if isinstance(shape, Box):
         x1, y1, x2, y2 = shape.x1, shape.y1, shape.x2, shape.y2
         return (x1, y1), (x2, y1), (x2, y2), (x1, y2)

@@ -16,7 +16,7 @@ _DECAY = 0.9  # of the running means at each step
 
 
 class Balance:
-    """Computes the factor of the sum of the numeric terms (see ``ObjectiveSpec.balance``)."""
+    """Computes the factor of the numeric losses with the method in ``ObjectiveSpec.balance``."""
 
     def __init__(self, spec: ObjectiveSpec) -> None:
         self.spec = spec
@@ -25,7 +25,7 @@ class Balance:
     def factor(self, sums: Mapping[str, LossSum]) -> float | Tensor:
         """Return the factor for one batch, without gradient.
 
-        ``sums`` are the batch's cross-entropy (``ce``) and numeric terms, without their weights.
+        ``sums`` maps ``ce`` (cross-entropy) and each numeric term to the unweighted loss sum.
         """
         if self.spec.balance == "ratio":
             return self._ratio(self._means_of(sums))
@@ -48,12 +48,12 @@ class Balance:
         self._means = torch.where(usable, mixed, before)
 
     def _means_of(self, sums: Mapping[str, LossSum]) -> Tensor:
-        """Return mean cross-entropy and the sum of ``weight * mean`` over terms, [2], float64."""
+        """Return the mean cross-entropy and the weighted sum of the term means, [2], float64."""
         terms = [t.weight * sums[t.name].mean.detach().double() for t in self.spec.terms]
         return torch.stack([sums["ce"].mean.detach().double(), torch.stack(terms).sum()])
 
     def _ratio(self, means: Tensor) -> Tensor:
-        """Return ``weight * cross_entropy / terms`` for ``means`` = [cross_entropy, terms]."""
+        """Return ``weight * cross_entropy / terms``, where ``means`` is [cross_entropy, terms]."""
         cross_entropy, numeric = means.unbind()
         return self.spec.weight * cross_entropy / (numeric + _EPSILON)
 

@@ -89,7 +89,7 @@ def cross_entropy_with_numbers(
     converted to float32 first.
 
     Args:
-        logits: [n, v], or [r, v] together with ``rows``.
+        logits: [n, v] for n supervised rows and v tokens, or [r, v] together with ``rows``.
         labels: [n] label of each supervised row; ``IGNORE_INDEX`` is not allowed.
         number_rows: [k] indices of the labels that are number tokens; no duplicates.
         number_ids: [c] ids of the number tokens.
@@ -119,22 +119,24 @@ class _NumberScores(torch.autograd.Function):
 def number_scores(logits: Tensor, at: Tensor, number_ids: Tensor) -> Tensor:
     """Return the logits of the number tokens, [k, c], without computing cross-entropy.
 
-    ``at`` [k] are the indices of the rows of ``logits`` [r, v] whose label is a number token (no
-    duplicates), and ``number_ids`` [c] the ids of the number tokens.
+    Args:
+        logits: [r, v] for r positions and v tokens.
+        at: [k] indices of the positions whose label is a number token; no duplicates.
+        number_ids: [c] ids of the number tokens.
     """
     return _NumberScores.apply(logits, at, number_ids)
 
 
 @torch.no_grad()
 def most_likely(logits: Tensor, at: Tensor) -> Tensor:
-    """Return the argmax token id, [k], of each row ``at`` [k] of ``logits`` [r, v]."""
+    """Return the id of the most likely token in each of the k rows ``at`` of ``logits``, [k]."""
     pieces = chunks(len(at), logits.shape[-1], logits.device)
     # argmax gives the same result, but takes four times as long on a CPU.
     return torch.cat([logits[at[piece]].max(dim=-1).indices for piece in pieces])
 
 
 def _zeros_like(logits: Tensor) -> Tensor:
-    """Return a tensor of zeros; on a CPU its memory is allocated lazily.
+    """Return zeros in the shape of ``logits``, in memory that a CPU allocates lazily.
 
     ``torch.zeros`` writes every element (100 ms for 600 MB). numpy requests zeroed pages from the
     operating system, which are only allocated when they are used.
@@ -146,7 +148,7 @@ def _zeros_like(logits: Tensor) -> Tensor:
 
 
 def chunks(rows: int, tokens: int, device: torch.device) -> list[slice]:
-    """Split ``rows`` rows of ``tokens`` logits into slices that suit a CPU's cache or a GPU."""
+    """Split the rows of a [rows, tokens] tensor into slices, sized for CPU caches or a GPU."""
     if device.type != "cpu":
         elements = _GPU_CHUNK
     elif torch.compiler.is_compiling():  # torch.compile cannot trace get_num_threads

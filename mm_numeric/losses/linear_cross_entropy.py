@@ -25,10 +25,10 @@ from mm_numeric.losses.cross_entropy import chunks, full_precision, to_compute_d
 def head_scores(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, number_rows: Tensor, number_ids: Tensor
 ) -> Tensor:
-    """Return the logits of the number tokens, [k, c], with only their rows of the head's weight.
+    """Compute only the logits of the number tokens, [k, c], from hidden states.
 
-    ``number_rows`` [k] are the indices of the hidden states [n, d] whose label is a number token,
-    and ``number_ids`` [c] the ids of the number tokens.
+    ``number_rows`` [k] are the indices of the hidden states [n, d] whose label is a number token.
+    ``number_ids`` [c] are the ids of the number tokens, whose rows of the output head are used.
     """
     number_bias = None if bias is None else bias[number_ids]
     return to_compute_dtype(linear(hidden[number_rows], weight[number_ids], number_bias))
@@ -75,7 +75,7 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
 def _gradients(
     ctx: Any, grad_losses: Tensor, grad_number_logits: Tensor, grad_normaliser: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Recompute each chunk of logits; return the gradients of hidden states, weight and bias."""
+    """Return the gradients of hidden states, weight and bias, recomputing the logits in chunks."""
     hidden, weight, bias, labels, normaliser, number_rows, number_ids = ctx.saved_tensors
     scale = grad_losses.index_add(0, number_rows, grad_normaliser)
     grad_hidden = torch.empty_like(hidden)
@@ -133,8 +133,8 @@ def linear_cross_entropy_with_numbers(
         number_ids: [c] ids of the number tokens.
 
     Returns:
-        Losses [n], logits of the number tokens [k, c], logsumexp over the vocabulary [k], and ids
-        of the most likely tokens [k]; the last two at ``number_rows``.
+        The losses [n]. Then, for the rows ``number_rows``: the logits of the number tokens [k, c],
+        the logsumexp over the vocabulary [k], and the id of the most likely token [k].
     """
     device = hidden.device.type
     arguments = (labels, number_rows, number_ids)

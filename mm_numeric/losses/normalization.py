@@ -13,9 +13,10 @@ from mm_numeric.numbers.spans import NumberSpans
 
 
 class Counts(NamedTuple):
-    """The number of items of each kind in a batch or an optimiser step, as scalar tensors.
+    """How many tokens, numbers, samples, boxes and times a batch or an optimiser step has.
 
-    ``rows`` counts the supervised tokens, and ``tokens`` those that are number tokens.
+    ``rows`` counts all supervised tokens, and ``tokens`` only the number tokens among them.
+    Each field is a scalar tensor.
     """
 
     rows: Tensor
@@ -27,7 +28,7 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, labels: Tensor, spans: NumberSpans) -> "Counts":
-        """Count the items of one batch; ``labels`` [n] are the labels of its supervised rows."""
+        """Count the supervised tokens, numbers, samples, boxes and times of one batch."""
         rows, tokens, numbers, boxes, times = (
             spans.samples.new_full((), len(of))
             for of in (labels, spans.row, spans.value, spans.boxes, spans.times)
@@ -42,8 +43,8 @@ COUNT_OF = {"row": "rows", "token": "tokens", "number": "numbers", "box": "boxes
 def mean_by_sample(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:
     """Divide each loss by the number of losses in its sample.
 
-    The sum of the results is then a sum of means over samples. ``per`` is the unit of the losses
-    (``Term.per``): one loss per row, token, number, box or time.
+    The results then add up to the sum of the mean losses of all samples. ``per`` is the unit of the
+    losses (``Term.per``): one loss per row, token, number, box or time.
     """
     if per == "number":
         sample = spans.sample

@@ -19,17 +19,19 @@ METRICS = ("accuracy", *(f"error/{role}" for role in ROLES))
 def number_metrics(
     numbers: NumberLogits, spans: NumberSpans, written: Tensor, wanted: Tensor
 ) -> Tensor:
-    """Return the sum and the count of each metric over a batch, [f, 2], float64.
+    """Return the sum and the count of each of the f metrics over a batch, [f, 2], float64.
 
-    Add the results of several batches, then divide sums by counts:
+    To get the metrics, add the results of several batches and divide sums by counts. Metrics:
 
     ``accuracy``: share of the number tokens that the model predicts (argmax over the whole
         vocabulary, with teacher forcing).
     ``error/ROLE``: mean absolute error ``|X - Y|`` of the numbers with this role (``x``, ``hour``
-        ...), in the unit of the answer. X is the predicted number made of expected digits,
-        ``sum_k 10 ** k E_p[digit]``, with p the softmax over the number tokens. Signs are ignored.
+        ...), in the unit of the answer. Y is the label. X is the predicted number,
+        ``sum_k 10 ** k E_p[digit]``, where E_p[digit] is the expected digit at digit place k and p
+        the softmax over the number tokens. Signs are ignored.
 
-    ``written`` [k] are the predicted token ids, and ``wanted`` [k] the label token ids.
+    ``written`` [k] are the token ids that the model predicts at the k number tokens, and ``wanted``
+    [k] are their label ids.
     """
     right = (written == wanted).double()
     accuracy = torch.stack([right, torch.ones_like(right)], dim=-1).sum(dim=0, keepdim=True)

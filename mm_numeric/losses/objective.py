@@ -40,7 +40,7 @@ class ObjectiveResult:
     Attributes:
         loss: Scalar training loss, differentiable.
         sums: Sum and count of each component by name, without weight and gradient; ``ce`` is first.
-        figures: [f, 2] sum and count of each metric in ``number_metrics.METRICS``, or None.
+        figures: [f, 2] sum and count of the f metrics in ``number_metrics.METRICS``, or None.
     """
 
     loss: Tensor
@@ -49,7 +49,7 @@ class ObjectiveResult:
 
     @property
     def parts(self) -> dict[str, Tensor]:
-        """Unweighted mean of each component over this batch, by name."""
+        """Return the unweighted mean loss of each component over this batch, by name."""
         return {name: component.mean for name, component in self.sums.items()}
 
 
@@ -93,14 +93,14 @@ class Objective:
         """Return the loss of a batch and its components.
 
         Args:
-            logits: [b, t, v] for all positions, or [n, v] for the supervised positions only.
+            logits: [b, t, v] (samples, positions, tokens), or [n, v] for n supervised positions.
             labels: [b, t] with ``IGNORE_INDEX`` at positions without a loss, or [n]. Labels [n]
                 with logits [b, t, v] require ``spans.supervised``.
             spans: Where the numbers of the batch are. None: find them in labels [b, t], on the CPU.
             shift: True if labels [b, t] are aligned with ``input_ids``, as in transformers; they
                 are then shifted by one. False if they are already aligned with the logits.
-            counts: The counts that sums are divided by, over the whole optimiser step with gradient
-                accumulation or several ranks. None: the counts of this batch.
+            counts: The counts that loss sums are divided by. With gradient accumulation or several
+                ranks, pass those of the whole optimiser step. None: the counts of this batch.
             figures: True computes the metrics in ``ObjectiveResult.figures``.
         """
         logits, labels, spans, rows = supervised_rows(
@@ -138,7 +138,7 @@ class Objective:
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Return the loss from a model's outputs; labels are already shifted (see ``__call__``)."""
+        """Return the loss for model outputs and labels that are already shifted by one."""
         return self(outputs.logits, labels, spans, counts=counts, figures=figures)
 
     def from_hidden(
@@ -158,7 +158,7 @@ class Objective:
         The output head must be ``logits = hidden @ weight.T + bias``, without scaling or
         soft-capping.
 
-        ``hidden`` are the last hidden states, [b, t, d] or [n, d] for the supervised positions.
+        ``hidden`` are the last hidden states: [b, t, d], or [n, d] for the n supervised positions.
         ``weight`` [v, d] and ``bias`` [v] belong to the head, ``model.get_output_embeddings()``.
         For the other arguments see ``__call__``.
         """
@@ -192,8 +192,8 @@ class Objective:
     ) -> ObjectiveResult:
         """Add the numeric terms to cross-entropy losses that another library computed.
 
-        Use it with fused kernels that do not return logits. Only the logits of the number tokens
-        are computed here, as a product of [k, d] and [d, c].
+        Use it with fused kernels that do not return logits. Here only the logits of the c number
+        tokens are computed, at the k positions whose label is a number token.
 
         ``losses`` [n] are the differentiable cross-entropy losses of the supervised rows
         (``reduction="none"``), and ``hidden`` [n, d] their last hidden states. ``weight`` [v, d]
@@ -214,11 +214,13 @@ class Objective:
         return self._result(losses, numbers, losses, spans, counts)
 
     def spans(self, labels: Tensor) -> NumberSpans:
-        """Find the numbers in already shifted labels [b, t], with this objective's settings.
+        """Find the numbers in labels [samples, positions] that are already shifted by one.
+
+        The fields ``digit_runs`` and ``thousands_separators`` of the objective's spec are used.
 
         Raises:
-            ValueError: If a term needs to know what a number means (roles, boxes, times), which
-                labels do not contain, or if the labels are not [b, t].
+            ValueError: If a loss term needs roles, boxes or times, which token ids do not contain.
+                Also if the labels do not have two dimensions.
         """
         for term in self.spec.terms:
             if term.roles or self.terms[term.name].per in ("box", "time"):
@@ -251,7 +253,7 @@ class Objective:
         counts: Counts | None,
         written: Tensor | None = None,
     ) -> ObjectiveResult:
-        """Compute all terms and add them to cross-entropy, which is left out if losses is None."""
+        """Compute the numeric terms, add them to cross-entropy (if any), and return the result."""
         here, sums = Counts.of(labels, spans), {}
         if losses is not None:
             if self.spec.ce_on == "text":
@@ -279,7 +281,7 @@ class Objective:
     def _term_sum(
         self, spec: TermSpec, numbers: NumberLogits, spans: NumberSpans, here: Counts
     ) -> LossSum:
-        """Return the sum and count of one term's losses; without gradient if its weight is 0."""
+        """Return the sum and count of one term's losses, without a gradient if its weight is 0."""
         term = self.terms[spec.name]
         with torch.set_grad_enabled(torch.is_grad_enabled() and spec.name in self._trained):
             losses = term(numbers, spans)
@@ -299,7 +301,7 @@ class Objective:
             return LossSum(losses.sum(), getattr(here, self._count_of(spec.name)))
 
     def _add(self, sums: dict[str, LossSum], counts: Counts) -> Tensor:
-        """Divide each component by its count and return the weighted sum, which is the loss."""
+        """Return the training loss: the weighted sum of mean cross-entropy and term means."""
         means = []
         for term in self.spec.terms:
             items = getattr(counts, self._count_of(term.name)).clamp(min=1)
@@ -312,7 +314,7 @@ class Objective:
         return cross_entropy if numeric is None else cross_entropy + numeric.to(cross_entropy)
 
     def _table(self, like: Tensor) -> tuple[Tensor, NumberClasses]:
-        """Return the number tokens' ids [c] and ``NumberClasses``, on the device of ``like``."""
+        """Return ids [c], values and digits of the c number tokens on the device of ``like``."""
         dtype = like.dtype if like.dtype == torch.float64 else torch.float32
         key = (like.device, dtype)
         if key not in self._tables:

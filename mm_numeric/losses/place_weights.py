@@ -13,7 +13,7 @@ _LARGEST_WEIGHT = 1e30  # below the float32 maximum, so that sums stay finite; 1
 
 
 def check_place_weights(term: str, places: str, growth: float) -> None:
-    """Validate the arguments of ``place_weights``; ``term`` is a name for error messages."""
+    """Validate ``places`` and ``growth`` of ``place_weights`` for the loss term named ``term``."""
     if places not in PLACES:
         raise ValueError(f"{term}: places is one of {', '.join(PLACES)}, not {places!r}.")
     if growth <= 0 or (places == "linear" and growth < 1):
@@ -22,7 +22,7 @@ def check_place_weights(term: str, places: str, growth: float) -> None:
 
 
 def place_weights(from_right: Tensor, places: str, growth: float) -> Tensor:
-    """Return the weight of each digit, [k], float64.
+    """Return the loss weight of each of k digits, [k], float64.
 
     Args:
         from_right: [k] number of digits to the right, i; 0 for the last digit of a number.
@@ -40,7 +40,7 @@ def place_weights(from_right: Tensor, places: str, growth: float) -> Tensor:
 
 
 def places_from_right(spans: NumberSpans) -> Tensor:
-    """Return how many digits of the same number follow each number token, [k]."""
+    """Return for each of the k number tokens how many digits of its number follow it, [k]."""
     last = torch.zeros_like(spans.sample).scatter_reduce(
         0, spans.number, spans.place, "amin", include_self=False
     )
@@ -48,5 +48,5 @@ def places_from_right(spans: NumberSpans) -> Tensor:
 
 
 def sum_by_number(values: Tensor, spans: NumberSpans) -> Tensor:
-    """Sum ``values`` [k], one per number token, over the tokens of each number; return [m]."""
+    """Return the sum of ``values`` [k] (one per number token) for each of the m numbers, [m]."""
     return values.new_zeros(len(spans.value)).index_add(0, spans.number, values)

@@ -1,4 +1,4 @@
-"""Presets: named objectives, each with its terms, weights and balance.
+"""Presets: named training losses, with the weights and the balance of their numeric terms.
 
 Sources: NTL, arXiv 2411.02083 (weight 0.3); NTIL, arXiv 2505.13077 and its code (sigma 0.2, weights
 1.0, 0.2 and 0.2, ratio 0.3).
@@ -33,12 +33,12 @@ def _ntl(name: str) -> ObjectiveSpec:
 
 
 def _ratio(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return the spec of cross-entropy plus terms that are scaled to 0.3 times cross-entropy."""
+    """Return an objective whose numeric terms are scaled to 0.3 times the cross-entropy."""
     return ObjectiveSpec(terms=terms, balance="ratio")
 
 
 def _published(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return an objective that reads numbers and averages losses as the published code of NTIL."""
+    """Return an objective that finds numbers and averages losses like the published NTIL code."""
     return ObjectiveSpec(terms=terms, balance="ratio", reduction="samples", digit_runs=True)
 
 

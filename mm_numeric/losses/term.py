@@ -1,10 +1,10 @@
-"""The interface of a numeric term: it receives the logits at the number tokens and returns losses.
+"""The interface of a numeric term, which computes losses from the logits of the number tokens.
 
 Axes    k labels that are number tokens, m numbers, w digits of the longest number token,
         c classes (the number tokens of the vocabulary; class j is ``vocabulary.tokens[j]``)
 
 A term returns unreduced losses. The objective sums them and divides the sum by a count, which can
-be taken over all micro-batches and ranks of an optimiser step.
+include all micro-batches and ranks of an optimiser step.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,14 +24,14 @@ _MASKED_LOGIT = -1e30  # for classes outside the digit group of the label: their
 
 @dataclass(frozen=True, eq=False)
 class NumberClasses:
-    """The number tokens of a vocabulary, as tensors with one element per class.
+    """The number tokens of a vocabulary as tensors. Each of the c number tokens is a class.
 
     A digit group is a set of classes that compete in one softmax, such as the ten digits.
 
     Attributes:
         values: [c] numeric value of each class, ascending within a digit group.
-        digits: [c, w] digits of each class from last to first, padded with 0. A token that is a
-            whole number without digits, such as ``<loc0005>``, has its value in column 0.
+        digits: [c, w] digits of each class from last to first, padded with 0 to w digits. A token
+            that is a whole number, such as ``<loc0005>``, has its value in column 0.
         digit_group: [c] index of the digit group of each class; None if there is only one group.
         same: [c, c] True where two classes are in the same digit group; None if all are.
         reach: [c] largest minus smallest value in the digit group of each class.
@@ -58,7 +58,7 @@ class NumberClasses:
     def of(
         cls, vocabulary: NumberVocabulary, device: torch.device, dtype: torch.dtype
     ) -> "NumberClasses":
-        """Create the tensors from a vocabulary."""
+        """Create the tensors from the number tokens of a vocabulary."""
         width = max(1, *(len(token.digits) for token in vocabulary.tokens))
         digits = [
             [float(digit) for digit in reversed(token.digits)] or [token.value]
@@ -77,14 +77,16 @@ class NumberClasses:
 
 @dataclass(frozen=True, eq=False)
 class NumberLogits:
-    """The logits at the labels that are number tokens, in float32 (float64 for float64 logits).
+    """The logits of the c number tokens at the k labels that are number tokens.
+
+    They are float32, or float64 if the logits of the model are float64.
 
     Attributes:
         logits: [k, c] logit of each class. Classes outside the label's digit group are masked with
             -1e30, so that a softmax covers the digit group only.
         normaliser: [k] logsumexp over the whole vocabulary, or a function that computes it.
         classes: Values, digits and digit groups of the c classes.
-        present: [k, c] True for the classes in the label's digit group; None if all are in it.
+        present: [k, c] True for the classes in the label's digit group. None: there is one group.
     """
 
     logits: Tensor
@@ -100,7 +102,10 @@ class NumberLogits:
         classes: NumberClasses,
         target: Tensor,
     ) -> "NumberLogits":
-        """Mask ``scores`` [k, c], the model's logits; ``target`` [k] is the class of each label."""
+        """Create the logits from ``scores`` [k, c], masked outside the digit group of each label.
+
+        ``target`` [k] is the class of each of the k labels that are number tokens.
+        """
         if classes.same is None:
             return cls(scores, normaliser, classes)
         present = classes.same[target]
@@ -108,17 +113,17 @@ class NumberLogits:
 
     @property
     def log_normaliser(self) -> Tensor:
-        """[k] logsumexp over the vocabulary, so that ``log p = logits - log_normaliser``."""
+        """Return the logsumexp over the vocabulary, [k]. Subtract it from logits to get log p."""
         return self.normaliser() if callable(self.normaliser) else self.normaliser
 
     @property
     def values(self) -> Tensor:
-        """[c] numeric value of each class."""
+        """Return the numeric value of each class (number token of the vocabulary), [c]."""
         return self.classes.values
 
     @property
     def probs(self) -> Tensor:
-        """[k, c] softmax over the classes in the label's digit group, differentiable."""
+        """Return a differentiable softmax over the classes in the label's digit group, [k, c]."""
         return self.logits.softmax(dim=-1)
 
 
@@ -128,20 +133,22 @@ def one_hot(target: Tensor, classes: int) -> Tensor:
 
 
 class Term(Protocol):
-    """A numeric loss, independent of models, trainers and tasks."""
+    """Interface of a numeric loss, which is independent of models, trainers and tasks."""
 
     @property
     def per(self) -> Literal["row", "token", "number", "box", "time"]:
-        """What one loss belongs to; the sum is divided by the number of these items.
+        """Return the unit of the losses: one loss per ``token``, ``number``, ``box`` or ``time``.
 
-        ``row`` is one loss per number token whose sum is divided by the number of all supervised
-        tokens, like cross-entropy.
+        The sum of the losses is divided by the number of these units. With ``row`` there is one
+        loss per number token, but the sum is divided by the number of all supervised tokens, like
+        cross-entropy.
         """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the losses, differentiable with respect to ``numbers.logits``.
 
-        Shape [k] if ``per`` is ``token`` or ``row``; [number of numbers, boxes or times] otherwise.
+        If ``per`` is ``token`` or ``row`` there is one loss per number token, [k]. Otherwise there
+        is one loss per number, box or time.
         """
 
 
@@ -150,19 +157,19 @@ PER = ("token", "number", "box", "time", "row")
 
 
 class LossSum(NamedTuple):
-    """The sum of some losses (``total``) and the number to divide it by (``items``)."""
+    """A sum of losses (``total``), and the count that turns it into a mean (``items``)."""
 
     total: Tensor
     items: Tensor
 
     @property
     def mean(self) -> Tensor:
-        """``total / items``; 0 without items."""
+        """Return ``total / items``, or 0 if there are no items."""
         return self.total / self.items.clamp(min=1)
 
 
 def make_term(name: str, options: Mapping[str, Any], where: str = "objective") -> Term:
-    """Create the term with this name in ``TERMS``, or this import path, with ``options``."""
+    """Create a numeric term from a name in ``TERMS`` or an import path, and its ``options``."""
     cls = choose(name, TERMS, "loss term", f"{where}.terms")
     if getattr(cls, "per", None) not in PER or not callable(cls):
         raise ValueError(

@@ -23,7 +23,8 @@ def supervised_rows(
     """Flatten the inputs and select the labels that are not ``IGNORE_INDEX``.
 
     Args:
-        inputs: Logits or hidden states, [b, t, :] or [n, :].
+        inputs: Logits or hidden states, [b, t, :] for b samples of t positions, or [n, :] for n
+            supervised positions.
         labels: [b, t] or [n].
         spans: The numbers of the batch. Labels [n] require them.
         shift: True shifts labels [b, t] by one position first.
@@ -58,7 +59,7 @@ def supervised_rows(
 
 
 def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -> None:
-    """Check that the labels [n] are valid token ids and that the spans were made from them.
+    """Check that labels [n] are valid token ids, and that ``spans`` were made from these labels.
 
     ``tokens`` is the number of rows of the output head, and ``ids`` [c] are the ids of the number
     tokens. On a GPU the check is an asynchronous assertion, which does not synchronise the device.

@@ -22,7 +22,7 @@ _PATTERNS = {
 
 
 class Numeral(NamedTuple):
-    """One number in a text."""
+    """A number that was found in a text, and its position."""
 
     start: int
     """Index of the first character in the text; the sign is included."""
@@ -35,16 +35,19 @@ class Numeral(NamedTuple):
 
     @property
     def value(self) -> float:
-        """Numeric value, including the sign."""
+        """Return the numeric value, including the sign."""
         return float(self.text.replace(",", ""))
 
     @property
     def sign(self) -> int:
-        """-1 if the text starts with a minus, else 1."""
+        """Return -1 if the number starts with a minus sign, otherwise 1."""
         return -1 if self.text.startswith("-") else 1
 
     def places(self) -> dict[int, int]:
-        """Map the index of each digit in the text to its power of ten (0 units, -1 tenths)."""
+        """Return the power of ten of each digit: 0 for units, 1 for tens, -1 for tenths.
+
+        The keys are the indices of the digits in the text in which the number was found.
+        """
         whole, _, fraction = self.text.partition(".")
         place = sum(map(str.isdigit, whole))
         places = {}

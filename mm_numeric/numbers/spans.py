@@ -3,8 +3,9 @@
 Axes    b samples, t positions, n supervised rows (positions with a label), m numbers,
         k labels that are number tokens, q boxes, r clock times
 
-Spans are built once per batch, in the collator on the CPU. The numeric losses then need no loops on
-the GPU: they gather logits, compute a softmax over the number tokens and sum over each number.
+A span is the range of tokens that spells a number. Spans are built once per batch, in the collator
+on the CPU. The numeric losses then need no loops on the GPU: they gather logits, compute a softmax
+over the number tokens and sum over each number.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,15 +25,15 @@ IGNORE_INDEX = -100
 
 
 def shifted(labels: Tensor) -> Tensor:
-    """Shift labels [b, t] left by one, to the positions whose logits predict them."""
+    """Shift labels [samples, positions] left by one, so that they are aligned with the logits."""
     return torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
 
 
 class TokenNumber(NamedTuple):
     """One number in a token sequence: its value, sign (1 or -1), tokens, role and group.
 
-    ``role`` is the meaning of the number (``x``, ``hour`` ...; ``free`` without one). Numbers of
-    one box, polygon or time have the same ``group`` index; -1 without a group.
+    ``role`` is the meaning of the number: ``x``, ``y``, ``hour``, ``minute``, or ``free`` (none of
+    these). Numbers of one box, polygon or time have the same ``group`` index. It is -1 for others.
     """
 
     value: float
@@ -57,10 +58,10 @@ def numbers_in_labels(
     digit_runs: bool = False,
     thousands_separators: bool = False,
 ) -> list[TokenNumber]:
-    """Find the numbers in one sequence of label ids; every role is ``free``.
+    """Find the numbers in one sequence of label ids, and return them with the role ``free``.
 
     A number is skipped if one of its tokens also contains letters (``mp3``) or digits of another
-    number (``5-7``). ``IGNORE_INDEX`` ends a number. For the options see ``find_numerals``.
+    number (``5-7``). A label ``IGNORE_INDEX`` ends a number. For the options see ``find_numerals``.
     """
     pieces = [vocabulary.spelling.get(label, " ") for label in labels]
     at = [position for position, piece in enumerate(pieces) for _ in piece]
@@ -123,7 +124,7 @@ def _marked_numeral(
     ids: Sequence[int],
     vocabulary: NumberVocabulary,
 ) -> TokenNumber:
-    """Return the number at ``mark``; ``at[i]`` is the index in ``ids`` of character i's token."""
+    """Return the number that the task marked in an answer text, together with its tokens."""
     numeral = Numeral(mark.start, mark.end, text[mark.start : mark.end])
     if find_numerals(numeral.text, thousands_separators=True) != [
         Numeral(0, len(numeral.text), numeral.text)
@@ -150,9 +151,10 @@ def _from_pieces(
     ids: Sequence[int],
     vocabulary: NumberVocabulary,
 ) -> TokenNumber | None:
-    """Return a number and its tokens; ``at[i]`` is the index in ``ids`` of character i's token.
+    """Return the value of ``numeral`` together with the tokens that contain its digits.
 
-    Return None if a token is not a number token or also contains digits of another number.
+    ``at[i]`` is the index in ``ids`` of the token that contains character i of the text. Return
+    None if a token is not a number token or also contains digits of another number.
     """
     places: dict[int, list[int]] = {}
     for character, place in numeral.places().items():
@@ -180,6 +182,9 @@ def _whole(target: int, position: int, vocabulary: NumberVocabulary) -> TokenNum
 class NumberSpans:
     """The numbers of a batch, and the rows of the logits that predict their tokens.
 
+    A supervised row is a position with a label. The axes are n supervised rows, k labels that are
+    number tokens, m numbers, q boxes and r clock times.
+
     Attributes:
         row: [k] index of the supervised row that predicts each number token, 0 to n - 1.
         target: [k] class of the number token: its index in ``NumberVocabulary.tokens``.
@@ -189,13 +194,13 @@ class NumberSpans:
         sign: [m] +1 or -1.
         role: [m] meaning of the number, as an index into ``mm_numeric.answers.ROLES``.
         group: [m] index of the box, polygon or time that the number is part of, within the sample;
-            -1 without one.
+            -1 if it is in no group.
         sample: [m] index of the sample in the batch.
         samples: [] number of samples in the batch, including those without numbers.
         boxes: [q, 4] indices (0 to m - 1) of the numbers x1, y1, x2 and y2 of each box.
         times: [r, 2] indices (0 to m - 1) of the hour and the minute of each time.
-        supervised: [n] index of each supervised row in the flattened [b * t] labels; None if only
-            the logits of supervised rows are passed to the objective.
+        supervised: [n] index of each supervised row in the flattened labels [samples * positions].
+            None if only the logits of supervised rows are passed to the objective.
     """
 
     row: Tensor
@@ -221,8 +226,8 @@ class NumberSpans:
     ) -> "NumberSpans":
         """Build the spans of a batch from the numbers of each sample.
 
-        ``rows[i][p]`` is the index of the supervised row that predicts position p of sample i.
-        For ``supervised`` see the attribute.
+        ``rows[i][p]`` is the index of the supervised row (position with a label) that predicts
+        token p of sample i. ``supervised`` becomes the attribute of the same name.
         """
         found = [(s, number) for s, sample in enumerate(numbers) for number in sample]
         tokens = [
@@ -260,10 +265,10 @@ class NumberSpans:
         digit_runs: bool = False,
         thousands_separators: bool = False,
     ) -> "NumberSpans":
-        """Find the numbers of a batch in its labels [b, t], which must already be shifted.
+        """Find the numbers in labels [samples, positions] that are already shifted by one.
 
         Supervised rows are the elements of ``labels.flatten()`` that are not ``IGNORE_INDEX``.
-        Labels are read on the CPU, so call this in the collator: labels on a GPU synchronise it.
+        Labels are read on the CPU. Call this in the collator: GPU labels synchronise the device.
         For the options see ``find_numerals``.
         """
         numbers, rows = [], []
@@ -287,7 +292,7 @@ class NumberSpans:
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> "NumberSpans":
-        """Copy the tensors to pinned memory; DataLoader calls this if ``pin_memory=True``."""
+        """Copy the tensors to pinned memory. DataLoader calls this if ``pin_memory=True``."""
         return self._each(Tensor.pin_memory)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "NumberSpans":
@@ -298,7 +303,7 @@ class NumberSpans:
 
 
 def _grouped(found: Sequence[tuple[int, TokenNumber]], roles: tuple[str, ...]) -> Tensor:
-    """Return the indices of the numbers of each group that has exactly ``roles``, in this order."""
+    """Return the number indices of each box or time, [groups, roles], in the order of ``roles``."""
     groups: dict[tuple[int, int], list[int]] = {}
     for m, (sample, number) in enumerate(found):
         if number.group >= 0:

@@ -34,10 +34,11 @@ class NumberToken(NamedTuple):
 
 @dataclass(frozen=True)
 class NumberVocabulary:
-    """The number tokens of a tokenizer. Numeric losses use a token's index in ``tokens`` as class.
+    """The number tokens of a tokenizer, which are the classes of the numeric losses.
 
     Attributes:
-        tokens: The number tokens, sorted by digit group, value and id.
+        tokens: The number tokens, sorted by digit group (tokens that compete in one softmax), value
+            and id. The class of a token is its index in this tuple.
         spelling: Maps token id to text for all tokens with a digit, minus, point or comma. Space
             markers (``▁``, ``Ġ``) are replaced by spaces.
     """
@@ -98,7 +99,7 @@ class NumberVocabulary:
     def from_tokens(
         cls, tokenizer: Any, tokens: Iterable[str] | Mapping[str, float]
     ) -> "NumberVocabulary":
-        """Create a vocabulary of tokens that each are a whole number, such as location tokens.
+        """Create a vocabulary of tokens that each represent a number, such as ``<loc0005>``.
 
         Args:
             tokenizer: Any object with ``get_vocab() -> dict[str, int]``.
@@ -129,7 +130,8 @@ class NumberVocabulary:
     def __or__(self, other: "NumberVocabulary") -> "NumberVocabulary":
         """Return the union of two vocabularies.
 
-        If a token is a digit token in one and a whole number in the other, the whole number wins.
+        A token that has digits in one vocabulary and is a whole number in the other (made by
+        ``from_tokens``) becomes a whole number.
         """
         both = sorted((*self.tokens, *other.tokens), key=lambda token: not token.digits)
         tokens = {token.id: token for token in both}
@@ -140,7 +142,7 @@ class NumberVocabulary:
 
     @cached_property
     def classes(self) -> dict[int, int]:
-        """Maps the id of each number token to its class, the index in ``tokens``."""
+        """Return a mapping from the id of each number token to its class (index in ``tokens``)."""
         return {token.id: j for j, token in enumerate(self.tokens)}
 
     def __len__(self) -> int:

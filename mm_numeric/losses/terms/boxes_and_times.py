@@ -2,9 +2,10 @@
 
 Axes    q boxes, r times
 
-The predicted value of each number is its expected value, ``sum_k 10 ** k E_p[digit]``. It has a
-gradient even if the model is certain of a wrong digit, but it ignores the variance of p. The task
-marks which numbers form a box or a time; numbers in neither have no loss.
+The predicted value of each number is its expected value, ``sum_k 10 ** k E_p[digit]``, for digit
+places k and the softmax p over the number tokens. It has a gradient even if the model is certain of
+a wrong digit, but it ignores the variance of p. The task marks which numbers form a box or a time.
+Other numbers have no loss.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from mm_numeric.numbers.spans import NumberSpans
 
 
 def _of_boxes(numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor]:
-    """Return predicted and target boxes, [q, 4] each: x1, y1, x2, y2, x1 <= x2 and y1 <= y2."""
+    """Return predicted and target boxes (x1, y1, x2, y2), [q, 4] each, with sorted corners."""
     sign = spans.sign  # digits have no sign, and a corner at -5 is not a corner at 5
     both = ((sign * v)[spans.boxes] for v in ExpectedDigits().values(numbers, spans))
     predicted, wanted = (
@@ -32,10 +33,12 @@ def _of_boxes(numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class BoxDistance:
-    """L1 distance of two boxes: the mean of ``|x - x'| / scale`` over the four coordinates.
+    """L1 loss of a box: the mean of ``|x - x'| / scale`` over its four coordinates.
+
+    x is a predicted coordinate and x' its target.
 
     Attributes:
-        scale: Largest coordinate of the coordinate format, above 0; 1000 for 0 to 1000.
+        scale: Largest possible coordinate, above 0; 1000 if coordinates are 0 to 1000.
     """
 
     per: ClassVar[Literal["box"]] = "box"
@@ -53,7 +56,7 @@ class BoxDistance:
 
 @dataclass(frozen=True, kw_only=True)
 class BoxOverlap:
-    """``1 - GIoU``: 0 for equal boxes, up to 2 for boxes that are far apart.
+    """Loss ``1 - GIoU`` of predicted and target box: 0 if equal, up to 2 if they are far apart.
 
     GIoU (arXiv 1902.09630) is IoU minus the fraction of the smallest enclosing box that neither box
     covers. Unlike IoU it has a gradient for boxes that do not overlap. The corners of each box are
@@ -73,7 +76,7 @@ class BoxOverlap:
 
 
 def _area(corner: Tensor, opposite: Tensor) -> Tensor:
-    """Return the area [q] of boxes from their corners [q, 2]; 0 if the corners are swapped.
+    """Return the area of q boxes, [q], from two corners [q, 2]. It is 0 for swapped corners.
 
     A small constant is added to each side, because the IoU of two empty boxes would be 0 / 0.
     """

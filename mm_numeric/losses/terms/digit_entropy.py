@@ -21,11 +21,12 @@ from mm_numeric.numbers.spans import NumberSpans
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceWeightedCrossEntropy:
-    """``digit_ce``: ``-w log P_y`` at the number tokens, in nats.
+    """Cross-entropy of the number tokens, weighted by digit place: ``-w log P_y``, in nats.
 
-    A simple baseline: cross-entropy with larger weights w for the first digits of a number. The
-    mean of w over the tokens of a number is 1, and P is over the whole vocabulary. It replaces
-    cross-entropy at the number tokens, so use it with ``ce_on: text``.
+    A simple baseline (``digit_ce``). The weight w is larger for the first digits of a number, and
+    its mean over the tokens of a number is 1. P_y is the probability of the label y in the whole
+    vocabulary. This loss replaces cross-entropy at the number tokens, so use it with
+    ``ce_on: text``.
 
     Attributes:
         places: How w grows from the last to the first digit of a number: ``exponential``,
@@ -53,9 +54,10 @@ class PlaceWeightedCrossEntropy:
 class DigitEntropy:
     """DEL (arXiv 2605.20369): ``w mean_j p_j BCE(sigmoid(z_j), [j = y])``, in nats.
 
-    The binary cross-entropy of each number token j is weighted by its probability p_j. z are the
-    logits and p is the softmax over the number tokens, through which gradients flow too. The preset
-    ``del`` adds this term to cross-entropy with weight 0.01.
+    The binary cross-entropy (BCE) of each number token j is weighted by its probability p_j. z are
+    the logits, y is the label, and [j = y] is 1 for the label and 0 otherwise. p is the softmax
+    over the number tokens, through which gradients flow too. The preset ``del`` adds this term to
+    cross-entropy with weight 0.01.
 
     Attributes:
         place_weights: True uses the weights w of the published code: ``2 (i + 1)`` for the digit of

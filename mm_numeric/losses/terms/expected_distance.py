@@ -3,8 +3,8 @@
 Axes    k labels that are number tokens, c number tokens in the vocabulary (classes)
 Units   the value of a token: distances are 0 to 9 when the number tokens are digits
 
-EMD (arXiv 2505.13077) and NTL-WAS (arXiv 2411.02083, equation 4) are the same on single digits;
-only their presets differ. They differ on tokens of several digits, for example 015 and 115:
+EMD (arXiv 2505.13077) and NTL-WAS (arXiv 2411.02083, equation 4) are the same loss if every token
+is a single digit: only their presets differ. Tokens of several digits, such as 015 and 115:
     NTL-WAS  compares the values of the tokens: the distance is 100.
     EMD      compares digit by digit: the distance is 1. Its sum over a number is therefore the same
              for every tokenizer.
@@ -110,7 +110,7 @@ class ExpectedDistance:
 
 
 def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return for each class the largest cost between two classes of its digit group, [c]."""
+    """Return for each class (number token) the largest cost in its digit group, [c]."""
     if classes.same is None:
         return cost.max().expand(len(cost))
     of_row = cost.masked_fill(~classes.same, -torch.inf).amax(dim=1)
@@ -122,7 +122,7 @@ def _apart(cost: Tensor, classes: NumberClasses) -> Tensor:
 
 
 def _nearest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return for each class the smallest nonzero cost between two classes of its group, [c]."""
+    """Return for each class (number token) the smallest nonzero cost in its digit group, [c]."""
     return -_largest(-cost.masked_fill(~_apart(cost, classes), torch.inf), classes)
 
 
@@ -137,10 +137,11 @@ def _squashed(cost: Tensor, classes: NumberClasses, squash: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class CumulativeDistance:
-    """``sum_i |CDF_p(v_i) - CDF_q(v_i)| (v_{i+1} - v_i)``: Wasserstein-1 with a soft target q.
+    """Wasserstein-1 distance between the prediction p and a soft target q (arXiv 2411.02083).
 
-    The v_i are the sorted values of the number tokens and p is the prediction (arXiv 2411.02083).
-    For a one-hot q it equals ``ExpectedDistance``. The unit is the token value.
+    ``sum_i |CDF_p(v_i) - CDF_q(v_i)| (v_{i+1} - v_i)``, where p is the softmax over the number
+    tokens and the v_i are their sorted values. For a one-hot q it equals ``ExpectedDistance``. The
+    unit is the token value.
 
     Attributes:
         sigma: Standard deviation of the Gaussian target, ``q_j ~ exp(-((v_j - v_y) / sigma) ** 2 /
@@ -179,7 +180,11 @@ def cumulative_difference(numbers: NumberLogits, wanted: Tensor) -> tuple[Tensor
 
 
 def reweighed(losses: Tensor, worst: Tensor, numbers: NumberLogits) -> Tensor:
-    """Return ``m * losses + 1.01 * worst * (1 - m)``, [k]; m is P(label's digit group)."""
+    """Return ``m * losses + 1.01 * worst * (1 - m)``, [k], to penalise probability on text.
+
+    m is the total probability of the label's digit group, and ``worst`` [k] the largest possible
+    loss at each of the k number tokens.
+    """
     mass = (numbers.logits.logsumexp(dim=-1) - numbers.log_normaliser).exp()
     return mass * losses + 1.01 * worst * (1 - mass)
 
@@ -194,7 +199,7 @@ class PlaceWeightedDistance:
     Attributes:
         places: Weight of a digit that has i digits to its right. ``exponential``: ``growth ** i``.
             ``linear``: ``1 + (growth - 1) i``. ``powers``: ``10 ** i``. ``none``: 1, which is EMD.
-        growth: 1 + sigma of the paper; with 1.2 each digit weighs 20 % more than the next one.
+        growth: 1 + sigma of arXiv 2505.13077. With 1.2 each digit weighs 20 % more than the next.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -218,7 +223,7 @@ class PlaceWeightedDistance:
 
 @dataclass(frozen=True, kw_only=True)
 class DigitDistance:
-    """EMD (arXiv 2505.13077): the expected distance of each digit, ``sum_j p_j |d_j - d_y|``."""
+    """EMD (arXiv 2505.13077): the expected distance ``sum_j p_j |d_j - d_y|`` of each digit d."""
 
     per: ClassVar[Literal["token"]] = "token"
 

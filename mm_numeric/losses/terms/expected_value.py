@@ -1,7 +1,7 @@
 """Distance between the expected value of a number token and its label: the NTL-MSE family.
 
 Axes    k labels that are number tokens, c number tokens in the vocabulary (classes)
-Units   token value for ``ntl_mae``, its square for ``ntl_mse``, both for ``ntl_huber``
+Units   token values (``ntl_mae``) or squared token values (``ntl_mse``, ``ntl_huber``)
 
 Source: NTL, arXiv 2411.02083. Equal to the class NTLossDotProduct of the ntloss package to 1e-6.
 The expected value ignores the variance: probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the
@@ -21,7 +21,7 @@ from mm_numeric.numbers.spans import NumberSpans
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedValue:
-    """Base class of losses ``cost(error)`` with the error ``sum_j p_j v_j - v_y``.
+    """Base class of losses that apply ``cost`` to the error ``sum_j p_j v_j - v_y``.
 
     p is the softmax over the number tokens, v_j the value of token j, and y the label.
 
@@ -49,7 +49,7 @@ class ExpectedValue:
 
 @dataclass(frozen=True, kw_only=True)
 class SquaredError(ExpectedValue):
-    """Squared error of the expected value, ``(sum_j p_j v_j - v_y) ** 2``."""
+    """Squared error ``(E - v_y) ** 2`` of the expected token value E for a label of value v_y."""
 
     def cost(self, error: Tensor) -> Tensor:
         """Return the squared error."""
@@ -58,7 +58,10 @@ class SquaredError(ExpectedValue):
 
 @dataclass(frozen=True, kw_only=True)
 class AbsoluteError(ExpectedValue):
-    """Absolute error of the expected value, ``|sum_j p_j v_j - v_y|``; never above ``ntl_was``."""
+    """Absolute error ``|E - v_y|`` of the expected token value E for a label of value v_y.
+
+    It is never larger than the loss ``ntl_was``, the expected absolute error.
+    """
 
     def cost(self, error: Tensor) -> Tensor:
         """Return the absolute error."""
@@ -67,7 +70,9 @@ class AbsoluteError(ExpectedValue):
 
 @dataclass(frozen=True, kw_only=True)
 class HuberError(ExpectedValue):
-    """Huber loss of an error d: ``d ** 2 / 2`` up to delta, then ``delta (|d| - delta / 2)``.
+    """Huber loss: ``d ** 2 / 2`` up to an error of delta, then ``delta (|d| - delta / 2)``.
+
+    The error d is the expected token value minus the value of the label.
 
     Attributes:
         delta: Error at which the loss changes from quadratic to linear, in token value, above 0.

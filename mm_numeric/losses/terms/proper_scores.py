@@ -19,11 +19,12 @@ from mm_numeric.numbers.spans import NumberSpans
 
 @dataclass(frozen=True, kw_only=True)
 class RankedProbability:
-    """``sum_i (CDF_p(v_i) - [v_y <= v_i]) ** 2 (v_{i+1} - v_i)``, v_i sorted token values.
+    """Squared difference of the cumulative distributions of prediction p and label y.
 
-    On digits this is the ranked probability score (squared earth mover's distance). For other
-    values it is the continuous ranked probability score (CRPS). The unit is the token value. The
-    maximum is the largest minus the smallest value (9 on digits).
+    ``sum_i (CDF_p(v_i) - [v_y <= v_i]) ** 2 (v_{i+1} - v_i)``, where the v_i are the sorted values
+    of the number tokens. On digits this is the ranked probability score (squared earth mover's
+    distance). For other values it is the continuous ranked probability score (CRPS). The unit is
+    the token value. The maximum is the largest minus the smallest value (9 on digits).
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -39,6 +40,7 @@ class RankedProbability:
 class SmoothedDiscrepancy:
     """Smoothed maximum mean discrepancy: ``r'Kr + a r'(D - K)r`` with ``r = p - onehot(y)``.
 
+    p is the softmax over the number tokens and y the label.
     ``K = exp(-d ** 2 / (2 bandwidth ** 2))``, where d is the distance between two token values. D
     is the diagonal matrix of the row sums of K, and ``a = 1 / (2 mean(D))`` (0.118 on digits), as
     in the code of arXiv 2606.27731. The loss has no unit. It is 0 for a perfect prediction, and

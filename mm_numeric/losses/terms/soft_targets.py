@@ -28,18 +28,18 @@ def spread_target(numbers: NumberLogits, target: Tensor, tau: float) -> Tensor:
 
 
 def log_probs(numbers: NumberLogits) -> Tensor:
-    """Return the log-probability of each class in the whole vocabulary, [k, c]."""
+    """Return log-probabilities of the number tokens, [k, c], from a softmax over all tokens."""
     return numbers.logits - numbers.log_normaliser[:, None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpreadTarget:
-    """``KL(q || P) = sum_j q_j log(q_j / P_j)`` with ``q_j ~ exp(-(v_j - v_y) ** 2 / tau)``.
+    """KL divergence ``sum_j q_j log(q_j / P_j)`` of the prediction P from a Gaussian target q.
 
-    The loss in nats, with the target q, the prediction P over the whole vocabulary, the value v_j
-    of token j, and the label y. Probability on tokens without a value raises the loss. A one-hot P
-    does not reach 0, because q is not one-hot. The preset ``dist2`` adds this term to cross-entropy
-    with weight 0.1.
+    The target is ``q_j ~ exp(-(v_j - v_y) ** 2 / tau)`` for the value v_j of token j and the label
+    y. P is the prediction over the whole vocabulary, so that probability on tokens without a value
+    raises the loss. The loss of a one-hot P is above 0, because q is not one-hot. The unit is nats.
+    The preset ``dist2`` adds this term to cross-entropy with weight 0.1.
 
     Attributes:
         tau: Twice the variance of q, in squared token values, above 0. For tau = 1 and single
@@ -63,11 +63,12 @@ class SpreadTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianCrossEntropy:
-    """``-sum_j g_j log P_j`` with ``g_j ~ exp(-((v_j - v_y) / sigma) ** 2 / 2)``.
+    """Cross-entropy ``-sum_j g_j log P_j`` with a Gaussian target g, in nats.
 
-    Gaussian cross-entropy (the baseline GCE of arXiv 2411.02083) in nats. g is the target and P the
-    prediction over the whole vocabulary. It replaces cross-entropy at the number tokens, so use it
-    with ``ce_on: text``.
+    The baseline GCE of arXiv 2411.02083. The target is ``g_j ~ exp(-((v_j - v_y) / sigma) ** 2 /
+    2)`` for the value v_j of token j and the label y. P is the prediction over the whole
+    vocabulary. This loss replaces cross-entropy at the number tokens, so use it with
+    ``ce_on: text``.
 
     Attributes:
         sigma: Standard deviation of the target g, in units of the token value, above 0.

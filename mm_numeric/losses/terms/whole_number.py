@@ -3,13 +3,13 @@
 Axes    k labels that are number tokens, m numbers, c number tokens in the vocabulary (classes)
 
 ``relative`` and ``magnitude``, as published, build the predicted number from the most likely digit
-at each place; the gradient is that of a softmax of low temperature (straight-through
-Gumbel-softmax). If the model is certain of a wrong digit, this gradient vanishes: it is 8e-21 if
-the logit of a wrong first digit of 923 is 5 above the label's. ``relative_soft`` and
+at each place. The backward pass uses the gradient of a softmax of low temperature
+(straight-through Gumbel-softmax). If the model is certain of a wrong digit, this gradient vanishes:
+it is 8e-21 if the logit of a wrong first digit of 923 is 5 above the label's. ``relative_soft`` and
 ``magnitude_soft`` therefore use the expected digit at each place instead.
 
-Digits count by their place: 3.015 for 4.015 costs more than 3.015 for 3.115. Signs are ignored.
-Sums are float64, in which a number of 60 digits is finite.
+Errors in the first digits cost more: predicting 3.015 for 4.015 costs more than 3.015 for 3.115.
+Signs are ignored. Sums are float64, in which a number of 60 digits is finite.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,9 @@ _LARGEST_PLACE = 300  # below the float64 maximum, so that sums stay finite
 
 @dataclass(frozen=True, kw_only=True)
 class StraightThroughDigits:
-    """Base class: predicts the most likely digit at each place, with a straight-through gradient.
+    """Base class of losses that build the predicted number from the most likely digits.
+
+    The gradient is straight-through: the backward pass uses a softmax instead of the argmax.
 
     Attributes:
         temperature: Temperature of the softmax in the backward pass, above 0; 0.1 in the published
@@ -48,7 +50,7 @@ class StraightThroughDigits:
             )
 
     def values(self, numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor]:
-        """Return the absolute values of the predicted and the target numbers, [m] and [m]."""
+        """Return the absolute values of the m predicted and the m target numbers, [m] each."""
         scores = numbers.logits
         if self.noise_scale:
             gumbel = -torch.empty_like(scores).exponential_().log()
@@ -65,12 +67,15 @@ class StraightThroughDigits:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedDigits:
-    """Base class: predicts the expected digit at each place k, ``sum_k 10 ** k E_p[digit]``."""
+    """Base class of losses that predict the number ``sum_k 10 ** k E_p[digit]``.
+
+    E_p[digit] is the expected digit at digit place k, and p the softmax over the number tokens.
+    """
 
     per: ClassVar[Literal["number"]] = "number"
 
     def values(self, numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor]:
-        """Return the absolute values of the predicted and the target numbers, [m] and [m]."""
+        """Return the absolute values of the m predicted and the m target numbers, [m] each."""
         digit = numbers.probs.double() @ numbers.values.double()
         return _number_values(digit, numbers, spans)
 
@@ -78,7 +83,11 @@ class ExpectedDigits:
 def _number_values(
     digit: Tensor, numbers: NumberLogits, spans: NumberSpans
 ) -> tuple[Tensor, Tensor]:
-    """Return the numbers made of the predicted ``digit`` [k] and of the labels, [m] and [m]."""
+    """Return the m predicted and the m target numbers, [m] each.
+
+    Both are sums over the digits of a number, times their powers of ten. ``digit`` [k] is the
+    predicted digit at each of the k number tokens.
+    """
     wanted = numbers.values.double()[spans.target]
     worth = 10.0 ** spans.place.double().clamp(-_LARGEST_PLACE, _LARGEST_PLACE)
     return sum_by_number(digit * worth, spans), sum_by_number(wanted * worth, spans)
@@ -90,12 +99,12 @@ def _absolute(value: Tensor) -> Tensor:
 
 
 def _relative(predicted: Tensor, wanted: Tensor) -> Tensor:
-    """Return ``|X - Y| / (max(|X|, |Y|) + 1)``."""
+    """Return ``|X - Y| / (max(|X|, |Y|) + 1)`` for predicted numbers X and target numbers Y."""
     return (predicted - wanted).abs() / (torch.maximum(_absolute(predicted), _absolute(wanted)) + 1)
 
 
 def _magnitude(predicted: Tensor, wanted: Tensor) -> Tensor:
-    """Return ``log((max(|X|, |Y|) + 1) / (min(|X|, |Y|) + 1))``."""
+    """Return ``log((max(|X|, |Y|) + 1) / (min(|X|, |Y|) + 1))`` for predictions X and targets Y."""
     predicted, wanted = _absolute(predicted), _absolute(wanted)
     larger, smaller = torch.maximum(predicted, wanted), torch.minimum(predicted, wanted)
     return (larger + 1).log() - (smaller + 1).log()
@@ -103,7 +112,7 @@ def _magnitude(predicted: Tensor, wanted: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeError(StraightThroughDigits):
-    """Relative error ``|X - Y| / (max(X, Y) + 1)`` of prediction X and label Y; below 1."""
+    """Relative error ``|X - Y| / (max(X, Y) + 1)`` of prediction X and label Y, always below 1."""
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
@@ -112,7 +121,10 @@ class RelativeError(StraightThroughDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class MagnitudeError(StraightThroughDigits):
-    """``log((max(X, Y) + 1) / (min(X, Y) + 1))``: about 2.3 if X is ten times Y."""
+    """Log ratio ``log((max(X, Y) + 1) / (min(X, Y) + 1))`` of prediction X and label Y.
+
+    It is about 2.3 if X is ten times Y.
+    """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
@@ -123,8 +135,8 @@ class MagnitudeError(StraightThroughDigits):
 class SoftRelativeError(ExpectedDigits):
     """``RelativeError`` with expected digits, whose gradient does not vanish for wrong digits.
 
-    It ignores the variance: probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the label 4.
-    Combine it with a term on single digits, like the preset ``ntil_soft``.
+    Expected digits ignore the variance: probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the
+    label 4. Combine this term with a term on single digits, like the preset ``ntil_soft``.
     """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
@@ -134,7 +146,7 @@ class SoftRelativeError(ExpectedDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftMagnitudeError(ExpectedDigits):
-    """``MagnitudeError`` with expected digits; see ``SoftRelativeError``."""
+    """``MagnitudeError`` with expected digits. The notes of ``SoftRelativeError`` apply here."""
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
