@@ -1,8 +1,9 @@
-"""Base class of all baselines. A baseline is combined with a family: ``class XvalT5(Xval, T5)``.
+"""Base class of baselines: other published methods for numbers in language models.
 
-The added modules belong to a subclass of the model's class, so that ``save_pretrained`` and
-``from_pretrained`` handle them. Settings and fitted statistics are saved in config.json, and a
-model can only be loaded with the baseline settings it was trained with.
+A baseline is combined with a model family: ``class XvalT5(Xval, T5)``. The modules that it adds
+belong to a subclass of the model's class, so that ``save_pretrained`` and ``from_pretrained``
+handle them. Settings and fitted statistics are saved in config.json, and a model can only be loaded
+with the baseline settings it was trained with.
 """
 
 from abc import abstractmethod
@@ -34,17 +35,17 @@ class TrainingNumbers(NamedTuple):
 
     @property
     def decimals(self) -> int:
-        """The largest number of digits after the decimal point in an answer."""
+        """Return the largest number of digits after the decimal point in any answer."""
         return max(len(number.text.partition(".")[2]) for number in self.in_answers)
 
     @property
     def largest(self) -> float:
-        """The largest absolute value in a question or an answer."""
+        """Return the largest absolute value of all numbers in questions and answers."""
         return max(abs(number.value) for number in self.in_questions + self.in_answers)
 
 
 class Baseline(Family):
-    """A model family with a different representation of numbers."""
+    """Base class of model families that read or write numbers with another published method."""
 
     settings_class: ClassVar[type]
     """Dataclass of the options in the config section ``model.baseline``."""
@@ -75,7 +76,7 @@ class Baseline(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer of a checkpoint, and the fitted statistics if they are saved in it."""
+        """Load the tokenizer, and the number statistics if they are saved in the checkpoint."""
         if cls.single_digits:
             model = replace(model, digits="single")
         family = super().load(source, model)
@@ -92,7 +93,7 @@ class Baseline(Family):
         return family
 
     def fit(self, task: Task, examples: Sequence[Example]) -> None:
-        """Compute ``fitted`` from the training data, unless it was loaded from the checkpoint."""
+        """Compute statistics of the training numbers, unless the checkpoint contains them."""
         if self.fitted is not None:
             return
         in_questions = _finite_numbers(example.prompt for example in examples)
@@ -106,15 +107,18 @@ class Baseline(Family):
 
     @cached_property
     def _digits(self) -> NumberVocabulary:
-        """The digit tokens of the tokenizer."""
+        """Return the digit tokens of the tokenizer."""
         return NumberVocabulary.from_tokenizer(self.tokenizer)
 
     @abstractmethod
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
-        """Compute the statistics in ``fitted`` from the numbers in the training data."""
+        """Return statistics of the training numbers, to be saved with the model."""
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load the model; the added modules are initialised if the checkpoint has none."""
+        """Load the model with the modules that the baseline adds.
+
+        If the checkpoint was not trained with the baseline, these modules are initialised.
+        """
         config = self.load_config(source, model)
         own = _concrete(self.model_class, config, source)
         kind = with_modules(self.model_mixin, own)
@@ -138,9 +142,10 @@ def _finite_numbers(texts: Iterable[str]) -> list[Numeral]:
 
 
 def with_baseline(family: type[Family], value: Any, where: str) -> type[Family]:
-    """Combine a text-only family with the baseline in the config value ``model.baseline``.
+    """Return a class that combines a text-only family with a baseline, such as ``XvalT5``.
 
-    ``where`` is the name of the config field for error messages.
+    ``value`` is the value of ``model.baseline``: a name, or a mapping with settings. ``where`` is
+    the name of the config field, for error messages.
     """
     kind = read_baseline(value, where).kind
     if family.takes_images:
@@ -158,12 +163,12 @@ def with_baseline(family: type[Family], value: Any, where: str) -> type[Family]:
 
 @cache
 def with_modules(mixin: type, model_class: type) -> type:
-    """Return a subclass of a model class and a mixin; the same class for the same arguments."""
+    """Return a class that inherits from a mixin and a model class. The class is cached."""
     return type(f"{mixin.__name__}{model_class.__name__}", (mixin, model_class), {})
 
 
 def _concrete(model_class: Any, config: Any, source: str) -> type:
-    """Return the model class that an Auto class selects for this config."""
+    """Return the model class that an Auto class of transformers selects for a configuration."""
     mapping = concrete_classes(model_class)
     if mapping is None:
         return model_class

@@ -19,7 +19,8 @@ class NumberOutput(ModelOutput):
     """Output of a model with a number head.
 
     Attributes:
-        logits: [b, t, v], or [b, 1, v] for the last position only if the loss ignores logits.
+        logits: [b, t, v] (b samples, t positions, v vocabulary). If the loss ignores logits, they
+            may be computed only for the last position: [b, 1, v].
         numbers: [b, t] float32, the number predicted at each position, on the normalised scale.
     """
 
@@ -28,7 +29,10 @@ class NumberOutput(ModelOutput):
 
 
 class NumberHead(nn.Module):
-    """One linear layer, or two with a GELU in between, from hidden states to a number (float32)."""
+    """Output head that maps each hidden state to a number (float32).
+
+    It consists of one linear layer, or of two with a GELU in between.
+    """
 
     def __init__(
         self, width: int, inner: int | None = None, *, offset: float | None = None
@@ -38,8 +42,8 @@ class NumberHead(nn.Module):
         Args:
             width: Hidden size of the model.
             inner: Width of the inner layer; None for a single layer.
-            offset: Create a learned vector [d], which xVal adds to the embedding of every number,
-                with this standard deviation. None: no vector.
+            offset: Initial standard deviation of a learned vector [width], which xVal adds to the
+                embedding of every number. None: no vector.
         """
         super().__init__()
         self.inner = None if inner is None else nn.Parameter(torch.empty(inner, width))
@@ -59,7 +63,7 @@ class NumberHead(nn.Module):
             initialization.normal_(self.offset, std=self.offset_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Predict a number for each hidden state: [b, t, d] to [b, t]."""
+        """Map hidden states [b, t, d] (b samples, t positions, d hidden size) to numbers [b, t]."""
         hidden = hidden.float()
         if self.inner is not None and self.inner_bias is not None:
             hidden = functional.linear(hidden, self.inner.float(), self.inner_bias.float())
@@ -91,7 +95,10 @@ class WithNumberHead:
             super()._init_weights(module)  # type: ignore[misc]
 
     def forward(self, *, input_ids: Tensor | None = None, **inputs: Any) -> NumberOutput:
-        """Run the language model and the number head; pass the model's arguments by name."""
+        """Return the logits, and the number that the number head predicts at each position.
+
+        The arguments are those of the language model. They must be passed by name.
+        """
         own: Any = super()
         if self.one_position and "logits_to_keep" in inspect.signature(own.forward).parameters:
             inputs["logits_to_keep"] = 1
@@ -108,7 +115,7 @@ class WithNumberHead:
 
 
 def with_position_ids(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the position ids that ``generate`` would use for left-padded prompts of a decoder."""
+    """Add the ``position_ids`` that ``generate`` uses for left-padded prompts of a decoder."""
     if model.config.is_encoder_decoder:
         return inputs
     positions = inputs["attention_mask"].long().cumsum(-1).sub(1).clamp(min=0)

@@ -27,7 +27,7 @@ from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionHeadSettings:
-    """Settings of the regression head."""
+    """Settings of the regression head baseline."""
 
     log: bool = False
     """True predicts sign(x) log10(1 + |x|) instead of the number x."""
@@ -37,7 +37,7 @@ class RegressionHeadSettings:
 
 
 class WithRegressionHead(WithNumberHead):
-    """Mixin that adds one linear layer to the last hidden state of a language model."""
+    """Mixin that adds a linear layer on top of the last hidden states of a language model."""
 
     one_position = True
 
@@ -52,7 +52,7 @@ class RegressionHead(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """The normalisation of the targets; before ``fit`` it does nothing."""
+        """Return the normalisation of the targets, which leaves them unchanged before ``fit``."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -74,32 +74,32 @@ class RegressionHead(Baseline):
     def numbers(
         self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Return the number of the answer; its target class 0 is a placeholder."""
+        """Return the only number of the answer, with 0 as placeholder for its target token."""
         value = self.scale.number(value_of(answer.ids[0]))
         return [TokenNumber(value, -1 if value < 0 else 1, (0,), (0,), (0,))]
 
     def text(self, ids: Sequence[int]) -> str:
-        """Convert the predicted number, a value id, to text."""
+        """Return the text of the predicted number, which is a value id in ``ids``."""
         values = [self.scale.text(value_of(token)) for token in ids if is_value(token)]
         return values[0] if values else ""
 
     def model_inputs(
         self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
     ) -> dict[str, Any]:
-        """Return the arguments of ``forward``; the answer after the question is masked."""
+        """Return the arguments of ``forward``, with the answer masked so that it is not read."""
         carries, _ = read_values(input_ids)
         input_ids = input_ids.masked_fill(carries, self.pad_id)
         mask = attention_mask & ~carries
         return super().model_inputs(input_ids, mask, answered, images)
 
     def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:
-        """Return the objective, the mean squared error of the normalised numbers."""
+        """Return the training loss: the mean squared error of the normalised numbers."""
         return RegressionObjective(spec, vocabulary)
 
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]]:
-        """Predict one number per question; return it as a value id with the probability 1."""
+        """Predict one number per question. Return it as a value id, with the probability 1."""
         inputs = with_position_ids(model, inputs)
         if self.encoder_decoder:
             first = torch.full_like(inputs["input_ids"][:, :1], self.decoder_start_id)
@@ -109,7 +109,7 @@ class RegressionHead(Baseline):
 
 
 class RegressionObjective(Objective):
-    """An objective that replaces cross-entropy by the mean squared error of the answers."""
+    """Training loss of the regression head: the mean squared error of the normalised numbers."""
 
     takes_outputs = True
 
@@ -122,7 +122,11 @@ class RegressionObjective(Objective):
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Return the loss; labels [n] are value ids (see ``values``). ``figures`` is ignored."""
+        """Compute the loss from the model's predicted numbers.
+
+        ``labels`` [n] (n supervised positions) are value ids, integers that store a number.
+        ``figures``, which requests metrics, is ignored.
+        """
         assert spans is not None
         assert spans.supervised is not None
         _, wanted = read_values(labels)

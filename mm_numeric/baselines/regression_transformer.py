@@ -1,16 +1,19 @@
-"""Regression Transformer (Born & Manica 2023, arXiv 2202.01338): one token per digit and place.
+"""Regression Transformer (Born & Manica 2023, arXiv 2202.01338).
 
-Tokens   123.4 is ``_1_2_ _2_1_ _3_0_ . _4_-1_``; sign and point are tokens of the tokenizer
+Each token is a digit together with its place, the power of ten: 0 for units, -1 for tenths.
+
+Tokens   123.4 is ``_1_2_ _2_1_ _3_0_ . _4_-1_``. Sign and point are the tokenizer's own tokens
 Input    a fixed number encoding is added to the learned embedding of digit v at place p:
-         NE(v, p, j) = (-1)^j v 10^p / (j + 1), j from 0. As in the published code it is scaled so
-         that the encoding of the largest number starts with 10 (``largest: null``: the largest
-         number of the training rows)
+         NE(v, p, j) = (-1)^j v 10^p / (j + 1), where j = 0, 1, ... is the index in the
+         embedding. As in the published code, the encoding is multiplied by 10 / ``largest``. By
+         default, ``largest`` is the largest number in the training data
 Output   an answer whose places contradict the positions of its digits, such as ``_1_2_ _2_2_`` or
          ``_1_2_ _2_0_``, cannot be parsed
-Loss     any objective; the digits of one place form a digit group, so NTL can be used
+Loss     cross-entropy plus any numeric losses. NTL can be used, because the digits of one place
+         form a digit group (tokens that compete in one softmax)
 
-The published code uses the factors (1, -1, 1/3, -1/3, ...) in the encoding. Here they are those of
-the paper's formula: (1, -1/2, 1/3, -1/4, ...).
+The published code uses the factors (1, -1, 1/3, -1/3, ...) in the encoding. This module uses those
+of the paper's formula: (1, -1/2, 1/3, -1/4, ...).
 """
 
 from collections.abc import Sequence
@@ -32,7 +35,7 @@ from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionTransformerSettings:
-    """Settings of the Regression Transformer; a place is a power of ten (0 units, -1 tenths)."""
+    """Settings of the Regression Transformer. A place is a power of ten (0 units, -1 tenths)."""
 
     highest_place: int = 9
     """Highest power of ten for which digit tokens are added."""
@@ -53,7 +56,10 @@ class RegressionTransformerSettings:
 
 
 def number_encoding(digits: Tensor, places: Tensor, width: int) -> Tensor:
-    """Return the paper's encoding NE(v, p), [..., width], of digits v at powers of ten p, [...]."""
+    """Return the number encodings [..., width] of digits [...] at powers of ten ``places`` [...].
+
+    Element j of the encoding of digit v at place p is (-1)^j v 10^p / (j + 1), as in the paper.
+    """
     j = torch.arange(width, device=digits.device)
     factors = (1 - 2 * (j % 2)) / (j + 1)
     values = digits * torch.pow(10.0, places.float())
@@ -61,7 +67,7 @@ def number_encoding(digits: Tensor, places: Tensor, width: int) -> Tensor:
 
 
 class WithNumberEncodings:
-    """Mixin for a language model that adds number encodings to its embeddings."""
+    """Mixin that adds number encodings to the embeddings of a language model."""
 
     config: Any
     modules: Any
@@ -91,7 +97,7 @@ class WithNumberEncodings:
                 module.register_forward_hook(self._encode)
 
     def _encode(self, module: nn.Module, inputs: tuple[Tensor, ...], found: Tensor) -> Tensor:
-        """Return the embeddings ``found`` [b, t, d] plus the number encodings of digit tokens."""
+        """Add number encodings to embeddings [samples, positions, hidden size] (a forward hook)."""
         saved = getattr(self.config, BASELINE)
         lowest, highest = (saved["settings"][f"{end}_place"] for end in ("lowest", "highest"))
         index = inputs[0] - saved["first_id"]
@@ -102,7 +108,7 @@ class WithNumberEncodings:
 
 
 class RegressionTransformer(Baseline):
-    """A model family with one number token for each pair of a digit and its power of ten."""
+    """A model family that has one number token for each digit at each power of ten."""
 
     settings_class = RegressionTransformerSettings
     single_digits = True
@@ -119,12 +125,15 @@ class RegressionTransformer(Baseline):
 
     @cached_property
     def _bare(self) -> list[int]:
-        """The tokenizer's ids of the digits 0 to 9."""
+        """Return the ids of the tokenizer's own tokens for the digits 0 to 9."""
         ids = self.tokenizer.get_vocab()
         return [ids[digit] for digit in "0123456789"]
 
     def _with_places(self, ids: Sequence[int]) -> list[int]:
-        """Replace each digit token by the token of that digit and its place, if there is one."""
+        """Replace digit tokens by digit-and-place tokens: ``1 2`` becomes ``_1_1_ _2_0_``.
+
+        A digit keeps its token if its place (power of ten) is outside the configured range.
+        """
         found = list(ids)
         for position, place in self._places_of_digits(ids).items():
             if place in self._places:
@@ -141,12 +150,12 @@ class RegressionTransformer(Baseline):
         }
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
-        """Tokenise a question; its digits become tokens of a digit and its place."""
+        """Tokenise a question with digit-and-place tokens: ``12`` becomes ``_1_1_ _2_0_``."""
         ids = super().tokenize_question(text, with_image)  # type: ignore[safe-super]
         return self._with_places(ids)
 
     def answer(self, text: str) -> Tokens:
-        """Tokenise an answer with digit-and-place tokens, and append the end token."""
+        """Tokenise an answer with digit-and-place tokens (``_1_2_``), and append the end token."""
         tokens = super().answer(text)
         outside = [p for p in self._places_of_digits(tokens.ids).values() if p not in self._places]
         if outside:
@@ -157,7 +166,7 @@ class RegressionTransformer(Baseline):
         return Tokens(ids=self._with_places(tokens.ids), offsets=tokens.offsets)
 
     def vocabulary(self) -> NumberVocabulary:
-        """Return the number tokens; the digits of one place form a digit group."""
+        """Return the number tokens. Digits of one power of ten form a digit group (one softmax)."""
         tokens, spelling = [], dict(self._digits.spelling)
         for i in range(self.new_tokens):
             digit, place = i % 10, self._places[i // 10]
@@ -168,7 +177,11 @@ class RegressionTransformer(Baseline):
         return NumberVocabulary(tuple(tokens), spelling)
 
     def text(self, ids: Sequence[int]) -> str:
-        """Decode generated tokens; a number with contradicting places becomes an error text."""
+        """Decode generated tokens to text.
+
+        If the place (power of ten) of a digit token contradicts the digit's position in its number,
+        return an error text instead.
+        """
         bare = list(self.before_end(ids))
         places = {
             position: self._places[(token - self.first_id) // 10]
@@ -185,7 +198,7 @@ class RegressionTransformer(Baseline):
 
 
 def _fault(places: dict[int, int], position: int) -> str:
-    """Describe the error in a number whose digit at ``position`` has the wrong place."""
+    """Return the error message for a number with a wrong power of ten at token ``position``."""
     first, last = position, position
     while first - 1 in places or first - 2 in places:  # a decimal point may be in between
         first -= 1

@@ -1,8 +1,8 @@
 """Value ids (token ids that store a number), normalisation of numbers, and conversion to text.
 
 Baselines pass numbers through code that expects token ids, such as padding and labels. They encode
-a number as a *value id*: an integer from 2 ** 40, far above all token ids, whose low 32 bits are
-the number as float32.
+a number as a *value id*: an integer of at least 2 ** 40, far above all token ids, whose low 32 bits
+are the number as float32.
 """
 
 import math
@@ -22,7 +22,7 @@ _DIGITS = 7  # significant decimal digits of float32
 
 
 def value_id(value: float) -> int:
-    """Encode a number as a value id; numbers are clamped to +-1e9."""
+    """Encode a number, clamped to +-1e9, as a value id (an integer that stores a float32)."""
     kept = value if math.isnan(value) else max(-_LARGEST, min(_LARGEST, value))
     return _FIRST + int(struct.unpack("<I", struct.pack("<f", kept))[0])
 
@@ -33,18 +33,18 @@ def is_value(token: int) -> bool:
 
 
 def value_of(token: int) -> float:
-    """Decode the number that a value id stores."""
+    """Return the number that a value id stores, the inverse of ``value_id``."""
     return float(struct.unpack("<f", struct.pack("<I", token - _FIRST))[0])
 
 
 def value_ids(values: Tensor) -> Tensor:
-    """Encode a tensor of numbers as value ids, elementwise."""
+    """Encode a tensor of numbers as value ids, like ``value_id`` for each element."""
     kept = values.float().clamp(-_LARGEST, _LARGEST)
     return (kept.view(torch.int32).long() % _BITS) + _FIRST
 
 
 def read_values(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a mask of the value ids in ``ids``, and the decoded float32 numbers (else 1)."""
+    """Return a mask of value ids, and the stored numbers as float32 (1 at ordinary token ids)."""
     carries = ids >= _FIRST
     bits = (ids - _FIRST).masked_fill(~carries, 0)
     signed = torch.where(bits >= _BITS // 2, bits - _BITS, bits)
@@ -54,7 +54,10 @@ def read_values(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Normalisation of a number x for the model: ``(f(x) - shift) / unit``."""
+    """Normalisation of a number x for the model: ``(f(x) - shift) / unit``.
+
+    f is the identity, or the signed logarithm ``to_log`` if ``log`` is True.
+    """
 
     shift: float = 0.0
     unit: float = 1.0
@@ -66,7 +69,7 @@ class Scale:
 
     @classmethod
     def of(cls, numbers: Sequence[Any], *, normalise: bool, log: bool, decimals: int) -> "Scale":
-        """Fit the scale to numbers: mean 0 and standard deviation 1 if ``normalise`` is True."""
+        """Fit a scale to numbers. ``normalise`` scales them to mean 0 and standard deviation 1."""
         values = [to_log(float(n)) if log else float(n) for n in numbers]
         if not normalise:
             return cls(log=log, decimals=decimals)
@@ -98,12 +101,12 @@ class Scale:
 
 
 def to_log(number: float) -> float:
-    """Return sign(x) log10(1 + |x|)."""
+    """Return the signed logarithm of a number x: sign(x) log10(1 + |x|)."""
     return math.copysign(math.log1p(abs(number)) / math.log(10), number)
 
 
 def from_log(logarithm: float) -> float:
-    """Compute the inverse of ``to_log``; the absolute value is at most 1e300."""
+    """Compute the inverse of ``to_log``, limited to numbers from -1e300 to 1e300."""
     if math.isnan(logarithm):
         return logarithm
     power = min(abs(logarithm), _LARGEST_POWER)

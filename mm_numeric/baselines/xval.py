@@ -6,8 +6,8 @@ Output   where the output head predicts [NUM], the number head (two layers, GELU
 Loss     cross-entropy of all tokens, plus the mean squared error of the scaled numbers
 
 Layer normalisation would remove the multiplied value unless another vector is added to the
-embedding. In the paper this is the position embedding. For models without position embeddings (T5,
-LLaMA and others), a learned vector is added to the embedding of [NUM].
+embedding. In the paper this vector is the position embedding. For models without position
+embeddings (T5, LLaMA and others), a learned vector is added to the embedding of [NUM].
 """
 
 import re
@@ -44,7 +44,7 @@ _POSITIONS = re.compile(r"(.*\.)?(wpe|\w*position\w*)")
 
 @dataclass(frozen=True, kw_only=True)
 class XvalSettings:
-    """Settings of xVal."""
+    """Settings of the xVal baseline."""
 
     weight: float = 1.0
     """Weight of the mean squared error in the loss."""
@@ -55,13 +55,16 @@ class XvalSettings:
 
 
 class WithValues(WithNumberHead):
-    """Mixin for a model that embeds a value id (see ``values``) as number * embedding of [NUM]."""
+    """Mixin for a model whose inputs contain value ids (integers that store a number).
+
+    The embedding of a value id is the number times the embedding of the token [NUM].
+    """
 
     get_input_embeddings: Any
     named_modules: Any
 
     def make_head(self, config: Any) -> NumberHead:
-        """Create the number head; models without position embeddings get a vector for [NUM]."""
+        """Create the number head, with a vector for [NUM] in models without position embeddings."""
         has_positions = any(
             isinstance(module, nn.Embedding) and _POSITIONS.fullmatch(name)
             for name, module in self.named_modules()
@@ -71,7 +74,7 @@ class WithValues(WithNumberHead):
         return NumberHead(config.hidden_size, 4 * config.hidden_size, offset=offset)
 
     def embedded(self, ids: Tensor) -> Tensor:
-        """Return the embeddings [b, t, d] of token ids and value ids [b, t]."""
+        """Return the embeddings [samples, positions, hidden size] of token ids and value ids."""
         carries, values = read_values(ids)
         tokens = ids.masked_fill(carries, getattr(self.config, BASELINE)["first_id"])
         found: Tensor = self.get_input_embeddings()(tokens)
@@ -81,7 +84,7 @@ class WithValues(WithNumberHead):
         return found + carries[..., None] * self.baseline.offset.to(found)
 
     def forward(self, *, input_ids: Tensor | None = None, **inputs: Any) -> NumberOutput:
-        """Run the model on token ids and value ids; return logits and predicted numbers."""
+        """Return logits and predicted numbers. The inputs are token ids and value ids."""
         assert input_ids is not None
         inputs["inputs_embeds"] = self.embedded(input_ids)
         if "decoder_input_ids" in inputs:
@@ -101,7 +104,7 @@ class Xval(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """The normalisation of numbers; before ``fit`` it does nothing."""
+        """Return the normalisation of numbers, which leaves numbers unchanged before ``fit``."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -110,12 +113,12 @@ class Xval(Baseline):
 
     @cached_property
     def _tokens(self) -> dict[str, int]:
-        """The tokenizer's vocabulary; cached, because ``get_vocab`` is slow."""
+        """Return the tokenizer's vocabulary. It is cached, because ``get_vocab`` is slow."""
         return self.tokenizer.get_vocab()
 
     @cached_property
     def _characters(self) -> dict[str, int]:
-        """Maps each character of a number (digits, minus, point) to its token id."""
+        """Return the token id of each character of a number: the digits, minus and point."""
         for character in "-.":
             if character not in self._tokens:
                 raise ValueError(
@@ -127,7 +130,11 @@ class Xval(Baseline):
     def _with_values(
         self, ids: Sequence[int], offsets: Sequence[tuple[int, int]]
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Replace the tokens of each number by one value id, and merge their offsets."""
+        """Replace the tokens of each number by one value id (an integer that stores the number).
+
+        ``offsets`` are the start and end character of each token in the text. Return the new ids
+        and offsets.
+        """
         found, spans, done = list[int](), list[tuple[int, int]](), 0
         for number in numbers_in_labels(ids, self._digits):
             first, last, value = number.positions[0], number.positions[-1], number.value
@@ -144,7 +151,11 @@ class Xval(Baseline):
     def _with_sign(
         self, found: list[int], spans: list[tuple[int, int]], start: int, value: float
     ) -> tuple[int, float]:
-        """Merge a separate minus token into the number; return its start offset and value."""
+        """Remove the minus before a negative number from ``found``, the ids before the number.
+
+        The value id then stores the sign. Return the number's start character and its value. If
+        the minus cannot be removed, as in the token ``(-``, the returned value is positive.
+        """
         token = self.tokenizer.convert_ids_to_tokens(found[-1])
         if token == "-":
             found.pop()
@@ -156,12 +167,12 @@ class Xval(Baseline):
         return start, -value  # the token is ``(-``: the minus stays in the tokens
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
-        """Tokenise a question; every number becomes a value id."""
+        """Tokenise a question, with one value id (an integer that stores a number) per number."""
         ids = super().tokenize_question(text, with_image)  # type: ignore[safe-super]
         return self._with_values(ids, [(0, 0)] * len(ids))[0]
 
     def answer(self, text: str) -> Tokens:
-        """Tokenise an answer, with a value id for every number, and append the end token."""
+        """Tokenise an answer, with one value id per number, and append the end token."""
         tokens = super().answer(text)
         return Tokens(*self._with_values(tokens.ids, tokens.offsets))
 
@@ -186,10 +197,10 @@ class Xval(Baseline):
         return NumberVocabulary(tuple(tokens), digits.spelling)
 
     def text(self, ids: Sequence[int]) -> str:
-        """Decode generated tokens; value ids become decimal numbers.
+        """Decode generated ids to text, and write value ids as decimal numbers.
 
-        If a number directly follows another one, an error text is returned: both would be read as
-        one number.
+        If a number directly follows another number, return an error text instead, because the two
+        would be read as one number.
         """
         written, wanted = list[int](), set[tuple[int, int, int]]()
         for token in self.before_end(ids):
@@ -208,13 +219,13 @@ class Xval(Baseline):
         return super().text(written)
 
     def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:
-        """Return the objective: cross-entropy plus mean squared error of the scaled numbers."""
+        """Return the training loss: cross-entropy plus mean squared error of the scaled numbers."""
         return CrossEntropyAndSquaredError(spec, vocabulary, self.first_id, self.settings.weight)
 
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]]:
-        """Generate token ids and value ids greedily, without a key-value cache."""
+        """Generate answers greedily, without a key-value cache. Numbers become value ids."""
         prompt, mask = inputs["input_ids"], inputs["attention_mask"]
         ids, steps = prompt.new_empty((len(prompt), 0)), []
         if self.encoder_decoder:
@@ -242,7 +253,7 @@ class Xval(Baseline):
 
 
 class CrossEntropyAndSquaredError(Objective):
-    """An objective: cross-entropy plus the mean squared error of the scaled numbers."""
+    """Training loss of xVal: cross-entropy plus the mean squared error of the scaled numbers."""
 
     takes_outputs = True
 
@@ -261,7 +272,11 @@ class CrossEntropyAndSquaredError(Objective):
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Return the loss; labels [n] may contain value ids. ``figures`` is ignored."""
+        """Compute the loss from the model's logits and predicted numbers.
+
+        ``labels`` [n] (n supervised positions) are token ids, or value ids for numbers.
+        ``figures``, which requests metrics, is ignored.
+        """
         assert spans is not None
         assert spans.supervised is not None
         carries, values = read_values(labels)

@@ -44,7 +44,7 @@ class CausalLM(TextFamily):
 
     @classmethod
     def supports(cls, config: Any) -> bool:
-        """Return True if a configuration is that of a text-only decoder."""
+        """Return True if a model configuration belongs to a text-only decoder."""
         known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
         has_own_code = cls.model_class.__name__ in (getattr(config, "auto_map", None) or {})
         images = hasattr(config, "vision_config")
@@ -52,7 +52,7 @@ class CausalLM(TextFamily):
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small random GPT-2 model."""
+        """Save a small, randomly initialised GPT-2 model."""
         from mm_numeric.families.tiny_text import make_tiny_gpt2
 
         make_tiny_gpt2(folder, seed)

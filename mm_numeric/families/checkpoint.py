@@ -12,7 +12,7 @@ from mm_numeric.families.loading import load_weights
 
 
 class Checkpoint(ABC):
-    """The part of a family that handles checkpoints: model class, parameter names, loading."""
+    """Base class of ``Family`` that handles checkpoints: model class, parameter names, loading."""
 
     name: ClassVar[str]
     model_class: ClassVar[Any]
@@ -48,11 +48,11 @@ class Checkpoint(ABC):
     @classmethod
     @abstractmethod
     def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
-        """Load the image processor and apply ``model.image_size``; None for a text-only family."""
+        """Load the image processor with ``model.image_size``; return None in text-only families."""
 
     @classmethod
     def load_processor(cls, source: str, model: ModelConfig) -> ProcessorMixin | None:
-        """Load the processor of a checkpoint; None if it has none or it cannot be created.
+        """Load the transformers processor of a checkpoint, or return None if this is not possible.
 
         The processors of the Qwen-VL families cannot be created without torchvision, which their
         video processor needs. There is no torchvision for the CPU build of torch 2.13.
@@ -68,7 +68,7 @@ class Checkpoint(ABC):
     @classmethod
     @abstractmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small random model of ``model_class``, with a tokenizer and an image processor."""
+        """Save a small, randomly initialised model with a tokenizer and an image processor."""
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load all weights of a checkpoint from safetensors."""

@@ -4,7 +4,7 @@ GPT-2, Llama-3 and T5 have tokens for ``123``, ``Ġ42`` and ``3.5``. To get one 
 step that isolates each ASCII digit is appended to the pre-tokenizer. It must be the last step: as
 the first one it would change how GPT-2 splits white space before a number. Text without digits is
 tokenised as before. ``tokenizers.pre_tokenizers.Digits`` cannot be used, because it treats ``²`` as
-a digit, a character with which GPT-2's tokenizer represents a byte (0xB2).
+a digit. GPT-2's tokenizer uses this character to represent the byte 0xB2.
 """
 
 import re
@@ -23,10 +23,12 @@ _SPACE_MARKS = str.maketrans("▁Ġ", "  ")
 
 
 def with_digits(tokenizer: Any, digits: str | None, source: str) -> Any:
-    """Return a tokenizer that tokenises digits as set in ``model.digits`` (``digits``).
+    """Return a tokenizer that tokenises digits as set in ``digits``, the value of ``model.digits``.
 
-    The given tokenizer is not modified. The returned one can be saved and loaded as usual.
-    ``source`` is the tokenizer's checkpoint, for error messages.
+    ``single`` makes one token per digit. ``merged`` and None return the given tokenizer, and
+    ``merged`` requires that it has tokens of several digits. The given tokenizer is not modified,
+    and the returned one can be saved and loaded as usual. ``source`` is the tokenizer's checkpoint,
+    for error messages.
     """
     if digits is None:
         return tokenizer
@@ -62,8 +64,8 @@ def with_digits(tokenizer: Any, digits: str | None, source: str) -> Any:
 def merges_digits(tokenizer: Any) -> bool:
     """Return True if a tokenizer produces tokens that contain a digit and other characters.
 
-    A vocabulary can contain such tokens although the pre-tokenizer always splits their text. The
-    text of each such token is therefore tokenised.
+    Such a token in the vocabulary may never be produced, because the pre-tokenizer splits its text.
+    This function therefore tokenises the text of each such token.
     """
     special = set(tokenizer.all_special_ids)
     joined = {
@@ -81,9 +83,9 @@ def merges_digits(tokenizer: Any) -> bool:
 
 
 def _with_single_digits(tokenizer: Any) -> Any:
-    """Return a tokenizer with the same vocabulary that makes one token of every digit.
+    """Return a copy of a tokenizer that makes one token of every digit, with the same vocabulary.
 
-    Its class is PreTrainedTokenizerFast, because GPT2Tokenizer and T5Tokenizer (transformers 5.23)
+    The copy is a PreTrainedTokenizerFast, because GPT2Tokenizer and T5Tokenizer (transformers 5.23)
     ignore the pre-tokenizer in tokenizer.json.
     """
     with tempfile.TemporaryDirectory() as folder:

@@ -1,12 +1,12 @@
 """The base class of model families.
 
-A family implements everything that differs between kinds of models:
+A family, such as Qwen2-VL, implements everything that differs between model types:
 
 ``Prompting``       prompts, answers, special tokens, inputs of ``forward``
 ``ImageGeometry``   resizing, image tokens, coordinate frames
 ``Checkpoint``      model class, parameter names, loading
 
-Training and prediction access models only through this class.
+Training and prediction access models only through ``Family``.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ class Family(Prompting, ImageGeometry, Checkpoint):
 
         Raises:
             ValueError: If the checkpoint belongs to another family, or was trained with another
-                resizing or coordinate format.
+                image resizing or coordinate format.
         """
         check_model_type(cls.model_class, cls.name, source, model)
         tokenizer = with_digits(cls.load_tokenizer(source, model), model.digits, source)
@@ -74,9 +74,9 @@ class Family(Prompting, ImageGeometry, Checkpoint):
 
     @cached_property
     def processor(self) -> ProcessorMixin | None:
-        """The checkpoint's transformers processor, with this tokenizer and image processor.
+        """Return the checkpoint's transformers processor, with this tokenizer and image processor.
 
-        None for text-only families, or if the processor cannot be loaded (see ``load_processor``).
+        It is None for text-only families, and if ``load_processor`` cannot load the processor.
         """
         if self._source is None or not self.takes_images:
             return None
@@ -87,7 +87,7 @@ class Family(Prompting, ImageGeometry, Checkpoint):
         return processor
 
     def save(self, folder: Path) -> None:
-        """Save tokenizer, image processor and ``frame.json`` in the folder of the weights."""
+        """Save tokenizer, image processor and ``frame.json`` (coordinate system) in ``folder``."""
         self.tokenizer.save_pretrained(folder)
         if self.image_processor is not None:
             self.image_processor.save_pretrained(folder)
@@ -99,9 +99,10 @@ class Family(Prompting, ImageGeometry, Checkpoint):
         images: Sequence[Image.Image | None],
         where: Sequence[str] | None = None,
     ) -> Prompts:
-        """Tokenise a batch of questions, and preprocess their images (None: no image).
+        """Tokenise a batch of questions and preprocess their images.
 
-        ``where`` is the file and line of each question, for error messages.
+        ``images`` has one entry per question, which is None for a question without an image.
+        ``where`` has the file and line of each question, for error messages.
         """
         ids = []
         for i, (text, image) in enumerate(zip(texts, images, strict=True)):
@@ -114,7 +115,7 @@ class Family(Prompting, ImageGeometry, Checkpoint):
         return Prompts(ids=ids, images=self.images(shown) if shown else {})
 
     def fit(self, task: Task, examples: Sequence[Example]) -> None:
-        """Compute statistics of the training rows. Baselines override it; here it does nothing."""
+        """Do nothing. Baselines override this method to compute statistics of the training data."""
 
     def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:
         """Return the loss function for training."""
@@ -123,5 +124,8 @@ class Family(Prompting, ImageGeometry, Checkpoint):
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]] | None:
-        """Return (token ids, probabilities) per answer; None: use the model's own ``generate``."""
+        """Return None, so that the caller uses the model's own ``generate``.
+
+        Baselines can override this method to return (token ids, probabilities) per answer.
+        """
         return None

@@ -1,4 +1,4 @@
-"""How a model family resizes images and writes coordinates in them."""
+"""Base class for the images of a model family: resizing, image tokens, coordinate systems."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from mm_numeric.geometry.frames import Frame, Resize
 
 
 class ImageGeometry(ABC):
-    """The part of a family that handles images: resizing, image tokens, coordinate frames."""
+    """Base class of ``Family`` that handles images: resizing, image tokens, coordinate systems."""
 
     default_coordinates: ClassVar[str] = "pixels_original"
     """How coordinates were written in the pretraining of the family: a name in ``COORDINATES``."""
@@ -32,7 +32,7 @@ class ImageGeometry(ABC):
     coordinates: Coordinates
 
     def frame(self, width: int, height: int) -> Frame:
-        """Return the frame of an image, given its size in pixels after EXIF rotation.
+        """Return the frame (coordinate system) of an image from its pixel size after EXIF rotation.
 
         Raises:
             ValueError: If the family cannot resize an image of this size.
@@ -40,7 +40,7 @@ class ImageGeometry(ABC):
         return Frame(width, height, self.resize.view(width, height), self.coordinates)
 
     def resize_image(self, image: Image.Image) -> Image.Image:
-        """Resize an image like the image processor, which then does not change the size again."""
+        """Resize an image exactly like the image processor, which then does not resize it again."""
         view = self.resize.view(*image.size)
         return image.resize((view.width_px, view.height_px), self.image_processor.resample)
 
@@ -55,4 +55,4 @@ class ImageGeometry(ABC):
 
     @abstractmethod
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
-        """Return the number of image features that a model with this config computes."""
+        """Return the number of image features that the model computes for the batch ``images``."""

@@ -1,4 +1,4 @@
-r"""LLaVA-1.5.
+r"""The LLaVA-1.5 model family.
 
 Image         padded to a square with the mean colour, then resized to the vision tower's input size
               (336 pixels); one token per patch. The image processor of transformers crops by
@@ -66,7 +66,7 @@ class Llava(Family):
     # -- prompting ----------------------------------------------------------------------------
 
     def prompt_text(self, text: str, with_image: bool) -> str:
-        """Return the prompt of a question without the BOS token."""
+        """Return the text of the prompt for a question, without the BOS token."""
         if not self.tokenizer.chat_template:
             image = f"{self.image_placeholder}\n" if with_image else ""
             return f"USER: {image}{text} ASSISTANT:"
@@ -105,11 +105,11 @@ class Llava(Family):
         return super().resize_image(square)
 
     def image_tokens(self, width: int, height: int) -> int:
-        """Return the number of placeholder tokens, which is the same for every image."""
+        """Return the number of placeholder tokens of an image, which is the same for every size."""
         return int(self.image_processor.image_tokens)
 
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
-        """Return the total number of image features of a batch of images."""
+        """Return the total number of image features that the model computes for a batch."""
         count, _, height, width = images["pixel_values"].shape
         return count * _features_per_image(height, width, config)
 
@@ -135,9 +135,9 @@ class Llava(Family):
 
     @classmethod
     def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
-        """Load the image processor, and set padding and the vision tower's input size.
+        """Load an image processor that pads images and resizes them for the vision tower.
 
-        The attribute ``image_tokens`` of the result is the number of features per image.
+        Its attribute ``image_tokens`` is the number of image features per image.
         """
         config = cls.load_config(source, model)
         original = OriginalLayout.find(source, model.revision)
@@ -155,7 +155,7 @@ class Llava(Family):
 
     @classmethod
     def load_config(cls, source: str, model: ModelConfig) -> LlavaConfig:
-        """Load the configuration of a checkpoint in the original or in transformers' layout."""
+        """Load the configuration of a checkpoint in the file layout of LLaVA or of transformers."""
         original = OriginalLayout.find(source, model.revision)
         if original is not None:
             return original.config()
@@ -171,13 +171,13 @@ class Llava(Family):
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a random model with half a million parameters."""
+        """Save a randomly initialised model with half a million parameters."""
         from mm_numeric.families.tiny_llava import make_tiny_llava
 
         make_tiny_llava(folder, seed)
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load a checkpoint in the original or in transformers' layout from safetensors."""
+        """Load a checkpoint in the file layout of LLaVA or of transformers from safetensors."""
         original = OriginalLayout.find(source, model.revision)
         if original is None:
             loaded = super().load_model(source, model)
@@ -194,7 +194,7 @@ class Llava(Family):
 
 
 def _features_per_image(height: int, width: int, config: LlavaConfig) -> int:
-    """Return the number of features of one resized image, computed like in LlavaProcessor."""
+    """Return the number of image features of one resized image, computed like in LlavaProcessor."""
     vision = config.vision_config
     patches = (height // vision.patch_size) * (width // vision.patch_size)
     class_tokens = int(vision.model_type == "clip_vision_model")

@@ -2,8 +2,8 @@
 
 config.json is flat and names a vision tower: a subfolder (Yi-VL) or a hub name (LLaVA-1.5).
 The weights are those of the language model, ``model.mm_projector`` and ``model.vision_tower``. If
-the latter are missing, they are loaded from the vision tower's own checkpoint. Any other missing or
-unused weight is an error.
+the vision tower's weights are missing, they are loaded from its own checkpoint. Any other missing
+or unused weight is an error.
 """
 
 import json
@@ -44,7 +44,7 @@ _TEXT_TOWER = re.compile(r"(text_model|text_projection|visual_projection)\..*|lo
 
 @dataclass(frozen=True)
 class OriginalLayout:
-    """A checkpoint in the original LLaVA layout."""
+    """A checkpoint in the file layout of the original LLaVA code."""
 
     source: str
     """Hub name or folder of the checkpoint, for error messages."""
@@ -58,7 +58,7 @@ class OriginalLayout:
 
     @classmethod
     def find(cls, source: str, revision: str) -> Self | None:
-        """Return the checkpoint at a hub name or folder; None if it has another layout."""
+        """Return the checkpoint at a hub name or folder, or None if its file layout differs."""
         raw = read_raw_config(source, revision)
         if "mm_vision_tower" not in raw:
             return None
@@ -77,7 +77,7 @@ class OriginalLayout:
         return cls(source, folder, tower, raw)
 
     def config(self, image_id: int = 0) -> LlavaConfig:
-        """Return the configuration for transformers; ``image_id`` is the id of the image token."""
+        """Convert config.json to a LlavaConfig, with ``image_id`` as the id of the image token."""
         layer = self.raw.get("mm_vision_select_layer", -2)
         class_token = self.raw.get("mm_vision_select_feature", "patch") == "cls_patch"
         values = {name: self.raw.get(name) for name in _LANGUAGE_SETTINGS}
@@ -101,9 +101,10 @@ class OriginalLayout:
         image_id: int,
         model: ModelConfig,
     ) -> Any:
-        """Load the model as an instance of ``model_class``, a class like those of transformers.
+        """Load the checkpoint as ``model_class``, which has the parameter names of transformers.
 
-        ``projector`` maps the projector's layer names in the original layout to those of the class.
+        ``projector_type`` is the required ``mm_projector_type`` in config.json. ``projector`` maps
+        the projector's layer names in the original layout to those of ``model_class``.
         """
         found = self.raw.get("mm_projector_type", "linear")
         if found != projector_type:
@@ -133,7 +134,7 @@ class OriginalLayout:
         return loaded
 
     def _weights(self, projector: Mapping[str, str]) -> dict[str, Tensor]:
-        """Return all weights, with the names that they have in transformers."""
+        """Load all weights of the checkpoint and rename them to their names in transformers."""
         original = _read_weights(self.folder, self.source)
         if not any(name.startswith(_TOWER) for name in original):
             tower = _read_weights(self.tower, str(self.tower))
@@ -186,7 +187,7 @@ def _read_weights(folder: Path, source: str) -> dict[str, Tensor]:
 
 
 def _renamed(name: str, table: Mapping[str, str]) -> str:
-    """Replace the prefix of a weight name; ``table`` maps patterns of prefixes to new prefixes."""
+    """Return a weight name with a new prefix. ``table`` maps old prefixes (regex) to new ones."""
     for beginning, new in table.items():
         if re.match(beginning, name):
             return re.sub(beginning, new, name, count=1)

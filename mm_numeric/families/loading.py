@@ -1,4 +1,4 @@
-"""Load weights from the hub or a folder; save and check the ``frame.json`` of a model."""
+"""Load model weights; save and check ``frame.json`` (image resizing and coordinate format)."""
 
 import json
 from collections.abc import Iterable
@@ -30,7 +30,10 @@ FRAME = "frame.json"
 def load_weights(
     model_class: Any, family: str, source: str, model: ModelConfig, *, new: str | None = None
 ) -> Any:
-    """Load a checkpoint from safetensors; only weights with the prefix ``new`` may be missing."""
+    """Load a checkpoint from safetensors, and raise ValueError if weights are missing.
+
+    Weights whose names start with ``new`` may be missing. They are then initialised.
+    """
     check_model_type(model_class, family, source, model)
     require_attention(model.attention)
     loaded, info = model_class.from_pretrained(
@@ -68,7 +71,7 @@ def check_model_type(model_class: Any, family: str, source: str, model: ModelCon
 
 
 def require_attention(attention: str) -> None:
-    """Raise ValueError if a flash attention implementation is not installed."""
+    """Raise ValueError if ``attention`` is a version of flash attention that is not available."""
     usable = {
         "flash_attention_2": is_flash_attn_2_available,
         "flash_attention_3": is_flash_attn_3_available,
@@ -82,14 +85,17 @@ def require_attention(attention: str) -> None:
 
 
 def require_all_weights(info: dict[str, Any], source: str) -> None:
-    """Raise ValueError if the loading info lists weights that are missing or have another shape."""
+    """Raise ValueError if ``info`` from ``from_pretrained`` lists missing or mismatched weights."""
     for key, fault in (("missing_keys", "lacks"), ("mismatched_keys", "has in another shape")):
         names = [str(found[0] if isinstance(found, tuple) else found) for found in info[key]]
         require_no_weights(source, fault, names)
 
 
 def require_no_weights(source: str, fault: str, names: Iterable[str]) -> None:
-    """Raise ValueError if ``names``, the weights with a fault such as "lacks", is not empty."""
+    """Raise ValueError if ``names``, the names of faulty weights, is not empty.
+
+    ``fault`` is the verb of the error message, such as ``lacks`` or ``has in another shape``.
+    """
     if found := sorted(names):
         raise ValueError(
             f"model.name: {source!r} {fault} {len(found)} weights "
@@ -99,7 +105,7 @@ def require_no_weights(source: str, fault: str, names: Iterable[str]) -> None:
 
 
 def quantization(model: ModelConfig) -> BitsAndBytesConfig | None:
-    """Return the bitsandbytes settings of ``model.quantize``; None without quantisation."""
+    """Return the bitsandbytes configuration for ``model.quantize``, or None if it is not set."""
     if model.quantize is None:
         return None
     if find_spec("bitsandbytes") is None:
@@ -118,7 +124,7 @@ def quantization(model: ModelConfig) -> BitsAndBytesConfig | None:
 
 
 def save_frame(folder: Path, resize: Resize, coordinates: Coordinates) -> None:
-    """Save resizing and coordinate format as ``frame.json`` in the folder of the weights."""
+    """Save the image resizing and coordinate format as ``frame.json`` next to the weights."""
     frame = {"resize": asdict(resize), "coordinates": asdict(coordinates)}
     (folder / FRAME).write_text(json.dumps(frame, indent=1) + "\n", encoding="utf-8")
 
@@ -126,9 +132,9 @@ def save_frame(folder: Path, resize: Resize, coordinates: Coordinates) -> None:
 def check_saved_frame(
     source: str, resize: Resize, coordinates: Coordinates, where: str = "model.image_size"
 ) -> None:
-    """Raise ValueError if resizing or coordinate format differ from the checkpoint's frame.json.
+    """Raise ValueError if the image resizing or coordinate format differs from frame.json.
 
-    With another frame, the coordinates that the model writes would mean other regions. ``where`` is
+    If they differ, the model's coordinates would refer to other regions of the image. ``where`` is
     the setting or file that determines the resizing, for error messages.
     """
     file = Path(source, FRAME)

@@ -1,4 +1,4 @@
-"""PaliGemma 1 and 2.
+"""The PaliGemma model family (PaliGemma 1 and 2).
 
 Image         resized to a square of 224, 448 or 896 pixels a side (depends on the checkpoint),
               without keeping the aspect ratio; one token per patch
@@ -8,9 +8,8 @@ Coordinates   relative to the image, from 0 to 1023, y first, one token each: ``
 
 Attention must be bidirectional over the question and causal over the answer. transformers (5.23)
 needs ``token_type_ids`` (0 in the question, 1 in the answer) for this. Without them, eager
-attention
-is causal everywhere, and sdpa is bidirectional everywhere if the batch has no padding, so that the
-model sees the answer that it is trained to predict.
+attention is causal everywhere. sdpa attention is then bidirectional everywhere if the batch has no
+padding, so that the model sees the answer that it is trained to predict.
 """
 
 from pathlib import Path
@@ -90,13 +89,13 @@ class PaliGemma(Family):
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small random PaliGemma 1 model."""
+        """Save a small, randomly initialised PaliGemma 1 model."""
         from mm_numeric.families.tiny_paligemma import make_tiny_paligemma
 
         make_tiny_paligemma(folder, seed)
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load a checkpoint from safetensors; reject attention implementations that are wrong."""
+        """Load a checkpoint from safetensors, and check that ``model.attention`` is supported."""
         if model.attention not in ("sdpa", "eager"):
             # transformers would run flash attention, and the answer would see its own tokens.
             raise ValueError(

@@ -29,7 +29,7 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Tokens:
-    """A tokenised answer."""
+    """Token ids and character offsets of an answer."""
 
     ids: list[int]
     """Token ids of the answer and the end token."""
@@ -39,7 +39,7 @@ class Tokens:
 
 
 class Prompting(ABC):
-    """The part of a family that handles text: questions, answers, special tokens, model inputs."""
+    """Base class of ``Family`` that handles text: questions, answers, tokens, model inputs."""
 
     name: ClassVar[str]
     """Name of the family as its authors write it, for error messages: ``Qwen2-VL``."""
@@ -69,7 +69,7 @@ class Prompting(ABC):
         return {}
 
     def question(self, text: str, image_tokens: int) -> list[int]:
-        """Return the token ids of a question with ``image_tokens`` image placeholders."""
+        """Return a question's token ids, with ``image_tokens`` placeholder tokens for its image."""
         key = text, image_tokens > 0
         if key not in self._questions:
             if len(self._questions) >= _CACHED_QUESTIONS:
@@ -86,7 +86,7 @@ class Prompting(ABC):
         """Return a question's token ids, with one placeholder token in place of the image."""
 
     def chat_prompt(self, text: str, with_image: bool) -> str:
-        """Return a question in the tokenizer's chat template, including the generation prompt."""
+        """Apply the tokenizer's chat template to a question, and add the generation prompt."""
         content = [{"type": "image"}] if with_image else []
         return self.tokenizer.apply_chat_template(
             [{"role": "user", "content": [*content, {"type": "text", "text": text}]}],
@@ -101,7 +101,7 @@ class Prompting(ABC):
         return Tokens(ids=[*tokens["input_ids"], self.stop_ids[0]], offsets=[*offsets, (0, 0)])
 
     def text(self, ids: Sequence[int]) -> str:
-        """Decode generated tokens before the first end token.
+        """Decode the generated tokens that come before the first end token.
 
         Special tokens are kept in the text, because some families write coordinates with them.
         """
@@ -114,7 +114,7 @@ class Prompting(ABC):
         return ids[:length]
 
     def vocabulary(self) -> NumberVocabulary:
-        """Return the number tokens: digits, and location tokens if coordinates use them."""
+        """Return the number tokens: digits and, where used, location tokens (``<loc0012>``)."""
         digits = NumberVocabulary.from_tokenizer(self.tokenizer)
         bins = self.coordinates.bins
         if bins is None:
@@ -125,7 +125,10 @@ class Prompting(ABC):
     def numbers(
         self, text: str, marks: Sequence[Mark], answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Find the tokens of each marked number in a tokenised answer."""
+        """Find the tokens that spell each number in a tokenised answer.
+
+        ``marks`` has the start and end character of each of these numbers in ``text``.
+        """
         return numbers_in_answer(text, marks, answer.ids, answer.offsets, vocabulary)
 
     def model_inputs(
@@ -134,7 +137,7 @@ class Prompting(ABC):
         """Return the arguments of the model's ``forward`` for a padded batch.
 
         Args:
-            input_ids: [b, t] prompts, followed by their answers in training.
+            input_ids: [b, t] (b samples, t tokens) prompts, followed by their answers in training.
             attention_mask: [b, t] 1 at tokens, 0 at padding.
             answered: [b, t] bool, True at tokens of the answer and its end token; False in prompts.
             images: Output of the image processor (``Prompts.images``).
@@ -142,7 +145,7 @@ class Prompting(ABC):
         return {"input_ids": input_ids, "attention_mask": attention_mask, **images}
 
     def token_id(self, token: str) -> int:
-        """Return the id of a token; raise ValueError if the tokenizer does not have it."""
+        """Return the id of a token, or raise ValueError if the tokenizer has no such token."""
         vocabulary = self.tokenizer.get_vocab()
         if token not in vocabulary:
             raise ValueError(

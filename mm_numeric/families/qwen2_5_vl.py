@@ -1,10 +1,10 @@
-"""Qwen2.5-VL: Qwen2-VL with another coordinate format.
+"""The Qwen2.5-VL model family: Qwen2-VL with another coordinate format.
 
 Coordinates   whole pixels of the resized image, from 0 to its size - 1, in JSON:
               ``[{"bbox_2d": [x1, y1, x2, y2], "label": "cat"}]``
 
-Boxes depend on the size of the resized image, and so on ``min_pixels`` and ``max_pixels``. Both are
-saved in ``frame.json`` next to the weights, and a model cannot be loaded with other values.
+Boxes depend on the size of the resized image, and so on ``min_pixels`` and ``max_pixels``. The two
+limits are saved in ``frame.json``, and a model cannot be loaded with other limits.
 """
 
 from typing import Any, ClassVar

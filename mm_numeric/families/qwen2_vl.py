@@ -1,12 +1,13 @@
-"""Qwen2-VL.
+"""The Qwen2-VL model family.
 
-Image         resized to multiples of patch size x merge size; one token per merged patch. Limits of
-              the number of pixels are from ``model.image_size`` or from the image processor
+Image         resized to multiples of patch size x merge size; one token per merged patch. The
+              minimum and maximum number of pixels are set in ``model.image_size``; by default they
+              are those of the checkpoint's image processor
 Prompt        the checkpoint's chat template
 Answer        the text, then ``<|im_end|>``
 Coordinates   relative to the image, from 0 to 1000: ``<|box_start|>(x1,y1),(x2,y2)<|box_end|>``
 
-The image processor is the one with the PIL backend. The default one requires torchvision.
+The PIL version of the image processor is used, because the default one requires torchvision.
 """
 
 from pathlib import Path
@@ -69,24 +70,24 @@ class Qwen2VL(Family):
     def model_inputs(
         self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
     ) -> dict[str, Any]:
-        """Return the arguments of ``forward``, including ``mm_token_type_ids``."""
+        """Return the arguments of ``forward``, with ``mm_token_type_ids`` (1 at image tokens)."""
         inputs = super().model_inputs(input_ids, attention_mask, answered, images)
         return {**inputs, "mm_token_type_ids": (input_ids == self.image_id).int()}
 
     # -- image geometry -----------------------------------------------------------------------
 
     def image_tokens(self, width: int, height: int) -> int:
-        """Return the number of merged patches of an image of this size."""
+        """Return the number of image tokens (merged patches) for an image of this size."""
         view = self.resize.view(width, height)
         return view.width_px * view.height_px // self.resize.factor**2
 
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
-        """Return the total number of merged patches of a batch of images."""
+        """Return the total number of image features (merged patches) in a batch of images."""
         patches = int(images["image_grid_thw"].prod(dim=1).sum())
         return patches // config.vision_config.spatial_merge_size**2
 
     def _check_limits(self) -> None:
-        """Validate ``min_pixels`` and ``max_pixels``."""
+        """Check that ``max_pixels`` allows one image token and is at least ``min_pixels``."""
         least, most, factor = self.resize.min_pixels, self.resize.max_pixels, self.resize.factor
         if most < factor**2:
             raise ValueError(
@@ -113,7 +114,7 @@ class Qwen2VL(Family):
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a random model with a million parameters."""
+        """Save a randomly initialised model with a million parameters."""
         from mm_numeric.families.tiny_qwen import make_tiny_qwen
 
         make_tiny_qwen(cls.model_class, folder, seed)

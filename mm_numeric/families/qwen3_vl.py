@@ -1,6 +1,6 @@
-"""Qwen3-VL, like Qwen2-VL with these differences.
+"""The Qwen3-VL model family, which differs from Qwen2-VL as follows.
 
-Image         patches of 16 x 16 pixels, so that image sizes are multiples of 32
+Image         patches of 16 x 16 pixels, merged 2 x 2, so that image sizes are multiples of 32
 Prompt        the chat template has no system prompt
 Coordinates   relative to the image, from 0 to 1000, in the JSON format of Qwen2.5-VL. In Qwen2.5-VL
               the numbers are pixels, so do not use answers written for one model with the other

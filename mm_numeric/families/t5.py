@@ -52,12 +52,12 @@ class T5(TextFamily):
 
     @classmethod
     def supports(cls, config: Any) -> bool:
-        """Return True if the ``model_type`` of a configuration is T5 or a variant of it."""
+        """Return True if a model configuration has the ``model_type`` of T5 or of a variant."""
         return config.model_type in _TYPES
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small random T5 model."""
+        """Save a small, randomly initialised T5 model."""
         from mm_numeric.families.tiny_text import make_tiny_t5
 
         make_tiny_t5(folder, seed)

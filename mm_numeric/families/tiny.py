@@ -1,4 +1,4 @@
-"""Helpers for creating tiny random models in code, so that tests run offline."""
+"""Helpers that create tiny, randomly initialised models, so that tests run offline."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -36,7 +36,7 @@ _CHAT_TEMPLATE = (
 
 
 def save_tiny(folder: Path, seed: int, model_class: Any, config: Any, *processors: Any) -> None:
-    """Create a model with seeded random weights, and save it with its processors."""
+    """Create a model with seeded random weights; save it with its tokenizer and processors."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = model_class(config)
@@ -45,7 +45,7 @@ def save_tiny(folder: Path, seed: int, model_class: Any, config: Any, *processor
 
 
 def add_words(tokens: list[str], words: Iterable[str]) -> list[tuple[str, str]]:
-    """Add words and their prefixes to the list of BPE tokens; return the BPE merges for them."""
+    """Add words and their prefixes to a list of BPE tokens, and return the BPE merges to add."""
     merges = []
     for word in words:
         for end in range(2, len(word) + 1):

@@ -32,7 +32,7 @@ def make_tiny_llava(folder: Path, seed: int) -> None:
 
 
 def make_tiny_yi_vl(folder: Path, seed: int) -> None:
-    """Save a Yi-VL model of the same size; its tokenizer has no image token."""
+    """Save a Yi-VL model with half a million parameters. Its tokenizer has no image token."""
     text = f"▁{SYSTEM_PROMPT} ### Human Assistant Locate".replace(" ", "▁")
     words = re.findall("▁?[^▁。，]+[。，]?", text)
     tokenizer = _llama_tokenizer(words, "<|startoftext|>", "<|endoftext|>")

@@ -20,7 +20,7 @@ _WIDTH = 128
 
 @dataclass(frozen=True)
 class _Recipe:
-    """Settings in which the tiny Qwen-VL models differ."""
+    """Configuration values that differ between the tiny Qwen-VL models."""
 
     vision: Mapping[str, Any]
     mrope_section: list[int]
@@ -68,7 +68,7 @@ _RECIPES = {
 
 
 def make_tiny_qwen(model_class: Any, folder: Path, seed: int) -> None:
-    """Save a tiny model of a Qwen-VL class, with a tokenizer and an image processor."""
+    """Save a tiny ``model_class`` (a Qwen-VL class), with a tokenizer and an image processor."""
     recipe = _RECIPES[model_class.config_class.model_type]
     tokenizer = tiny_qwen2_tokenizer()
     token_id = tokenizer.convert_tokens_to_ids

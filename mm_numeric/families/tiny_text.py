@@ -1,6 +1,6 @@
 """Create tiny random GPT-2 and T5 models.
 
-Their tokenizers have one token per digit, and one for each word and operator in rendered questions.
+Their tokenizers have one token per digit, and one per word or operator of arithmetic questions.
 """
 
 import string

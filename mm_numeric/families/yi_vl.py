@@ -1,4 +1,4 @@
-r"""Yi-VL.
+r"""The Yi-VL model family.
 
 Image         like LLaVA-1.5, but 448 x 448 pixels
 Prompt        Yi-VL's own: a system prompt in English and Chinese, then
@@ -7,8 +7,8 @@ Answer        the text, then ``<|endoftext|>``
 Coordinates   relative to the padded square, from 0 to 999: ``(x1,y1),(x2,y2)``
 
 The published Yi-VL models end an answer with ``\n###``, which is several tokens. Models trained
-with this library end it with one token. When an answer is decoded, ``###`` and all text after it
-are removed.
+with this library end an answer with one token, ``<|endoftext|>``. When an answer is decoded,
+``###`` and all text after it are removed.
 
 Yi-VL is LLaVA with another projector. Its model class is in ``yi_vl_model``, because transformers
 has none. ``llava_layout`` loads 01-ai/Yi-VL-6B, which has the file layout of the LLaVA code.
@@ -35,18 +35,18 @@ class YiVL(Llava):
     projector: ClassVar = {"0": "linear_1", "1": "norm_1", "3": "linear_2", "4": "norm_2"}
 
     def prompt_text(self, text: str, with_image: bool) -> str:
-        """Return the prompt of a question in Yi-VL's format, without a chat template."""
+        """Return the text of the prompt for a question, in Yi-VL's own format."""
         image = f"{self.image_placeholder}\n" if with_image else ""
         return f"{SYSTEM_PROMPT}\n\n{TURN} Human: {image}{text}\n{TURN} Assistant:"
 
     def text(self, ids: Sequence[int]) -> str:
-        """Decode tokens before the end token, and remove ``###`` and all text after it."""
+        """Decode the tokens before the end token, and remove ``###`` and all text after it."""
         written, turn, _ = super().text(ids).partition(TURN)
         return written.rstrip() if turn else written
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a random model with half a million parameters."""
+        """Save a randomly initialised model with half a million parameters."""
         from mm_numeric.families.tiny_llava import make_tiny_yi_vl
 
         make_tiny_yi_vl(folder, seed)

@@ -1,4 +1,4 @@
-"""The model class of Yi-VL, which is LLaVA with another projector. transformers has none."""
+"""The model class of Yi-VL: LLaVA with another projector. It is not part of transformers."""
 
 from torch import Tensor, nn
 from transformers import LlavaConfig, LlavaForConditionalGeneration
@@ -32,7 +32,7 @@ class YiVLProjector(nn.Module):
 
 
 class YiVLForConditionalGeneration(LlavaForConditionalGeneration):  # type: ignore[misc]
-    """LLaVA with Yi-VL's projector, with ``save_pretrained`` and ``from_pretrained``."""
+    """LLaVA with Yi-VL's projector. It supports ``save_pretrained`` and ``from_pretrained``."""
 
     def __init__(self, config: LlavaConfig) -> None:
         super().__init__(config)
