@@ -1,4 +1,4 @@
-"""Collate examples into batches: model inputs, labels (answer tokens only), and number spans.
+"""Collate examples into model inputs, labels (answer tokens only) and spans of number tokens.
 
 Axes    b samples, t positions, n supervised positions (positions that predict an answer token)
 """
@@ -45,9 +45,10 @@ def prompt_batch(
 ) -> tuple[dict[str, Any], list[Frame | None]]:
     """Return the model inputs for generating answers, and the frame of each example's image.
 
-    Prompts of decoder-only models are padded on the left, because generation continues them.
-    ``add_dummy_image_row`` changes only batches without images: a row with the first question and a
-    dummy image is appended to the inputs (not to the frames). See ``TrainingCollator``.
+    A frame says how the image is resized and how coordinates in it are written. Prompts of
+    decoder-only models are padded on the left, because generation continues them. With
+    ``add_dummy_image_row``, a row with the first question and a dummy image is appended to the
+    inputs (not to the frames) if the batch has no images. See ``TrainingCollator``.
     """
     images = [load_framed_image(family, example) for example in examples]
     frames = [frame for _, frame in images]
@@ -66,7 +67,7 @@ class TrainingCollator:
     supervised  [b, t] bool, True at the positions that predict an answer token
     labels      [n] the token to predict at each supervised position, row by row
     spans       the ``NumberSpans`` of the labels
-    origin      the ``Origin``: the ids of its rows and of skipped rows
+    origin      an ``Origin``: the ids of the rows in the batch and of the skipped rows
     """
 
     family: Family
@@ -124,7 +125,7 @@ class TrainingCollator:
         return {**inputs, **extra}
 
     def answer(self, example: Example, frame: Frame | None) -> tuple[Tokens, list[TokenNumber]]:
-        """Return the answer of an example as tokens, with its end token, and the numbers in it."""
+        """Return the answer of an example as tokens (with the end token), and its numbers."""
         try:
             written = self.task.format(example.answer, frame)
             answer = self.family.answer(written.text)
@@ -140,7 +141,7 @@ class TrainingCollator:
         return answer, sorted(numbers, key=lambda number: number.positions)
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
-        """Return the number of tokens of each example; a repeated object is counted only once."""
+        """Return the number of tokens of each example. Repeated objects are measured only once."""
         known: dict[int, int] = {}
         for example in examples:
             if id(example) not in known:
@@ -150,8 +151,8 @@ class TrainingCollator:
     def length(self, example: Example) -> int:
         """Return the number of tokens of an example, without decoding its image if possible.
 
-        The image size is taken from the row, or else read from the image file. The length of an
-        example with an unreadable image is 0 if ``skip_unreadable_images`` is set.
+        If the row does not declare the image size, it is read from the image file. With
+        ``skip_unreadable_images``, the length of an example with an unreadable image is 0.
         """
         frame = None
         if example.image is not None:
@@ -170,7 +171,10 @@ class TrainingCollator:
     def _load_images(
         self, examples: Sequence[Example]
     ) -> tuple[list[Example], list[FramedImage], dict[str, str]]:
-        """Return the examples to train on, their images, and the reason for each skipped id."""
+        """Load the images of examples, skipping examples that cannot be used.
+
+        Returns the remaining examples, their images, and a dict from skipped ids to reasons.
+        """
         kept, images, skipped = [], [], {}
         for example in examples:
             try:
@@ -196,7 +200,7 @@ class TrainingCollator:
     def _spans(
         self, answer_ids: Sequence[list[int]], numbers: Sequence[list[TokenNumber]]
     ) -> NumberSpans:
-        """Return the number spans of a batch; the caller sets their ``supervised`` field."""
+        """Return the number spans of a batch, in which the caller has to set ``supervised``."""
         if self.digit_runs and answer_ids:
             labels = _pad(answer_ids)
             return NumberSpans.from_labels(labels, self.vocabulary, digit_runs=True)
@@ -209,7 +213,7 @@ class TrainingCollator:
     def _training_inputs(
         self, prompts: Prompts, answer_ids: Sequence[list[int]]
     ) -> tuple[dict[str, Any], Tensor]:
-        """Return the model inputs of prompts with answers, and the mask ``supervised`` [b, t]."""
+        """Return the model inputs, and a boolean mask of positions that predict answer tokens."""
         if self.family.encoder_decoder:
             inputs = _model_inputs(self.family, prompts, prompts.ids, left=False)
             start_id = self.family.decoder_start_id
@@ -246,7 +250,7 @@ def _prompts(family: Family, examples: Sequence[Example], images: Sequence[Frame
 def _model_inputs(
     family: Family, prompts: Prompts, ids: Sequence[list[int]], *, left: bool
 ) -> dict[str, Any]:
-    """Return padded ids, the attention mask, and the other inputs of the model family.
+    """Return the inputs of a model: padded token ids, attention mask, image tensors and others.
 
     ``ids[i]`` contains the token ids of question i and, in training, of its answer.
     """
@@ -261,7 +265,7 @@ def _model_inputs(
 
 
 def _pad(ids: Sequence[list[int]], fill: int = IGNORE_INDEX, left: bool = False) -> Tensor:
-    """Return lists of ids as one tensor [b, t], padded with ``fill``."""
+    """Pad lists of token ids with ``fill`` to the same length, and return them as one tensor."""
     width = max(map(len, ids))
     padding = [[fill] * (width - len(i)) for i in ids]
     pairs = zip(padding, ids, strict=True) if left else zip(ids, padding, strict=True)

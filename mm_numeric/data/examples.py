@@ -74,7 +74,7 @@ def examples_and_errors(
     training: bool,
     seen: dict[str, str] | None = None,
 ) -> Iterator[tuple[Any, ValueError | None]]:
-    """Yield what ``load_examples`` loads, but do not stop at an error.
+    """Yield the examples of data sources, each with its error if any, without stopping at errors.
 
     Each item is one of
 
@@ -105,7 +105,7 @@ def examples_and_errors(
 
 
 def source_rows(task: Task, source: DataSource, cache: Path) -> Iterator[SourceRow | ValueError]:
-    """Yield the rows of a source in order; an invalid row is replaced by its error."""
+    """Yield the rows of a data source in order, with a ValueError in place of an invalid row."""
     if source.dataset is not None:
         yield from rows_of_dataset(source, cache, stream=False)
         return
@@ -128,13 +128,16 @@ def rows_of_dataset(source: DataSource, cache: Path, *, stream: bool) -> Iterato
 
 
 def rows_of_file(file: Path) -> Iterator[SourceRow | ValueError]:
-    """Yield the rows of a file in order; an invalid row is replaced by its error."""
+    """Yield the rows of a file in order, with a ValueError in place of an invalid row."""
     for row in rows_or_errors(file):
         yield row if isinstance(row, ValueError) else SourceRow(*row, folder=file.parent)
 
 
 def find_files(task: Task, source: DataSource, cache: Path) -> list[Path]:
-    """Return the files of a source: its paths, with patterns expanded, or its rendered file."""
+    """Return the files of a data source, with glob patterns such as ``train/*.jsonl`` expanded.
+
+    A source without a path is rendered by its task into one file, unless the file is cached.
+    """
     if source.path is None:
         return [render_rows(task, source, cache)]
     files = []
@@ -152,7 +155,7 @@ def find_files(task: Task, source: DataSource, cache: Path) -> list[Path]:
 def examples_of_row(
     task: Task, row: SourceRow | ValueError, source: DataSource, *, training: bool
 ) -> Iterator[tuple[Any, ValueError | None]]:
-    """Yield (example, error) pairs for one row, as ``examples_and_errors`` does; ids may repeat."""
+    """Yield (example, error or None) pairs for one row, without checking for duplicate ids."""
     if isinstance(row, ValueError):
         yield None, row
         return
@@ -192,7 +195,7 @@ def _check_surrogates(where: str, row: dict[str, Any]) -> None:
 
 
 def render_rows(task: Task, source: DataSource, cache: Path) -> Path:
-    """Return the file with the rendered rows of a source; render them if they are not cached."""
+    """Return the file of rows that a task renders (generates) for a source, from cache if there."""
     name = type(task).__name__
     assert source.render is not None
     if task.render_settings is None:
@@ -219,7 +222,10 @@ def render_rows(task: Task, source: DataSource, cache: Path) -> Path:
 
 
 def _find_image(example: Example, row: SourceRow, folder: Path | None) -> Path | None:
-    """Find an image in ``folder`` or, without one, in the row's folder or its ``images`` folder."""
+    """Return the path of an example's image, or None if the example has no image.
+
+    Searches ``folder`` or, if None, the folder of the row's file and its subfolder ``images``.
+    """
     if example.image is None:
         return None
     folders = [folder] if folder is not None else [row.folder, row.folder / "images"]

@@ -1,4 +1,4 @@
-"""Image loading: open an image, compute its frame, and downscale it to fit ``max_tokens``."""
+"""Open an image, compute its frame (resizing, coordinates), and downscale it to ``max_tokens``."""
 
 from PIL import Image
 
@@ -22,8 +22,9 @@ def load_framed_image(
 ) -> FramedImage:
     """Load the image of an example, if any, and compute its frame.
 
-    With ``length_limit``, the image is downscaled, or an error raised, if the row is too long. With
-    ``image_cache``, resized images are read from that cache, not decoded again.
+    A frame says how the image is resized and how coordinates in it are written. If the row exceeds
+    ``length_limit``, the image is downscaled or a ``TooLongError`` is raised. With ``image_cache``,
+    images that are in the cache are not decoded again.
     """
     if example.image is None:
         if length_limit is not None:
@@ -46,7 +47,7 @@ def load_framed_image(
 
 
 def check_declared_size(example: Example, size: tuple[int, int]) -> None:
-    """Check that the size declared in a row, if any, equals the size of its upright image."""
+    """Check that an image, rotated upright, has the size that its row declares (if any)."""
     if example.size_px not in (None, size):
         raise ValueError(
             f"{example.where}: the row declares width and height {example.size_px}, but the "
@@ -55,7 +56,7 @@ def check_declared_size(example: Example, size: tuple[int, int]) -> None:
 
 
 def compute_frame(family: Family, example: Example, size: tuple[int, int]) -> Frame:
-    """Return the frame of an example's image, whose (width, height) in pixels is ``size``."""
+    """Return the frame (resizing and coordinates) of an image with (width, height) ``size``."""
     if not family.takes_images:
         raise ValueError(
             f"{example.where}: the row has an image, but model.family {family.name} accepts none; "

@@ -19,10 +19,10 @@ DatasetRow = tuple[str, dict[str, Any], EmbeddedImage | None]
 
 
 def dataset_rows(source: DataSource, cache: Path, *, stream: bool) -> Iterator[DatasetRow]:
-    """Yield the rows of a data set.
+    """Yield the location, the fields and the image of each row of a Hugging Face data set.
 
-    The first image column is yielded as an ``EmbeddedImage``. In the fields, it is replaced by
-    ``image``, a name made of the row number. Other columns of images, audio and video are removed.
+    The image comes from the first image column. In the fields, this column is replaced by the field
+    ``image`` with a name such as ``12.png``. Other columns of images, audio and video are removed.
     No image is decoded here. Without ``stream``, the bytes of an image are read only when used.
 
     Args:
@@ -53,14 +53,20 @@ def _report_read_errors(rows: Iterator[T], source: DataSource) -> Iterator[T]:
 
 
 def _stream_rows(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield (row of a stream, function that reads its image bytes, or None without an image)."""
+    """Yield each row of a streamed data set, with a function that reads the bytes of its image.
+
+    The image ``column`` is removed from the row. The function is None for a row without an image.
+    """
     for row in dataset:
         stored = row.pop(column, None)
         yield row, stored and partial(_image_bytes, stored)
 
 
 def _table_rows(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield (row of a table, function that reads its image bytes, or None without an image)."""
+    """Yield each row of a stored data set, with a function that reads the bytes of its image.
+
+    The image ``column`` is removed from the row. The function is None for a row without an image.
+    """
     start = 0
     images = dataset.select_columns([column]) if column else None
     for table in dataset.with_format("arrow").iter(batch_size=_BATCH_SIZE):
@@ -82,7 +88,7 @@ def _image_bytes(stored: dict[str, Any]) -> bytes:
 
 
 def _without_decoding(dataset: Any) -> tuple[Any, str | None]:
-    """Turn off image decoding; return the data set and the name of its first image column."""
+    """Return the data set without image decoding, and the name of its first image column."""
     import datasets
 
     features = dataset.features or {}

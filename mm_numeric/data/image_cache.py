@@ -19,12 +19,13 @@ from mm_numeric.families.family import Family
 class ImageCache:
     """Folder of images resized for a model family, one .npz file per image, named by a hash.
 
-    The hash covers the family's resize settings and the image: path, modification time and size of
-    its file, or the bytes of an embedded image. A changed image or setting gets a new file.
+    The hash covers the family's resize settings and the image. For an image file, its path,
+    modification time and size are hashed. For an embedded image, its bytes are hashed. A changed
+    image or setting gets a new file.
 
     The image processor of the family resizes a cached image again. An image is cached only if this
-    keeps its size, so that the cache does not change the pixels that the model sees. Some images
-    are therefore not cached for Qwen with ``min_pixels`` close to ``max_pixels``.
+    second resize keeps its size. The cache therefore never changes the pixels that the model sees.
+    For Qwen, some images are not cached if ``min_pixels`` is close to ``max_pixels``.
 
     Several processes may share a folder. Old files are never deleted; delete the folder to free the
     space.
@@ -49,7 +50,10 @@ class ImageCache:
 
 
 def _add(file: Path, family: Family, image: Image.Image) -> tuple[Image.Image, tuple[int, int]]:
-    """Resize an image, cache it if possible, and return the same pair as ``ImageCache.open``."""
+    """Resize an image and add it to the cache.
+
+    Returns the resized image (the original if it cannot be cached) and the original size.
+    """
     try:
         resized = family.resize_image(image)
         view = family.resize.view(*resized.size)

@@ -1,4 +1,4 @@
-"""Training row order in which the rows of one optimiser step have similar lengths."""
+"""Sampler that puts rows of similar length into the same optimiser step."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,9 +12,10 @@ from mm_numeric.compat import length_grouped_indices
 class LengthGroupedSampler(Sampler[int]):
     """Sampler with a random order in which the rows of one optimiser step have similar lengths.
 
-    Rows are grouped over all ranks and micro-batches of a step. No rank waits for one with longer
-    rows, and the rows of a step do not depend on the number of ranks. The sampler of transformers
-    (5.23) groups the rows of a single rank, and cannot restore the order of an epoch on resume.
+    Rows are grouped over all ranks and micro-batches of a step. No rank waits for another rank with
+    longer rows, and the rows of a step do not depend on the number of ranks. The sampler of
+    transformers (5.23) groups the rows of a single rank, and cannot restore the order of an epoch
+    on resume.
     """
 
     def __init__(

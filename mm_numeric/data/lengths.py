@@ -23,10 +23,10 @@ class LengthLimit:
     """Action for longer rows: stop (raise an error), drop, or resize (downscale the image)."""
 
     def frame(self, example: Example, frame: Frame | None) -> Frame | None:
-        """Return a frame with which the row has at most ``max_tokens`` tokens.
+        """Return the frame of an image, downscaled if the row is longer than ``max_tokens``.
 
-        This is ``frame`` if the row is short enough. Otherwise it is the frame of a downscaled
-        image (with ``too_long`` resize), or a ``TooLongError`` is raised.
+        A frame says how an image is resized. Raises ``TooLongError`` for a longer row if
+        ``too_long`` is not resize, or if its image cannot be downscaled enough.
         """
         tokens, image_tokens = count_tokens(self.family, self.task, example, frame)
         if tokens <= self.max_tokens:
@@ -52,7 +52,7 @@ class LengthLimit:
     def _smaller_frame(self, example: Example, frame: Frame, image_tokens: int) -> Frame | None:
         """Return a downscaled frame that fits the row into ``max_tokens``, or None if impossible.
 
-        The search begins at ``image_tokens`` image tokens.
+        The search starts with an image of ``image_tokens`` tokens and continues with fewer.
         """
         resize, size = self.family.resize, (frame.width_px, frame.height_px)
         while image_tokens > 0:
@@ -74,7 +74,8 @@ def count_tokens(
 ) -> tuple[int, int]:
     """Return the number of tokens of a row, and how many of them are image tokens.
 
-    The first number is question plus answer; for an encoder-decoder, the larger of the two.
+    The tokens of a row are those of its question, with the image, plus those of its answer. For an
+    encoder-decoder, the larger of both numbers is returned instead of the sum.
     """
     image_tokens = count_image_tokens(family, frame)
     try:
@@ -87,7 +88,7 @@ def count_tokens(
 
 
 def count_image_tokens(family: Family, frame: Frame | None) -> int:
-    """Return the number of image tokens of a frame; the frame may be of a downscaled image."""
+    """Return the number of tokens of an image, downscaled or not, or 0 if ``frame`` is None."""
     if frame is None:
         return 0
     size = frame.width_px, frame.height_px

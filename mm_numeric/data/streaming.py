@@ -1,7 +1,7 @@
-"""Streaming of training rows: they are read during training, not all loaded into memory.
+"""Stream training rows: read them during training instead of loading all of them into memory.
 
-Every data loader worker of every rank reads all rows in the same order and keeps only its share of
-them. In one pass over the data, each row is trained on once, by one rank. Each step trains on the
+Every data loader worker of every rank reads all rows in the same order and keeps only its share.
+In one pass over the data, each row is trained on once, by one rank. Each step trains on the
 same rows for any number of ranks and workers, if the global batch size is the same. A resumed run
 reads the rows again that were already trained on, but does not open their images.
 """
@@ -28,7 +28,7 @@ class ExampleStream(IterableDataset[list[Example]]):
     """Infinite stream of micro-batches (lists of examples) for one rank."""
 
     def __init__(self, task: Task, data: DataConfig, *, seed: int | None) -> None:
-        """Create a stream; rows are not shuffled if ``seed`` is None."""
+        """Create a stream, with shuffled rows unless ``seed`` is None."""
         self.task, self.data, self.seed = task, data, seed
         self.batch_rows = self.ranks = 1
         self.rank = 0
@@ -47,7 +47,7 @@ class ExampleStream(IterableDataset[list[Example]]):
             yield [] if number < self.skipped else batch[start : start + self.batch_rows]
 
     def examples(self) -> Iterator[Example]:
-        """Yield examples indefinitely, from all sources joined or, with weights, interleaved."""
+        """Yield examples of all sources indefinitely, interleaved if the sources have weights."""
         sources = listed(self.data.train)
         weights = [source.weight for source in sources if source.weight is not None]
         if not weights:
@@ -68,7 +68,7 @@ class ExampleStream(IterableDataset[list[Example]]):
             next(self._one_pass([source], None))
 
     def _passes(self, sources: Iterable[DataSource], name: str) -> Iterator[Example]:
-        """Yield the examples of sources indefinitely; with a seed, every pass has a new order."""
+        """Repeat the examples of sources indefinitely, in a new order each time if seeded."""
         for number in count():
             rng = None if self.seed is None else random.Random(f"{self.seed} {name} {number}")
             yield from self._one_pass(sources, rng)
@@ -76,7 +76,7 @@ class ExampleStream(IterableDataset[list[Example]]):
     def _one_pass(
         self, sources: Iterable[DataSource], rng: random.Random | None
     ) -> Iterator[Example]:
-        """Yield every example once; with ``rng``, shuffle files, and examples within a buffer."""
+        """Yield every example once. If ``rng`` is not None, shuffle files and buffered examples."""
         files = [(s, file) for s in sources for file in _files(self.task, s, self._cache)]
         if rng is None:
             yield from self._read(files)
@@ -85,7 +85,7 @@ class ExampleStream(IterableDataset[list[Example]]):
             yield from shuffled(self._read(files), self.data.shuffle_rows, rng)
 
     def _read(self, files: Iterable[tuple[DataSource, Path | None]]) -> Iterator[Example]:
-        """Yield the examples of files in order; a path of None means the source's data set."""
+        """Yield the examples of (source, file) pairs. File None means a Hugging Face data set."""
         examples = 0
         for source, file in files:
             rows = (
@@ -151,5 +151,5 @@ def shuffled(rows: Iterable[T], buffer_size: int, rng: random.Random) -> Iterato
 
 
 def _files(task: Task, source: DataSource, cache: Path) -> list[Any]:
-    """Return the files of a source; [None] for a Hugging Face data set."""
+    """Return the files of a source, or [None] if the source is a Hugging Face data set."""
     return [None] if source.dataset is not None else list(find_files(task, source, cache))

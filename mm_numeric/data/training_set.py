@@ -43,11 +43,14 @@ class TrainingRows:
             self.sources.append(examples)
 
     def rows(self) -> list[Example]:
-        """Return the loaded rows of all sources, each once; an empty list if they are streamed."""
+        """Return the loaded rows of all sources, without repetition ([] if rows are streamed)."""
         return list(chain.from_iterable(self.sources))
 
     def for_trainer(self, collator: TrainingCollator) -> list[Example] | ExampleStream:
-        """Return the rows of one epoch, without rows that are too long; or the stream."""
+        """Return the stream, if rows are streamed, or else a list with the rows of one epoch.
+
+        Rows of the list that are too long are dropped, or raise an error (``data.too_long``).
+        """
         if self.stream is not None:
             return self.stream
         if collator.length_limit is not None:
@@ -56,7 +59,7 @@ class TrainingRows:
         return mixed_epoch(self.sources, weights) if weights else self.rows()
 
     def metadata(self) -> dict[str, Any]:
-        """Return the run.json entries about the rows: number, hash, number of rows too long."""
+        """Return the run.json entries ``rows`` (number), ``rows_sha256`` and ``rows_too_long``."""
         is_list = self.stream is None
         return {
             "rows": sum(map(len, self.sources)) if is_list else None,

@@ -66,7 +66,7 @@ def add_adapters(
 
 
 def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftModel:
-    """Load the base model that the adapters in ``source`` name, then the adapters."""
+    """Load the adapters in the folder ``source`` and the base model that they belong to."""
     config = LoraConfig.from_pretrained(source)
     base, revision = str(config.base_model_name_or_path), config.revision or "main"
     try:
@@ -102,7 +102,7 @@ def save_adapted(model: PeftModel, folder: Path, state: dict[str, Tensor] | None
 
 
 def read_adapted(model: PeftModel, folder: Path) -> None:
-    """Load the weights that ``save_adapted`` saved; the model must have the same adapters."""
+    """Load weights saved by ``save_adapted`` into a model that has the same adapters."""
     adapters = _read(folder / ADAPTER)
     own = {name.removeprefix(ADAPTED_MODEL): p for name, p in model.named_parameters()}
     trained = {name.removeprefix(ADAPTED_MODEL) for name in _trained_parameters(model)}
@@ -127,12 +127,14 @@ def saved_parameters(model: PeftModel) -> list[Tensor]:
 
 
 def merged(model: Any) -> Any:
-    """Merge adapters, if any, into the weights of a model; the weights keep their dtype."""
+    """Return a model with its adapters, if any, merged into its weights, which keep their dtype."""
     return model.merge_and_unload() if isinstance(model, PeftModel) else model
 
 
 def adapted_layers(model: nn.Module, modules: ModelModules) -> list[str]:
-    """Return the full names of the layers that get adapters in the ``adapted`` modules.
+    """Return the full names of the layers that get adapters.
+
+    Only modules that are set to ``adapted`` are searched, with these layers:
 
     ``language``: the layers that match the family's ``lora_targets``.
     ``embeddings``: the embedding tables.

@@ -21,10 +21,11 @@ CARD = "README.md"
 
 
 def export(run: Path, out: Path) -> None:
-    """Save weights, tokenizer, image processor, frame and model card of a run in a new folder.
+    """Save the model of a finished run, with tokenizer and model card, in a new folder.
 
+    The folder also contains the image processor and the frame (image resizing and coordinates).
     Adapters are merged into the weights, which keep their dtype. If the model was quantised for
-    training, they are merged into the original weights. Baselines cannot be exported.
+    training, adapters are merged into the original weights. Baselines cannot be exported.
     """
     quiet_unless_terminal()
     config = read_run(run)
@@ -137,11 +138,11 @@ def _metrics(results: dict[str, Any] | None) -> str:
 
 
 def _yaml(value: dict[str, Any]) -> str:
-    """Format settings as a YAML code block."""
+    """Return settings as YAML in a Markdown code block."""
     plain = json.loads(json.dumps(value))
     return f"```yaml\n{yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)}```"
 
 
 def _set(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass whose value is not None."""
+    """Return the fields of a dataclass object as a dict, without fields that are None."""
     return {name: own for name, own in asdict(value).items() if own is not None}

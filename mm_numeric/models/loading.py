@@ -31,7 +31,10 @@ def device_type() -> str:
 
 
 def model_source(config: Config, folder: Path) -> str:
-    """Return ``model.name``; for ``tiny``, create a tiny model in ``folder``, return its path."""
+    """Return the hub name or the folder to load the model from (``model.name``).
+
+    If ``model.name`` is ``tiny``, a tiny model with random weights is created in ``folder``.
+    """
     if config.model.name != TINY:
         return config.model.name
     source = folder / "init"
@@ -44,7 +47,7 @@ def model_source(config: Config, folder: Path) -> str:
 
 
 def load_family(config: Config, source: str) -> Family:
-    """Create the config's family with the tokenizer and image processor of a checkpoint."""
+    """Create the model family (prompt format, tokenizer, image processor) of a checkpoint."""
     cls = choose(config.model.family, FAMILIES, "family", f"{config.title}, model.family")
     if config.model.baseline is not None:
         cls = with_baseline(cls, config.model.baseline, f"{config.title}, model.baseline")
@@ -53,7 +56,7 @@ def load_family(config: Config, source: str) -> Family:
 
 
 def load_model(config: Config, family: Family, source: str) -> Any:
-    """Load the model in ``source``; if it holds adapters, load their base model, too."""
+    """Load the model in ``source``, and its base model if ``source`` holds only adapters."""
     with _short_errors(config, source):
         if has_adapters(source):
             model = load_adapted(family, source, config.model)
@@ -71,7 +74,7 @@ def quiet_unless_terminal() -> None:
 
 @contextmanager
 def _short_errors(config: Config, source: str) -> Iterator[None]:
-    """Replace errors of ``from_pretrained`` by short error messages."""
+    """Context manager that replaces errors of ``from_pretrained`` with short ValueErrors."""
     try:
         yield
     except (OSError, ImportError, KeyError) as error:

@@ -23,7 +23,7 @@ VISION_MODULES = ("vision", "projector")
 class ModelModules:
     """Assigns each parameter to a module (vision, ..., head), and applies the module's settings.
 
-    ``learning_rate`` is for modules without their own. ``where`` is the config, for error messages.
+    ``learning_rate`` applies to modules that set none. ``where`` names the config in errors.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ModelModules:
                 )
 
     def module_of(self, name: str) -> str:
-        """Return the module that a parameter, given by name, belongs to, such as ``vision``."""
+        """Return the module, such as ``vision``, that the parameter ``name`` belongs to."""
         own = unwrapped_name(name)
         for module, pattern in self.family.module_patterns.items():
             if re.match(pattern, own):
@@ -56,7 +56,7 @@ class ModelModules:
         return self.learning_rate if own is None else own
 
     def reject_learning_rates(self, who: str) -> None:
-        """Raise ValueError if a module has a learning rate, which optimiser ``who`` ignores."""
+        """Raise ValueError if a module sets a learning rate, which optimiser ``who`` ignores."""
         modules = self.family.module_patterns
         if any(self.settings.of(module).learning_rate is not None for module in modules):
             raise ValueError(
@@ -96,7 +96,7 @@ class ModelModules:
             )
 
     def freeze(self, model: nn.Module) -> None:
-        """Set ``requires_grad`` of all parameters except adapters: True in ``trained`` modules."""
+        """Make modules set to ``trained`` trainable, and freeze the others except adapters."""
         for name, parameter in model.named_parameters():
             if not is_adapter(name):
                 parameter.requires_grad_(self.settings.of(self.module_of(name)).how == TRAINED)
@@ -124,7 +124,7 @@ class ModelModules:
         ]
 
     def table(self, model: nn.Module) -> dict[str, dict[str, Any]]:
-        """Return parameter counts, ``how`` it is trained and learning rate for each module."""
+        """Return the parameter counts, training method and learning rate of each module."""
         found: dict[str, dict[str, Any]] = {
             module: {"parameters": 0, "trained": 0, "how": self.settings.of(module).how}
             for module in MODULE_NAMES

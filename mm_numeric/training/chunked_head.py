@@ -6,10 +6,10 @@ During a training forward pass, the ``forward`` method of the head is replaced i
 Both change the results only by rounding errors.
 
 Chunked loss, for micro-batches with many logits: the replaced method computes the loss one chunk
-of logits at a time (``Objective.from_hidden``), and returns the loss instead of logits. This runs
-inside the forward pass of the model because only there are the hidden states available and the head
-weight gathered (ZeRO-3), and because DDP tracks only the outputs of the model. It requires a linear
-head whose output the model returns unchanged. This excludes models that scale their logits
+of logits at a time (``Objective.from_hidden``), and returns the loss instead of logits. This must
+happen inside the forward pass of the model: only there are the hidden states available and the head
+weight gathered (ZeRO-3), and DDP tracks only the outputs of the model. The head must be linear, and
+the model must return the output of its head unchanged. This excludes models that scale their logits
 (Granite, Cohere) or soft-cap them (Gemma 2).
 
 Tied head, for a head that shares its weight with the input embeddings: the replaced method makes
@@ -40,12 +40,13 @@ more arithmetic. Measured on a CPU with n = 1,536 and v = 151,936: 33 MiB instea
 
 
 class ChunkedHead:
-    """Runs training forward passes, and replaces the output head where that saves memory."""
+    """Runs training forward passes with less memory for the output head (``lm_head``)."""
 
     def __init__(self, model: nn.Module, inputs: Mapping[str, Any], whole: Any) -> None:
-        """Inspect the head of ``whole``, which is ``model`` without its DDP or DeepSpeed wrapper.
+        """Find out which ways to save memory the output head of a model supports.
 
-        Runs one forward pass on ``inputs`` (a micro-batch), so all ranks must call it together.
+        ``whole`` is ``model`` without its DDP or DeepSpeed wrapper. A test forward pass runs on the
+        micro-batch ``inputs``, so all ranks must create the object together.
         """
         self.head = linear_head(whole)
         self.is_tied = self.head is not None and is_tied(whole, self.head)
@@ -56,7 +57,7 @@ class ChunkedHead:
     def is_chunked(
         self, inputs: Mapping[str, Any], labels: Tensor, objective: Objective, chunked_from: int
     ) -> bool:
-        """Return True if the loss of a micro-batch is to be computed in chunks of logits."""
+        """Return True if the loss of a micro-batch should be computed in chunks to save memory."""
         # Without cross-entropy only the logits of numbers are needed, which are few.
         if self.head is None or not self.is_replaceable or objective.spec.ce_weight == 0:
             return False
@@ -75,10 +76,10 @@ class ChunkedHead:
         counts: Counts,
         chunked_from: int = CHUNKED_FROM,
     ) -> tuple[Any, ObjectiveResult]:
-        """Return the outputs of the model, and the objective's loss and number metrics.
+        """Run the model, and return its outputs and the objective's loss and number metrics.
 
-        With ``chunked_from`` or more logits the loss is computed in chunks. The ``logits`` of the
-        outputs then hold the loss. ``labels`` has one label for each position with logits.
+        ``labels`` has one label per position with logits. For a micro-batch with ``chunked_from``
+        or more logits, the loss is computed in chunks, and ``outputs.logits`` contains the loss.
         """
         head = self.head
         if head is None or not self.is_chunked(inputs, labels, objective, chunked_from):
@@ -102,8 +103,8 @@ class ChunkedHead:
 def linear_head(model: Any) -> nn.Linear | None:
     """Return the output head of a model if it is an unmodified ``nn.Linear``, else None.
 
-    Modified heads have an adapter (LoRA, ``modules_to_save``), a quantised or sharded weight, or a
-    replaced ``forward`` method (``device_map``).
+    A head is modified if it has an adapter (LoRA, ``modules_to_save``), a quantised or sharded
+    weight, or a replaced ``forward`` method (``device_map``).
     """
     head = getattr(model, "get_output_embeddings", lambda: None)()
     if type(head) is not nn.Linear or type(head.weight) is not nn.Parameter:
@@ -112,7 +113,7 @@ def linear_head(model: Any) -> nn.Linear | None:
 
 
 def is_tied(model: Any, head: nn.Linear) -> bool:
-    """Return True if a trained head without bias shares its weight with the input embeddings."""
+    """Return True if a head is trained, has no bias, and shares its weight with the embeddings."""
     trained = head.weight.requires_grad and head.bias is None
     return trained and model.get_input_embeddings().weight is head.weight
 
@@ -151,7 +152,7 @@ def logits_equal_head_output(model: nn.Module, head: nn.Linear, inputs: Mapping[
 
 
 class _TiedLinear(torch.autograd.Function):
-    """``linear`` with a contiguous weight gradient, so that torch accumulates into it in place."""
+    """Linear layer whose weight gradient is contiguous, so that torch accumulates it in place."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
@@ -168,7 +169,7 @@ class _TiedLinear(torch.autograd.Function):
 
 @contextmanager
 def _contiguous_gradient(head: nn.Linear) -> Iterator[None]:
-    """Replace the forward of a tied head by ``_TiedLinear``, except under autocast."""
+    """Make a tied head use ``_TiedLinear`` inside the context, except under autocast."""
 
     def product(hidden: Tensor) -> Tensor:
         # Checked here because accelerate enables autocast inside of the call of the model.

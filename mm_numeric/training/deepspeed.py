@@ -37,7 +37,7 @@ _SINGLE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_AD
 
 
 def require_deepspeed(where: str) -> None:
-    """Check that DeepSpeed is installed; without a launcher, set the variables for one process."""
+    """Check that DeepSpeed is installed. Without a launcher, set RANK etc. for one process."""
     if find_spec("deepspeed") is None:
         raise ValueError(
             f"{where}: DeepSpeed is not installed; run `pip install 'mm-numeric[deepspeed]'`, or "
@@ -70,7 +70,10 @@ def without_zero3_init(args: TrainingArguments) -> Iterator[None]:
 
 
 def validate_deepspeed(args: TrainingArguments, where: str) -> None:
-    """Check that ZeRO-3 is set to gather the weights for saving; otherwise it saves none."""
+    """Check that ZeRO-3 is configured to gather the weights when it saves a model.
+
+    Without ``stage3_gather_16bit_weights_on_model_save``, no weights would be saved.
+    """
     plugin = args.deepspeed_plugin
     if plugin is None or plugin.zero_stage < 3:
         return
@@ -82,7 +85,7 @@ def validate_deepspeed(args: TrainingArguments, where: str) -> None:
 
 
 def validate_sharding(trainer: Trainer, where: str) -> None:
-    """Check that configured DeepSpeed or FSDP is active, as accelerate may disable it silently."""
+    """Check that accelerate has not silently disabled DeepSpeed or FSDP if it is configured."""
     if trainer.args.deepspeed_plugin is not None and not trainer.is_deepspeed_enabled:
         raise ValueError(
             f"{where}.deepspeed: `accelerate launch --cpu` disables DeepSpeed; start with "
@@ -98,7 +101,8 @@ def validate_sharding(trainer: Trainer, where: str) -> None:
 def with_universal_checkpoint(config: Config, checkpoint: Path) -> Config:
     """Return a config that can resume a DeepSpeed checkpoint saved by another number of ranks.
 
-    It sets ``load_universal``. Without DeepSpeed, or on the same number of ranks, it is unchanged.
+    The returned config sets DeepSpeed's ``checkpoint.load_universal``. The config is returned
+    unchanged if the checkpoint is not from DeepSpeed or was saved by the same number of ranks.
     """
     saved = saved_ranks(checkpoint)
     if saved == num_ranks() or not any(checkpoint.glob("global_step*")):
@@ -120,9 +124,10 @@ def with_universal_checkpoint(config: Config, checkpoint: Path) -> Config:
 
 
 def make_universal(args: TrainingArguments, checkpoint: Path) -> None:
-    """Convert a ZeRO checkpoint, once, to a format that any number of ranks can load.
+    """Convert a ZeRO checkpoint to DeepSpeed's universal format, for any number of ranks.
 
-    Does nothing unless the DeepSpeed setting ``checkpoint.load_universal`` is true.
+    Does nothing if the checkpoint has been converted before, or if the DeepSpeed setting
+    ``checkpoint.load_universal`` is not true.
     """
     settings = deepspeed_settings(args)
     if settings is None or not settings.get_value("checkpoint.load_universal"):
@@ -137,5 +142,5 @@ def make_universal(args: TrainingArguments, checkpoint: Path) -> None:
 
 
 def num_parameters(model: torch.nn.Module) -> int:
-    """Return the number of parameters of a model over all ranks, also under ZeRO-3."""
+    """Return the number of parameters of a model, including ZeRO-3 shards on other ranks."""
     return sum(numel(p) for p in model.parameters())

@@ -19,7 +19,7 @@ class StoppedError(Exception):
 
 
 class EveryRankError(ValueError):
-    """An error that all ranks raise together; the command line prints it on rank 0 only."""
+    """An error that all ranks raise together. The command line prints it on rank 0 only."""
 
 
 @contextmanager

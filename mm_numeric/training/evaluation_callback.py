@@ -56,7 +56,7 @@ class Best(NamedTuple):
 
 
 def evaluated_rows(config: Config) -> list[Example]:
-    """Return the rows for evaluation during training; [] without a config section ``evaluate``."""
+    """Return the rows to evaluate on during training ([] if the config has no ``evaluate``)."""
     settings = config.evaluate
     if settings is None:
         return []
@@ -109,7 +109,7 @@ class EvaluationCallback(TrainerCallback):
             control.should_evaluate = True
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stop the training if the patience is exhausted."""
+        """Stop the training early if ``evaluate.patience`` is exhausted."""
         if self.patience_exhausted(state.log_history):
             control.should_training_stop = True
 
@@ -135,7 +135,7 @@ class EvaluationCallback(TrainerCallback):
     def best(self, history: Sequence[Mapping[str, Any]]) -> Best | None:
         """Return the best evaluation in the trainer's log (the first if several are equal).
 
-        Returns None if ``evaluate.best`` names no metric, or nothing has been evaluated yet.
+        Returns None if ``evaluate.best`` is not set, or nothing has been evaluated yet.
         """
         name = self.settings.best
         if name is None:
@@ -153,12 +153,12 @@ class EvaluationCallback(TrainerCallback):
         return best
 
     def patience_exhausted(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        """Return True if the last ``evaluate.patience`` evaluations did not improve the best."""
+        """Return True if none of the last ``evaluate.patience`` evaluations was a new best."""
         best, patience = self.best(history), self.settings.patience
         return best is not None and patience is not None and best.worse >= patience
 
     def outcome(self) -> dict[str, Any]:
-        """Return two entries of run.json: ``best`` (or None) and ``stopped_early`` (a bool)."""
+        """Return the run.json entries ``best`` (best evaluation or None) and ``stopped_early``."""
         stopped = self.patience_exhausted(self.trainer.state.log_history)
         file = self.folder / FINISHED
         best = read_json(file)["best"] if file.is_file() else None
@@ -168,7 +168,7 @@ class EvaluationCallback(TrainerCallback):
         """Generate answers to all rows and return the predictions in row order, on every rank.
 
         Under ZeRO-3 all ranks must take part in each forward pass, so all generate the same number
-        of batches. A rank that has no batch left repeats the last one and discards the answers.
+        of batches. A rank without a batch left repeats the last batch and discards the answers.
         """
         trainer, length = self.trainer, self.config.predict.max_new_tokens
         rank, ranks = trainer.args.process_index, trainer.args.world_size
@@ -191,7 +191,7 @@ class EvaluationCallback(TrainerCallback):
         return [line for _, lines in sorted(gather_object(mine)) for line in lines]
 
     def _score(self, lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Write predictions.jsonl, and return the metrics by their log names (``eval_*``)."""
+        """Save the predictions to predictions.jsonl, score them, and return ``eval_*`` metrics."""
         file = self.config.output_dir / EVALUATION / PREDICTIONS
         file.parent.mkdir(exist_ok=True)
         write_text(file, "".join(json.dumps(line) + "\n" for line in lines))
@@ -203,7 +203,10 @@ class EvaluationCallback(TrainerCallback):
         return {**known, FAILURES: sum(scores.failures.values())}
 
     def _save_best(self, best: Best) -> None:
-        """Replace ``best/`` by the current weights; if killed, the old or new weights are kept."""
+        """Save the current weights as the run folder ``best/``, replacing an older one.
+
+        If the process is killed meanwhile, either the old or the new weights remain.
+        """
         unfinished, is_writer = _unfinished(self.folder), self.trainer.args.should_save
         if is_writer and unfinished.exists():
             shutil.rmtree(unfinished)

@@ -30,7 +30,7 @@ class GradientCheck(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Add a hook that inspects batches; under DeepSpeed, also hooks that read gradients."""
+        """Register a hook that inspects batches and, under DeepSpeed, hooks that read gradients."""
         present = {self.modules.module_of(name) for name, _ in model.named_parameters()}
         frozen = {module for module in present if self.modules.settings.of(module).how == FROZEN}
         self._waiting = [module for module in MODULE_NAMES if module in present - frozen]
@@ -44,7 +44,7 @@ class GradientCheck(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Check the gradients of a step; a gradient on any rank counts for all ranks."""
+        """Raise ValueError if a trained module has no nonzero gradient on any rank."""
         if not self._waiting:
             return
         for module, parameter in self._trained(model):

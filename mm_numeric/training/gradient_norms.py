@@ -40,9 +40,10 @@ class GradientNorms:
     def measuring(
         self, model: nn.Module, step: int, engine: Any = None
     ) -> AbstractContextManager[None]:
-        """Return a context manager for the last backward pass of a step, which measures the norms.
+        """Return a context manager that measures the norms after the backward pass inside it.
 
-        All ranks must use it. ``engine`` is the DeepSpeed engine, None without DeepSpeed.
+        This must be the last backward pass of the optimiser step ``step``. All ranks must enter the
+        context. ``engine`` is the DeepSpeed engine, or None without DeepSpeed.
         """
         if engine is None:
             return self._after_backward(model, step)
@@ -63,7 +64,7 @@ class GradientNorms:
 
     @contextmanager
     def _before_step(self, model: nn.Module, step: int, engine: Any) -> Iterator[None]:
-        """Measure before ``engine.step()``, which accelerate calls at the end of ``backward``."""
+        """Measure norms before accelerate's ``backward`` calls DeepSpeed's ``engine.step()``."""
 
         def measure() -> None:
             from deepspeed.utils import safe_get_local_grad
@@ -83,9 +84,10 @@ class GradientNorms:
         *,
         sharded: bool,
     ) -> None:
-        """Compute the gradient norm of each module, summed over ranks if gradients are sharded.
+        """Compute and store the gradient norm of each module.
 
-        ``scale`` is the loss scale of fp16, by which the norms are divided.
+        ``gradient_of`` returns the gradient of a parameter. If gradients are ``sharded``, squares
+        are summed over ranks. The norms are divided by ``scale``, the loss scale of fp16.
         """
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         names = [self.modules.module_of(name) for name, _ in trained]

@@ -1,4 +1,4 @@
-"""Use an objective with transformers.Trainer, accelerate or your own training loop."""
+"""Use an objective (CE plus numeric losses) with Trainer, accelerate or your own training loop."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -18,8 +18,8 @@ def loss_func(objective: Objective, *, shift: bool = True) -> Callable[..., Tens
     Each micro-batch is weighted by its share of the step's supervised tokens
     (``num_items_in_batch``). Cross-entropy is therefore exact under gradient accumulation and on
     several ranks. Numeric terms are not: they are means over the numbers of one micro-batch, so a
-    number weighs more in a micro-batch with few numbers. ``NumericLossMixin`` has exact means. The
-    router loss of a mixture of experts is not included, as with any ``compute_loss_func``.
+    number weighs more in a micro-batch with few numbers. ``NumericLossMixin`` computes exact means.
+    The router loss of a mixture of experts is not included, as with any ``compute_loss_func``.
 
     Args:
         objective: The objective to train on.
@@ -27,7 +27,7 @@ def loss_func(objective: Objective, *, shift: bool = True) -> Callable[..., Tens
             False for encoder-decoders.
 
     Raises:
-        ValueError: If the objective has ``balance: running``, which needs the end of each step.
+        ValueError: If the objective has ``balance: running``, which is updated after each step.
     """
     if objective.spec.balance == "running":
         raise ValueError(
@@ -74,9 +74,10 @@ def step_counts(
 def end_step(
     objective: Objective, results: Iterable[ObjectiveResult], accelerator: Any = None
 ) -> dict[str, LossSum]:
-    """Call this after each optimiser step of your own training loop, for ``balance: running``.
+    """Update the running loss means of an objective with ``balance: running``.
 
-    It updates the running statistics with which the objective balances its loss components.
+    Call this after each optimiser step of your own training loop. The objective uses the means to
+    balance cross-entropy and numeric losses.
 
     Args:
         objective: The objective to train on.
@@ -97,7 +98,7 @@ def end_step(
 
 
 def aligned_labels(labels: Tensor | None, shift: bool) -> Tensor:
-    """Shift labels by one, to the positions that predict them; without ``shift``, return them."""
+    """Return labels, shifted by one to the positions that predict them if ``shift`` is True."""
     if labels is None:
         raise ValueError(
             "a batch has no labels: the data collator must return `labels` [b, t], -100 to ignore."
@@ -108,9 +109,10 @@ def aligned_labels(labels: Tensor | None, shift: bool) -> Tensor:
 def count_numbers(
     objective: Objective, labels: Tensor, spans: NumberSpans | None = None
 ) -> tuple[NumberSpans, Tensor]:
-    """Return the number spans of a micro-batch, and the fields of its ``Counts`` as one tensor.
+    """Find and count the numbers and tokens in the labels of a micro-batch.
 
-    ``spans`` are the number spans if already known; if None, they are searched in ``labels``.
+    Returns the number spans (the tokens of each number) and the fields of ``Counts`` as one tensor.
+    Pass ``spans`` if the number spans are already known.
     """
     if spans is None:  # found on the CPU, because reading labels on a GPU makes the host wait
         spans = objective.spans(labels.cpu()).to(labels.device)
@@ -120,7 +122,7 @@ def count_numbers(
 
 
 def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:
-    """Sum the tensors that ``count_numbers`` returned, over micro-batches and all ranks."""
+    """Sum tensors returned by ``count_numbers`` over micro-batches and ranks into ``Counts``."""
     total = torch.stack(counted).sum(dim=0)
     if accelerator is not None and accelerator.num_processes > 1:
         total = accelerator.reduce(total.to(accelerator.device), reduction="sum")
@@ -128,7 +130,7 @@ def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:
 
 
 def added_sums(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict[str, LossSum]:
-    """Add the sums of two results per loss component; either may be empty. Does not sync a GPU."""
+    """Add two dicts of loss sums by component, without a GPU sync. Either dict may be empty."""
     if not one or not other:
         return dict(one or other)
     return {

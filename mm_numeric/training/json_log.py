@@ -1,4 +1,4 @@
-"""Write log.jsonl, and validate ``trainer.report_to``."""
+"""Write the training log to log.jsonl, and check the integrations in ``trainer.report_to``."""
 
 import json
 import math
@@ -12,17 +12,18 @@ from mm_numeric.files import write_text
 
 
 class JsonLog(TrainerCallback):
-    """Appends one line of JSON per logged step; a resumed run appends to the same file.
+    """Callback that appends one line of JSON per logged step to log.jsonl.
 
-    The log entry ``parts/ce`` is written as ``{"parts": {"ce": ...}}``. The metrics of an
-    evaluation have their own line, with the entry ``eval``. NaN and infinity are written as null.
+    A resumed run appends to the same file. The log entry ``parts/ce`` is written as
+    ``{"parts": {"ce": ...}}``. The metrics of an evaluation have their own line, with the entry
+    ``eval``. NaN and infinity are written as null.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Remove the lines of steps after the loaded checkpoint, and an incomplete last line."""
+        """Remove log lines of steps after the loaded checkpoint, and an incomplete last line."""
         if state.is_world_process_zero:
             *lines, _ = self.path.read_text("utf-8").split("\n") if self.path.exists() else [""]
             kept = [
@@ -76,7 +77,7 @@ def validate_report_to(args: TrainingArguments, where: str) -> None:
 
 
 def _without_nan(value: Any) -> Any:
-    """Return a copy in which each non-finite number is None."""
+    """Return a copy of a log entry, with None in place of NaN and infinity."""
     if isinstance(value, dict):
         return {key: _without_nan(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

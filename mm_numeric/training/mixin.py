@@ -38,16 +38,16 @@ else:
 
 
 class NumericLossMixin(_Trainer):
-    """Mixin that gives a subclass of Trainer the loss of an objective.
+    """Mixin that makes an objective (CE plus numeric losses) the loss of a Trainer subclass.
 
-    Use it as ``class NumericSFTTrainer(NumericLossMixin, SFTTrainer)``. It accepts all arguments of
-    the trainer, and ``objective=``. Means are exact over the whole optimiser step: over all ranks
-    and micro-batches.
+    Use it as ``class NumericSFTTrainer(NumericLossMixin, SFTTrainer)``. The new class accepts all
+    arguments of the trainer, and ``objective=``. Means are exact over the whole optimiser step:
+    over all ranks and micro-batches.
 
     Batches need ``labels`` [b, t] with -100 at positions to ignore; padded, packed, padding-free
     and completion-only batches all work. Labels are shifted unless the model is an encoder-decoder.
-    If the model accepts ``logits_to_keep`` and the caller does not request its outputs, only the
-    logits at supervised positions (those with a label) are computed. With ``chunked_from`` or more
+    If the model accepts ``logits_to_keep`` and its outputs are not requested, only the logits at
+    supervised positions (those with a label) are computed. With ``chunked_from`` or more
     logits per micro-batch the loss is computed in chunks, if ``chunked_head`` supports the model.
     FSDP and torch.compile disable the computation in chunks.
 
@@ -56,7 +56,7 @@ class NumericLossMixin(_Trainer):
     does so. Its ``labels`` [n] are already shifted and hold the supervised positions only, and its
     ``supervised`` [b, t] is the mask of these positions.
 
-    Log entries: ``parts/NAME`` is the mean of each unweighted loss component since the last log,
+    Log entries: ``parts/NAME`` is the mean of each unweighted loss component since the last log.
     ``numbers/accuracy`` and ``numbers/error/ROLE`` are the metrics of ``losses.number_metrics``.
     ``entropy``, ``mean_token_accuracy`` and ``num_tokens`` of SFTTrainer are not logged, because
     this class replaces ``SFTTrainer.compute_loss``; set ``include_num_input_tokens_seen`` to count
@@ -110,7 +110,7 @@ class NumericLossMixin(_Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Return the loss of one micro-batch; the losses of a step add up to that of the step."""
+        """Return the loss of one micro-batch, normalised by the counts of the optimiser step."""
         batch, labels, spans = self._model_inputs(model, inputs, all_rows=return_outputs)
         router = self.model.config.get_text_config()
         has_router_loss = getattr(router, "output_router_logits", False)
@@ -134,9 +134,9 @@ class NumericLossMixin(_Trainer):
     def _model_inputs(
         self, model: torch.nn.Module, inputs: Mapping[str, Any], *, all_rows: bool
     ) -> tuple[dict[str, Any], Tensor, NumberSpans | None]:
-        """Return the keyword arguments for the model, the label of each logit row, and the spans.
+        """Return the keyword arguments for the model, the labels, and the number spans.
 
-        ``all_rows`` requests logits at all positions instead of only at supervised ones.
+        With ``all_rows``, logits are computed at all positions, not only at those with a label.
         """
         batch = dict(inputs)
         labels, spans = self._labels(batch), batch.pop("spans", None)
@@ -165,7 +165,7 @@ class NumericLossMixin(_Trainer):
         counts: Counts | None,
         return_outputs: bool,
     ) -> tuple[Any, ObjectiveResult]:
-        """Return the outputs of the model and the result of the objective (via ChunkedHead)."""
+        """Run the model, and return its outputs and the result of the objective."""
         keeps_head = self._keeps_head or self.objective.takes_outputs
         if counts is None or return_outputs or keeps_head:
             outputs = model(**batch)
@@ -177,7 +177,7 @@ class NumericLossMixin(_Trainer):
         return self._head(model, batch, self.objective, labels, spans, counts, self.chunked_from)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Train on one micro-batch; after the last micro-batch of a step, update the objective."""
+        """Train on one micro-batch, and update the objective after the last one of a step."""
         loss: Tensor = super().training_step(*args, **kwargs)
         if self.accelerator.sync_gradients and self._counts is not None:
             self._end_step()
@@ -219,7 +219,10 @@ class NumericLossMixin(_Trainer):
         self.objective.balance.load_state_dict(read_json(file))
 
     def _labels(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return shifted labels; in batches with ``supervised`` they are shifted already."""
+        """Return the labels of a batch, shifted by one position for decoder-only models.
+
+        The labels of a batch with the entry ``supervised`` are already shifted.
+        """
         shift = not self._is_encoder_decoder and "supervised" not in batch
         return aligned_labels(batch.get("labels"), shift)
 

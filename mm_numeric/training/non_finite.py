@@ -20,7 +20,7 @@ _STEPS_PER_CHECK = 10  # on a GPU, where each check waits for the device
 
 @dataclass(frozen=True)
 class _Step:
-    """Flags of one optimiser step that ``FiniteCheck.check`` has not read yet."""
+    """Flags of one optimiser step (which values are finite) that are still to be checked."""
 
     number: int
     names: list[str]
@@ -42,9 +42,9 @@ class _NonFinite:
 class FiniteCheck:
     """Raises an error at a non-finite loss, gradient or weight, before weights are saved.
 
-    Reading a value from the GPU makes the CPU wait. The flags are therefore kept on the GPU and
-    read every 10 steps, and before logging and saving, where the CPU waits anyway. The error names
-    the first non-finite step and the ids of its rows.
+    For each value, a flag on the GPU records whether the value is finite. Because reading flags
+    makes the CPU wait, they are read only every 10 steps, and before logging and saving, where the
+    CPU waits anyway. The error names the first non-finite step and the ids of its rows.
     """
 
     def __init__(self, ranks: Ranks, args: TrainingArguments, *, fp16: bool) -> None:
@@ -78,7 +78,11 @@ class FiniteCheck:
             self.check()
 
     def check(self, model: torch.nn.Module | None = None) -> None:
-        """Raise EveryRankError if a stored flag is False, or a weight of ``model`` not finite."""
+        """Check the stored flags and, if ``model`` is not None, its weights.
+
+        All ranks must call this method. All raise EveryRankError if any rank has a value that is
+        not finite.
+        """
         stored, self._steps = self._steps, []
         broken = next(filter(None, map(_non_finite, stored)), None)
         if broken is None and model is not None and not _is_finite(model):
@@ -100,7 +104,7 @@ def _non_finite(step: _Step) -> _NonFinite | None:
 
 
 def _is_finite(model: torch.nn.Module) -> bool:
-    """Return True if all trained weights are finite. Under ZeRO-3 only this rank's shards count."""
+    """Return True if all trained weights are finite (under ZeRO-3, those stored on this rank)."""
     shards = (local_values(p) for p in model.parameters() if p.requires_grad)
     flags = [shard.isfinite().all() for shard in shards]
     return bool(torch.stack(flags).all()) if flags else True

@@ -1,4 +1,4 @@
-"""Save a checkpoint and stop at SIGTERM or SIGUSR1."""
+"""Preemption: save a checkpoint and stop the run when it receives SIGTERM or SIGUSR1."""
 
 import signal
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ _SIGNALS = [s for s in signal.Signals if s.name in ("SIGTERM", "SIGUSR1")]  # no
 
 
 class StopOnSignal(TrainerCallback):
-    """Callback that, at SIGTERM or SIGUSR1, finishes the step, saves a checkpoint and stops.
+    """Callback that saves a checkpoint and stops the run after SIGTERM or SIGUSR1.
 
-    A signal to any rank stops all ranks.
+    The current step is finished first. A signal to any rank stops all ranks.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -31,9 +31,10 @@ class StopOnSignal(TrainerCallback):
 
     @contextmanager
     def listening(self, stoppable: bool) -> Iterator[None]:
-        """Handle SIGTERM and SIGUSR1 inside the context, if ``stoppable``.
+        """Context manager that records SIGTERM and SIGUSR1 instead of ending the process.
 
-        If a signal was received, further signals are ignored after the context.
+        Does nothing if ``stoppable`` is False. After the context, both signals are ignored if one
+        was received, and handled as before otherwise.
         """
         numbers = _SIGNALS if stoppable else []
         before = {number: signal.signal(number, self._receive) for number in numbers}
@@ -46,7 +47,7 @@ class StopOnSignal(TrainerCallback):
                 signal.signal(number, signal.SIG_IGN if self.received else handler)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Save and stop if any rank received a signal, unless this is the last step anyway."""
+        """Request a checkpoint and a stop if any rank received a signal before the last step."""
         received = self.ranks.exchange(self.received)
         if received and state.global_step < state.max_steps:
             self.stopped = received[0]
@@ -76,7 +77,7 @@ class IgnoreSignalsInWorker:
         self.init_fn, self.is_listening = init_fn, is_listening
 
     def __call__(self, worker: int) -> None:
-        """Set the signal handlers of a worker."""
+        """Set the signal handlers of a DataLoader worker, then call ``init_fn``."""
         for number in _SIGNALS:
             signal.signal(number, self._end_unless_listening)
         if self.init_fn is not None:

@@ -24,7 +24,7 @@ class Ranks:
             self._group = torch.distributed.new_group(backend="gloo", timeout=timeout)
 
     def exchange(self, found: Any = None) -> list[Any]:
-        """Return the objects that are not None, of all ranks, on every rank.
+        """Send an object to all ranks, and return all sent objects that are not None.
 
         Args:
             found: Object of this rank, or None. A string is an error message.

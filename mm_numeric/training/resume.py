@@ -23,7 +23,7 @@ def write_step(checkpoint: Path, *, ranks: int, rows: int) -> None:
 
 
 def saved_ranks(checkpoint: Path) -> int:
-    """Return the number of ranks that saved a checkpoint; without step.json, the current one."""
+    """Return the number of ranks that saved a checkpoint (if unknown, the current number)."""
     step = _read_step(checkpoint)
     return step["ranks"] if step else num_ranks()
 

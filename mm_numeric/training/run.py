@@ -112,7 +112,7 @@ def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> P
 def _validate(
     config: Config, args: TrainingArguments, checkpoint: Path | None, *, resume: bool
 ) -> None:
-    """Check the options of numeric terms, and that a run with ``resume`` can be resumed."""
+    """Check the options of the numeric losses and, with ``resume``, that the run can resume."""
     for term in config.objective.spec.terms:
         make_term(term.name, term.options, f"{config.title}, objective")
     folder = config.output_dir
@@ -203,7 +203,7 @@ def make_trainer(
 
 
 def fit(trainer: NumericTrainer, checkpoint: Path | None) -> None:
-    """Train; with a ``checkpoint``, resume from it.
+    """Train the model, resuming from ``checkpoint`` if it is not None.
 
     If training had already ended at the checkpoint (last step or early stopping), its weights are
     loaded without training, because transformers would train one more step.
@@ -277,7 +277,7 @@ def leave_process_group() -> None:
 
 
 def claim_for_training(folder: Path, config: Config, *, resume: bool) -> None:
-    """Write the config to the run folder, and check that no run in it would be overwritten."""
+    """Write the config to the run folder. Raise ValueError if this would overwrite a run."""
     known = claim(folder, config)
     if known and not resume and (last_checkpoint(folder) or (folder / FINISHED).exists()):
         raise ValueError(

@@ -25,23 +25,23 @@ class SkippedRows:
         self._new: set[str] = set()
 
     def add(self, reasons: Mapping[str, str]) -> None:
-        """Add the rows that this rank skipped (id: reason), and log each new row."""
+        """Add rows skipped by this rank (a dict of id to reason), and log each new row."""
         for row in reasons.keys() - self.ids - self._new:
             self._new.add(row)
             logger.warning("row skipped: %s", reasons[row], extra=ALL_RANKS)
 
     def count(self) -> int:
-        """Exchange the ids and return their number over all ranks; all ranks must call it."""
+        """Collect the ids of all ranks and return their number. All ranks must call this method."""
         for found in self.ranks.exchange(self._new or None):
             self.ids |= found
         self._new = set()
         return len(self.ids)
 
     def save(self, checkpoint: Path) -> None:
-        """Save the ids of the skipped rows of all ranks that ``count`` has collected."""
+        """Save the ids that ``count`` has collected to ``skipped_rows.json`` in a checkpoint."""
         write_json(checkpoint / SKIPPED_ROWS, sorted(self.ids))
 
     def load(self, checkpoint: Path) -> None:
-        """Load the ids that a checkpoint stores; no ids if the checkpoint has no such file."""
+        """Load the ids from ``skipped_rows.json`` in a checkpoint, or no ids if it is missing."""
         files = [checkpoint / name for name in (SKIPPED_ROWS, _OLD_NAME)]
         self.ids = next((set(read_json(file)) for file in files if file.is_file()), set())

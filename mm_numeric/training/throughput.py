@@ -14,7 +14,7 @@ _GIB = 1 << 30
 
 
 class Throughput:
-    """Counts the tokens and samples of a training run.
+    """Measures the tokens and samples per second of a training run, and its peak memory.
 
     Counts stay on the device until they are logged. The setting ``include_num_input_tokens_seen``
     of transformers is not used: it synchronises all ranks after each micro-batch, and does not

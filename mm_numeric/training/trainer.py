@@ -43,8 +43,9 @@ class NumericTrainer(NumericLossMixin, Trainer):
     """Trainer with an ``Objective`` as its loss, for batches of ``TrainingCollator``.
 
     ``NumericLossMixin`` computes the loss and logs its components. This class saves and loads
-    weights, makes one parameter group per module, and checks for errors on all ranks. ``modules``
-    has the settings of each module, such as its learning rate; None trains all modules alike.
+    weights, makes parameter groups for each module (vision, projector, ...), and checks for errors
+    on all ranks. ``modules`` holds the options of each module, such as its learning rate. If None,
+    all modules are trained alike.
     """
 
     model: Any
@@ -71,12 +72,12 @@ class NumericTrainer(NumericLossMixin, Trainer):
             modules.reject_learning_rates("the `optimizer` of trainer.deepspeed")
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Start the clock of the throughput measurement, then train."""
+        """Start measuring the throughput, then train."""
         self.throughput.begin()
         return super().train(*args, **kwargs)
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
-        """Create the optimiser; each module has a parameter group with and one without decay."""
+        """Create the optimiser with two groups per module: with and without weight decay."""
         if self.modules is not None and self.optimizer is None:
             trained = self.model if model is None else model
             optim = f"trainer.optim {OptimizerNames(self.args.optim).value}"
@@ -103,7 +104,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
             raise ValueError(f"trainer.lr_scheduler_kwargs: {error}.") from error
 
     def get_train_dataloader(self) -> Any:
-        """Return the training dataloader; its workers ignore SIGTERM and SIGUSR1 (preemption)."""
+        """Return the training dataloader, whose workers ignore SIGTERM and SIGUSR1 (preemption)."""
         if isinstance(self.train_dataset, ExampleStream):
             loader = stream_loader(
                 self.train_dataset, self.args, self.accelerator, self.data_collator
@@ -118,7 +119,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return loader
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Return the sampler of rows; for ``group_by_length``, one that uses ``self.lengths``."""
+        """Return the row sampler. With ``group_by_length``, a step has rows of similar length."""
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
         return LengthGroupedSampler(
@@ -131,7 +132,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:
-        """Read the micro-batches of one step; an invalid row raises an error on all ranks."""
+        """Read the micro-batches of one step. An invalid row raises an error on all ranks."""
         batches, message = [], None
         try:
             batches = list(islice(epoch_iterator, num_batches))
@@ -147,14 +148,14 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return batches, items
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Train on one micro-batch, and store a flag for ``FiniteCheck``: is the loss finite?"""
+        """Train on one micro-batch, and record for ``FiniteCheck`` whether its loss is finite."""
         with self._measuring():
             loss = super().training_step(*args, **kwargs)
         self.finite.add_loss(loss)
         return loss
 
     def _measuring(self) -> AbstractContextManager[None]:
-        """Return a context manager that measures gradient norms if this micro-batch needs it."""
+        """Return a context manager that measures gradient norms if they will be logged."""
         step = self.state.global_step + 1
         flattened = self.is_fsdp_enabled and not self.accelerator.is_fsdp2
         if (
@@ -168,13 +169,13 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return self.norms.measuring(self.model, step, engine)
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
-        """Return the gradient norm; ``FiniteCheck`` gets it with the loss sums of the step."""
+        """Return the gradient norm, and pass it to ``FiniteCheck`` with the step's loss sums."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         self.finite.end_step(self.state.global_step + 1, self._step_sums, norm)
         return norm
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Check that all steps so far are finite, then log.
+        """Check that all losses and gradients so far are finite, then log.
 
         Adds the gradient norm of each module, the throughput and the number of skipped rows.
         """
@@ -207,7 +208,10 @@ class NumericTrainer(NumericLossMixin, Trainer):
         self.ranks.exchange(message)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Generate answers and return their metrics; without ``EvaluationCallback``, the loss."""
+        """Generate and score answers, and return the metrics.
+
+        Without an ``EvaluationCallback``, return the evaluation loss as ``Trainer`` does.
+        """
         self.finite.check(self.model)  # the best weights are saved without a checkpoint
         with self.throughput.paused():
             metrics: dict[str, float] = (
@@ -218,9 +222,10 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def load_weights(self, checkpoint: str | Path) -> None:
         """Load all weights of a checkpoint.
 
-        Replaces the loading of transformers 5.23, which saves parameters under the names of the hub
-        checkpoint but looks for the names of the modules, and only warns about missing ones: a
-        resumed Qwen2-VL would keep its initial weights. ``from_pretrained`` translates the names.
+        transformers (5.23) saves parameters under the names of the hub checkpoint. On resume it
+        looks for the names of the modules instead, and only warns if they are missing, so that a
+        resumed Qwen2-VL would keep its initial weights. This method uses ``from_pretrained``, which
+        translates the names.
         """
         model = self.accelerator.unwrap_model(self.model)
         if isinstance(model, PeftModel):
@@ -241,7 +246,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
             model.load_state_dict(saved.state_dict())
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the weights; also works before the first step, when DeepSpeed has no engine."""
+        """Save the weights, even before the first step, when DeepSpeed has no engine yet."""
         if self.is_deepspeed_enabled and self.deepspeed is None:
             self._save(output_dir)
         else:
@@ -250,7 +255,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None
     ) -> None:
-        """Save the weights; for a model with adapters, only the trained weights.
+        """Save the weights or, for a model with adapters, only the trained weights.
 
         Under ZeRO-1 and ZeRO-2 the given ``state_dict`` is ignored, because it contains tied
         weights twice.
