@@ -1,7 +1,8 @@
 """Escape text for HTML, Markdown, LaTeX and CSV.
 
-Texts from models, data rows and file names are untrusted. Each of them is escaped by a function of
-this module or by the HTML templates, which apply ``visible`` and escape all values but ``Markup``.
+Texts from models, data rows and file names are untrusted. They are escaped by the functions of
+this module or by the HTML templates. The templates apply ``visible`` to every value that is not
+``Markup``, and escape it.
 """
 
 import html
@@ -57,17 +58,17 @@ def _visible_character(character: str) -> str:
 
 
 def plain(text: object, limit: int = 300) -> str:
-    """Return a text as one line without invisible characters, truncated to ``limit`` characters."""
+    """Return a text as one line of at most ``limit`` characters, all of them visible."""
     line = " ".join(visible(str(text)[: 4 * limit]).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def element(tag: str, *children: object, **attributes: object) -> Markup:
-    """Return an HTML or SVG element.
+    """Return an HTML or SVG element, such as ``<p class="note">some text</p>``.
 
     Children are escaped unless they are ``Markup``; attribute values are always escaped. An
-    attribute with the value None is omitted. In names, ``_`` becomes ``-`` (``stroke_width``), and
-    a final ``_`` is removed (``class_``).
+    attribute with the value None is omitted. In attribute names, ``_`` becomes ``-``
+    (``stroke_width``), and a final ``_`` is removed (``class_``).
     """
     pairs = ((name.rstrip("_").replace("_", "-"), value) for name, value in attributes.items())
     written = "".join(
@@ -79,7 +80,7 @@ def element(tag: str, *children: object, **attributes: object) -> Markup:
 
 
 def joined(*children: object) -> Markup:
-    """Concatenate ``Markup`` and texts; the texts are escaped."""
+    """Concatenate HTML (``Markup``) and plain texts, and escape the plain texts."""
     return Markup("").join(c if isinstance(c, Markup) else visible(c) for c in children)
 
 
@@ -88,7 +89,7 @@ def _attribute(value: object) -> Markup:
 
 
 def markdown_text(text: object, limit: int = 300) -> str:
-    """Escape a text for a Markdown table: it cannot add a tag, a link, emphasis or a column."""
+    """Escape a text for Markdown tables, so that it adds no tag, link, emphasis or column."""
     line = html.escape(plain(text, limit), quote=False)
     line = re.sub(r"([\\`*|\[\]~])", r"\\\1", line)
     line = re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", line)
@@ -106,6 +107,9 @@ def latex_text(text: object, limit: int = 300) -> str:
 
 
 def csv_text(text: object, limit: int = 300) -> str:
-    """Return one line that a spreadsheet does not run as a formula; ``csv`` adds quotes later."""
+    """Return a text as one line that a spreadsheet does not run as a formula.
+
+    An apostrophe is put before ``=``, ``+``, ``-`` and ``@``. The module ``csv`` adds quotes later.
+    """
     line = plain(text, limit)
     return "'" + line if line[:1] in ("=", "+", "-", "@") else line

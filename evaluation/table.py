@@ -16,7 +16,10 @@ from mm_numeric.evaluation.markup import csv_text, element, latex_text, markdown
 
 
 def number(value: float, decimals: int = 1, *, sign: bool = False) -> str:
-    """Format a number, never as ``-0.0``; with ``sign``, positive numbers have a plus sign."""
+    """Format a number, such as ``1,234.5``. Zero has no sign.
+
+    With ``sign``, positive numbers have a plus sign.
+    """
     rounded = round(value, decimals)
     text = f"{abs(rounded):,.{decimals}f}" if abs(value) < 1e12 else f"{abs(value):.1e}"
     if rounded < 0:
@@ -41,7 +44,7 @@ class Quantity:
 
     @property
     def interval(self) -> str:
-        """The interval as text, such as ``65.0 to 75.0``; empty without an interval."""
+        """Return the interval as text, such as ``65.0 to 75.0``, or an empty text."""
         if self.low is None or self.high is None:
             return ""
         low, high = (number(end, self.decimals, sign=self.sign) for end in (self.low, self.high))
@@ -49,13 +52,13 @@ class Quantity:
 
 
 def percent(share: float | None, decimals: int = 1) -> Quantity | None:
-    """Convert a share from 0 to 1 to a percentage; None remains None."""
+    """Convert a share (0 to 1) to a percentage (0 to 100). None is returned unchanged."""
     return None if share is None else Quantity(value=100 * share, unit="%", decimals=decimals)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A cell of a table."""
+    """A cell of a table: a text or a number, and optional details such as a note."""
 
     content: str | Quantity | None = None  # None for a missing number
     change: Quantity | None = None  # its difference to a baseline
@@ -70,12 +73,12 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The content as text, without the interval and the change."""
+        """Return the content as text, without its interval and its difference to a baseline."""
         return markup.MISSING if self.content is None else markup.plain(self.content, self.limit)
 
     @property
     def interval(self) -> str:
-        """The interval of the content as text; empty if the content has no interval."""
+        """Return the interval of the content as text, or an empty text if it has no interval."""
         return self.content.interval if isinstance(self.content, Quantity) else ""
 
     def _details(self) -> Iterator[str]:
@@ -93,7 +96,7 @@ class Cell:
         return self.text + "".join(self._details())
 
     def to_html(self) -> Markup:
-        """Return the content of the HTML table cell, without ``td``."""
+        """Return the cell as HTML, without the surrounding ``td`` tag."""
         if self.is_name:
             name = element("span", self.text, class_="name")
             return element("span", self.symbol, name, class_="who") if self.symbol else name
@@ -118,7 +121,7 @@ class Cell:
         return (f"**{text}**" if self.best else text) + space + markdown_text(details, 400)
 
     def to_latex(self) -> str:
-        """Return the cell as LaTeX, with interval and change on separate lines in small type."""
+        """Return the cell as LaTeX. The interval and the change are on separate small lines."""
         text = latex_text(self.text, self.limit)
         text = f"\\texttt{{{text}}}" if self.is_name else text
         text = f"\\textbf{{{text}}}" if self.best else text
@@ -132,7 +135,11 @@ class Cell:
         return f"\\begin{{tabular}}[t]{{@{{}}r@{{}}}}{stacked}\\end{{tabular}}" if small else text
 
     def csv_values(self) -> dict[str, str]:
-        """Return the texts for CSV; a quantity fills columns with suffixes such as `` low``."""
+        """Return the texts of the cell for CSV, where a number may fill several columns.
+
+        The keys are suffixes of the column header: ``""`` for the value, ``" low"`` and ``" high"``
+        for its interval, and ``" difference"`` for its change to a baseline.
+        """
         if isinstance(self.content, str):
             return {"": csv_text(self.content, self.limit)}
         found = {}
@@ -146,13 +153,13 @@ class Cell:
 
 
 def cell_of(content: Cell | Quantity | str | None) -> Cell:
-    """Convert content to a cell; a cell is returned unchanged."""
+    """Convert a text or a number to a table cell. A cell is returned unchanged."""
     return content if isinstance(content, Cell) else Cell(content=content)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """The header and the alignment of a column."""
+    """A column of a table: its header, alignment and minimum width."""
 
     header: Cell
     align: Literal["left", "right"] = "right"
@@ -161,7 +168,7 @@ class Column:
 
     @property
     def title(self) -> Cell:
-        """The header, followed by the arrow in ``direction``."""
+        """Return the header, followed by an arrow (``↑`` or ``↓``) that points to better values."""
         if not self.direction:
             return self.header
         return Cell(content=f"{self.header.text} {self.direction}")
@@ -169,7 +176,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class TableRow:
-    """A row of a table; ``separated`` adds a line above the row, ``aside`` makes it grey."""
+    """A row of a table. The kind ``separated`` adds a line above it, ``aside`` makes it grey."""
 
     cells: Sequence[Cell]
     kind: Literal["", "separated", "aside"] = ""
@@ -177,7 +184,7 @@ class TableRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table; the first cell of each row is the name of the row."""
+    """A table of texts and numbers. The first cell of each row is the name of the row."""
 
     columns: Sequence[Column]
     rows: Sequence[TableRow]
@@ -194,10 +201,10 @@ class Table:
         css: str = "",
         align: Literal["left", "right"] = "right",
     ) -> "Table":
-        """Return a table; headers and cells may be ``Cell``, ``Quantity``, ``str`` or None.
+        """Create a table from a header and rows, whose cells may be ``Cell``, number, text or None.
 
         The first column is left-aligned, the other columns are aligned by ``align``. A ``Column``
-        in ``header`` and a ``TableRow`` in ``rows`` keep their own settings.
+        in ``header`` keeps its own alignment, and a ``TableRow`` in ``rows`` keeps its own style.
         """
         heads = ((h, align if index else "left") for index, h in enumerate(header))
         columns = [
@@ -225,7 +232,7 @@ class Table:
         return "\n".join(" " * indent + form.format(*line).rstrip() for line in [*rules, *lines])
 
     def to_html(self) -> Markup:
-        """Return the table as HTML; it scrolls horizontally in a narrow window."""
+        """Return the table as HTML that scrolls horizontally in a narrow window."""
         head = [element("th", column.title.to_html()) for column in self.columns]
         classes = {"separated": "apart", "aside": "aside"}
         body = []
@@ -254,7 +261,10 @@ class Table:
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"])
 
     def to_csv(self) -> str:
-        """Return CSV with 10 significant digits; intervals and changes have separate columns."""
+        """Return the table as CSV, with 10 significant digits.
+
+        The intervals of numbers and their changes to a baseline have separate columns.
+        """
         columns: list[list[str]] = []
         for index, column in enumerate(self.columns):
             cells = [row.cells[index].csv_values() for row in self.rows]

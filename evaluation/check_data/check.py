@@ -51,8 +51,8 @@ def check_data(
     Args:
         config: The config.
         limit: Maximum number of examples to check, for training and test data each; None for all.
-        images: Number of images to decode. Of the other images, only the file header is read.
-        size_px: Width and height to assume for a missing image if its row has no size either.
+        images: Number of images to decode. For all others, only the file header is read.
+        size_px: Width and height to assume if an image is missing and its row has no size.
     """
     quiet_unless_terminal()
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +97,10 @@ def _check_example(
     *,
     decode: bool,
 ) -> None:
-    """Encode one example as for training, and add the result or the problem to ``source``."""
+    """Encode one example as for training, and store the result or the problem in ``source``.
+
+    With ``decode``, the whole image is decoded. Otherwise, only its file header is read.
+    """
     source.questions += 1
     if error is not None and example is not None:
         source.add_problem(
@@ -130,7 +133,7 @@ def _check_example(
 
 
 def _size(example: Example, *, decode: bool) -> tuple[int, int]:
-    """Return the image size after EXIF rotation; raise if the row declares another size."""
+    """Return the image size after EXIF rotation, and check that it equals the size in the row."""
     assert example.image is not None
     try:
         size = open_image(example).size if decode else image_size(example.image)
@@ -143,7 +146,7 @@ def _size(example: Example, *, decode: bool) -> tuple[int, int]:
 def _encoded(
     collator: TrainingCollator, example: Example, size: tuple[int, int] | None, has_image: bool
 ) -> tuple[EncodedExample, Tokens, list[TokenNumber]]:
-    """Encode one example; also return the tokens of the answer and the numbers in them."""
+    """Return an encoded example, its answer tokens, and the numbers that these tokens spell."""
     family = collator.family
     frame = None if size is None else compute_frame(family, example, size)
     if collator.length_limit is not None:
@@ -172,7 +175,11 @@ def _encoded(
 def _check_batches(
     source: SourceReport, collator: TrainingCollator, settings: Any, count: int = 16
 ) -> None:
-    """Collate some examples; check the number of image features, and that labels are answers."""
+    """Collate up to ``count`` examples one by one, and report incorrect batches.
+
+    The number of image features must equal the number of image tokens, and the labels must be
+    exactly the answer tokens.
+    """
     family = collator.family
     complete = [e for e in source.examples if e.has_image or e.example.image is None]
     for encoded in complete[:: max(len(complete) // count, 1)][:count]:
@@ -204,7 +211,7 @@ def _check_batches(
 
 
 def _check_lengths(report: DataReport, source: SourceReport) -> None:
-    """Find sequences too long for the model, and answers above ``predict.max_new_tokens``."""
+    """Report sequences too long for the model or, in test data, for ``predict.max_new_tokens``."""
     length = report.config.predict.max_new_tokens
     longest = max((e.answer_tokens for e in source.examples), default=0)
     for encoded in source.examples:
@@ -227,7 +234,7 @@ def _check_lengths(report: DataReport, source: SourceReport) -> None:
 
 
 def _check_answer(source: SourceReport, encoded: EncodedExample, text: str, answer: Tokens) -> None:
-    """Check that the answer tokens decode to ``text``, and that ``text`` can be parsed."""
+    """Check that the answer tokens decode to ``text``, and that parsing recovers the answer."""
     family, task, where = encoded.collator.family, encoded.collator.task, encoded.example.where
     *ids, end = answer.ids
     early = [token for token in ids if token in (*family.stop_ids, family.pad_id)]
@@ -265,7 +272,11 @@ def _count_numbers(
     answer: Tokens,
     numbers: Sequence[TokenNumber],
 ) -> None:
-    """Update ``source.tokens``, ``source.unmarked_digits`` and ``source.wide_tokens``."""
+    """Add one answer to the token statistics of ``source``.
+
+    These are the token ids in answers (``tokens``), the number of digits that no numeric loss
+    trains (``unmarked_digits``), and the number of tokens with several digits (``wide_tokens``).
+    """
     source.tokens.update(answer.ids[:-1])
     # By character, because T5 gives the token of a space the offset of the digit after it.
     marked = {
@@ -341,7 +352,7 @@ def _notes(report: DataReport) -> Iterator[str]:
 
 
 def _collapsed(encoded: EncodedExample) -> int:
-    """Return the number of shapes whose width or height is 0 after parsing."""
+    """Return how many shapes of an answer have a width or a height of 0 after parsing."""
     answer = encoded.parsed
     items = answer.items if isinstance(answer, Instances) else [answer]
     shapes = [item.shape if isinstance(item, Instance) else item for item in items]
@@ -350,10 +361,10 @@ def _collapsed(encoded: EncodedExample) -> int:
 
 
 def _shared(sources: Sequence[SourceReport]) -> tuple[int, int]:
-    """Return the number of test questions that share their image or text with a training question.
+    """Return two counts of test questions that also occur in the training data.
 
-    The first number counts questions with the same image. The second counts questions without an
-    image that have the same text.
+    The first counts test questions about an image of the training data. The second counts test
+    questions without an image whose text is also in the training data.
     """
     train, test = (source.examples for source in sources)
     images = {e.example.image for e in train if e.has_image}

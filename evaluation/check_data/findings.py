@@ -1,4 +1,4 @@
-"""Data classes for the results of ``check-data``."""
+"""Data classes for the results of ``check-data``, the command that checks data before training."""
 
 import re
 from dataclasses import dataclass, field
@@ -15,10 +15,10 @@ from mm_numeric.numbers.spans import TokenNumber
 
 @dataclass(frozen=True)
 class EncodedExample:
-    """One example, encoded as for training.
+    """One example (question, image and answer), encoded as for training.
 
-    The text and the tokens of the answer are computed at each access, to save memory: all examples
-    are kept, and the tokens of a page full of words take a megabyte.
+    To save memory, the text and the tokens of the answer are not stored, but computed at each
+    access: the tokens of a page full of words would need a megabyte.
     """
 
     collator: TrainingCollator = field(repr=False)
@@ -47,17 +47,17 @@ class EncodedExample:
 
     @property
     def written(self) -> Written:
-        """The correct answer as text, with the positions of the numbers in this text."""
+        """Return the correct answer as text, with the positions of the numbers in this text."""
         return self.collator.task.format(self.example.answer, self.frame)
 
     @property
     def answer(self) -> Tokens:
-        """The tokens of the correct answer."""
+        """Return the tokens of the correct answer, including the end token."""
         return self.collator.answer(self.example, self.frame)[0]
 
     @property
     def numbers(self) -> list[TokenNumber]:
-        """The numbers of the correct answer, each with the positions of its tokens."""
+        """Return the numbers in the correct answer, each with the positions of its tokens."""
         return self.collator.answer(self.example, self.frame)[1]
 
 
@@ -108,7 +108,7 @@ class SourceReport:
     scorer: Scorer | None = None
 
     def add_problem(self, kind: str, message: str, advice: str = "") -> None:
-        """Add the error message of one row to the problem named ``kind``."""
+        """Add the error message of one row to the problem ``kind``, e.g. "the image is missing"."""
         self.problems.setdefault(kind, Problem(advice)).messages.append(message)
 
 
@@ -126,19 +126,20 @@ class DataReport:
 
     @property
     def family(self) -> Family:
-        """The model family, which writes prompts and prepares images."""
+        """Return the model family, which defines the prompt format and the image preprocessing."""
         return self.collator.family
 
     @property
     def ready(self) -> bool:
-        """True if no problem was found."""
+        """Return True if no problem was found in the data."""
         return not any(source.problems for source in self.sources)
 
 
 def problem_kind(message: str) -> str:
-    """Replace line numbers, names and values in an error message, to group equal problems.
+    """Replace names and numbers in an error message, so that messages of one kind are equal.
 
-    The pattern accepts a quoted value without a closing quote, because messages truncate values.
+    Numbers become ``#``. Quoted values and paths become ``...``. A closing quote may be missing,
+    because long values are truncated in messages.
     """
     message = re.sub(r"^.*?, (?:line|row) \d+(?:, ?|: )", "", message.removesuffix("."))
     message = re.sub(r"(?<!\w)'[^']*(?:'|$)|\"[^\"]*(?:\"|$)|\[[^]]*(?:\]|$)", "...", message)

@@ -1,7 +1,7 @@
 """The HTML page of ``check-data``: training samples with their images, shapes and tokens.
 
-Left   the image with the shapes of the row (dashed), and on top the shapes decoded from the labels
-Right  the tokens of the sample: tokens in the loss are marked, and numbers among them as well
+Left   the image with the true shapes (dashed), and the shapes decoded from the labels (solid)
+Right  the tokens of the sample: tokens in the loss have a background, number tokens a colour
 """
 
 from collections.abc import Iterator, Sequence
@@ -136,7 +136,10 @@ def _shapes(answer: Any) -> Sequence[Shape]:
 
 
 def _question_tokens(report: DataReport, encoded: EncodedExample) -> Iterator[_Token]:
-    """Yield the tokens of the question; more than 3 equal tokens in a row are shown once."""
+    """Yield the tokens of the question as text.
+
+    More than 3 equal tokens in a row, such as image placeholders, are shown once with their count.
+    """
     names = report.family.tokenizer.convert_ids_to_tokens
     question = report.family.question(encoded.example.prompt, encoded.image_tokens)
     for token, run in groupby(question if encoded.image_tokens else question[:_TOKENS]):
@@ -162,6 +165,6 @@ def _answer_tokens(report: DataReport, encoded: EncodedExample) -> Iterator[_Tok
 
 
 def _visible(token: str) -> str:
-    """Replace spaces and line breaks of a token by visible characters."""
+    """Replace the spaces in a token by ``·`` and its line breaks by ``⏎``."""
     text = token.replace("Ġ", "·").replace("▁", "·").replace("Ċ", "⏎").replace("\n", "⏎")
     return plain(text, 60)

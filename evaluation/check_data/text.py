@@ -12,7 +12,7 @@ _METRICS = 9  # maximum number of metrics in a ceiling
 
 
 def report_text(report: DataReport) -> str:
-    """Return the results of ``check-data``; the last line is ``ready`` or ``not ready``."""
+    """Return the results of ``check-data`` as text. The last line is the verdict: ready or not."""
     lines = []
     for source in report.sources:
         lines += [f"{source.name}: {source.description}", _aligned(facts(report, source))]
@@ -36,7 +36,7 @@ def _aligned(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def verdict(report: DataReport) -> str:
-    """Return ``ready``, or ``not ready`` with the number of problems to fix."""
+    """Return ``ready``, or the number of problems as in ``not ready: 2 things to fix``."""
     if report.ready:
         return "ready"
     count = sum(len(source.problems) for source in report.sources)
@@ -44,13 +44,13 @@ def verdict(report: DataReport) -> str:
 
 
 def problem_title(kind: str, problem: Problem) -> str:
-    """Return the title of a problem: the number of affected rows, if several, and ``kind``."""
+    """Return the title of a problem, such as ``12 x the image is missing`` if it has 12 rows."""
     count = len(problem.messages)
     return f"{count:,} x {kind}" if count > 1 else kind
 
 
 def facts(report: DataReport, source: SourceReport) -> Iterator[tuple[str, str]]:
-    """Yield the statistics of the training or test data as pairs (name, value)."""
+    """Yield statistics of the training or test data as pairs of texts (name, value)."""
     examples = source.examples
     yield "questions", f"{source.questions:,} read, {len(examples):,} usable"
     if not examples:
@@ -83,7 +83,7 @@ def facts(report: DataReport, source: SourceReport) -> Iterator[tuple[str, str]]
 
 
 def ceiling_text(source: SourceReport) -> str:
-    """Return the highest values that a model can reach, for the first metrics of the scorer."""
+    """Return the best value that a model can reach for each metric, at most 9 metrics, as text."""
     if source.scorer is None or not source.ceiling:
         return "none: no answer can be scored"
     strict = [m for m in source.scorer.metrics if not m.name.startswith("lenient_")]
@@ -92,7 +92,7 @@ def ceiling_text(source: SourceReport) -> str:
 
 
 def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
-    """Yield the end tokens, image resizing and coordinate format as pairs (name, value)."""
+    """Yield the model's end tokens, image resizing and coordinate format as (name, value)."""
     family = report.family
     names = family.tokenizer.convert_ids_to_tokens(family.stop_ids)
     yield "answers end with", f"{names[0]}; generation stops at {', '.join(names)}"
@@ -122,7 +122,7 @@ def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
 
 
 def _spread(values: Sequence[float], decimals: int = 0) -> str:
-    """Format the median of numbers; add the range if the numbers are not all equal."""
+    """Return the median and range of numbers, e.g. ``12 (9 to 15)``, or ``12`` if all are equal."""
     low, middle, high = min(values), median(values), max(values)
     text = f"{middle:,.{decimals}f}"
     return text if low == high else f"{text} ({low:,.{decimals}f} to {high:,.{decimals}f})"

@@ -43,12 +43,12 @@ class SeriesStyle:
     hollow: bool = False
 
     def drawn(self) -> Markup:
-        """Return the symbol as an SVG path, centred at the origin."""
+        """Return the symbol of the objective as an SVG path, centred at the origin."""
         fill = "var(--paper)" if self.hollow else self.colour
         return element("path", d=self.shape, fill=fill, stroke=self.colour, stroke_width=2)
 
     def cell(self, note: str = "") -> Cell:
-        """Return a table cell with the symbol and name of the objective; ``note`` is a remark."""
+        """Return a table cell with the symbol and name of the objective, followed by ``note``."""
         size = {"width": 16, "height": 16, "viewBox": "-8 -8 16 16"}
         key = element("svg", self.drawn(), aria_hidden="true", **size)
         return Cell(content=self.name, is_name=True, symbol=key, note=note, limit=60)
@@ -61,7 +61,7 @@ class SeriesStyle:
 def choose_styles(
     objectives: Sequence[str], baseline: str, control: str | None
 ) -> dict[str, SeriesStyle]:
-    """Return a style per objective: the baseline black, the control grey, the others coloured."""
+    """Return a style per objective: baseline black, control grey, all other objectives coloured."""
     styles = {}
     others = count()
     for name in objectives:
@@ -80,12 +80,12 @@ def choose_styles(
 
 
 def legend(styles: Iterable[SeriesStyle]) -> Block:
-    """Return a legend: the symbol and the name of each objective."""
+    """Return the legend of a chart: the symbol and the name of each objective."""
     return Block(element("ul", *(element("li", s.label()) for s in styles), class_="legend"))
 
 
 def nice_ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """Return about ``wanted`` round numbers between ``low`` and ``high``."""
+    """Return about ``wanted`` round numbers from ``low`` to ``high``, for the ticks of an axis."""
     if not high > low:
         return [low]
     rough = (high - low) / wanted
@@ -96,7 +96,7 @@ def nice_ticks(low: float, high: float, wanted: int = 5) -> list[float]:
 
 
 def tick_text(value: float) -> str:
-    """Format the value of a tick without trailing zeros."""
+    """Format the value of an axis tick without trailing zeros, such as ``2.5``."""
     return f"{value:,.6g}".replace("-", "\N{MINUS SIGN}")
 
 
@@ -117,7 +117,7 @@ class DotRow:
 
 
 def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit: str) -> Markup:
-    """Draw the mean, the interval and one ring per seed for each objective.
+    """Draw one row per objective: the mean, its interval, and a ring for each seed.
 
     ``baseline`` is the mean of the baseline, drawn as a dashed line. The axis shows values
     multiplied by ``scale``. Horizontal positions are percentages of the chart width, so that the
@@ -148,7 +148,7 @@ class Line:
 
 
 def styled_line(style: SeriesStyle, points: Points) -> Line:
-    """Return a curve in the style of an objective."""
+    """Return a curve with the colour and the line dash of an objective."""
     return Line(points=points, colour=style.colour, dash=style.dash, width=2.2)
 
 
@@ -184,7 +184,7 @@ def line_chart(
     width: int = 350,
     height: int = 230,
 ) -> Markup:
-    """Draw curves, the last curve on top; points outside the ranges of the axes are clipped.
+    """Draw curves, the last curve on top. Points outside the axis ranges are clipped.
 
     ``description`` is the text for screen readers. The background is grey for x below
     ``shaded_to``. ``width`` and ``height`` are in pixels; the page scales the chart.
@@ -195,7 +195,7 @@ def line_chart(
 
 
 def share_chart(curves: Mapping[SeriesStyle, Points], x: Axis, description: str) -> Block:
-    """Draw a curve of shares (0 to 1, shown in percent) per objective, the first curve on top."""
+    """Draw a curve of shares (0 to 1, shown in percent) for each objective. The first is on top."""
     lines = [styled_line(style, points) for style, points in curves.items()]
     y = Axis(low=0, high=1, ticks=[(s / 4, f"{25 * s}%") for s in range(5)])
     chart = line_chart(lines[::-1], x, y, description=description, width=460, height=290)

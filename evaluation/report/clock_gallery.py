@@ -34,19 +34,19 @@ _TIME = re.compile(r"(1[0-2]|0?[1-9]):([0-5]\d)")
 
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
-    """Return the chapters on deviations and single images; [] if no answer was scored."""
+    """Return the report chapters for clock reading, or [] if no answer was scored."""
     pooled = results.pooled_rows(folder, styles, scores, ["deviation_minutes"])
     return [_deviations(pooled), _gallery(folder, styles, scores)] if pooled else []
 
 
 def minutes_of(text: object) -> int | None:
-    """Convert ``H:MM`` to minutes after 12:00, 0 to 719; return None for any other text."""
+    """Convert ``H:MM`` to minutes after 12:00 (0 to 719). Return None for any other text."""
     found = _TIME.fullmatch(str(text).strip())
     return int(found[1]) % 12 * 60 + int(found[2]) if found else None
 
 
 def signed_deviation(row: ScoredRow) -> int | None:
-    """Return the minutes by which an answer is late (negative: early); None without a time."""
+    """Return how many minutes an answer is late (negative: early), or None if a time is missing."""
     target, answer = minutes_of(row["target"]), minutes_of(row["parsed"])
     if target is None or answer is None:
         return None
@@ -55,10 +55,11 @@ def signed_deviation(row: ScoredRow) -> int | None:
 
 
 def sector_shares(rows: Sequence[ScoredRow]) -> dict[int, float]:
-    """Return the share of answers by ten-minute sector of the deviation, without empty sectors.
+    """Return the share of answers in each of 72 ten-minute sectors of the deviation.
 
     Sector 0 has answers up to 5 minutes late or early. Sector 1 has answers 6 to 15 minutes late,
-    sector 2 answers 16 to 25 minutes late. Sector 71 has answers 6 to 15 minutes early.
+    sector 2 answers 16 to 25 minutes late. Sector 71 has answers 6 to 15 minutes early. Sectors
+    without answers are omitted.
     """
     counts: Counter[int] = Counter()
     for row in rows:
@@ -70,7 +71,7 @@ def sector_shares(rows: Sequence[ScoredRow]) -> dict[int, float]:
 
 
 def _bin_shares(rows: Sequence[ScoredRow]) -> list[float]:
-    """Return the share of answers in each range of ``BINS``, followed by the share of failures."""
+    """Return the share of answers in each range of ``BINS`` (minutes), then of parse failures."""
     counts = [0] * (len(BINS) + 1)
     for row in rows:
         if row["parsed"] is None:
@@ -90,7 +91,7 @@ def _is_within(row: ScoredRow, minutes: int) -> bool:
 
 
 def _hour_errors(pooled: Pooled) -> str:
-    """Return a sentence: the share of deviations above 15 minutes that are whole hours."""
+    """Return a sentence: how many deviations above 15 minutes are about a whole number of hours."""
     every = [row for rows in pooled.values() for row in rows if row["parsed"] is not None]
     large = [row["deviation_minutes"] for row in every if row["deviation_minutes"] > 15]
     if not large:
@@ -160,7 +161,7 @@ def _cumulative(pooled: Pooled) -> Block:
 
 
 def answer_text(row: ScoredRow) -> str:
-    """Describe an answer, for example ``7:05 read as 8:05, 60 min``."""
+    """Describe the true and the answered time, for example ``7:05 read as 8:05, 60 min``."""
     target = plain(row["target"], 20)
     if row["parsed"] is None:
         reason = plain(row["reason"] or "unreadable", 60)
@@ -231,7 +232,7 @@ def _worst_table(
     runs: Mapping[tuple[str, int], Mapping[str, ScoredRow]],
     seed: int,
 ) -> Block:
-    """Return a table of the worst images: true time, answers of one seed, mean deviation."""
+    """Return a table of the images with the largest mean deviation, and the answers of one seed."""
     names = [name for name in styles if (name, seed) in runs]
     rows = []
     for mean, id_ in worst:

@@ -23,7 +23,7 @@ def _environment() -> Environment:
 
 
 def _shown(value: object) -> str:
-    """Format a value for a template: round a float to two decimals, clean a text."""
+    """Format a value for a template: round floats, replace invisible characters in texts."""
     if isinstance(value, Markup):
         return value
     return f"{round(value, 2):g}" if isinstance(value, float) else visible(value)
@@ -35,7 +35,7 @@ def render(template: str, **context: object) -> Markup:
 
 
 class Tile(NamedTuple):
-    """One answer in a gallery: label, drawing, description and CSS class, for ``tiles.html``."""
+    """One answer in a gallery of images: the variables that ``tiles.html`` needs to draw it."""
 
     label: Markup
     drawing: Markup

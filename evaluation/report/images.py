@@ -13,7 +13,7 @@ _LOSSLESS_PX = 64  # smaller images are stored as PNG, because their noise is pa
 
 
 def open_upright(path: Path) -> Image.Image | None:
-    """Load an image as RGB, rotated by its EXIF orientation; None if it cannot be opened."""
+    """Load an image as upright RGB (EXIF orientation), or return None if it cannot be opened."""
     try:
         with Image.open(path) as opened:
             return ImageOps.exif_transpose(opened).convert("RGB")
@@ -33,6 +33,6 @@ def data_url(image: Image.Image, side_px: int) -> str:
 
 
 def outline(shape: Shape, decimals: int = 2) -> str:
-    """Return the outline of a shape as the data of an SVG path."""
+    """Return the outline of a shape as the ``d`` attribute of an SVG path."""
     points = (f"{x:.{decimals}f} {y:.{decimals}f}" for x, y in corners(shape))
     return "M" + "L".join(points) + "Z"

@@ -1,7 +1,7 @@
 """Report chapters on boxes and polygons: IoU, object sizes and partly invalid answers.
 
-Units    IoU is 0 to 1. Shares are of all true shapes; if an answer could not be parsed, the true
-         shapes of its row are included with IoU 0.
+Units    IoU is 0 to 1. A share is a fraction of all true shapes. If an answer could not be parsed,
+         the true shapes of its row are included with IoU 0.
 """
 
 from collections.abc import Sequence
@@ -34,11 +34,11 @@ _BARS = (
 
 
 def iou_section(found: _Statistics, answer: Instance | None, *, single: bool) -> Section:
-    """Return the chapter on IoU: a curve, a table and histograms.
+    """Return the chapter on the IoU of true and answered shapes: curves, a table and histograms.
 
     Args:
         found: The statistics of each objective, followed by those of the mean box.
-        answer: The mean of all true boxes, as a constant answer; None if there are no true shapes.
+        answer: The mean of all true boxes (the mean box); None if there are no true shapes.
         single: True if each answer is exactly one shape.
     """
     share = "Acc" if single else "recall"
@@ -73,7 +73,7 @@ def _definition(answer: Instance | None, *, single: bool) -> str:
 
 
 def _mean_box_text(found: _Statistics, answer: Instance | None, *, single: bool) -> str:
-    """Return a sentence with the scores of always answering the mean box."""
+    """Return a sentence: the scores of answering the mean of all true boxes for every image."""
     if answer is None:
         return "There are no true shapes in these images."
     edges = ", ".join(f"{edge:.0f}" for point in answer.shape.points for edge in point)
@@ -97,10 +97,10 @@ def _iou_cells(own: IouStatistics, *, single: bool) -> list[_Content]:
 
 
 def size_section(found: _Statistics, rows: Pooled, *, single: bool) -> Section | None:
-    """Return the chapter on small, medium and large shapes (COCO sizes); None without true shapes.
+    """Return the chapter on small, medium and large shapes, or None without true shapes.
 
-    ``found`` and ``single`` are those of ``iou_section``. The precision by size is included if
-    ``rows`` have the columns that ``_precisions`` reads.
+    Sizes are those of COCO. ``found`` and ``single`` are the arguments of ``iou_section``. The
+    precision is included if ``rows`` have the columns ``paired_SIZE`` and ``detected_SIZE``.
     """
     sizes = [size for size in SIZES if (found[-1].sizes == size).any()]
     if not sizes:
@@ -124,7 +124,10 @@ def size_section(found: _Statistics, rows: Pooled, *, single: bool) -> Section |
 
 
 def _precisions(rows: Sequence[ScoredRow], sizes: Sequence[str]) -> dict[str, float | None]:
-    """Return the precision of each size, from columns of scores.jsonl; {} without them."""
+    """Return the precision (matched shapes / answered shapes) for each object size.
+
+    Returns {} if the rows have no columns ``paired_SIZE`` and ``detected_SIZE``.
+    """
     columns = [f"{part}_{size}" for part in ("paired", "detected") for size in sizes]
     if not all(isinstance(row.get(column), int | float) for row in rows for column in columns):
         return {}
@@ -142,7 +145,7 @@ _INVALID = {
 
 
 def invalid_answers_section(rows: Pooled) -> Section | None:
-    """Return the chapter on partly invalid answers; None if no row has a column of ``_INVALID``."""
+    """Return the chapter on partly invalid answers, or None if scores.jsonl does not count them."""
     columns = [c for c in _INVALID if any(c in row for own in rows.values() for row in own)]
     if not columns:
         return None
@@ -168,7 +171,7 @@ def _curves(found: _Statistics) -> Block:
 
 
 def _histogram(own: IouStatistics, longest: float) -> Block:
-    """Draw a histogram of IoU, with the shares of IoU of at least 0.5, 0.75 and 0.9."""
+    """Draw the IoU histogram of one objective, and the shares of IoU >= 0.5, 0.75 and 0.9."""
     unparsed, nothing, *shares = own.bins()
     chart = render(
         "iou_histogram.html",
@@ -185,7 +188,7 @@ def _histogram(own: IouStatistics, longest: float) -> Block:
 
 
 def _table(labels: Sequence[str], found: _Statistics, cells: Sequence[Sequence[_Content]]) -> Table:
-    """Return a table with a row for each objective; the row of the mean box is grey."""
+    """Return a table with a row per objective, and a grey row for the mean of all true boxes."""
     rows = []
     for own, line in zip(found, cells, strict=True):
         kind: Literal["aside", ""] = "aside" if own.style is MEAN_BOX else ""

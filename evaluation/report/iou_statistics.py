@@ -1,7 +1,10 @@
 """Statistics of the IoU between true and answered shapes, for each objective and the mean box.
 
-Units    IoU is 0 to 1. Shares are of all true shapes; if an answer could not be parsed, the true
-         shapes of its row are included with IoU 0.
+The mean box is the mean of all true boxes. As the answer for every image, it shows which scores a
+model reaches without using the image.
+
+Units    IoU is 0 to 1. A share is a fraction of all true shapes. If an answer could not be parsed,
+         the true shapes of its row are included with IoU 0.
 """
 
 from collections import Counter
@@ -28,7 +31,7 @@ MEAN_BOX = SeriesStyle(
 
 @dataclass(frozen=True)
 class IouStatistics:
-    """The IoU of all true shapes with the answers of one objective, over all seeds."""
+    """The IoU of each true shape with the answers of one objective, for all seeds together."""
 
     style: SeriesStyle
     ious: NDArray[np.float64]  # of each true shape
@@ -38,12 +41,12 @@ class IouStatistics:
 
     @property
     def unparsed(self) -> float:
-        """The share of true shapes whose answer could not be parsed."""
+        """Return the share of true shapes whose answer could not be parsed."""
         return _mean(~self.parsed)
 
     @property
     def without_overlap(self) -> float:
-        """The share of true shapes with a parsed answer and an IoU of 0."""
+        """Return the share of true shapes with a parsed answer and an IoU of 0."""
         return _mean(self.parsed & (self.ious == 0))
 
     def share_from(self, threshold: float, size: str | None = None) -> float | None:
@@ -61,11 +64,11 @@ class IouStatistics:
 
     @property
     def precision(self) -> float | None:
-        """The share of answered shapes that match a true shape with an IoU of at least 0.5."""
+        """Return the share of answered shapes that match a true shape with an IoU >= 0.5."""
         return int((self.ious >= FOUND_IOU).sum()) / self.answers if self.answers else None
 
     def bins(self) -> list[float]:
-        """Return ``unparsed``, ``without_overlap``, and the shares of ``BINS`` IoU ranges."""
+        """Return the histogram as ``unparsed``, ``without_overlap``, and 20 ranges of IoU."""
         edges = [step / BINS for step in range(BINS + 1)]
         counts, _ = np.histogram(self.ious[self.ious > 0], edges)
         return [self.unparsed, self.without_overlap, *(counts / max(len(self.ious), 1)).tolist()]
@@ -74,7 +77,7 @@ class IouStatistics:
 def statistics_of(
     style: SeriesStyle, rows: Sequence[ScoredRow], paired: Sequence[MatchedShapes]
 ) -> IouStatistics:
-    """Return the statistics of one objective; ``paired`` has the matched shapes of each row."""
+    """Return the IoU statistics of one objective, from its matched shapes in each row."""
     sizes = [size_of(truth.shape) for own in paired for truth in own.truths]
     parsed = [
         row["parsed"] is not None for row, own in zip(rows, paired, strict=True) for _ in own.truths
@@ -91,7 +94,7 @@ def statistics_of(
 def mean_box_statistics(
     rows: Sequence[ScoredRow], paired: Sequence[MatchedShapes]
 ) -> tuple[Instance, IouStatistics] | None:
-    """Return the mean of all true boxes, and the statistics of always answering this box.
+    """Return the mean of all true boxes, and the IoU statistics of answering it for every row.
 
     The box has the most frequent label. Returns None if there are no true shapes.
     """

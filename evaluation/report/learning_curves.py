@@ -23,10 +23,10 @@ def curves_section(
     logs: Mapping[tuple[str, int], Log],
     starts: Mapping[tuple[str, int], Log],
 ) -> Section:
-    """Return the chapter with a chart for each component of the loss.
+    """Return the chapter with a chart for each component of the loss, such as ``ce``.
 
     ``logs[objective, seed]`` is the training log of a run. ``starts[objective, seed]`` is the log
-    of the warm start, the training that the run continues. The baseline's warm start is grey.
+    of the warm start, the training that the run continues. The warm start of the baseline is grey.
     """
     warm = {baseline: [starts.get((baseline, seed), []) for seed in seeds]}
     for name in styles:
@@ -51,7 +51,7 @@ def curves_section(
 
 
 def _values(log: Log, component: str, shift: float = 0) -> list[tuple[float, float]]:
-    """Return (step + ``shift``, value) for each finite value of one component of the loss."""
+    """Return (step + ``shift``, value) for each finite logged value of a loss component."""
     pairs = [(row["step"] + shift, row["parts"].get(component)) for row in log if row.get("parts")]
     finite = ((x, y) for x, y in pairs if isinstance(y, int | float) and math.isfinite(y))
     return [(float(x), float(y)) for x, y in finite]
@@ -98,7 +98,10 @@ def _chart(
     found: Mapping[str, list[list[tuple[float, float]]]],
     starts: Mapping[str, Sequence[Log]],
 ) -> Block:
-    """Draw a loss component: one line per objective, after the end of its warm start."""
+    """Draw one component of the loss by training step, for each objective.
+
+    The end of the warm start (the training that the runs continue) is drawn at negative steps.
+    """
     every = [curve for curves in found.values() for curve in curves if curve]
     last = max(x for curve in every for x, _ in curve)
     warm, colours = [], ["var(--warm)", *(styles[name].colour for name in [*starts][1:])]
@@ -126,5 +129,5 @@ def _chart(
 
 
 def seed_lines(style: SeriesStyle, curves: Sequence[Points]) -> list[Line]:
-    """Return a thin line for the curve of each seed of one objective."""
+    """Return one thin line per seed, in the colour of the objective."""
     return [Line(points=c, colour=style.colour, width=1, opacity=0.28) for c in curves]

@@ -6,7 +6,7 @@ Rows     lines of ``scores.jsonl`` with the columns
          exact                whether the answer is correct
          absolute_error, relative_error, log_error
          nonzero              whether the true number is not 0, so that relative_error is defined
-         prompt, buckets      optional: the question, and a category for each kind of category
+         prompt, buckets      optional: the question; categories, such as {"category": "sums"}
 """
 
 import math
@@ -30,7 +30,7 @@ WORST, SPREAD = 8, 8
 
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
-    """Return the three chapters; [] if no answer was scored."""
+    """Return the report chapters for numbers as answers, or [] if no answer was scored."""
     pooled = results.pooled_rows(folder, styles, scores, COLUMNS)
     if not pooled:
         return []
@@ -48,7 +48,7 @@ def _errors_section(pooled: Pooled) -> Section:
 
 
 def _shares(rows: Sequence[ScoredRow]) -> list[float]:
-    """Return the share of answers in each range of ``WITHIN``, beyond them, and not parseable."""
+    """Return the share of answers in each range of relative errors, and last of parse failures."""
     counts = [0] * (len(WITHIN) + 2)
     for row in rows:
         if row["parsed"] is None:
@@ -98,7 +98,10 @@ def _accuracies(rows: Sequence[ScoredRow], kind: str, labels: Iterable[str]) -> 
 
 
 def _buckets(rows: Sequence[ScoredRow]) -> dict[str, dict[str, int]]:
-    """Return ``{kind: {category: number of rows}}``; the kind ``digits`` counts digits."""
+    """Count the rows of each category, as ``{kind of category: {category: number of rows}}``.
+
+    The kinds are those of the column ``buckets``, and the number of digits of the true number.
+    """
     kinds = dict.fromkeys(kind for row in rows for kind in row.get("buckets") or {})
     found: dict[str, dict[str, int]] = {}
     for kind in (*kinds, "digits"):

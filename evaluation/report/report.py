@@ -43,7 +43,7 @@ def write_report(folder: Path, formats: Sequence[str] = ("html", "md")) -> tuple
 
     Args:
         folder: The output folder of ``compare``, with ``summary.json``. The report is saved there.
-        formats: Keys of ``FORMATS``.
+        formats: Any of ``html``, ``md``, ``latex`` and ``csv``.
     """
     folder = Path(folder)
     comparison = results.read_comparison(folder)
@@ -77,7 +77,7 @@ def _sections(comparison: Comparison) -> list[Section]:
 
 
 def _task_sections(name: str, folder: Path, styles: Styles, scores: Scores) -> list[Section]:
-    """Return the chapters of the functions that a task names in ``report_sections``.
+    """Return the report chapters of a task, by calling the functions in its ``report_sections``.
 
     If the module of the task cannot be imported, warn and return no chapters.
     """
@@ -150,7 +150,7 @@ def _headline(comparison: Comparison) -> Section:
 
 
 def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list[DotRow]:
-    """Return the row of an objective in the dot chart, in a list; [] if the mean is missing."""
+    """Return a list with the dot chart row of one objective, or [] if its mean is missing."""
     cell = comparison.cell(name, metric)
     if cell is None:
         return []
@@ -207,7 +207,7 @@ def _metrics_table(comparison: Comparison, metrics: Sequence[ReportedMetric]) ->
 
 
 def _best(comparison: Comparison, metric: ReportedMetric) -> set[str]:
-    """Return the objectives with the best mean. Ties are included, the control is not."""
+    """Return the objectives with the best mean, including ties and excluding the control."""
     names = [n for n in comparison.styles if n != comparison.summary["control"]]
     means = {n: cell["mean"] for n in names if (cell := comparison.cell(n, metric))}
     if len(means) < 2:

@@ -1,4 +1,4 @@
-"""Read and validate summary.json and the files of the runs in the folder of a comparison."""
+"""Read and validate summary.json and the files of each run in the output folder of ``compare``."""
 
 import json
 from collections import Counter, defaultdict
@@ -34,7 +34,7 @@ Pooled = Mapping[SeriesStyle, Sequence[ScoredRow]]
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedMetric:
-    """A metric of summary.json. If the unit is ``%``, values in summary.json are 0 to 1."""
+    """A metric of summary.json. If its unit is ``%``, the file stores its values as 0 to 1."""
 
     name: str
     label: str
@@ -43,12 +43,12 @@ class ReportedMetric:
 
     @property
     def scale(self) -> float:
-        """The factor by which values are multiplied before they are shown."""
+        """Return the factor from stored to shown values: 100 for a percentage, else 1."""
         return 100.0 if self.unit == "%" else 1.0
 
     @property
     def direction(self) -> str:
-        """``↑`` if higher values are better, else ``↓``."""
+        """Return ``↑`` if higher values are better, else ``↓``."""
         return "↑" if self.higher_is_better else "↓"
 
     def value(self, value: float) -> Quantity:
@@ -56,11 +56,11 @@ class ReportedMetric:
         return self.estimate({"mean": value})
 
     def estimate(self, cell: Mapping[str, Any]) -> Quantity:
-        """Return the mean and the interval of a cell of summary.json, with the unit."""
+        """Return the mean and interval in a cell of summary.json, with the metric's unit."""
         return self._quantity(cell, self.unit)
 
     def change(self, difference: Mapping[str, Any]) -> Quantity:
-        """Return a signed difference with its interval; the unit ``%`` becomes ``points``."""
+        """Return a difference with its sign and interval. The unit ``%`` becomes ``points``."""
         return self._quantity(difference, "points" if self.unit == "%" else self.unit, sign=True)
 
     def _quantity(self, cell: Mapping[str, Any], unit: str, *, sign: bool = False) -> Quantity:
@@ -69,7 +69,7 @@ class ReportedMetric:
         return Quantity(value=value, unit=unit, decimals=decimals, sign=sign, **ends)
 
     def cell(self, cell: Mapping[str, Any] | None, *, best: bool = False) -> Cell:
-        """Return a table cell with mean, interval and difference to the baseline."""
+        """Return the mean, interval and difference to the baseline as a cell of a table."""
         if cell is None:
             return Cell()
         difference = cell.get("difference")
@@ -82,7 +82,7 @@ class ReportedMetric:
         )
 
     def trend(self, difference: Mapping[str, Any] | None) -> Literal["better", "worse", "unclear"]:
-        """Classify a difference to the baseline; it is unclear if the interval includes 0."""
+        """Classify a difference to the baseline. It is unclear if the interval includes 0."""
         if not difference or difference["low"] <= 0 <= difference["high"]:
             return "unclear"
         return "better" if (difference["low"] > 0) == self.higher_is_better else "worse"
@@ -90,7 +90,7 @@ class ReportedMetric:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The validated contents of ``summary.json``."""
+    """The results of comparing several objectives, read from ``summary.json``."""
 
     folder: Path
     summary: dict[str, Any]
@@ -98,10 +98,10 @@ class Comparison:
     styles: Styles
 
     def cell(self, objective: str, metric: ReportedMetric) -> dict[str, Any] | None:
-        """Return the cell of an objective and a metric in summary.json; None without a mean.
+        """Return the result of one objective for one metric, or None if the mean is missing.
 
-        A cell has mean, low and high (the interval), seeds (a value per seed), and difference (to
-        the baseline, with its own interval).
+        The result has the keys mean, low and high (the interval), seeds (a value per seed), and
+        difference (to the baseline, with its own interval).
         """
         cells: dict[str, dict[str, Any] | None] = self.summary["table"][objective]
         return cells.get(metric.name)
@@ -123,7 +123,7 @@ class Comparison:
 
 
 def read_comparison(folder: Path) -> Comparison:
-    """Read and validate ``summary.json``."""
+    """Read the results of a comparison from ``summary.json`` in its output folder."""
     summary = read_summary(folder)
     try:
         metrics = [ReportedMetric(**metric) for metric in summary["metrics"]]
@@ -134,7 +134,10 @@ def read_comparison(folder: Path) -> Comparison:
 
 
 def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str]]]:
-    """Return log.jsonl and scores.jsonl of each run, and each objective's reasons of failures."""
+    """Read log.jsonl and scores.jsonl of each run, and count parse failures by reason.
+
+    Returns the logs and the scored rows by (objective, seed), and the counts by objective.
+    """
     logs: Runs = {}
     scores: Runs = {}
     failures: dict[str, Counter[str]] = {}
@@ -154,7 +157,7 @@ def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str
 
 
 def read_starts(comparison: Comparison) -> Runs:
-    """Return the log of the warm start (the training that a run continues) for each run."""
+    """Return the training log of the warm start (the training that a run continues) per run."""
     starts: Runs = {}
     for run in comparison.summary["runs"]:
         if run["objective"] in comparison.styles:
@@ -168,7 +171,7 @@ def pooled_rows(folder: Path, styles: Styles, scores: Scores, columns: Sequence[
     """Concatenate the scored rows of all seeds for each objective; omit objectives without rows.
 
     Raises:
-        ValueError: If a row has no number in one of ``columns``: another scorer wrote the file.
+        ValueError: If a row lacks a number in ``columns``, because another scorer wrote the file.
     """
     pooled: dict[SeriesStyle, list[ScoredRow]] = {style: [] for style in styles.values()}
     for (name, seed), rows in scores.items():
@@ -186,7 +189,7 @@ def pooled_rows(folder: Path, styles: Styles, scores: Scores, columns: Sequence[
 def ranked_ids(scores: Scores, column: str) -> list[tuple[float, str]]:
     """Return (mean, id) of each test row, sorted by decreasing mean.
 
-    The mean is that of ``column`` over the answers of all objectives and seeds to this row.
+    ``column`` is averaged over the answers of all objectives and seeds to the same row.
     """
     values: dict[str, list[float]] = defaultdict(list)
     for row in (row for rows in scores.values() for row in rows):
@@ -202,7 +205,7 @@ def spread_evenly(values: Sequence[T], count: int) -> list[T]:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Read and validate ``summary.json``; fill missing keys with defaults."""
+    """Read and validate ``summary.json``, and fill missing optional keys with defaults."""
     path = folder / "summary.json"
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file. {COMPARE_AGAIN}")
@@ -222,7 +225,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def _problem(summary: Any) -> str | None:
-    """Return the end of an error message, with key and reason; None if the summary is valid."""
+    """Return the first problem in summary.json as the end of an error message, or None."""
     if not isinstance(summary, dict):
         return f": expected a mapping, found a {type(summary).__name__}"
     kinds = {"title": str, "task": str, "baseline": str, "objectives": list, "seeds": list}
@@ -244,7 +247,7 @@ def _problem(summary: Any) -> str | None:
 
 
 def _checked_cell(cell: Any, where: str) -> dict[str, Any] | None:
-    """Validate a cell of the table in summary.json; return None if the mean is missing."""
+    """Validate a mean and its interval from summary.json. Return None if the mean is missing."""
     if cell is None or (isinstance(cell, dict) and cell.get("mean") is None):
         return None
     ends = [cell.get(end) for end in ("mean", "low", "high")] if isinstance(cell, dict) else [None]
@@ -258,7 +261,11 @@ def _checked_cell(cell: Any, where: str) -> dict[str, Any] | None:
 
 
 def read_lines(path: Path, required: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """Read a JSON Lines file; return [] if it is missing, raise if a line lacks a required key."""
+    """Read a JSON Lines file, or return [] if it does not exist.
+
+    Raises:
+        ValueError: If a line is not JSON, or lacks a key in ``required``.
+    """
     rows: list[dict[str, Any]] = []
     if not path.is_file():
         return rows

@@ -14,7 +14,7 @@ from mm_numeric.evaluation.table import Cell, Table
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a section as HTML and Markdown; ``markdown`` is empty for a chart."""
+    """A paragraph, table, chart or list in a section. ``markdown`` may be empty for a chart."""
 
     html: Markup
     markdown: str = ""
@@ -36,32 +36,32 @@ class Section:
 
     @classmethod
     def of(cls, anchor: str, title: str, *blocks: Content, css: str = "") -> "Section":
-        """Return a section with the given blocks."""
+        """Create a section from blocks (paragraphs, tables and charts) in the order of the page."""
         return cls(anchor=anchor, title=title, blocks=blocks, css=css)
 
     @property
     def content(self) -> Block:
-        """All blocks of the section, joined to one block."""
+        """Return all blocks of the section, joined into one block."""
         return group(None, self.blocks)
 
 
 def paragraph(text: str, css: str | None = None) -> Block:
-    """Return a paragraph."""
+    """Return a text as a paragraph with an optional CSS class."""
     return Block(element("p", plain(text, 900), class_=css), markdown_text(text, 900))
 
 
 def note(text: str) -> Block:
-    """Return a paragraph in small grey type."""
+    """Return a text as a paragraph in small grey type."""
     return paragraph(text, "note")
 
 
 def heading(text: str) -> Block:
-    """Return a heading within a section."""
+    """Return a text as a heading within a section."""
     return Block(element("h3", plain(text)), f"### {markdown_text(text)}")
 
 
 def fact_list(pairs: Sequence[tuple[str, str]]) -> Block:
-    """Return a list of pairs (name, value)."""
+    """Return pairs (name, value) as a definition list in HTML and a table in Markdown."""
     terms = [(element("dt", plain(k)), element("dd", plain(v, 600))) for k, v in pairs]
     rows = [[name, Cell(content=value, limit=600)] for name, value in pairs]
     markdown = Table.of(["", ""], rows, align="left").to_markdown() if rows else ""
@@ -69,13 +69,13 @@ def fact_list(pairs: Sequence[tuple[str, str]]) -> Block:
 
 
 def figure(chart: Markup, caption: Cell | None = None, css: str | None = None) -> Block:
-    """Return a chart with a caption; the Markdown is empty."""
+    """Return a chart with an optional caption. It is shown in HTML only, not in Markdown."""
     above = () if caption is None else (element("figcaption", caption.to_html()),)
     return Block(element("figure", *above, chart, class_=css))
 
 
 def group(css: str | None, blocks: Iterable[Content]) -> Block:
-    """Join blocks to one block; HTML wraps them in a ``div`` of class ``css`` if it is given."""
+    """Join blocks into one block, in an HTML ``div`` of class ``css`` unless ``css`` is None."""
     found = [_block(block) for block in blocks]
     html = joined(*(joined(block.html, Markup("\n")) for block in found))
     return Block(
@@ -86,7 +86,7 @@ def group(css: str | None, blocks: Iterable[Content]) -> Block:
 
 
 def fold(summary: str, blocks: Iterable[Content]) -> Block:
-    """Return blocks that HTML hides until ``summary`` is clicked; Markdown always shows them."""
+    """Return blocks that HTML hides until ``summary`` is clicked, and Markdown always shows."""
     inside = group(None, blocks)
     html = element("details", element("summary", summary), inside.html)
     return Block(html, inside.markdown, inside.tables)

@@ -1,12 +1,13 @@
 """Report chapters for boxes and polygons in images: IoU, sizes, a gallery, invalid answers.
 
 Rows     lines of ``scores.jsonl`` with the columns
-         id, image, prompt   of the test row; prompt is optional
+         id, image, prompt   id, image file and question of the test row; prompt is optional
          target, parsed      the true and the answered shapes; parsed may be None
          text, reason        the text of the model, and why it could not be parsed
-         iou                 if each answer is one shape; else the next three columns
-         matched, detected, truths   the number of matched, answered and true shapes
-         cut, malformed      optional: truncated inside a shape; number of malformed shapes
+         iou                 the IoU of the answer, if each answer is exactly one shape
+         matched, detected, truths   otherwise: the number of matched, answered and true shapes
+         cut, malformed      optional: whether the answer is truncated inside a shape, and the
+                             number of malformed shapes
 """
 
 from collections import defaultdict
@@ -31,7 +32,7 @@ WORST, FOLDED, SPREAD = 8, 4, 4
 
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
-    """Return the chapters on shapes; [] if no answer was scored."""
+    """Return the report chapters for boxes and polygons, or [] if no answer was scored."""
     scores = {key: rows for key, rows in scores.items() if rows}
     if not scores:
         return []
@@ -146,7 +147,7 @@ def _gallery(folder: Path, styles: Styles, scores: Scores, paired: PairedRuns) -
 
 
 def _open(folder: Path, case: _ShapeCase, anchor: str, *, whole: bool) -> shape_tiles.Canvas:
-    """Open the image of a test row; ``whole`` prevents cropping it to the shapes."""
+    """Open the image of a test row, and crop it to its shapes unless ``whole`` is set."""
     path = None if case.image is None else folder / case.image
     answers = [own for _, own in case.answers.values()]
     return shape_tiles.canvas(path, answers, anchor, whole=whole or case.single)
@@ -155,7 +156,7 @@ def _open(folder: Path, case: _ShapeCase, anchor: str, *, whole: bool) -> shape_
 def _article(
     case: _ShapeCase, on: shape_tiles.Canvas, styles: Styles, total: int, *, has_prompts: bool
 ) -> dict[str, Any]:
-    """Return the template variables of one image: title, description, a tile per objective."""
+    """Return the template variables of one image, with a drawing of each objective's answer."""
     about = [plain(case.id, 60)] if has_prompts else []
     about += [f"mean IoU {case.mean_text}" if case.single else f"mean F1 {case.mean_text}"]
     about += [f"{case.rank:,} of {total:,} from the worst"]

@@ -30,9 +30,10 @@ _MAX_CROP = 0.75  # an image is not cropped if the crop would keep more than thi
 
 
 def quality(row: ScoredRow) -> float:
-    """Return the quality of an answer, 0 to 1: the IoU of a single shape, the F1 score of several.
+    """Return a score of an answer from 0 to 1, to rank answers.
 
-    A parse failure is 0. An answer without shapes is 1 if there are no true shapes.
+    The score is the IoU if each answer is a single shape, and else the F1 score of the shapes. A
+    parse failure scores 0. An answer without shapes scores 1 if there are no true shapes.
     """
     if "iou" in row or row["parsed"] is None:
         return float(row.get("iou", 0.0))
@@ -75,7 +76,7 @@ class Canvas:
     is_cropped: bool = False
 
     def path(self, instances: Sequence[Instance]) -> str:
-        """Return the outlines of shapes as the data of one SVG path, with 0 or 1 decimals."""
+        """Return the outlines of shapes as one SVG path, with 0 or 1 decimals per coordinate."""
         shapes = [item.shape for item in instances if is_drawable(item.shape)]
         decimals = 0 if max(self.region.width, self.region.height) > 1000 else 1
         return "".join(outline(shape, decimals) for shape in shapes)
@@ -116,7 +117,10 @@ def _empty_canvas(path: Path | None, boxes: Sequence[Box], anchor: str) -> Canva
 
 
 def _region(size_px: tuple[int, int], boxes: Sequence[Box]) -> ImageRegion:
-    """Return the region around the boxes, with a margin and the aspect ratio of the image."""
+    """Return the region to crop: the boxes with a margin, in the aspect ratio of the image.
+
+    The region is the whole image if there are no boxes, or if little would be cropped.
+    """
     width, height = size_px
     if not boxes:
         return ImageRegion(0, 0, width, height)
@@ -137,7 +141,7 @@ def _region(size_px: tuple[int, int], boxes: Sequence[Box]) -> ImageRegion:
 def shape_tile(
     style: SeriesStyle, row: ScoredRow, pairs: MatchedShapes, on: Canvas, anchor: str
 ) -> Tile:
-    """Draw one answer and the true shapes on an image; SVG ids start with ``anchor``."""
+    """Draw an answer and the true shapes on an image. The ids in the SVG start with ``anchor``."""
     single = "iou" in row
     # Unmatched shapes are filled only among several: the IoU of a single one says enough.
     missed = [t for t, ok in zip(pairs.truths, pairs.found, strict=True) if not (ok or single)]
@@ -165,7 +169,7 @@ def shape_tile(
 
 
 def _drawn(answers: Sequence[Instance]) -> list[Instance]:
-    """Return the first shapes that have at most ``POINTS`` corners together."""
+    """Return the first shapes of an answer, up to ``POINTS`` corners in total, to be drawn."""
     drawn, points = [], 0
     for item in answers:
         points += len(item.shape.points)

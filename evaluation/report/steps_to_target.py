@@ -1,8 +1,8 @@
 """Report chapter on the number of training steps until a metric reaches a given value.
 
 These values are called levels. A level is reached at the first evaluation during training whose
-metric is at least as good. The last evaluation of the warm start (the training that a run
-continues) is step 0. Figure 4 of NTL (arXiv 2411.02083) counts the epochs to an error.
+metric is at least as good as the level. The last evaluation of the warm start (the training that a
+run continues) is step 0. Figure 4 of NTL (arXiv 2411.02083) counts the epochs to an error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,18 +26,21 @@ Curve = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True)
 class StepsToLevel:
-    """The number of steps that each seed needed to reach one level; None if not reached."""
+    """Training steps until each seed reached a level (a metric value), or None if it never did."""
 
     steps: Sequence[int | None]
 
     @property
     def mean(self) -> float | None:
-        """The mean number of steps over seeds; None if any seed did not reach the level."""
+        """Return the mean number of steps over seeds, or None if a seed did not reach the level."""
         known = [step for step in self.steps if step is not None]
         return sum(known) / len(known) if known and len(known) == len(self.steps) else None
 
     def text(self) -> str:
-        """Return the mean and its interval as text, or the number of seeds without the level."""
+        """Return the mean and its interval as text, such as ``120 (100 to 140)``.
+
+        If a seed did not reach the level, the text is ``not reached by 1 of 3 seeds``, for example.
+        """
         if self.mean is None:
             missing, seeds = sum(step is None for step in self.steps), len(self.steps)
             return "not reached" + (f" by {missing} of {seeds} seeds" if missing < seeds else "")
@@ -55,7 +58,7 @@ class StepsToLevel:
 
 @dataclass(frozen=True, kw_only=True)
 class _MetricLevels:
-    """The levels of one metric, the easiest first, and each objective's steps to each level."""
+    """The levels (values to reach) of one metric, easiest first, and each objective's steps."""
 
     metric: ReportedMetric
     levels: Sequence[float]
@@ -63,7 +66,7 @@ class _MetricLevels:
 
 
 def first_step(curve: Curve, level: float, *, higher_is_better: bool) -> int | None:
-    """Return the first step whose value is at least as good as ``level``; None if there is none."""
+    """Return the first step whose value is at least as good as ``level``, or None."""
     sign = 1 if higher_is_better else -1
     return next((step for step, value in curve if sign * value >= sign * level), None)
 
@@ -71,7 +74,7 @@ def first_step(curve: Curve, level: float, *, higher_is_better: bool) -> int | N
 def steps_section(
     comparison: Comparison, styles: Styles, logs: Runs, starts: Runs
 ) -> Section | None:
-    """Return the chapter; None if no metric was evaluated during training.
+    """Return the chapter, or None if no metric was evaluated during training.
 
     ``logs[objective, seed]`` is the log of a run, ``starts[objective, seed]`` of its warm start.
     """
@@ -94,7 +97,10 @@ def steps_section(
 def _levels_of(
     metric: ReportedMetric, styles: Styles, seeds: Sequence[int], logs: Runs, starts: Runs
 ) -> _MetricLevels:
-    """Choose the levels of a metric, and find the steps to each level; none if not evaluated."""
+    """Choose the levels of a metric (values to reach), and count the steps to each of them.
+
+    There are no levels if the metric was not evaluated during training.
+    """
     curves = {
         (name, seed): curve_of(logs.get((name, seed), []), starts.get((name, seed), []), metric)
         for name in styles
@@ -115,7 +121,10 @@ def _levels_of(
 def curve_of(
     log: Sequence[Mapping[str, Any]], start: Sequence[Mapping[str, Any]], metric: ReportedMetric
 ) -> list[tuple[int, float]]:
-    """Return (step, value) of a run's evaluations, after the warm start's last one as step 0."""
+    """Return (step, value) for each evaluation of a metric in one run.
+
+    Step 0 is the last evaluation of the warm start, the training that the run continues.
+    """
     before, curve = _evaluations(start, metric), _evaluations(log, metric)
     return [*((0, value) for _, value in before[-1:]), *curve] if curve else []
 
@@ -128,10 +137,10 @@ def _evaluations(
 
 
 def _shown(metrics: Sequence[ReportedMetric], logs: Runs) -> list[ReportedMetric]:
-    """Return the first metric that was evaluated during training, and the first distance.
+    """Return the metrics to show: the first one evaluated during training, and one distance.
 
-    A distance is another metric that is better if lower, and no percentage. Metrics of a category
-    of rows are not evaluated during training.
+    The distance is the first other metric that is better if lower and is not a percentage. Metrics
+    of single categories are not evaluated during training.
     """
     evaluated = {name for log in logs.values() for row in log for name in row.get("eval") or ()}
     metrics = [metric for metric in metrics if metric.name in evaluated]
@@ -140,7 +149,7 @@ def _shown(metrics: Sequence[ReportedMetric], logs: Runs) -> list[ReportedMetric
 
 
 def _levels(curves: Sequence[Curve], metric: ReportedMetric) -> list[float]:
-    """Return round metric values between the worst and the best evaluation, the easiest first."""
+    """Choose round metric values between the worst and the best evaluation, the easiest first."""
     values = [value for curve in curves for _, value in curve]
     if not values:
         return []
@@ -149,7 +158,10 @@ def _levels(curves: Sequence[Curve], metric: ReportedMetric) -> list[float]:
 
 
 def _pace(logs: Runs) -> str:
-    """Return a text: the steps between evaluations, and per epoch if equal in all runs."""
+    """Return the evaluation interval as text, such as ``Evaluated every 50 steps.``.
+
+    If all runs have the same number of steps per epoch, the text also contains this number.
+    """
     found = [[row for row in log if row.get("eval")] for log in logs.values()]
     firsts = {log[0]["step"] for log in found if log}
     text = f"Evaluated every {firsts.pop():,} steps." if len(firsts) == 1 else ""
@@ -160,7 +172,7 @@ def _pace(logs: Runs) -> str:
 
 
 def _chart(group: _MetricLevels, styles: Styles) -> Block:
-    """Draw the mean number of steps to each level, with intervals, the hardest level right."""
+    """Draw the mean number of steps to each level, as one line with intervals per objective."""
     metric = group.metric
     levels = [metric.scale * level for level in group.levels]
     reach = (max(levels) - min(levels)) or 1.0

@@ -73,7 +73,7 @@ def _difference(cell: dict[str, Any], metric: ReportedMetric) -> str:
 
 
 def _control(comparison: Comparison, best: str | None) -> str:
-    """Describe the result of the control, and what it implies for the objective ``best``."""
+    """Describe the control's result, and what it implies about the gain of the best objective."""
     control, metric = comparison.summary["control"], comparison.metrics[0]
     cell = comparison.cell(control, metric) if control in comparison.styles else None
     if cell is None:
