@@ -1,17 +1,18 @@
 """Read detections and ground truth from the files of other tools.
 
 Text files: a folder or a zip with one UTF-8 file per image. ``res_img_1.txt`` has the detections
-for ``gt_img_1.txt``; files with equal names also belong together. Each line is one shape:
+for ``gt_img_1.txt``; files with equal names also belong together. Each line has the coordinates of
+one shape, then its confidence (detections only) and its text, which are optional:
 
-    x1,y1,x2,y2,x3,y3,x4,y4[,confidence][,text]     quad        detections
-    x1,y1,x2,y2[,confidence][,text]                 box
-    x1,y1,x2,y2,...[,confidence][,text]             polygon     y first: polygon_yx
-    x1,y1,...[,text]                                            ground truth
+    box           x1,y1,x2,y2[,confidence][,text]
+    quad          x1,y1,x2,y2,x3,y3,x4,y4[,confidence][,text]
+    polygon       x1,y1,x2,y2,...[,confidence][,text]
+    polygon_yx    y1,x1,y2,x2,...[,confidence][,text]
 
-The confidence is a number from 0 to 1; ground truth has none. The text may contain commas and may
-be quoted. The text ``###`` marks an ignored region, also after the name of a script as in MLT
-(``Arabic,###``). ``####`` may precede the text of a polygon. Points may be clockwise or
-counterclockwise. The argument ``lines`` declares the shape on each line. Without it, the first line
+The confidence is a number from 0 to 1. The text may contain commas and may be quoted. In ground
+truth, the text ``###`` marks an ignored region. So does ``Arabic,###``, where the name of a script
+comes first, as in MLT. ``####`` may precede the text of a polygon. Corners may be clockwise or
+counterclockwise. The argument ``lines`` names the shape on each line. Without it, the first line
 decides: 4 or 5 numbers are a box, 8 or 9 a quad, and any other number is an error.
 
 COCO JSON: a list of results for detections, and an instances file for ground truth. Crowd
@@ -49,17 +50,18 @@ class Detections:
 
 
 def is_text(path: Path) -> bool:
-    """Return True for a folder or a zip file, which is read as text files, not as COCO JSON."""
+    """Return True if a path is a folder or a zip file. Any other file is read as COCO JSON."""
     return path.is_dir() or path.suffix.lower() == ".zip"
 
 
 def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Detections:
-    """Read a folder or a zip of text files.
+    """Read shapes and their confidences from a folder or a zip of text files.
 
     Args:
         path: The folder or zip; only files that end with ``.txt`` are read.
         truth: True for ground truth, which has no confidences.
-        lines: Shape on each line, one of ``LINES``; None derives it from the first line.
+        lines: Shape on each line, one of ``LINES``, such as ``quad``. If None, the shape is derived
+            from the first line.
     """
     if lines is not None and lines not in LINES:
         raise ValueError(f"lines is one of {', '.join(LINES)}, not {lines!r}.")
@@ -85,7 +87,7 @@ def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Det
 
 
 def _text_files(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield path (for error messages), name and content of each text file, sorted by name."""
+    """Yield the path (for error messages), name and content of each text file, sorted by name."""
     if path.is_dir():
         for file in sorted(path.glob("*.txt")):
             yield str(file), file.name, _decoded(file.read_bytes(), str(file))
@@ -111,7 +113,7 @@ def _decoded(content: bytes, where: str) -> str:
 
 
 def _content_of(line: str, where: str) -> str:
-    """Return ``box`` or ``quad``, depending on how many numbers the first line begins with."""
+    """Return ``box`` if a file's first line begins with 4 or 5 numbers, ``quad`` if with 8 or 9."""
     count = _numbers_before(line.split(","))
     for name, size in _SIZES.items():
         if count in (size, size + 1):
@@ -123,7 +125,7 @@ def _content_of(line: str, where: str) -> str:
 
 
 def _numbers_before(fields: Sequence[str]) -> int:
-    """Count the fields before the first field that is not a number."""
+    """Return how many of the comma-separated fields at the start of a line are numbers."""
     numbers = (i for i, field in enumerate(fields) if not _NUMBER.fullmatch(field))
     return next(numbers, len(fields))
 
@@ -131,7 +133,7 @@ def _numbers_before(fields: Sequence[str]) -> int:
 def _read_line(
     line: str, lines: str, declared: bool, truth: bool, where: str
 ) -> tuple[Instance, float | None]:
-    """Return the shape of a line in the format ``lines``, and its confidence or None."""
+    """Parse a line such as ``0,0,9,9,0.8,text`` into a shape and its confidence, None if absent."""
     body, marked, text = line.partition(",####") if lines not in _SIZES else (line, "", "")
     fields = body.split(",")
     count = _numbers_before(fields)
@@ -175,7 +177,7 @@ def _shape(numbers: Sequence[float], lines: str) -> Shape:
 
 
 def read_coco_truth(path: Path) -> dict[str, Any]:
-    """Read and validate a COCO instances file."""
+    """Read and validate the ground truth in a COCO instances file."""
     found = read_json(path)
     if not isinstance(found, dict):
         raise ValueError(f"{path}: expected an object with images and annotations, found a list.")
@@ -197,7 +199,7 @@ def read_coco_truth(path: Path) -> dict[str, Any]:
 
 
 def read_coco_results(path: Path) -> list[dict[str, Any]]:
-    """Read and validate a list of COCO results."""
+    """Read and validate a JSON file with detections in COCO's results format."""
     found = read_json(path)
     if not isinstance(found, list):
         raise ValueError(f"{path}: expected a list of results, [{{...}}, ...].")
@@ -211,7 +213,7 @@ def read_coco_results(path: Path) -> list[dict[str, Any]]:
 
 
 def coco_detections(dataset: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Detections:
-    """Convert COCO annotations or results to shapes per image, labelled by category name."""
+    """Group COCO annotations or results by image, as boxes labelled with category names."""
     names = {c["id"]: str(c.get("name", c["id"])) for c in dataset["categories"]}
     instances: dict[str, list[Instance]] = {str(image["id"]): [] for image in dataset["images"]}
     scores: dict[str, list[float | None]] = {image_id: [] for image_id in instances}

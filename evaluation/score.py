@@ -54,16 +54,16 @@ class Scores:
 
     @property
     def failures(self) -> dict[str, int]:
-        """Reason of a parse failure -> number of unparseable answers, most frequent first."""
+        """Return the number of unparseable answers per reason, the most frequent reason first."""
         return dict(Counter(row["reason"] for row in self.rows if row["reason"]).most_common())
 
     @property
     def figures(self) -> list[MetricOnRows]:
-        """Metrics to report: per category, if rows have several categories, then over all rows."""
+        """Return the metrics to report: per category of rows (if several), then over all rows."""
         return metrics_by_category(self.scorer, [row.get("buckets", {}) for row in self.rows])
 
     def metrics(self) -> dict[str, dict[str, float | None]]:
-        """Compute each metric and its 95 % bootstrap interval: ``value``, ``low`` and ``high``."""
+        """Compute each metric (``value``) and its 95 % bootstrap interval (``low``, ``high``)."""
         found = {}
         for metric, rows in self.figures:
             columns = select_rows(self.columns, rows)
@@ -73,7 +73,7 @@ class Scores:
         return found
 
     def buckets(self) -> dict[str, dict[str, dict[str, float | None]]]:
-        """Compute all metrics per bucket: grouping -> bucket -> metric -> value."""
+        """Compute all metrics per bucket (group of rows): ``["size"]["small"]["mean_iou"]``."""
         found: dict[str, dict[str, dict[str, float | None]]] = {}
         for name, labels in self.bucket_labels.items():
             found[name] = {}
@@ -87,7 +87,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class ParsedPredictions:
-    """A predictions file after parsing. Index i of every list belongs to row i."""
+    """The rows of a predictions file and their parsed answers; index i of each list is row i."""
 
     name: str
     """Name of the task."""
@@ -128,7 +128,7 @@ def score(
 
 
 def write_scores(scores: Scores, folder: Path, head: Mapping[str, Any]) -> None:
-    """Write scores.jsonl and results.json; ``head`` has the first entries of results.json."""
+    """Write scores.jsonl, and results.json, which begins with the entries of ``head``."""
     folder.mkdir(parents=True, exist_ok=True)
     results = {
         **head,
@@ -158,7 +158,7 @@ def read_scores(
 
 
 def check_shapes(read: ParsedPredictions, protocol: str, predictions: Path) -> None:
-    """Check that the answers are lists of shapes, as every protocol requires."""
+    """Raise ValueError unless the targets are lists of shapes, which every protocol requires."""
     if not isinstance(read.targets[0], Instances):
         raise ValueError(
             f"{predictions}: the protocol {protocol!r} scores shapes in an image, but answers of "
@@ -266,7 +266,7 @@ def scores_of(
     targets: list[Any],
     sizes_px: list[Any] | None = None,
 ) -> Scores:
-    """Score parsed answers, and add the value of each column to each dictionary of ``rows``.
+    """Score parsed answers, and add columns such as ``iou`` to the dictionaries in ``rows``.
 
     ``name`` is the name of the task or protocol; ``sizes_px`` has width and height of each image.
     """
@@ -334,7 +334,7 @@ def in_unit(value: float | None, unit: str) -> str:
 
 
 def plain_figure(value: float, sign: str = "") -> str:
-    """Format a number: ``0.973``, ``1.7e+09``. With ``sign="+"``, positive numbers get a +."""
+    """Format a number as ``0.973`` or ``1.7e+09``. With ``sign="+"``, positive numbers get a +."""
     return f"{value:{sign}.3f}" if abs(value) < 1e6 else f"{value:{sign}.2g}"
 
 
@@ -343,5 +343,5 @@ def _natural(label: str) -> tuple[bool, int, str]:
 
 
 def finite(value: float) -> float | None:
-    """Replace nan by None, because JSON has no nan."""
+    """Return None if a value is nan, because JSON has no nan; otherwise return the value."""
     return None if math.isnan(value) else value

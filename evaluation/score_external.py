@@ -1,4 +1,4 @@
-"""Score detections of other tools (text files or COCO JSON) with this library's scorers."""
+"""Score detections of other tools (text files or COCO JSON) with the scorers of this library."""
 
 import json
 from collections.abc import Mapping
@@ -37,12 +37,12 @@ def score_files(
     """Score detections that another tool wrote.
 
     Args:
-        predictions: A folder or zip of text files, or a list of COCO results; see ``formats``.
+        predictions: A folder or zip of text files, or a JSON file of COCO results; see ``formats``.
         truth: Ground truth in the same format.
         protocol: Rules of scoring, one of ``PROTOCOLS``. None means ``icdar2015`` for text files
             and ``labelled`` (labels must be equal) for JSON.
-        lines: Shape on each line of the text files, one of ``formats.LINES``; None derives it from
-            the first line.
+        lines: Shape on each line of the text files, such as ``quad``, one of ``formats.LINES``. If
+            None, the shape is derived from the first line.
         out: The folder for results.json and scores.jsonl; nothing is written when None.
     """
     found, wanted = _read(predictions, truth, lines)
@@ -165,7 +165,7 @@ def _write_ranked(folder: Path, head: Mapping[str, Any], figures: Mapping[str, f
 
 
 def ranked_table(figures: Mapping[str, float]) -> str:
-    """Format COCO's metrics as a table for a terminal."""
+    """Format COCO's AP and AR metrics as a table for a terminal."""
     rows = [
         (name[:2].upper() + name[2:].replace("_", " "), in_unit(finite(value), "%"))
         for name, value in figures.items()
@@ -176,7 +176,7 @@ def ranked_table(figures: Mapping[str, float]) -> str:
 def _read(
     predictions: Path, truth: Path, lines: str | None
 ) -> tuple[formats.Detections, formats.Detections]:
-    """Read predictions and ground truth; raise an error if a predicted image has no truth."""
+    """Read detections and ground truth; raise ValueError for an image without ground truth."""
     _check_same_format(predictions, truth)
     if formats.is_text(truth):
         wanted = formats.read_text_files(truth, truth=True, lines=lines)

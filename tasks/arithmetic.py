@@ -1,12 +1,12 @@
-"""Evaluate whole-number expressions in the style of DeepMind's mathematics data set.
+"""Task: evaluate whole-number expressions in the style of DeepMind's mathematics data set.
 
-Questions are generated like those of an ablation in "Regress, Don't Guess" (arXiv 2411.02083,
-table 2). It trains on the module ``arithmetic__add_sub_multiple`` of the data set and tests
-extrapolation on ``..._longer``. The task ``mathematics`` reads the published files.
+Questions are like those of an ablation in "Regress, Don't Guess" (arXiv 2411.02083, table 2), which
+trains on the data set's module ``arithmetic__add_sub_multiple`` and tests extrapolation on
+``arithmetic__add_sub_multiple_longer``. The task ``mathematics`` reads the published files.
 
 Rows     {"id": text, "question": "What is 3 - (-2 + 4*5)?", "answer": "-15",
           "category": "interpolation" or "extrapolation"}
-Score    mm_numeric.evaluation.metrics.numbers
+Scorer   mm_numeric.evaluation.metrics.numbers
 """
 
 import random
@@ -20,7 +20,7 @@ _TRIES = 10_000  # attempts to draw an expression whose value is within the boun
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic(GeneratedNumbers):
-    """Evaluate sums, differences and products of whole numbers; extrapolation uses longer ones."""
+    """Task: evaluate whole-number expressions with + - *; extrapolation has longer expressions."""
 
     operators: str = "+-*"
     """Allowed operators, written without spaces; all are equally likely."""
@@ -63,7 +63,7 @@ class Arithmetic(GeneratedNumbers):
             raise ValueError("questions each need {expression} in them, and there is at least one")
 
     def describe(self) -> str:
-        """Describe training and test questions in one sentence for a report."""
+        """Return a sentence for a report that describes the training and test questions."""
         terms, longer = (
             f"{low} numbers" if low == high else f"{low} to {high} numbers"
             for low, high in (self.terms, self.longer)
@@ -75,7 +75,7 @@ class Arithmetic(GeneratedNumbers):
         )
 
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
-        """Generate a random question and its answer; ``longer`` is True for extrapolation."""
+        """Return a random question and its answer. ``longer`` is True to test extrapolation."""
         bounds = self.longer if longer else self.terms
         for _ in range(_TRIES):
             found = _expression(rng, rng.randint(*bounds), self.operators, self.numbers)
@@ -98,7 +98,7 @@ class _Expression(NamedTuple):
 def _expression(
     rng: random.Random, count: int, operators: str, numbers: tuple[int, ...]
 ) -> _Expression:
-    """Generate an expression of ``count`` numbers by splitting it at random operators."""
+    """Return a random expression of ``count`` numbers, built by joining two shorter expressions."""
     if count == 1:
         number = rng.randint(*numbers)
         return _Expression(str(number), number, "")

@@ -1,7 +1,7 @@
 """The interface of a task, which reads rows, formats answers and parses generated text.
 
-To add a task, derive a frozen dataclass from ``BaseTask`` and write the five abstract methods. Its
-fields are the options that a config sets under ``task``.
+To add a task, derive a frozen dataclass from ``BaseTask`` and write the five abstract methods. The
+fields of the dataclass are the options that a config sets under ``task``.
 """
 
 from abc import abstractmethod
@@ -20,7 +20,7 @@ Rows = Iterable[tuple[str, Mapping[str, Any]]]
 
 
 class Task(Protocol):
-    """The interface that the library uses; optional members have defaults."""
+    """Interface of a task. Members that are not abstract are optional and have defaults."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -39,24 +39,24 @@ class Task(Protocol):
 
     @property
     def scorer(self) -> str | None:
-        """Import path of the scorer; None selects the default for the type of the answers."""
+        """Return the import path of the scorer; None for the default scorer of the answer type."""
         return None
 
     @property
     def render_settings(self) -> Mapping[str, Any] | None:
-        """Settings that change rendered rows, apart from the arguments of ``render``.
+        """Return the options that change generated rows; None if the task cannot generate rows.
 
-        They are part of the cache key. None for a task that cannot render rows.
+        The options are part of the cache key of generated rows.
         """
         return None
 
     def options(self) -> dict[str, Any]:
-        """Return all options and their values, as in a config."""
+        """Return the names and values of all options of the task, as in a config."""
         return asdict(self)
 
     @abstractmethod
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Convert rows to examples.
+        """Convert rows of a dataset to examples, which have a prompt, an image and an answer.
 
         Args:
             rows: Position (file and line) and fields of each row.
@@ -90,14 +90,14 @@ class Task(Protocol):
 
     @abstractmethod
     def recorded(self, value: Any) -> Any:
-        """Convert a JSON value of ``record`` to an answer; raise ValueError if it is invalid."""
+        """Convert a JSON value from ``record`` to an answer. Raise ValueError if it is invalid."""
 
     def describe(self) -> str:
-        """Describe training and test data in one sentence for a report; may be empty."""
+        """Return a sentence for a report that describes training and test data; may be empty."""
         return ""
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate rows and images in a folder. Requires ``render_settings``.
+        """Generate rows and images in a folder. The task must also define ``render_settings``.
 
         Args:
             folder: An empty folder.
@@ -114,7 +114,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BaseTask(Task):
-    """Base class of all tasks, without options."""
+    """Base class of all tasks. It defines no options."""
 
 
 def task_class(name: str, where: str) -> type[Task]:

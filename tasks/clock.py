@@ -1,9 +1,9 @@
-"""Read the time off an analogue clock.
+"""Task: read the time on an analogue clock.
 
 Rows     {"id": text, "image": path, "time": "H:MM"}
          or {"file": path, "hour": 1..12, "minute": 0..59}
 Answer   "H:MM" on a 12-hour dial, for example "7:05"
-Score    mm_numeric.evaluation.metrics.clock
+Scorer   mm_numeric.evaluation.metrics.clock
 """
 
 import random
@@ -24,7 +24,7 @@ _TIME = re.compile(r"(?<![0-9:])([0-9]{1,2}):([0-9]{2})(?![0-9:])")
 
 @dataclass(frozen=True, kw_only=True)
 class Clock(BaseTask):
-    """Read the time shown by an analogue clock."""
+    """Task: read the time shown by an analogue clock."""
 
     report_sections: ClassVar[tuple[str, ...]] = ("clock",)
 
@@ -46,7 +46,7 @@ class Clock(BaseTask):
             raise ValueError(f"label_noise_minutes is 0 to 360, not {self.label_noise_minutes}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per row; labels get noise only if ``training``."""
+        """Yield one example per row. Only training examples get label noise."""
         for where, row in rows:
             image = row.get("image") or row.get("file")
             if not isinstance(image, str) or not image:
@@ -69,7 +69,7 @@ class Clock(BaseTask):
         return Written(text, (hour, minute))
 
     def parse(self, text: str, frame: Frame | None = None) -> ClockTime | Unreadable:
-        """Return the last time in a text, because some models repeat the question first."""
+        """Return the last time in a generated text: some models repeat the question first."""
         times = _TIME.findall(text)
         if not text.strip():
             return Unreadable("empty answer")
@@ -83,11 +83,11 @@ class Clock(BaseTask):
         return ClockTime(hour, minute)
 
     def record(self, answer: ClockTime) -> str:
-        """Return ``ClockTime(7, 5)`` as ``7:05``."""
+        """Convert ``ClockTime(7, 5)`` to the text ``7:05`` for predictions.jsonl."""
         return str(answer)
 
     def recorded(self, value: Any) -> ClockTime:
-        """Parse a time that ``record`` wrote."""
+        """Convert a text from ``record``, such as ``7:05``, back to a time."""
         answer = self.parse(value) if isinstance(value, str) else Unreadable("not a text")
         if isinstance(answer, Unreadable):
             raise ValueError(f"the target {value!r:.60} cannot be read: {answer.reason}")
@@ -95,11 +95,11 @@ class Clock(BaseTask):
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """Settings that change rendered images."""
+        """Return the options that change rendered images."""
         return asdict(self.face)
 
     def describe(self) -> str:
-        """Describe the label noise in one sentence for a report."""
+        """Return a sentence for a report that describes the label noise."""
         if not self.label_noise_minutes:
             return "Trained and tested on the labels as they are."
         noise = f"{self.label_noise_minutes:g}"

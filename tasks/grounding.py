@@ -1,4 +1,4 @@
-"""Locate the object that a phrase describes: one box, or a list of boxes with labels.
+"""Task: locate the object that a phrase describes, as one box or as a list of labelled boxes.
 
 Rows     {"id": text, "image": path, "phrase": text, "box": [x1, y1, x2, y2]}
          "box" is in pixels of the original, upright image; "box_xyxy" is a synonym
@@ -8,7 +8,7 @@ Rows     {"id": text, "image": path, "phrase": text, "box": [x1, y1, x2, y2]}
          for ``answer: list``, "instances": [{"box": [...], "label": text}, ...] replaces "box"; it
          is empty if nothing matches, and without a phrase it lists every object
 Answer   the box, or the boxes with labels, in the coordinate format of the model family
-Score    mm_numeric.evaluation.metrics.boxes, or mm_numeric.evaluation.metrics.detection for a list
+Scorer   mm_numeric.evaluation.metrics.boxes, or mm_numeric.evaluation.metrics.detection for a list
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ _EVERYTHING = "every object"  # the phrase of rows without one
 
 @dataclass(frozen=True, kw_only=True)
 class Grounding(BaseTask):
-    """Locate an object, or all objects, in an image."""
+    """Task: locate one object or several objects in an image."""
 
     reads_by: ClassVar[tuple[str, ...]] = ("answer",)
 
@@ -63,7 +63,7 @@ class Grounding(BaseTask):
         check_choice("outside", self.outside, ("refuse", "clip"))
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per phrase; ``training`` makes no difference."""
+        """Yield one example per phrase; the argument ``training`` is ignored."""
         for where, row in rows:
             image, size_px = read_image(row, where)
             phrases = _phrases(row, where, optional=self.answer == "list")
@@ -81,11 +81,11 @@ class Grounding(BaseTask):
 
     @property
     def scorer(self) -> str | None:
-        """Import path of the scorer for lists of labelled boxes; None for ``answer: box``."""
+        """Return the import path of the scorer for lists of boxes; None for ``answer: box``."""
         return _LABELLED if self.answer == "list" else None
 
     def format(self, answer: Box | Instances, frame: Frame | None = None) -> Written:
-        """Write one box, or all boxes that are not marked ``ignore``."""
+        """Return the answer text of one box, or of all boxes that are not marked ``ignore``."""
         if frame is None:
             raise ValueError("a box needs the frame of its image")
         items = (Instance(answer),) if isinstance(answer, Box) else answer.items
@@ -96,7 +96,7 @@ class Grounding(BaseTask):
         return frame.write(written)
 
     def parse(self, text: str, frame: Frame | None = None) -> Box | Instances | Unreadable:
-        """Parse the first box in a text, or all boxes with ``answer: list``."""
+        """Parse the first box in a generated text, or with ``answer: list`` all boxes."""
         if frame is None:
             raise ValueError("a box needs the frame that it was written in")
         found = frame.read(text)
@@ -119,14 +119,14 @@ class Grounding(BaseTask):
         return [instance_row(item) for item in answer.items]
 
     def recorded(self, value: Any) -> Box | Instances:
-        """Read an answer that ``record`` wrote."""
+        """Convert a JSON value from ``record`` back to a box or a list of boxes."""
         if self.answer == "list":
             return read_instances({"instances": value}, "the target")
         return read_box(value.get("box") if isinstance(value, Mapping) else value, "the target")
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """Settings that change rendered images and their rows."""
+        """Return the options that change rendered images and their rows."""
         return {**asdict(self.scene), "answer": self.answer}
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
@@ -146,7 +146,7 @@ def _phrases(row: Mapping[str, Any], where: str, *, optional: bool) -> list[str]
 
 
 def _box(row: Mapping[str, Any], where: str) -> Box:
-    """Read the box of a row; ``bbox`` is an error because its format is ambiguous."""
+    """Read ``box``, ``box_xyxy`` or ``box_xywh`` of a row; reject ``bbox``, which is ambiguous."""
     given = [name for name in _BOXES if row.get(name) is not None]
     if len(given) > 1:
         raise ValueError(f"{where}: {' and '.join(given)} both define the box; keep one.")

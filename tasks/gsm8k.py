@@ -1,9 +1,9 @@
-"""Solve grade-school word problems: GSM8K.
+"""Task: solve the grade-school word problems of GSM8K.
 
 Rows     {"id": text, "question": text, "answer": text}, from ``prepare gsm8k``; the answer is a
          solution that ends with ``#### 18``, or only a number
 Answer   the solution, ``####`` and the final number; with ``solution: false`` only the number
-Score    mm_numeric.evaluation.metrics.gsm8k
+Scorer   mm_numeric.evaluation.metrics.gsm8k
 
 The parser returns the number after the last ``####``, or else the number after the last ``answer
 is``, or else the whole text if it is a number. Text before the last ``A:`` is ignored. Thousands
@@ -44,7 +44,7 @@ _PLAIN = str.maketrans(
 
 @dataclass(frozen=True)
 class Solution(Number):
-    """A final number with the steps of its solution."""
+    """A final number with the text of the steps that lead to it."""
 
     steps: str = field(default="", compare=False)
     """The text before ``####``; empty if unknown."""
@@ -52,7 +52,7 @@ class Solution(Number):
 
 @dataclass(frozen=True, kw_only=True)
 class GSM8K(Numbers):
-    """Solve a word problem in text, ending with the final number."""
+    """Task: solve a word problem in steps, and end with the final number."""
 
     solution: bool = True
     """True to train on the solution and the final number, False to train on the number only."""
@@ -66,11 +66,11 @@ class GSM8K(Numbers):
 
     @property
     def scorer(self) -> str:
-        """Import path of the scorer."""
+        """Return the import path of the scorer."""
         return "mm_numeric.evaluation.metrics.gsm8k:GSM8K"
 
     def read_answer(self, value: Any, where: str) -> Solution:
-        """Read the solution of a row."""
+        """Read the steps and the final number of a row's solution, such as ``... #### 18``."""
         found = self.parse(str(value)) if type(value) in (int, float, str) else None
         if not isinstance(found, Solution):
             raise ValueError(
@@ -79,7 +79,7 @@ class GSM8K(Numbers):
         return Solution(found.text, self._written(found.steps))
 
     def format(self, answer: Number, frame: Frame | None = None) -> Written:
-        """Write a solution, or only its number, with the position of the final number."""
+        """Return the text of a solution, or only of its number, and the position of the number."""
         before = ""
         if self.solution and isinstance(answer, Solution) and answer.steps:
             before = f"{answer.steps}{' ' if self.plain else chr(10)}{END} "
@@ -87,7 +87,10 @@ class GSM8K(Numbers):
         return Written(text, (Mark(len(before), len(text)),))
 
     def parse(self, text: str, frame: Frame | None = None) -> Solution | Unreadable:
-        """Parse the final number; without one, the lenient answer is the last number."""
+        """Parse the final number in a generated text.
+
+        If there is none, return ``Unreadable`` with the last number of the text as lenient answer.
+        """
         last = _LAST_PART.match(text)
         part = text[last.end() :] if last else text
         _, end, after = part.rpartition(END)
@@ -109,7 +112,11 @@ class GSM8K(Numbers):
         return Unreadable(reason, Solution(lenient.text))
 
     def _written(self, steps: str) -> str:
-        """Apply the options ``annotations`` and ``plain`` to the steps of a solution."""
+        """Format the steps of a solution according to the options ``annotations`` and ``plain``.
+
+        Annotations such as ``<<48/2=24>>`` are removed by default. With ``plain``, the steps become
+        one line of characters that T5's tokenizer has.
+        """
         if not self.annotations:
             steps = _ANNOTATION.sub("", steps)
         if not self.plain:

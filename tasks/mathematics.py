@@ -1,9 +1,9 @@
-"""Answer questions of DeepMind's mathematics data set (only those with a number as answer).
+"""Task: answer those questions of DeepMind's mathematics data set whose answer is a number.
 
 Rows     {"id": text, "question": text, "answer": text, "category": "interpolation",
           "module": "arithmetic__mixed"}, from ``prepare mathematics``
 Answer   a number, written as in the data set: ``-12``, ``0.25``, ``2/7``
-Score    mm_numeric.evaluation.metrics.numbers, by category and by module
+Scorer   mm_numeric.evaluation.metrics.numbers, by category and by module
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,6 @@ from mm_numeric.tasks.numbers import Numbers
 
 @dataclass(frozen=True, kw_only=True)
 class Mathematics(Numbers):
-    """Answer a question of DeepMind's mathematics data set with a number."""
+    """Task: answer a question of DeepMind's mathematics data set with a number."""
 
     bucket_fields: ClassVar[tuple[str, ...]] = ("category", "module")

@@ -1,4 +1,4 @@
-"""Answer a question about an image with a choice, a number or a list, as MathVista asks.
+"""Task: answer a question of MathVista about an image with a choice, a number or a list.
 
 Rows     {"id": text, "image": path, "question": text, "answer": text,
           "question_type": "multi_choice" or "free_form",
@@ -8,7 +8,7 @@ Rows     {"id": text, "image": path, "question": text, "answer": text,
          "unit", "metadata" and "query" (the published prompt) are optional; a missing "query" is
          composed by the published rules
 Answer   the letter of the choice, or the number or list
-Score    mm_numeric.evaluation.metrics.mathvista
+Scorer   mm_numeric.evaluation.metrics.mathvista
 
 MathVista's rows are licensed for testing only (CC BY-SA 4.0, "test use"): training on rows whose
 metadata.split is testmini or test is an error. Your own rows have another split, or none.
@@ -49,7 +49,7 @@ _HINTS: dict[tuple[str, int | None], str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class MathVista(BaseTask):
-    """Answer a question about an image in a few characters."""
+    """Task: answer a question about an image with a choice, a number or a list."""
 
     prompt: str = "{query}"
     """Prompt; ``{query}`` is replaced by MathVista's hint, question and choices."""
@@ -59,7 +59,7 @@ class MathVista(BaseTask):
             raise ValueError(f"prompt needs {{query}} where the question goes, not {self.prompt!r}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per row; raise ValueError for MathVista's own rows in training."""
+        """Yield one example per row; training on MathVista's own test rows raises ValueError."""
         for where, row in rows:
             image, size_px = read_image(row, where)
             answer = read_short_answer(row, where)
@@ -82,17 +82,17 @@ class MathVista(BaseTask):
             )
 
     def format(self, answer: ShortAnswer | Text, frame: Frame | None = None) -> Written:
-        """Write the letter of a choice, or a number or list with the positions of its numbers."""
+        """Return the letter of a choice, or a number or list with the positions of its numbers."""
         if isinstance(answer, ShortAnswer) and answer.question_type == "multi_choice":
             return Written(chr(ord("A") + answer.choices.index(answer.text)), ())
         return with_numerals(answer.text)
 
     def parse(self, text: str, frame: Frame | None = None) -> Text | Unreadable:
-        """Return the whole text; the scorer extracts the answer, which requires the question."""
+        """Return the whole text. The scorer, which knows the choices, extracts the answer."""
         return Text(text) if text.strip() else Unreadable("empty answer")
 
     def record(self, answer: ShortAnswer | Text) -> Any:
-        """Return what predictions.jsonl stores: a text for a prediction, an object for a target."""
+        """Convert a prediction to a text, or a target to a JSON object, for predictions.jsonl."""
         if isinstance(answer, Text):
             return answer.text
         return {
@@ -105,7 +105,7 @@ class MathVista(BaseTask):
         }
 
     def recorded(self, value: Any) -> ShortAnswer:
-        """Read a true answer that ``record`` wrote."""
+        """Convert a JSON object from ``record`` back to a true answer."""
         if not isinstance(value, Mapping):
             raise ValueError(f"the target {value!r:.60} is not an object")
         answer = read_short_answer(value, "the target")
@@ -115,7 +115,7 @@ class MathVista(BaseTask):
 
 
 def read_short_answer(row: Mapping[str, Any], where: str) -> ShortAnswer:
-    """Read answer, types, choices and precision of a row; the text is empty without an answer."""
+    """Read a row's true answer with type, choices and precision. A missing answer is ``""``."""
     kind = row.get("question_type"), row.get("answer_type")
     if kind not in [("multi_choice", "text"), *(("free_form", name) for name in _NUMBERS)]:
         raise ValueError(
@@ -148,7 +148,7 @@ def read_short_answer(row: Mapping[str, Any], where: str) -> ShortAnswer:
 
 
 def published_query(row: Mapping[str, Any], asked: ShortAnswer, where: str) -> str:
-    """Compose hint, question (with ``unit``) and choices as in MathVista's data/query.json."""
+    """Compose the prompt (hint, question with unit, choices) as in MathVista's data/query.json."""
     question = row.get("question")
     if not isinstance(question, str) or not question.strip():
         raise ValueError(f'{where}: no "question" (a text).')
@@ -163,7 +163,7 @@ def published_query(row: Mapping[str, Any], asked: ShortAnswer, where: str) -> s
 
 
 def _labels(metadata: Any, where: str) -> dict[str, tuple[str, ...]]:
-    """Return those metadata fields that are texts or lists of texts; they become buckets."""
+    """Return the metadata fields that hold texts. Metrics are reported per value of each."""
     if not isinstance(metadata, Mapping | None):
         raise ValueError(f"{where}: metadata {metadata!r:.40} is not an object.")
     labels = {}

@@ -1,10 +1,10 @@
-"""Multiply two numbers of up to ``digits`` digits, as in the NTL paper (arXiv 2411.02083).
+"""Task: multiply two numbers of up to ``digits`` digits, as in the NTL paper (arXiv 2411.02083).
 
-The wording of the questions follows the paper, and thus "Faith and Fate" (arXiv 2305.18654).
+The questions are worded as in the paper, which follows "Faith and Fate" (arXiv 2305.18654).
 
 Rows     {"id": text, "question": "What is 12 times 345?", "answer": "4140",
           "category": "interpolation" or "extrapolation"}
-Score    mm_numeric.evaluation.metrics.numbers
+Scorer   mm_numeric.evaluation.metrics.numbers
 """
 
 import random
@@ -15,7 +15,7 @@ from mm_numeric.tasks.numbers import GeneratedNumbers
 
 @dataclass(frozen=True, kw_only=True)
 class Multiplication(GeneratedNumbers):
-    """Multiply two numbers; in extrapolation at least one factor has more digits."""
+    """Task: multiply two numbers; in extrapolation at least one factor has more digits."""
 
     digits: int = 5
     """Maximum number of digits of each factor in training and interpolation. In extrapolation one
@@ -31,14 +31,14 @@ class Multiplication(GeneratedNumbers):
             raise ValueError(f"question needs {{a}} and {{b}} in it, not {self.question!r:.60}")
 
     def describe(self) -> str:
-        """Describe training and test questions in one sentence for a report."""
+        """Return a sentence for a report that describes the training and test questions."""
         return (
             f"Trained on factors of 1 to {self.digits} digits; interpolation tests the same, "
             f"extrapolation one factor of {self.digits + 1}."
         )
 
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
-        """Generate a random question and its answer; ``longer`` is True for extrapolation."""
+        """Return a random question and its answer. ``longer`` is True to test extrapolation."""
         lengths = [rng.randint(1, self.digits), rng.randint(1, self.digits)]
         if longer:
             lengths = [self.digits + 1, rng.randint(1, self.digits + 1)]

@@ -1,4 +1,4 @@
-"""Answer questions about a passage in words: MultiRC.
+"""Task: answer questions about a passage in words (MultiRC).
 
 The task checks that numeric losses do not harm answers in words.
 
@@ -6,7 +6,7 @@ Rows     {"id": text, "passage": text, "question": text,
           "answers": [{"text": text, "label": 0 or 1}, ...]}, from ``prepare multirc``
 Answer   ``answer: text``: all right answers joined by `` | ``, as in the number token loss's code
          ``answer: yes_no``: yes or no for each proposed answer, as in SuperGLUE
-Score    mm_numeric.evaluation.metrics.text
+Scorer   mm_numeric.evaluation.metrics.text
 
 Source of the question and of `` | ``: https://github.com/tum-ai/number-token-loss,
 data/multirc/preprocess_data.py.
@@ -30,7 +30,7 @@ _YES_NO = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class MultiRC(BaseTask):
-    """Answer a question about a passage with words, or with yes or no."""
+    """Task: answer a question about a passage with words, or with yes or no."""
 
     reads_by: ClassVar[tuple[str, ...]] = ("answer",)
 
@@ -67,7 +67,7 @@ class MultiRC(BaseTask):
     def _asked(
         self, identity: str, asked: str, answers: list[tuple[str, bool | None]]
     ) -> Iterator[tuple[str, str, Text | Choice | None]]:
-        """Yield id, prompt and answer of each example of a row."""
+        """Split a row into examples; yield the id, the prompt and the answer of each example."""
         if self.answer == "text":
             right = [text for text, label in answers if label and text.strip()]
             if right:
@@ -81,13 +81,13 @@ class MultiRC(BaseTask):
             yield f"{identity}.{i}", prompt, choice
 
     def format(self, answer: Text | Choice, frame: Frame | None = None) -> Written:
-        """Write yes or no, or the right answers with the positions of their numbers."""
+        """Return yes or no, or the right answers with the positions of the numbers in them."""
         if isinstance(answer, Choice):
             return Written(answer.chosen, ())
         return with_numerals(answer.text)
 
     def parse(self, text: str, frame: Frame | None = None) -> Text | Choice | Unreadable:
-        """Return the whole text, or the yes or no at its beginning."""
+        """Return the whole text, or with ``answer: yes_no`` the yes or no at its beginning."""
         if not text.strip():
             return Unreadable("empty answer")
         if self.answer == "text":
@@ -102,7 +102,7 @@ class MultiRC(BaseTask):
         return {"chosen": answer.chosen, "question": answer.question}
 
     def recorded(self, value: Any) -> Text | Choice:
-        """Read an answer that ``record`` wrote."""
+        """Convert a JSON value from ``record`` back to an answer."""
         if self.answer == "text":
             if not isinstance(value, str) or not value:
                 raise ValueError(f"the target {value!r:.60} is not a text")
@@ -130,5 +130,5 @@ def read_answers(value: Any, where: str) -> list[tuple[str, bool | None]]:
 
 
 def _filled(prompt: str, **texts: Any) -> str:
-    """Replace each known ``{name}`` in a prompt, and leave all other braces unchanged."""
+    """Replace ``{name}`` in a prompt by the text of that name; leave unknown names unchanged."""
     return re.sub(r"\{(\w+)\}", lambda m: str(texts.get(m[1], m[0])), prompt)

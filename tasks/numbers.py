@@ -1,9 +1,9 @@
-"""Answer a question with a number. Other tasks with numbers as answers derive from this one.
+"""Task: answer a question with a number. Other tasks with numbers as answers derive from this one.
 
 Rows     {"id": text, "question": text, "answer": number or text}; optionally "image" and "category"
          (such as interpolation), for which metrics are reported separately
 Answer   the number as written in the row: ``-12``, ``3.50``, ``2/7``
-Score    mm_numeric.evaluation.metrics.numbers
+Scorer   mm_numeric.evaluation.metrics.numbers
 """
 
 import random
@@ -31,7 +31,7 @@ _NUMBER = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers(BaseTask):
-    """Answer a question with a number."""
+    """Task: answer a question with a number."""
 
     report_sections: ClassVar[tuple[str, ...]] = ("numbers",)
 
@@ -46,7 +46,7 @@ class Numbers(BaseTask):
             raise ValueError(f"prompt needs {{question}} in it, not {self.prompt!r:.60}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per row; ``training`` makes no difference."""
+        """Yield one example per row; the argument ``training`` is ignored."""
         for where, row in rows:
             question, image = row.get("question"), row.get("image")
             if not isinstance(question, str) or not question.strip():
@@ -64,7 +64,7 @@ class Numbers(BaseTask):
             )
 
     def read_answer(self, value: Any, where: str) -> Number:
-        """Read the answer of a row; subclasses may add checks."""
+        """Convert the field ``answer`` of a row to a number; subclasses may add checks."""
         if type(value) not in (int, float, str):
             raise ValueError(f'{where}: no answer; each row needs "answer" (a number).')
         try:
@@ -77,35 +77,38 @@ class Numbers(BaseTask):
         return with_numerals(answer.text)
 
     def parse(self, text: str, frame: Frame | None = None) -> Number | Unreadable:
-        """Return the last number in a text, because some models repeat the question first."""
+        """Return the last number in a generated text: some models repeat the question first."""
         return last_number(text)
 
     def record(self, answer: Number) -> str:
-        """Return the text of a number, such as ``3.50``."""
+        """Return the text of a number, such as ``3.50``, for predictions.jsonl."""
         return answer.text
 
     def recorded(self, value: Any) -> Number:
-        """Read a number that ``record`` wrote."""
+        """Convert a text from ``record``, such as ``3.50``, back to a number."""
         return self.read_answer(value, "the target")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedNumbers(Numbers):
-    """Base class of tasks that generate questions; extrapolation has longer questions."""
+    """Base class of tasks that generate questions whose answer is a number.
+
+    Interpolation questions are as long as in training; extrapolation questions are longer.
+    """
 
     categories: ClassVar[tuple[str, ...]] = ("interpolation", "extrapolation")
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """Settings that change generated rows: all options except the prompt."""
+        """Return the options that change generated rows: all options except the prompt."""
         return {name: value for name, value in asdict(self).items() if name != "prompt"}
 
     @abstractmethod
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
-        """Generate a random question and its answer; ``longer`` is True for extrapolation."""
+        """Return a random question and its answer. ``longer`` is True to test extrapolation."""
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate rows; each depends only on the options, the seed, its category and its index."""
+        """Generate rows. Each depends only on the options, the seed, its category and its index."""
         for category in categories:
             if category not in self.categories:
                 raise unknown(category, self.categories, "category", "data, categories")
@@ -121,7 +124,7 @@ class GeneratedNumbers(Numbers):
 
 
 def with_numerals(text: str) -> Written:
-    """Return a text with the position of each numeral in it."""
+    """Return a text with the position of each numeral in it, such as ``2`` and ``7`` in ``2/7``."""
     return Written(text, tuple(Mark(n.start, n.end) for n in find_numerals(text)))
 
 

@@ -1,8 +1,10 @@
-"""Rate how funny a joke is: the logarithm of its votes on Reddit, 0 to 11 (rJokes, LREC 2020).
+"""Task: rate how funny a joke is, from 0 to 11 (rJokes, LREC 2020).
+
+The rating is the logarithm of the joke's votes on Reddit.
 
 Rows     {"id": text, "question": the joke, "answer": 0 to 11}, from ``prepare rjokes``
 Answer   a whole number
-Score    mm_numeric.evaluation.metrics.numbers
+Scorer   mm_numeric.evaluation.metrics.numbers
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ HIGHEST = 11
 
 @dataclass(frozen=True, kw_only=True)
 class RJokes(Numbers):
-    """Rate a joke with a whole number from 0 to 11."""
+    """Task: rate a joke with a whole number from 0 to 11."""
 
     def read_answer(self, value: Any, where: str) -> Number:
         """Read the score of a joke; it must be a whole number from 0 to 11."""

@@ -1,11 +1,11 @@
-"""Detect every word in an image: quadrilaterals, polygons or boxes.
+"""Task: detect every word in an image, as quadrilaterals, polygons or boxes.
 
 Rows     {"id": text, "image": path, "instances": [{"polygon": [x1, y1, x2, y2, ...],
          "ignore": true or false}, ...]}; or "box": [x1, y1, x2, y2] instead of a polygon;
          in pixels of the original, upright image; "width" and "height" are optional
 Answer   all shapes that are not ignored, sorted by the option ``order``, in the coordinate format
          of the model family
-Score    mm_numeric.evaluation.metrics.detection, with the shapes in the order of the row
+Scorer   mm_numeric.evaluation.metrics.detection, with the shapes in the order of the row
 """
 
 import random
@@ -30,7 +30,7 @@ from mm_numeric.tasks.rendering.word_pages import PageStyle, render_pages
 
 @dataclass(frozen=True, kw_only=True)
 class TextDetection(BaseTask):
-    """Detect the words in an image."""
+    """Task: detect the words in an image."""
 
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
 
@@ -58,7 +58,7 @@ class TextDetection(BaseTask):
         check_choice("outside", self.outside, ("refuse", "clip"))
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per row; ``training`` makes no difference."""
+        """Yield one example per row; the argument ``training`` is ignored."""
         for where, row in rows:
             image, size_px = read_image(row, where)
             identity = read_id(row, ("id",), image)
@@ -76,7 +76,7 @@ class TextDetection(BaseTask):
             )
 
     def format(self, answer: Instances, frame: Frame | None = None) -> Written:
-        """Write all shapes that are not marked ``ignore`` in the order given by ``order``."""
+        """Return the answer text: all shapes not marked ``ignore``, ordered by option ``order``."""
         if frame is None:
             raise ValueError("shapes need the frame of their image")
         items = [item for item in answer.items if not item.ignore]
@@ -100,12 +100,12 @@ class TextDetection(BaseTask):
         return [instance_row(item) for item in answer.items]
 
     def recorded(self, value: Any) -> Instances:
-        """Read shapes that ``record`` wrote."""
+        """Convert a JSON value from ``record`` back to shapes."""
         return read_instances({"instances": value}, "the target")
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """Settings that change rendered images."""
+        """Return the options that change rendered images."""
         return asdict(self.page)
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:

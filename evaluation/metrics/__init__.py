@@ -1,1 +1,1 @@
-"""Metrics and scorers: functions of predicted and true answers that do not import torch."""
+"""Metrics and scorers, which compare predicted with true answers. They do not import torch."""

@@ -2,19 +2,19 @@
 
 The rules of MathVista's ``extract_answer`` with ``--quick_extract`` come first. They accept a
 response that is a choice, an integer or a float, or that contains ``The answer is "..."``. Where
-the published script would then ask GPT-4, the following rules are tried in this order:
+the published script would then ask GPT-4, this module tries the following rules in this order:
 
-choice    the option named after the last ``answer is``, by the whole response, by its last line, or
-          by a letter at its end
+choice    the choice named after the last ``answer is``, or by the whole response, or by its last
+          line, or by a letter at its end
           the only letter in parentheses, in the response or in its last line
           the only choice whose words occur in the response
 number    the first number after the last ``answer is`` (after the last ``=`` of that sentence)
           the last number of the response
 list      the last ``[...]`` of the response
 
-Numbers must be written in digits; $ and thousands separators are removed, and fractions are
-rejected. If no rule applies, the extracted text is empty, except for multiple choice: then it is
-the whole response, for which the published normalisation picks the most similar choice.
+Numbers must be written in digits. $ and thousands separators are removed. Fractions are rejected.
+If no rule applies, the extracted text is empty. For multiple choice it is then the whole response,
+and ``metrics.mathvista`` picks the most similar choice, as the published script does.
 
 Source: https://github.com/lupantech/MathVista, evaluation/extract_answer.py.
 """
@@ -62,7 +62,7 @@ class Extraction(NamedTuple):
 
 
 def extract(response: str, asked: ShortAnswer) -> Extraction:
-    """Extract the answer from a model's response.
+    """Extract the answer to a MathVista question from a model's response.
 
     ``asked`` has the type and the choices of the answer. The right answer ``asked.text`` is unused.
     """
@@ -81,7 +81,7 @@ def extract(response: str, asked: ShortAnswer) -> Extraction:
 
 
 def _published(response: str, asked: ShortAnswer) -> str | None:
-    """Extract an answer by the published rules; None where the published script asks GPT-4."""
+    """Extract an answer by MathVista's own rules. Return None where its script asks GPT-4."""
     if asked.question_type == "multi_choice" and response in asked.choices:
         return response
     try:
@@ -96,7 +96,10 @@ def _published(response: str, asked: ShortAnswer) -> str | None:
 
 
 def _choice(response: str, published: str | None, choices: Sequence[str]) -> Extraction:
-    """Extract a choice; ``published`` is the text that the published rules extracted, or None."""
+    """Extract the answer to a multiple-choice question from a model's response.
+
+    ``published`` is the text that MathVista's own rules extracted, or None.
+    """
     if published is not None:
         option = _parse_choice(published, choices)
         return Extraction(published, "no option named" if option is None else None, option)
@@ -123,7 +126,7 @@ def _choice(response: str, published: str | None, choices: Sequence[str]) -> Ext
 
 
 def _parse_choice(text: str, choices: Sequence[str]) -> int | None:
-    """Return the index of the choice that a text names, as ``B``, ``(B) cat`` or ``cat``."""
+    """Return the index of the choice named by a text such as ``B``, ``(B) cat`` or ``cat``."""
     text = text.strip(_SURROUNDING)
     letter = text.strip("()")
     if _index(letter, choices) is not None:
@@ -140,7 +143,10 @@ def _parse_choice(text: str, choices: Sequence[str]) -> int | None:
 
 
 def _mentioned(response: str, choices: Sequence[str]) -> set[int | None]:
-    """Return the indices of the choices in a text; a longer choice hides a shorter one in it."""
+    """Return the indices of the choices that occur in a response.
+
+    Longer choices are searched first, so that ``dark blue`` does not count as ``blue``.
+    """
     left, found = response.casefold(), set[int | None]()
     for i in sorted(range(len(choices)), key=lambda i: -len(choices[i])):
         words = choices[i].strip(_SURROUNDING).casefold()
@@ -162,12 +168,12 @@ def _letter(option: int) -> str:
 
 
 def _declared_ends(response: str) -> list[int]:
-    """Return the position after each phrase that announces an answer, such as "answer is"."""
+    """Return the character index after each phrase such as "answer is" in a response."""
     return [match.end() for match in _DECLARED.finditer(response)]
 
 
 def _number(response: str) -> Extraction:
-    """Extract the first number after the last ``answer is``, or else the last number."""
+    """Extract the number after the last ``answer is``, or else the last number of a response."""
     response = response.replace("\N{MINUS SIGN}", "-")
     declared = [response[end:] for end in _declared_ends(response)[-1:]]
     number = None
@@ -185,7 +191,7 @@ def _number(response: str) -> Extraction:
 
 
 def _list(response: str) -> Extraction:
-    """Extract the last ``[...]``, formatted as Python prints a list: one space after each comma."""
+    """Extract the last list of a response, with one space after each comma: ``[1, 2]``."""
     lists = _LIST.findall(response)
     if not lists:
         return Extraction("", "no list")

@@ -1,8 +1,8 @@
-"""Scorers. A scorer first computes columns from answers, then metrics from columns.
+"""Scorers, which compare answers with targets: they compute columns, then metrics from columns.
 
-A column has one value per scored row, such as the IoU of the row's answer. Because columns are kept
-per row, the scores of several files can be concatenated, every metric gets a bootstrap interval,
-and two models can be compared row by row.
+A column is an array with one value per scored row, such as the IoU of the row's answer. Because
+columns are kept per row, the scores of several files can be concatenated, every metric gets a
+bootstrap interval, and two models can be compared row by row.
 
 Shapes    a column is float64, [n] for n rows; a bootstrap passes resampled columns, [resamples, n]
 """
@@ -25,7 +25,7 @@ RowColumns = dict[str, NDArray[np.float64]]
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric, such as mean IoU, that is computed from columns."""
+    """A metric, such as mean IoU, that is computed from columns (arrays with one value per row)."""
 
     name: str
     label: str
@@ -41,7 +41,11 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class Scorer:
-    """The columns, metrics and buckets for answers of one type, such as clock times."""
+    """Scoring rules for answers of one type, such as clock times.
+
+    A scorer defines columns (arrays with one value per row), the metrics that are computed from
+    columns, and buckets: groups of rows, such as small boxes, for which metrics are also reported.
+    """
 
     columns: Callable[[Sequence[Any], Sequence[Any]], RowColumns]
     """Function from predictions (None if unparseable) and targets to columns."""
@@ -73,7 +77,10 @@ class Scorer:
     def judge(
         self, answers: Sequence[Any], targets: Sequence[Any], sizes_px: Sequence[Any] | None = None
     ) -> RowColumns:
-        """Return the columns of some answers, and ``lenient_...`` columns if ``lenient`` is set.
+        """Compare answers with their targets; return columns, which have one value per answer.
+
+        If the scorer has a function ``lenient``, which corrects answers, the corrected answers are
+        scored as well. Their columns are named ``lenient_...``.
 
         Args:
             answers: Results of ``Task.parse``; ``Unreadable`` or None for parse failures.
@@ -106,9 +113,10 @@ class MetricOnRows(NamedTuple):
 
 
 def metrics_by_category(scorer: Scorer, buckets: Sequence[Mapping[str, str]]) -> list[MetricOnRows]:
-    """List the metrics per category, if rows have several categories, then those over all rows.
+    """List the metrics to report: first those per category of rows, then those over all rows.
 
-    ``buckets`` has one dictionary per row, such as ``{"category": "extrapolation"}``.
+    If all rows have the same category, there are no metrics per category. ``buckets`` has one
+    dictionary per row, such as ``{"category": "extrapolation"}``.
     """
     labels = [own.get(CATEGORY, "") for own in buckets]
     # The category that resembles the training rows comes first.
@@ -126,7 +134,7 @@ def metrics_by_category(scorer: Scorer, buckets: Sequence[Mapping[str, str]]) ->
 
 
 def select_rows(columns: Columns, rows: NDArray[np.int64] | None) -> Columns:
-    """Return the columns restricted to some rows; None keeps all rows."""
+    """Return the columns restricted to the row indices ``rows``; None keeps all rows."""
     if rows is None:
         return columns
     return {name: values[rows] for name, values in columns.items()}
@@ -145,7 +153,7 @@ def median_of(column: str) -> Callable[[Columns], Any]:
 def share_of(part: str, whole: str, *, nothing: float = 0.0) -> Callable[[Columns], Any]:
     """Return a function that divides the sum of column ``part`` by the sum of column ``whole``.
 
-    The result is ``nothing`` if the sum of ``whole`` is 0.
+    The function returns ``nothing`` if the sum of ``whole`` is 0.
     """
     return lambda columns: _share(columns, part, whole, nothing)
 
@@ -173,12 +181,15 @@ def _share(columns: Columns, part: str, whole: str, nothing: float = 0.0) -> NDA
 def percentage(
     name: str, label: str, value: Callable[[Columns], Any] | None = None, *, good: bool = True
 ) -> Metric:
-    """Create a metric in percent. ``value`` computes it; by default the mean of column ``name``."""
+    """Create a metric that is displayed in percent.
+
+    ``value`` computes the metric from columns; by default it is the mean of the column ``name``.
+    """
     return Metric(
         name=name, label=label, unit="%", higher_is_better=good, value=value or mean_of(name)
     )
 
 
 def unparseable(predictions: Sequence[Any]) -> NDArray[np.float64]:
-    """Return the column ``unreadable``, [n]: 1 where the prediction is None, otherwise 0."""
+    """Return the column ``unreadable``: 1 for each prediction that is None, 0 for all others."""
     return np.array([prediction is None for prediction in predictions], dtype=np.float64)

@@ -27,9 +27,10 @@ _ROUGE = {"rouge1": "ROUGE-1", "rougeL": "ROUGE-L"}
 
 
 def ngram_columns(predictions: Sequence[str], targets: Sequence[str]) -> RowColumns:
-    """Return the columns of BLEU and ROUGE: n-gram counts and text lengths, and the F1 of ROUGE.
+    """Return the columns that BLEU and ROUGE are computed from, with one value per row.
 
-    Corpus BLEU is computed from the sums of the counts over all rows.
+    The columns of BLEU are n-gram counts and text lengths; corpus BLEU is computed from their sums
+    over all rows. The columns of ROUGE are F1 scores.
     """
     from rouge_score.rouge_scorer import RougeScorer
     from sacrebleu.metrics.bleu import BLEU

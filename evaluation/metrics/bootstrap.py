@@ -20,9 +20,9 @@ _MAX_ELEMENTS = 4_000_000
 def interval(
     columns: Columns, value: Callable[[Columns], Any], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:
-    """Return the 95 % interval of a metric of one run, by resampling rows.
+    """Compute the 95 % confidence interval of a metric of one run, by resampling rows.
 
-    ``value`` computes the metric from columns.
+    ``value`` is the function that computes the metric from columns.
     """
     return draws_interval(_row_draws(columns, value, resamples, seed))
 
@@ -34,10 +34,11 @@ def run_draws(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[str, NDArray[np.float64]]:
-    """Resample a metric of several objectives that were trained with the same seeds.
+    """Compute a metric on bootstrap resamples, for objectives trained with the same seeds.
 
-    All runs are evaluated on the same rows. A resample draws training seeds and rows with
-    replacement and uses them for all objectives, so that differences of objectives are paired.
+    An objective is a training loss, such as cross-entropy plus a numeric loss. All runs are
+    evaluated on the same rows. A resample draws training seeds and rows with replacement and uses
+    them for all objectives, so that differences between objectives are paired.
 
     Args:
         runs: Objective name -> columns of each run, one run per training seed in the same order.
@@ -58,7 +59,7 @@ def run_draws(
 
 
 def draws_interval(draws: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the 2.5 % and 97.5 % percentiles of resampled values, ignoring nan."""
+    """Return the 2.5th and the 97.5th percentile of a metric's resampled values, ignoring nan."""
     if np.isnan(draws).all():
         return float("nan"), float("nan")
     low, high = np.nanpercentile(draws, _PERCENTILES)
@@ -68,7 +69,7 @@ def draws_interval(draws: NDArray[np.float64]) -> tuple[float, float]:
 def _row_draws(
     columns: Columns, value: Callable[[Columns], Any], resamples: int, seed: int
 ) -> NDArray[np.float64]:
-    """Compute a metric on rows drawn with replacement, [resamples], in chunks to save memory."""
+    """Compute a metric on each of the bootstrap resamples of rows, in chunks to save memory."""
     rng, rows = np.random.default_rng(seed), len(next(iter(columns.values())))
     step, drawn = max(1, _MAX_ELEMENTS // rows), []
     for start in range(0, resamples, step):
@@ -78,7 +79,7 @@ def _row_draws(
 
 
 class _ResampledColumns(dict[str, Any]):
-    """Columns restricted to the drawn rows. A column is only copied when a metric reads it."""
+    """Columns on resampled rows. To save memory, a column is copied only when a metric reads it."""
 
     def __init__(self, columns: Columns, rows: NDArray[np.int64]) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ def iou(prediction: Shape, target: Shape) -> float:
 def shape_ious(
     predictions: Sequence[Shape | None], targets: Sequence[Shape]
 ) -> NDArray[np.float64]:
-    """Compute the IoU of ``predictions[i]`` and ``targets[i]``, [n]; 0 if a prediction is None."""
+    """Compute the IoU of each ``predictions[i]`` and ``targets[i]``; 0 if a prediction is None."""
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
     is_read = np.array([prediction is not None for prediction in predictions], dtype=np.bool_)
@@ -48,26 +48,30 @@ def shape_ious(
 
 
 def score_shapes(predictions: Sequence[Shape | None], targets: Sequence[Shape]) -> RowColumns:
-    """Return the columns of localisation: ``iou`` from 0 to 1, all others 0 or 1."""
+    """Compare one predicted shape per row with the true shape; return one value per row and column.
+
+    The column ``iou`` is from 0 to 1. ``accuracy_at_t`` (IoU >= t) and ``unreadable`` are 0 or 1.
+    """
     ious = shape_ious(predictions, targets)
     accuracies = {f"accuracy_at_{t:g}": (ious >= t).astype(np.float64) for t in THRESHOLDS}
     return {"iou": ious, **accuracies, "unreadable": unparseable(predictions)}
 
 
 def size_of(target: Shape) -> str:
-    """Return ``small``, ``medium`` or ``large`` for a shape, by COCO's limits of area."""
+    """Return COCO's size class of a shape: ``small``, ``medium`` or ``large``."""
     return size_name(float(collect_shapes([[target]]).areas[0]))
 
 
 def size_name(area: float) -> str:
-    """Return ``small``, ``medium`` or ``large`` for an area in square pixels, as COCO does."""
+    """Return COCO's size class of an area: ``small`` (< 32^2), ``medium`` (< 96^2) or ``large``."""
     return SIZES[int(np.digitize(area, SIZE_LIMITS_PX))]
 
 
 def lenient_box(shape: Shape | None, size_px: tuple[int, int] | None) -> Shape | None:
-    """Correct a reversed box and clip it to the image, if ``size_px`` (width, height) is given.
+    """Swap the corners of a reversed box, and clip the box to the image.
 
-    Polygons and None are returned unchanged.
+    The box is not clipped if ``size_px`` (width and height of the image) is None. Polygons and None
+    are returned unchanged.
     """
     if not isinstance(shape, Box):
         return shape

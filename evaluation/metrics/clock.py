@@ -7,7 +7,7 @@ linear_deviation     |answer - target| in minutes after twelve, not circular (11
                      719 minutes apart); the NTIL paper's "time deviation" may mean this
 
 An unparseable answer has a deviation of 360 and a linear deviation of 719 minutes, and counts as
-wrong in all other metrics. Only ``mean_deviation_minutes_parsed_only`` excludes it.
+wrong in all other metrics. Only ``mean_deviation_minutes_parsed_only`` excludes such answers.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,8 @@ WORST_DEVIATION = HALF_DAY_MINUTES // 2
 def dial_deviation_minutes(prediction: ClockTime | None, target: ClockTime) -> int:
     """Return the shortest circular distance between two times, 0 to 360 minutes.
 
-    It is 360 if ``prediction`` is None (unparseable), so that unparseable text never pays off.
+    If ``prediction`` is None (unparseable), return 360, the worst value: a model gains nothing by
+    writing text that is not a time.
     """
     if prediction is None:
         return WORST_DEVIATION
@@ -42,7 +43,7 @@ def dial_deviation_minutes(prediction: ClockTime | None, target: ClockTime) -> i
 
 
 def with_hands_swapped(time: ClockTime) -> ClockTime:
-    """Return the time that a reader sees who confuses the hour hand with the minute hand."""
+    """Return the time that is read if the hour hand and the minute hand are confused."""
     short_hand_minute = round(time.minutes / 12) % 60
     return ClockTime(time.minute // 5 or 12, short_hand_minute)
 
@@ -50,7 +51,10 @@ def with_hands_swapped(time: ClockTime) -> ClockTime:
 def score_times(
     predictions: Sequence[ClockTime | None], targets: Sequence[ClockTime]
 ) -> RowColumns:
-    """Return the columns of clock times: two deviations in minutes, all others 0 or 1."""
+    """Compare predicted with true times; return columns with one value per row.
+
+    The circular and the linear deviation are in minutes. All other columns are 0 or 1.
+    """
     pairs = list(zip(predictions, targets, strict=True))
     deviations = [dial_deviation_minutes(p, t) for p, t in pairs]
     worst_linear = HALF_DAY_MINUTES - 1

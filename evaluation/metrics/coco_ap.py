@@ -4,13 +4,14 @@ pycocotools computes AP: box IoU from 0.50 to 0.95 in steps of 0.05, 101 recall 
 100 detections per image and label, and ignored regions as crowds. AP ranks detections by their
 score. A language model does not predict scores; the mean probability of a box's tokens can be used.
 If all scores are equal, AP depends on the order of the images (AP50 was .474 to .499 for the same
-boxes with other image ids). ``ties`` selects what happens then:
+boxes with other image ids). The argument ``ties`` selects how equal scores are treated:
 
 official   raise an error if all scores are equal; other ties are ordered as in pycocotools
 averaged   average over all orders of detections with equal scores: if t of n tied detections are
            correct, each counts as t / n correct. AP is computed from the resulting mean curve, and
            equals that of pycocotools if no scores are equal. If there are no scores at all, all
-           detections are tied. Matching within an image keeps the order of the answer.
+           detections are tied. Within an image, tied detections are matched in the order of the
+           answer.
 """
 
 import contextlib
@@ -38,7 +39,7 @@ TIES = ("official", "averaged")
 
 
 def protocol(ties: str, source: str) -> dict[str, Any]:
-    """Describe the rules of AP for results.json; ``source`` is the origin of the scores."""
+    """Return the rules of AP for results.json; ``source`` describes where the scores come from."""
     order = {
         "official": "pycocotools: by image id, then as listed; the same score for all is an error",
         "averaged": "each counts as the mean of its tie; without scores all are one tie",
@@ -63,13 +64,15 @@ def average_precision(
     *,
     ties: str = "official",
 ) -> dict[str, float]:
-    """Compute COCO's twelve metrics, 0 to 1; nan for a metric without true shapes.
+    """Compute COCO's twelve AP and AR metrics, 0 to 1.
+
+    A metric without true shapes is nan, such as ``ap_small`` if no true shape is small.
 
     Args:
         predictions: For each image, its labelled detections; None for an unparseable answer.
         targets: For each image, its true shapes. Their labels are the categories.
         scores: For each image, the confidence of each detection; None without scores.
-        ties: ``official`` or ``averaged``, see above in this module.
+        ties: Treatment of equal scores, ``official`` or ``averaged``; see the top of this module.
     """
     detections = [() if prediction is None else prediction.items for prediction in predictions]
     truths = [target.items for target in targets]
@@ -94,13 +97,13 @@ def average_precision(
 def coco_average_precision(
     dataset: Mapping[str, Any], results: Sequence[Mapping[str, Any]], *, ties: str = "official"
 ) -> dict[str, float]:
-    """Compute COCO's twelve metrics for data in COCO's JSON format.
+    """Compute COCO's twelve AP and AR metrics for data in COCO's JSON format.
 
     Args:
         dataset: ``images``, ``annotations`` and ``categories``, as in an instances file. Annotation
             ids are renumbered from 1, because pycocotools treats a match with id 0 as unmatched.
         results: Detections with ``image_id``, ``category_id``, ``bbox`` and ``score``.
-        ties: As in ``average_precision``.
+        ties: Treatment of equal scores, ``official`` or ``averaged``; see the top of this module.
     """
     if ties not in TIES:
         raise ValueError(f"ties is one of {', '.join(TIES)}, not {ties!r}.")
@@ -137,7 +140,7 @@ def _with_image_id(images: Sequence[Sequence[Instance]]) -> Iterator[tuple[int, 
 
 
 def _boxes(images: Sequence[Sequence[Instance]]) -> Iterator[dict[str, Any]]:
-    """Yield the bounding box and the area of each instance in COCO's format."""
+    """Yield ``bbox`` ([x, y, width, height]) and ``area`` of each instance, as in COCO's JSON."""
     shapes = collect_shapes([[item.shape for item in items] for items in images])
     for (x1, y1, x2, y2), area in zip(shapes.bounds.tolist(), shapes.areas.tolist(), strict=True):
         yield {"bbox": [x1, y1, x2 - x1, y2 - y1], "area": area}
@@ -146,7 +149,7 @@ def _boxes(images: Sequence[Sequence[Instance]]) -> Iterator[dict[str, Any]]:
 def _flat_scores(
     scores: Sequence[Sequence[float | None] | None], images: Sequence[Sequence[Instance]]
 ) -> Iterator[float | None]:
-    """Yield the score of each detection; None if its image has no scores."""
+    """Yield the score of each detection, image by image; None if an image has no scores."""
     for image, (given, items) in enumerate(zip(scores, images, strict=True), start=1):
         if given is not None and len(given) != len(items):
             raise ValueError(
@@ -167,7 +170,7 @@ def _check_images(dataset: Mapping[str, Any], results: Sequence[Mapping[str, Any
 
 
 def _scored(results: Sequence[Mapping[str, Any]], ties: str) -> Sequence[Mapping[str, Any]]:
-    """Check the scores of all detections; without any scores, set all to 1 if ties are averaged."""
+    """Validate the scores of detections. If all are missing and ties are averaged, set all to 1."""
     without = [number for number, row in enumerate(results, start=1) if row.get("score") is None]
     if ties == "averaged" and len(without) == len(results):
         return [{**row, "score": 1.0} for row in results]
@@ -194,7 +197,7 @@ def _scored(results: Sequence[Mapping[str, Any]], ties: str) -> Sequence[Mapping
 
 
 def _averaged_precision(evaluation: Any) -> NDArray[np.float64]:
-    """Recompute the precisions of ``COCOeval.accumulate``, averaged over orders of equal scores.
+    """Recompute ``COCOeval.accumulate``'s precisions, averaged over all orders of tied detections.
 
     Shape: [IoU thresholds, recall thresholds, labels, area ranges, detection limits].
     """
@@ -215,7 +218,7 @@ def _averaged_precision(evaluation: Any) -> NDArray[np.float64]:
 def _precision_of(
     rows: Sequence[Mapping[str, Any]], most: int, truths: int, recalls: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Compute precision for one label and area range, [IoU thresholds, recall thresholds]."""
+    """Compute precision for one label and area range, shape [IoU thresholds, recall thresholds]."""
     scores = np.concatenate([row["dtScores"][:most] for row in rows])
     matched = np.concatenate([row["dtMatches"][:, :most] for row in rows], axis=1) > 0
     counts = np.concatenate([row["dtIgnore"][:, :most] for row in rows], axis=1) == 0

@@ -59,19 +59,21 @@ def score_instances(
     *,
     labelled: bool = False,
 ) -> RowColumns:
-    """Return the columns of detection, with one row per image.
+    """Compare predicted with true shapes; return columns with one value per image.
 
-    If ``labelled``, a detection only matches truths with the same label. An ignored region without
-    a label applies to all labels.
+    If ``labelled``, a detection only matches truths with the same label. An ignored region, such as
+    illegible text, applies to all labels if it has no label.
 
     Columns (numbers per image):
-        matched, detected: Pairs and non-excluded detections under the ICDAR 2015 rules.
-        truths: Truths that are not ignored regions.
+        matched: Pairs under the ICDAR 2015 rules.
+        detected: Detections that the ICDAR 2015 rules do not exclude.
+        truths: True shapes that are not ignored regions.
         paired_at_t: Pairs with IoU >= t. ``paired_iou`` is the sum of the IoUs of all pairs.
         counted: Detections that are paired or outside of ignored regions.
-        ..._small, ..._medium, ..._large: The same by COCO size of the truth. Unpaired detections
-            are grouped by their own size.
-        shapes_read: All detections. ``invalid_detections``, ``invalid_truths``: invalid shapes.
+        ..._small, ..._medium, ..._large: The same counts by COCO size of the truth. Unpaired
+            detections are grouped by their own size.
+        shapes_read: All detections.
+        invalid_detections, invalid_truths: Shapes that had to be repaired or have no area.
         unreadable: 1 if the answer is unparseable, otherwise 0.
     """
     detections, truths, pairs, outside, care = pair_detections(
@@ -114,7 +116,7 @@ def score_instances(
 
 
 class PairedDetections(NamedTuple):
-    """Detections and truths of many images, and which of them overlap."""
+    """Predicted shapes (detections) and true shapes (truths) of many images, and their overlaps."""
 
     detections: Shapes
     truths: Shapes
@@ -135,7 +137,7 @@ def pair_detections(
     labelled: bool = False,
     added_px: float = 0.0,
 ) -> PairedDetections:
-    """Find all overlapping detections and truths, and the detections in ignored regions.
+    """Find overlapping pairs of predicted and true shapes, and predictions in ignored regions.
 
     If ``labelled``, both shapes of a pair must have the same label. A detection lies in an ignored
     region if intersection / (area + ``added_px``) > 0.5; Total-Text's script adds 1 square pixel.
@@ -162,7 +164,7 @@ def pair_detections(
 
 
 def number_of(target: Instances) -> str:
-    """Return how many non-ignored truths an image has, as a range such as ``2 to 5``."""
+    """Count an image's true shapes except ignored regions; return a range such as ``2 to 5``."""
     count = sum(not item.ignore for item in target.items)
     if count < 2:
         return str(count)
@@ -170,7 +172,7 @@ def number_of(target: Instances) -> str:
 
 
 def median_size_of(target: Instances) -> str:
-    """Return ``small``, ``medium`` or ``large`` for the median area of the non-ignored truths."""
+    """Return ``small``, ``medium`` or ``large`` for the median area of the non-ignored shapes."""
     areas = collect_shapes([[item.shape for item in target.items if not item.ignore]]).areas
     return size_name(float(np.median(areas))) if len(areas) else "nothing to be found"
 

@@ -10,9 +10,10 @@ area recall = intersection / area of the truth
 area precision = intersection / area of the detection
 
 ``deteval_total_text`` follows ``Deteval.py`` of the Total-Text repository, with exact polygon areas
-as in ``polygon_fast.py`` (``polygon_wrapper.py`` counts pixels). Area recall ``tr`` is 0.7 and area
-precision ``tp`` 0.6, both > t for one-to-one and >= t otherwise, after rounding to two decimals.
-Split and merged words get a credit of ``fsc_k`` 0.8 and need at least ``k`` = 2 overlaps. As in the
+as in ``polygon_fast.py`` (``polygon_wrapper.py`` counts pixels). The threshold of area recall,
+``tr``, is 0.7, and that of area precision, ``tp``, is 0.6. Values are rounded to two decimals.
+In a one-to-one match they must exceed the thresholds; in other matches they may equal them. Split
+and merged words get a credit of ``fsc_k`` 0.8 and need at least ``k`` = 2 overlaps. As in the
 script, a truth matches one-to-one if exactly one of its area recalls and exactly one of its area
 precisions pass (perhaps of different detections), and merged truths need an area recall of ``tp``.
 
@@ -24,8 +25,8 @@ to four decimals; older versions give other scores. Its test of the distance of 
 because overlapping boxes always pass it. Shapes are replaced by their upright bounding boxes, which
 include the last pixel.
 
-Both were compared with loops written from the scripts and once with copies of the scripts, but not
-with the competition's server.
+Both implementations were tested against plain loops written from the scripts, and once against
+copies of the scripts, but not against the competition's server.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +63,7 @@ ICDAR2013 = {
 def score_total_text(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> RowColumns:
-    """Return the columns of Total-Text's DetEval, with one row per image.
+    """Compute credits by Total-Text's DetEval; return columns with one value per image.
 
     A prediction is None if the answer is missing or unparseable.
     """
@@ -87,7 +88,10 @@ def score_total_text(
 
 
 def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
-    """Return recall and precision credit of one image from area recalls and area precisions."""
+    """Return the total recall credit and the total precision credit of one image.
+
+    ``sigma`` has the area recalls and ``tau`` the area precisions, both [truths, detections].
+    """
     tr, tp, fsc_k, k = (TOTAL_TEXT[name] for name in ("tr", "tp", "fsc_k", "k"))
     recall = precision = 0.0
     truth_free, free = np.ones(sigma.shape[0], np.bool_), np.ones(sigma.shape[1], np.bool_)
@@ -113,7 +117,7 @@ def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
 def score_icdar2013(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> RowColumns:
-    """Return the columns of ICDAR 2013's DetEval, with one row per image.
+    """Compute credits by ICDAR 2013's DetEval; return columns with one value per image.
 
     A prediction is None if the answer is missing or unparseable.
     """
@@ -135,8 +139,9 @@ def score_icdar2013(
 def _icdar2013_credits(
     recalls: Table, precisions: Table, care: NDArray[np.bool_], counts: NDArray[np.bool_]
 ) -> tuple[float, float]:
-    """Return the recall and precision credit of one image.
+    """Return the total recall credit and the total precision credit of one image.
 
+    ``recalls`` and ``precisions`` are area recalls and area precisions, [truths, detections].
     ``care`` is False for ignored truths, ``counts`` is False for detections in an ignored region.
     """
     least_recall, least_precision = ICDAR2013["area_recall"], ICDAR2013["area_precision"]
@@ -164,7 +169,7 @@ def _icdar2013_credits(
 
 
 class _Rectangles:
-    """Upright boxes that include their last pixel: a box from 3 to 3 is one pixel wide."""
+    """Upright boxes whose last pixel is included: a box from 3 to 3 is one pixel wide."""
 
     def __init__(self, items: Sequence[Instance]) -> None:
         corners = np.array(list(map(_bounding_box, items)), dtype=np.float64).reshape(-1, 2, 2)
@@ -174,7 +179,7 @@ class _Rectangles:
         self.areas = self.sides.prod(axis=1)
 
     def intersections(self, other: "_Rectangles") -> Table:
-        """Compute the intersection area of all boxes with all others; 0 if a box is reversed."""
+        """Compute the intersection areas with the boxes of ``other``; 0 for a reversed box."""
         ends = np.minimum(self.high[:, None], other.high)
         sides = ends - np.maximum(self.low[:, None], other.low) + 1
         whole = (self.high >= self.low).all(axis=1)[:, None] & (other.high >= other.low).all(axis=1)

@@ -16,7 +16,7 @@ from mm_numeric.evaluation.metrics.numbers import NUMBERS
 
 
 def unchanged(answer: Any, size_px: tuple[int, int] | None) -> Any:
-    """Return the answer unchanged, because the GSM8K task already parses answers leniently."""
+    """Return an answer unchanged, because the GSM8K parser already supplies the lenient answer."""
     return answer
 
 

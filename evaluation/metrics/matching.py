@@ -48,21 +48,21 @@ class MatchedShapes:
 
     @property
     def found(self) -> list[bool]:
-        """True for each truth that is matched with an IoU of at least 0.5."""
+        """Return, for each true shape, True if it is matched with an IoU of at least 0.5."""
         return [iou >= FOUND_IOU for iou in self.ious]
 
     @property
     def right(self) -> list[bool]:
-        """True for each answer that is matched with an IoU of at least 0.5."""
+        """Return, for each predicted shape, True if it is matched with an IoU of at least 0.5."""
         finds = {p for p, found in zip(self.partners, self.found, strict=True) if found}
         return [index in finds for index in range(len(self.answers))]
 
 
 def read_shapes(value: Any, where: str) -> list[Instance]:
-    """Read the field ``target`` or ``parsed`` of a row: a shape, a list of shapes or None.
+    """Convert the field ``target`` or ``parsed`` of a row in ``scores.jsonl`` to a list of shapes.
 
-    Shapes are not corrected: a box may be reversed, and a polygon may have only one corner.
-    ``where`` names the row in error messages.
+    The field is a shape, a list of shapes or None. Shapes are not corrected: a box may be reversed,
+    and a polygon may have only one corner. ``where`` names the row in error messages.
     """
     shapes = []
     items = [] if value is None else value if isinstance(value, list) else [value]
@@ -91,7 +91,7 @@ def is_drawable(shape: Shape) -> bool:
 
 
 def match_rows(rows: Sequence[Mapping[str, Any]], where: str) -> list[MatchedShapes]:
-    """Match predicted and true shapes in each row of ``scores.jsonl``.
+    """Match the predicted with the true shapes of each row of ``scores.jsonl``.
 
     If any true shape has a label, only shapes with the same label match. ``where`` names the file
     in error messages.
@@ -130,7 +130,7 @@ def match_rows(rows: Sequence[Mapping[str, Any]], where: str) -> list[MatchedSha
 
 
 def mean_box(rows: Sequence[MatchedShapes]) -> Box | None:
-    """Average x1, y1, x2 and y2 over the bounding boxes of all true shapes; None without shapes."""
+    """Return the mean of the bounding boxes of all true shapes; None if there are no shapes."""
     boxes = [around(truth.shape) for row in rows for truth in row.truths]
     edges = [(box.x1, box.y1, box.x2, box.y2) for box in boxes]
     return Box(*np.mean(edges, axis=0).tolist()) if edges else None

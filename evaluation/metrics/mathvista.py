@@ -43,12 +43,12 @@ def edit_distance(one: str, other: str) -> int:
 
 
 def normalised(extraction: str, asked: ShortAnswer, *, rule_2023: bool = False) -> str | None:
-    """Normalise an extracted answer as the published script does; None if it is invalid.
+    """Normalise an extracted answer as MathVista's script does; return None if it is invalid.
 
     Args:
         extraction: Answer text extracted from a response.
         asked: Type, choices and precision of the expected answer. Its text is not used.
-        rule_2023: Parse an integer with ``int(text)``, which rejects ``5.0``.
+        rule_2023: Parse an integer with ``int(text)``, as in 2023, which rejects ``5.0``.
     """
     if asked.question_type == "multi_choice":
         return _nearest_choice(extraction, asked.choices)
@@ -77,7 +77,7 @@ def _nearest_choice(extraction: str, choices: Sequence[str]) -> str:
 def score_short_answers(
     predictions: Sequence[Text | None], targets: Sequence[ShortAnswer]
 ) -> RowColumns:
-    """Return the columns of MathVista, all 0 or 1.
+    """Score responses to MathVista questions; return columns with one value per row, all 0 or 1.
 
     A prediction is the whole response of the model; None if it is empty.
     """
@@ -95,7 +95,7 @@ def score_short_answers(
 
 
 def unreadable_reason(prediction: Text | None, target: ShortAnswer) -> str | None:
-    """Return why no answer was found in a response, such as ``no number``; None if one was."""
+    """Return why no answer was found, such as ``no number``; None if an answer was found."""
     return _extracted(prediction, target).reason
 
 

@@ -37,13 +37,13 @@ _PLACES = ("units", "tens", "hundreds", "thousands")
 
 
 def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number]) -> RowColumns:
-    """Return the columns of numbers.
+    """Compare predicted with true numbers; return columns with one value per row.
 
     Columns:
         exact, is_close, unreadable, nonzero: 0 or 1; ``nonzero`` is 1 if the target is not 0.
         target_value, answer_value: The numbers; -target (or 1) replaces an unparseable answer.
         absolute_error, relative_error: |answer - target|; the same divided by |target|.
-        log_...: The values and their error after x -> sign(x) log10(1 + |x|).
+        log_target_value, log_answer_value, log_error: The same after x -> sign(x) log10(1 + |x|).
         digits, units, tens, ...: Number of digits of the target, overall and per digit place.
         right_digits, right_units, ...: How many of these digits the answer has, too.
     """
@@ -73,9 +73,9 @@ def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number
 
 
 def digits_by_place(number: Number) -> tuple[int, str]:
-    """Return the number of decimals and all digits of a number: ``-3.50`` -> (2, ``350``).
+    """Return the number of decimals and the digits of a number: ``-3.50`` -> (2, ``"350"``).
 
-    A fraction or a number with an exponent returns (0, empty text).
+    A fraction or a number with an exponent returns (0, ``""``).
     """
     text = number.text.lower()
     if "/" in text or "e" in text:
@@ -86,12 +86,12 @@ def digits_by_place(number: Number) -> tuple[int, str]:
 
 
 def digit_count(number: Number) -> str:
-    """Return how many digits a number has before its decimal point, as text for a bucket."""
+    """Return the number of digits before the decimal point as a text: ``12.5`` -> ``"2"``."""
     return str(len(str(int(abs(number.exact)))))
 
 
 def _digit_columns(pairs: Sequence[tuple[Number | None, Number]]) -> dict[str, Array]:
-    """Count, per row, the digits of the target and those that the answer has at the same place."""
+    """Count each target's digits, and how many of them the answer has at the same digit place."""
     names = [f"{kind}{place}" for place in ("digits", *_PLACES) for kind in ("", "right_")]
     columns = {name: np.zeros(len(pairs)) for name in names}
     for row, (prediction, target) in enumerate(pairs):
@@ -138,7 +138,7 @@ def _mape(columns: Columns, counts: Any) -> Any:
 
 
 def _r2(columns: Columns, counts: Any, *, prefix: str = "") -> Any:
-    """Return 1 - (sum of squared errors) / (sum of squared deviations from the mean target)."""
+    """Return R²: 1 - (sum of squared errors) / (sum of squared deviations from the mean target)."""
     target, answer = columns[f"{prefix}target_value"], columns[f"{prefix}answer_value"]
     error = ((answer - target) ** 2 * counts).sum(axis=-1)
     return 1 - _ratio(error, (_centred(target, counts) ** 2).sum(axis=-1))
@@ -149,7 +149,7 @@ def _pearson(columns: Columns, counts: Any) -> Any:
 
 
 def _spearman(columns: Columns, counts: Any) -> Any:
-    """Return Spearman's rank correlation over the rows with weight 1."""
+    """Return Spearman's rank correlation over the rows whose entry in ``counts`` is 1."""
     given, wanted = (
         _ranks(np.where(counts > 0, columns[name], np.inf))
         for name in ("answer_value", "target_value")
@@ -163,7 +163,10 @@ def _correlation(x: Any, y: Any, counts: Any) -> Any:
 
 
 def _centred(values: Any, counts: Any) -> Any:
-    """Subtract the mean over rows with weight 1, exactly if all are equal; other rows become 0."""
+    """Subtract the mean over the rows whose entry in ``counts`` is 1, and set all other rows to 0.
+
+    If all values are equal, the result is exactly 0, without rounding errors.
+    """
     lowest = np.where(counts > 0, values, np.inf).min(axis=-1, keepdims=True)
     above = np.where(counts > 0, values - lowest, 0.0)
     mean = _ratio(above.sum(axis=-1), counts.sum(axis=-1))
@@ -171,7 +174,7 @@ def _centred(values: Any, counts: Any) -> Any:
 
 
 def _ranks(values: Any) -> Any:
-    """Return the rank of each value along the last axis, from 0; equal values get the mean rank."""
+    """Return the rank of each value along the last axis, from 0. Equal values get the mean rank."""
     order = np.argsort(values, axis=-1)
     ordered = np.take_along_axis(values, order, axis=-1)
     at = np.broadcast_to(np.arange(values.shape[-1]), values.shape)
@@ -204,7 +207,7 @@ _ERROR_METRICS: Sequence[tuple[str, str, str, bool, WeightedMetric]] = (
 
 
 def _error_metrics(*, parsed_only: bool) -> list[Metric]:
-    """Create the error metrics, over all rows or only over rows with a parseable answer."""
+    """Create error metrics such as MAE, over all rows or only over rows with a parsed answer."""
 
     def weighted(metric: WeightedMetric) -> Callable[[Columns], Any]:
         def value(columns: Columns) -> Any:

@@ -55,7 +55,7 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of a detection and a truth that overlap in the same image, sorted by truth."""
+    """Overlapping pairs of a detection (prediction) and a truth (true shape), sorted by truth."""
 
     detection: Ints
     """Index of the detection in the ``Shapes`` of all detections, [p]."""
@@ -67,12 +67,12 @@ class Pairs:
     """Area of the intersection, greater than 0, [p]."""
 
     def select(self, chosen: Bools | Ints) -> "Pairs":
-        """Return some of the pairs; ``chosen`` is a boolean mask or an array of indices."""
+        """Return the pairs that a boolean mask or an array of indices selects."""
         return Pairs(self.detection[chosen], self.truth[chosen], self.intersection[chosen])
 
 
 def collect_shapes(images: Sequence[Sequence[Shape]]) -> Shapes:
-    """Convert the shapes of each image to arrays."""
+    """Convert the shapes of many images (one list per image) to arrays."""
     shapes = list(chain.from_iterable(images))
     image = np.repeat(np.arange(len(images)), [len(shapes_of_image) for shapes_of_image in images])
     is_box = np.fromiter((isinstance(shape, Box) for shape in shapes), np.bool_, len(shapes))
@@ -91,7 +91,10 @@ def collect_shapes(images: Sequence[Sequence[Shape]]) -> Shapes:
 
 
 def intersection_areas(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints) -> Floats:
-    """Compute the intersection area of shape ``at_a[i]`` of ``a`` and ``at_b[i]`` of ``b``, [p]."""
+    """Compute the intersection area of each pair of shapes, [p] for p pairs.
+
+    Pair i is shape ``at_a[i]`` of ``a`` and shape ``at_b[i]`` of ``b``.
+    """
     one, other = a.bounds[at_a], b.bounds[at_b]
     sides = np.minimum(one[:, 2:], other[:, 2:]) - np.maximum(one[:, :2], other[:, :2])
     sides.clip(min=0, out=sides)
@@ -105,16 +108,17 @@ def intersection_areas(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints) -> Floats:
 
 
 def ious(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints, intersection: Floats) -> Floats:
-    """Compute the IoU of shape ``at_a[i]`` of ``a`` and ``at_b[i]`` of ``b``, [p].
+    """Compute the IoU of each pair of shapes, [p] for p pairs.
 
-    ``intersection`` has the intersection areas, [p]. The IoU is 0 if both areas are 0.
+    Pair i is shape ``at_a[i]`` of ``a`` and shape ``at_b[i]`` of ``b``. ``intersection`` has the
+    intersection area of each pair. The IoU is 0 if both shapes have area 0.
     """
     union = a.areas[at_a] + b.areas[at_b] - intersection
     return np.divide(intersection, union, out=np.zeros(len(union)), where=union > 0)
 
 
 def overlapping_pairs(detections: Shapes, truths: Shapes) -> Pairs:
-    """Find all detections and truths of the same image that overlap, sorted by truth."""
+    """Find all pairs of a detection and a truth that overlap in the same image, sorted by truth."""
     nothing = np.empty(0, dtype=np.int64)
     chunks = [Pairs(nothing, nothing, np.empty(0))]
     for detection, truth in _candidates(detections, truths):
@@ -128,7 +132,11 @@ def overlapping_pairs(detections: Shapes, truths: Shapes) -> Pairs:
 
 
 def greedy_one_to_one(pairs: Pairs) -> Bools:
-    """Select pairs greedily, first to last, so that each shape is used once; return a mask, [p]."""
+    """Select pairs from first to last, using each shape at most once.
+
+    Returns:
+        True for each selected pair, [p] for p pairs.
+    """
     selected = np.zeros(len(pairs.truth), dtype=np.bool_)
     left = np.arange(len(pairs.truth))
     sides = [_dense_index(pairs.detection), _dense_index(pairs.truth)]
@@ -150,7 +158,7 @@ def greedy_one_to_one(pairs: Pairs) -> Bools:
 
 
 def _candidates(detections: Shapes, truths: Shapes) -> Iterator[tuple[Ints, Ints]]:
-    """Yield the indices of all detections and truths of the same image, in chunks of pairs."""
+    """Yield all pairs of a detection and a truth in the same image, as index arrays, in chunks."""
     images = int(max(detections.image.max(initial=-1), truths.image.max(initial=-1))) + 1
     counts = np.bincount(detections.image, minlength=images)
     starts = np.cumsum(counts) - counts
@@ -169,7 +177,7 @@ def _candidates(detections: Shapes, truths: Shapes) -> Iterator[tuple[Ints, Ints
 
 
 def _dense_index(values: Ints) -> Ints:
-    """Number the distinct values in sorted order, and return the number of each value."""
+    """Replace each value by its rank among the distinct values: [7, 3, 7] -> [1, 0, 1]."""
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
@@ -183,7 +191,7 @@ def _boxes(boxes: Sequence[Box]) -> tuple[Floats, Floats]:
 
 
 def _polygons(shapes: Sequence[Polygon]) -> tuple[NDArray[np.object_], Bools]:
-    """Return valid shapely geometries, [n], and a mask of those that were repaired, [n]."""
+    """Convert polygons to valid shapely geometries; also return a mask of the repaired ones."""
     lengths = np.array([len(shape.points) for shape in shapes])
     points = np.array([point for shape in shapes for point in shape.points], dtype=np.float64)
     owner = np.repeat(np.arange(len(shapes)), lengths)

@@ -46,16 +46,17 @@ def words_of(text: str) -> list[str]:
 
 
 def word_f1(prediction: str, target: str) -> float:
-    """Return the F1 of the words that two texts have in common, 0 to 1."""
+    """Return the F1 score of the words in a predicted and a true text, 0 to 1, as SQuAD does."""
     predicted, true = words_of(prediction), words_of(target)
     common = sum((Counter(predicted) & Counter(true)).values())
     return 2 * common / (len(predicted) + len(true)) if common else 0.0
 
 
 def score_texts(predictions: Sequence[Text | None], targets: Sequence[Text]) -> RowColumns:
-    """Return the columns of free text: ``f1`` from 0 to 1, ``exact`` and ``unreadable`` 0 or 1.
+    """Compare predicted with true texts; return columns with one value per row.
 
-    If sacrebleu and rouge_score are installed, the columns for BLEU and ROUGE are added.
+    ``f1`` is from 0 to 1; ``exact`` and ``unreadable`` are 0 or 1. If sacrebleu and rouge_score are
+    installed, the columns for BLEU and ROUGE are added.
     """
     pairs = list(zip(predictions, targets, strict=True))
     same = [p is not None and words_of(p.text) == words_of(t.text) for p, t in pairs]
@@ -71,13 +72,18 @@ def score_texts(predictions: Sequence[Text | None], targets: Sequence[Text]) -> 
 
 
 def score_choices(predictions: Sequence[Choice | None], targets: Sequence[Choice]) -> RowColumns:
-    """Return the columns of yes-or-no answers. Several rows can belong to the same question.
+    """Score yes-or-no answers; return columns with one value per row.
 
-    Columns (0 or 1, except the two of questions):
+    Several rows can belong to the same question. All columns are 0 or 1, except ``question`` and
+    ``question_right``.
+
+    Columns:
         right: The prediction equals the target.
-        said, there, found: The prediction is yes; the target is yes; both are yes.
+        said: The prediction is yes.
+        there: The target is yes.
+        found: Both the prediction and the target are yes.
         question: 1 / (number of rows of the same question), so that its sum counts questions.
-        question_right: As ``question`` if all rows of the question are right, otherwise 0.
+        question_right: Equal to ``question`` if all rows of the question are right, otherwise 0.
         unreadable: The prediction is unparseable.
     """
     pairs = list(zip(predictions, targets, strict=True))

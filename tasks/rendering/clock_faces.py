@@ -40,7 +40,7 @@ class FaceStyle:
 
 
 def render_faces(folder: Path, count: int, seed: int, style: FaceStyle) -> Path:
-    """Generate images of random times; return the path of the .jsonl file with their rows."""
+    """Generate images of clocks with random times; return the path of the .jsonl file of rows."""
     times = random.Random(f"times:{seed}")
 
     def draw(rng: random.Random) -> tuple[Image.Image, dict[str, object]]:
@@ -84,7 +84,7 @@ def _colour(rng: random.Random, darkest: int, lightest: int) -> Colour:
 
 @dataclass(frozen=True)
 class _Face:
-    """A dial. Angles are in radians clockwise from twelve; lengths are multiples of the radius."""
+    """A clock dial. Angles are in radians clockwise from twelve, lengths in units of its radius."""
 
     draw: ImageDraw.ImageDraw
     radius: float
@@ -93,14 +93,14 @@ class _Face:
     tilt: float
 
     def at(self, angle: float, distance: float) -> tuple[float, float]:
-        """Return x and y in pixels for an angle and a distance from the centre."""
+        """Convert an angle and a distance from the centre to x and y in pixels."""
         angle, length = angle + self.tilt, distance * self.radius
         return self.x + length * math.sin(angle), self.y - length * math.cos(angle)
 
     def disc(
         self, radius: float, colour: Colour, rim: float = 0.0, rim_colour: Colour | None = None
     ) -> None:
-        """Draw a filled disc around the centre."""
+        """Draw a filled disc around the centre, with an optional rim."""
         r = radius * self.radius
         box = (self.x - r, self.y - r, self.x + r, self.y + r)
         width = round(rim * self.radius)
@@ -123,7 +123,7 @@ class _Face:
             self.draw.text(position, str(n), fill=colour, font=font, anchor="mm")
 
     def hand(self, angle: float, length: float, width: float, colour: Colour) -> None:
-        """Draw a hand with a short tail."""
+        """Draw a clock hand, with a short tail on the other side of the centre."""
         self._line(angle, -0.11, length, width, colour)
 
     def _line(self, angle: float, start: float, end: float, width: float, colour: Colour) -> None:

@@ -1,7 +1,8 @@
 """Generate images of coloured shapes, each with a phrase that identifies one shape.
 
-A phrase is one of three types: colour and kind ("the red circle"), size ("the large red circle") or
-position ("the circle at the left"). The types that are unambiguous in a scene are equally likely.
+A phrase identifies a shape by colour and form ("the red circle"), also by size ("the large red
+circle"), or by position ("the circle at the left"). The types of phrases that are unambiguous in a
+scene are equally likely.
 """
 
 import random
@@ -28,7 +29,7 @@ _SIDES = {"left": (0, min), "right": (0, max), "top": (1, min), "bottom": (1, ma
 
 @dataclass(frozen=True, kw_only=True)
 class SceneStyle:
-    """Options for rendered scenes."""
+    """Options for rendered scenes, which are images of coloured shapes."""
 
     width_px: int = 112
     height_px: int = 112
@@ -69,7 +70,7 @@ class _Shape:
 
 
 def render_scenes(folder: Path, count: int, seed: int, style: SceneStyle, *, lists: bool) -> Path:
-    """Generate scenes in a folder; return the path of the .jsonl file with their rows.
+    """Generate images of coloured shapes; return the path of the .jsonl file with their rows.
 
     If ``lists``, a row asks for all shapes of a colour (zero or more), otherwise for one shape.
     """
@@ -90,7 +91,7 @@ def _one(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
 
 
 def _list(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
-    """Return a row that asks for all shapes of a colour; 1 row in 5 asks for an absent colour."""
+    """Return a row that asks for all shapes of a colour. In 1 row of 5, no shape has the colour."""
     present = {shape.colour for shape in shapes}
     absent = [colour for colour in _COLOURS if colour not in present]
     colour = rng.choice(absent) if rng.random() < 0.2 else rng.choice(sorted(present))
@@ -100,13 +101,13 @@ def _list(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
 
 
 def _by_name(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
-    """List (phrase, shape) for shapes with a unique colour and kind, as "the red circle"."""
+    """List pairs such as ("the red circle", shape) if the scene has only one red circle."""
     names = [shape.name for shape in shapes]
     return [(f"the {s.name}", s) for s in shapes if names.count(s.name) == 1]
 
 
 def _by_size(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
-    """List (phrase, shape) for shapes with a unique size, as "the large red circle"."""
+    """List pairs such as ("the large red circle", shape) if only one red circle is large."""
     found = []
     for shape in shapes:
         same = [s for s in shapes if s.name == shape.name]
@@ -116,7 +117,7 @@ def _by_size(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
 
 
 def _by_position(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
-    """List (phrase, shape) for the outermost shapes of a kind, as "the circle at the left"."""
+    """List pairs such as ("the circle at the left", shape) if one circle is clearly leftmost."""
     found = []
     for kind in _KINDS:
         same = [s for s in shapes if s.kind == kind]
@@ -132,7 +133,7 @@ def _by_position(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
 
 
 def _placed(rng: random.Random, style: SceneStyle) -> list[_Shape]:
-    """Place random shapes that do not touch; successive shapes often share colour and kind."""
+    """Return random shapes that do not touch; successive shapes often share form and colour."""
     short = min(style.width_px, style.height_px)
     shapes: list[_Shape] = []
     while len(shapes) < 2:

@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class PageStyle:
-    """Options for rendered pages."""
+    """Options for rendered pages, which are images of random words."""
 
     width_px: int = 112
     height_px: int = 112
@@ -70,7 +70,7 @@ class PageStyle:
 
 
 def render_pages(folder: Path, count: int, seed: int, style: PageStyle) -> Path:
-    """Generate pages in a folder; return the path of the .jsonl file with their rows."""
+    """Generate images of words in a folder; return the path of the .jsonl file with their rows."""
     fonts = [ImageFont.load_default(size=_LETTER_PX), *map(_font, style.fonts)]
     size = {"width": style.width_px, "height": style.height_px}
 
@@ -93,7 +93,7 @@ def _page(
     style: PageStyle,
     fonts: Sequence[ImageFont.FreeTypeFont | ImageFont.ImageFont],
 ) -> tuple[Image.Image, list[dict[str, object]]]:
-    """Draw one page; return the image and, per word, an entry of "instances" in the row."""
+    """Draw a page of random words; return the image and one entry of "instances" per word."""
     size = style.width_px, style.height_px
     light = rng.random() < 0.5
     ground = np.array(
@@ -133,7 +133,7 @@ def _text(rng: random.Random) -> str:
 def _mask(
     text: str, rng: random.Random, font: ImageFont.FreeTypeFont | ImageFont.ImageFont
 ) -> Array:
-    """Draw a word in a random variant of a font; return its cropped mask, values 0 to 1."""
+    """Draw a word in a random variant of a font; return a mask, 0 to 1, cropped to the word."""
     stroke = rng.choice((0, 0, 2))  # bold
     left, top, right, bottom = font.getbbox(text, stroke_width=stroke)
     slant, stretch = rng.choice((0.0, 0.0, 0.25)), rng.choice((0.75, 1.0, 1.0, 1.3))
@@ -165,7 +165,7 @@ class _PlacedWord:
 
 
 def _placed(shape: tuple[int, ...], rng: random.Random, style: PageStyle) -> _PlacedWord | None:
-    """Choose a random size and position for a mask; None if the word would not fit on the page."""
+    """Choose a random size, angle and position for a word; return None if it leaves the page."""
     scale = rng.uniform(*style.letters_px) / shape[0]
     width, height = shape[1] * scale, shape[0] * scale
     angle = math.radians(rng.uniform(-style.rotation_degrees, style.rotation_degrees))
@@ -199,7 +199,7 @@ def _placed(shape: tuple[int, ...], rng: random.Random, style: PageStyle) -> _Pl
 
 
 def _sampled(mask: Array, u: Array, v: Array) -> Array:
-    """Interpolate a mask bilinearly at x = ``u``, y = ``v``; 0 outside of the mask."""
+    """Interpolate a mask bilinearly at the points (u, v); points outside of the mask are 0."""
     padded = np.pad(mask, 1)
     column, row = u + 0.5, v + 0.5  # + 1 for the padding, - 0.5 because values are at pixel centres
     left, top = np.floor(column).astype(int), np.floor(row).astype(int)
