@@ -1,4 +1,4 @@
-"""``python -m mm_numeric``, for torchrun and accelerate launch."""
+"""Run the command line as ``python -m mm_numeric``, for torchrun and accelerate launch."""
 
 import sys
 

@@ -29,9 +29,9 @@ _Add = Callable[[str, str], argparse.ArgumentParser]
 
 
 def make_parser(commands: Mapping[str, Run]) -> argparse.ArgumentParser:
-    """Return the argument parser.
+    """Return the argument parser of ``mm-numeric`` with all its commands.
 
-    ``commands`` maps the name of a command to its function; parsing stores the function of the
+    ``commands`` maps the name of each command to its function. Parsing stores the function of the
     chosen command as ``arguments.command``.
     """
     shared = _global_options()

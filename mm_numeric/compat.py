@@ -1,6 +1,6 @@
 """All uses of private names of transformers, accelerate, DeepSpeed and PEFT, as small functions.
 
-Each docstring has the reason and the tested version of the library in parentheses. If a library
+Each docstring has the reason and, in parentheses, the tested version of the library. If a library
 changes a name, ``tests/test_compat.py`` fails with the name of the function. Libraries are imported
 inside the functions, so that importing this module is fast.
 """
@@ -41,7 +41,7 @@ _WRAPPERS = re.compile(
 
 
 def unwrapped_name(name: str) -> str:
-    """Return a parameter name without the module names that wrappers insert.
+    """Return a parameter's original name, without names that wrappers insert (``_orig_mod``).
 
     The wrappers are torch.compile and FSDP1 (torch 2.13), and PEFT (0.21).
     """
@@ -49,19 +49,19 @@ def unwrapped_name(name: str) -> str:
 
 
 def is_adapter(name: str) -> bool:
-    """Return True for the parameter name of a LoRA or DoRA adapter (PEFT 0.21)."""
+    """Return True if a parameter name belongs to a LoRA or DoRA adapter (PEFT 0.21)."""
     return ".lora_" in name
 
 
 def original_layer(layer: Any) -> Any:
-    """Return the layer that an adapter wraps, or the layer itself (``base_layer``, PEFT 0.21)."""
+    """Return the layer that an adapter wraps (``base_layer`` in PEFT 0.21), or the layer itself."""
     return getattr(layer, "base_layer", layer)
 
 
 def clear_forward_hooks(module: Any) -> None:
     """Remove all forward hooks of a module.
 
-    The public way in torch (2.13) needs the handle that registering a hook returned.
+    The public API of torch (2.13) can remove a hook only with the handle from its registration.
     """
     module._forward_hooks.clear()
 
@@ -103,9 +103,10 @@ def tokenizer_settings(source: str, revision: str) -> dict[str, Any]:
 
 
 def concrete_classes(auto_class: Any) -> Mapping[Any, Any] | None:
-    """Return the mapping from config class to model class of an Auto class, else None.
+    """Return an Auto class's mapping from config classes to model classes; None for other classes.
 
-    transformers (5.23) stores it as ``_model_mapping``. A baseline subclasses the mapped class.
+    transformers (5.23) stores it as ``_model_mapping``. A baseline must subclass the model class
+    that the Auto class would create.
     """
     return getattr(auto_class, "_model_mapping", None)
 

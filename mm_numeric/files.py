@@ -12,11 +12,11 @@ from typing import Any
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield a pair for each row of a file: its location (for error messages) and its fields.
+    """Yield (location, fields) of each row in a file. The location is for error messages.
 
-    The file is .jsonl, .json or .csv, each also with .gz. A .json file has a list of rows, or an
-    object whose entry ``data_list`` is a list of rows (MMOCR). A .jsonl file is read line by line,
-    so that it may be larger than the memory.
+    The file is .jsonl, .json or .csv, optionally compressed (.gz). A .json file has a list of rows,
+    or an object whose entry ``data_list`` is a list of rows (MMOCR). A .jsonl file is read line by
+    line, so that it may be larger than the memory.
     """
     for row in rows_or_errors(path):
         if isinstance(row, ValueError):
@@ -25,7 +25,7 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
-    """Yield rows as ``read_rows`` does, but yield (not raise) a ValueError for an invalid row."""
+    """Yield rows like ``read_rows``, but yield (not raise) a ValueError for an invalid row."""
     is_packed = path.suffix == ".gz"
     ending = Path(path.stem).suffix if is_packed else path.suffix
     if ending not in (".jsonl", ".json", ".csv"):

@@ -42,7 +42,7 @@ def set_verbosity(*, verbose: bool = False, quiet: bool = False) -> None:
 
 
 def shows_progress() -> bool:
-    """Return True on rank 0 if stderr is a terminal and the verbosity is not quiet."""
+    """Return True if progress bars are shown: on rank 0, in a terminal, and not with ``quiet``."""
     return rank() == 0 and logger.isEnabledFor(logging.INFO) and sys.stderr.isatty()
 
 

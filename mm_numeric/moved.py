@@ -1,7 +1,7 @@
 """Deprecated import paths, argument names and argument values.
 
-A deprecated name still works and raises a ``FutureWarning`` with the new name. Version 0.3 removes
-the deprecated names.
+A deprecated name still works, and causes a ``FutureWarning`` that contains the new name. Version
+0.3 removes the deprecated names.
 """
 
 import functools
@@ -64,7 +64,7 @@ class RenamedSettings:
         return name, self.values.get(name, {}).get(value, value) if type(value) is str else value
 
     def update(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings with new names and values, without warnings (for 0.1 files)."""
+        """Return settings with old names and values replaced, but do not warn about them."""
         return dict(self.translate(name, value) for name, value in settings.items())
 
     def accept_old_arguments(self, target: _Target) -> _Target:

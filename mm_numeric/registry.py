@@ -1,7 +1,7 @@
 """Tables that map names in configs and command-line options to import paths.
 
-To add a task, family, baseline, loss term, importer or scorer, add its file and one line in a table
-here. The tables hold import paths instead of classes, so importing this module is fast.
+To add a task, model family, baseline, loss term, importer or scorer, add its file and one line in a
+table here. The tables hold import paths instead of classes, so importing this module is fast.
 """
 
 import importlib
@@ -127,10 +127,10 @@ PROTOCOLS: Mapping[str, str] = {
 
 
 def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:
-    """Return the object with a name in a table, or at an import path ``my_package.module:Name``.
+    """Return the object for a name, which is a key of ``table`` or a path ``package.module:Name``.
 
-    A string in the table is an import path, and its object is imported. For error messages,
-    ``what`` is the kind of name ("loss term") and ``where`` is the file and field with the name.
+    A string in the table is an import path, and its object is imported. In error messages, ``what``
+    describes the name ("loss term") and ``where`` is the file and field that contain the name.
     """
     if name not in table and ":" not in name:
         raise unknown(name, table, what, where)
@@ -152,7 +152,7 @@ def load(path: str, where: str) -> Any:
 
 
 def unknown(name: object, known: Iterable[str], what: str, where: str) -> ValueError:
-    """Return a ValueError for an unknown name; its message lists the known names."""
+    """Return a ValueError for an unknown name. Its message lists the known names."""
     names = sorted(known)
     near = get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""

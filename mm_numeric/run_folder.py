@@ -45,7 +45,7 @@ def claim(folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER) -> bo
     """Write config.yaml to a new run folder, or check that the folder contains the same run.
 
     A run is the same if its config is equal, except for the config sections in ``ignore``. Files of
-    a run that stopped before its first checkpoint are deleted, because it cannot be resumed.
+    a run that stopped before its first checkpoint are deleted: such a run cannot be resumed.
 
     Returns:
         True if the folder already contained the same run.
@@ -76,7 +76,7 @@ def write_config(folder: Path, config: Config) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return True if ``claim`` wrote config.yaml to the folder, completely or partially."""
+    """Return True if this library wrote the folder's config.yaml, completely or partially."""
     path = folder / CONFIG
     if path.is_file():
         return path.read_bytes().startswith(_HEADER.encode())
@@ -85,7 +85,7 @@ def _is_ours(folder: Path) -> bool:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder for this process inside the context; also released if the process is killed."""
+    """Lock a folder inside the context. The lock is also released if the process is killed."""
     path = folder.with_name(f".{folder.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
@@ -99,7 +99,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _lock(file: IO[str]) -> None:
-    """Lock an open file without waiting; closing the file releases the lock."""
+    """Lock an open file; raise OSError if it is locked already. Closing it releases the lock."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -142,7 +142,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def finish(folder: Path, facts: dict[str, Any]) -> None:
-    """Write run.json, which marks a run as finished: ``facts``, package versions and machine."""
+    """Mark a run as finished: write run.json with ``facts``, package versions and the machine."""
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     facts = {**facts, "machine": machine, "python": platform.python_version()}
     facts["versions"] = versions()

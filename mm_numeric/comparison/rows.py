@@ -1,4 +1,4 @@
-"""Make the rows of a comparison from the config: one for each objective and grid combination.
+"""Create the rows of a comparison table: one for each objective and each grid combination.
 
     objectives: [ce, {name: large, preset: ntl_was, with: {model.name: my/large}}]
     grid:
@@ -8,7 +8,7 @@
 
 This grid has 2 x 2 x 2 rows; the first is ``ntl_was_weight_0.15_slow``. Each axis of the grid is a
 dotted setting with a list of values, or with a mapping from names to values. Rows share a warm
-start if only their objectives differ. This module does not import torch.
+start (a model trained with CE) if only their objectives differ. This module does not import torch.
 """
 
 import itertools
@@ -43,13 +43,13 @@ class ComparisonRow:
 
     @property
     def name(self) -> str:
-        """Name of the row in tables; also the name of its folder."""
+        """Return the name of the row in tables, which is also the name of its run folder."""
         return self.config.objective.name
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Draft:
-    """A row whose settings are not validated yet; ``where`` is its location for errors."""
+    """A comparison row before its settings are validated. ``where`` is its location, for errors."""
 
     objective: Any
     where: str
@@ -59,9 +59,10 @@ class _Draft:
 
 
 def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
-    """Return the rows of a comparison; the first is the baseline, the second the control, if any.
+    """Return the rows of a comparison, with the reference first and the control, if any, second.
 
-    The control (``compare.control``) is another objective with the settings of the first row.
+    All rows are compared with the reference, the first objective in the config. The control
+    (``compare.control``) is another objective with the settings of the reference.
     """
     assert config.compare is not None
     where = f"{where}, compare"
@@ -84,7 +85,7 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
 
 
 def read_comparison(name: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a config with ``read_config``, and validate the rows of its comparison, if any."""
+    """Read a config and, if it has a section ``compare``, validate the rows of the comparison."""
     config = read_config(name, overrides)
     if config.compare:
         compared_rows(config, find_config(name).name)
@@ -115,7 +116,7 @@ def _listed(value: Any, where: str) -> _Draft:
 
 
 def _combined(config: Config, grid: Mapping[str, Any], where: str) -> list[_Draft]:
-    """Return a draft for each combination of grid values; the last axis varies fastest."""
+    """Return an unvalidated row for each combination of grid values (last axis varies fastest)."""
     if not grid:
         return []
     axes = {axis: _values(axis, values, list(grid), where) for axis, values in grid.items()}
@@ -182,13 +183,13 @@ def _with_settings(config: Config, objective: NamedObjective, draft: _Draft) -> 
 
 
 def _start(config: Config) -> str:
-    """Return a string that is equal for all rows with the same warm start."""
+    """Return all settings except the objective as JSON; rows with equal JSON share a warm start."""
     settings = config.to_dict() | {"objective": None, "compare": None}
     return json.dumps(settings, sort_keys=True)
 
 
 def _check_names(rows: list[ComparisonRow], starts: list[str], where: str) -> None:
-    """Check that all names are different and can be used as folder names."""
+    """Check that the names of rows and warm starts are unique and are valid folder names."""
     for row in rows:
         taken = row.name.startswith(WARM_START)
         if taken or row.name in ("", ".", "..") or "/" in row.name or "\\" in row.name:

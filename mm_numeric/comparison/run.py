@@ -2,8 +2,9 @@
 
 For each seed a model is first trained with cross-entropy (the warm start). Each row of the
 comparison then continues from those weights with the same data order, and is evaluated on the same
-test rows. If a row changes more than the objective, it has a separate warm start with these changes
-and the same number of steps. A baseline such as a regression head uses its own loss there. Output:
+test rows. If a row changes other settings as well, it has a separate warm start with these settings
+and the same number of steps. If a row sets a baseline with its own loss, such as a regression head,
+its warm start uses this loss. Output:
 
     summary.json, report.html, report.md
     seedS/warm_start*/, seedS/ROW/    run folders with predictions, scores and results
@@ -45,14 +46,14 @@ _MAY_DIFFER = {"compare", "objective"}  # sections that do not change existing r
 
 
 class SeedFailedError(Exception):
-    """Raised if the process of a seed fails; ``args`` are an error message and the exit code."""
+    """Raised if the process of a seed fails. ``args`` has an error message and the exit code."""
 
 
 def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
     """Execute the unfinished runs of a comparison, write summary.json and return the folder.
 
-    With ``seeds``, only the runs of these seeds are executed and no summary is written. This splits
-    the work between machines.
+    With ``seeds``, only the runs of these seeds are executed and no summary is written, so that the
+    work can be split between machines.
     """
     if config.compare is None:
         raise ValueError(f"{config.title}: no section `compare`; see `mm-numeric cp clock_tiny`.")
@@ -91,15 +92,15 @@ def _run_open(config: Config, seeds: Sequence[int]) -> None:
 
 
 def _open_runs(config: Config, seeds: Sequence[int]) -> list[Config]:
-    """Return the configs of the runs without results.json, in the order to execute them."""
+    """Return the configs of unfinished runs (without results.json), in execution order."""
     runs = [run for seed in seeds for run in seed_runs(config, seed)]
     return [run for run in runs if not (run.output_dir / RESULTS).is_file()]
 
 
 def seed_runs(config: Config, seed: int) -> list[Config]:
-    """Return a config for each run of a seed, ordered so that a warm start precedes its rows.
+    """Return the configs of all runs with one seed, each warm start before the rows that need it.
 
-    ``model.name`` of each row is set to the model folder of its warm start.
+    In the config of a row, ``model.name`` is the model folder of its warm start.
     """
     assert config.compare is not None
     folder = Path(config.compare.output_dir) / f"seed{seed}"
@@ -143,7 +144,7 @@ def _run(config: Config) -> None:
 
 
 def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
-    """Run ``compare.jobs`` seeds in parallel, one process per seed; divide the CPU cores."""
+    """Run one process per seed, ``compare.jobs`` at a time, each with a share of the CPU cores."""
     assert config.compare is not None
     threads = max(1, (os.cpu_count() or 1) // config.compare.jobs)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), PARENT: str(os.getpid())}
@@ -171,7 +172,7 @@ def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
 
 
 def _check_exit(folder: Path, seed: int, code: int) -> None:
-    """Raise SeedFailedError, with the last line of the log, if a process failed."""
+    """Raise SeedFailedError if the process of a seed failed, with the last line of its log."""
     if not code:
         return
     log = folder / f"seed{seed}.log"
@@ -189,7 +190,10 @@ PARENT = "MM_NUMERIC_COMPARE_PARENT"
 
 
 def exit_with_parent() -> None:
-    """In the process of a seed, watch the main process, and exit when it ends or is killed."""
+    """Start a thread that exits this process when the main process ends or is killed.
+
+    Does nothing unless ``_run_in_processes`` started this process to run a seed.
+    """
     parent = os.environ.get(PARENT)
     if parent is None:
         return
@@ -203,7 +207,7 @@ def exit_with_parent() -> None:
 
 
 def _load_data_once(config: Config) -> None:
-    """Render or read all data first, so that invalid rows are reported before any training."""
+    """Render or read the data of all runs, to report invalid rows before any training."""
     from mm_numeric.data.examples import load_examples
 
     for own in {row.warm_start: row.config for row in compared_rows(config)}.values():

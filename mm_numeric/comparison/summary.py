@@ -75,7 +75,10 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
 def _table(
     runs: Mapping[str, Sequence[Scores]], objectives: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """Return the entries ``table[run name][metric name]``; the first objective is the baseline."""
+    """Return mean and interval of each metric, as ``table[run name][metric name]``.
+
+    Objectives after the first also have the difference to the first, the baseline.
+    """
     baseline = objectives[0]
     table: dict[str, dict[str, Any]] = {name: {} for name in runs}
     for metric, rows in runs[baseline][0].figures:
@@ -95,7 +98,7 @@ def _table(
 
 
 def read_run_scores(folder: Path) -> Scores:
-    """Score the predictions of one run; the scored rows are sorted by id."""
+    """Score the predictions of one run, and sort the scored rows by id."""
     scores = read_scores(folder / PREDICTIONS)
     order = sorted(range(len(scores.rows)), key=lambda i: scores.rows[i]["id"])
     return replace(
@@ -109,8 +112,8 @@ def read_run_scores(folder: Path) -> Scores:
 def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
     """Format the comparison as a terminal table, one line per objective and warm start.
 
-    The columns are the first ``shown`` metrics (more if there are more metrics per row category),
-    and the difference to the baseline in the first metric.
+    The columns are the first ``shown`` metrics and the difference to the baseline in the first
+    metric. Metrics that are reported per category of rows come first and are all shown.
     """
     metrics = summary["metrics"][: max(shown, summary.get("of_categories", 0))]
     header = ["objective", *(m["label"] for m in metrics)]
@@ -128,7 +131,10 @@ def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
 def _terminal_cells(
     found: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Yield the cells of one line: each metric (the first with its interval), the difference."""
+    """Yield the cells of one line: all metrics, then the difference to the baseline.
+
+    The cell of the first metric, and that of the difference, include the interval.
+    """
     head = found.get(metrics[0]["name"])
     for index, metric in enumerate(metrics):
         entry = found.get(metric["name"]) or {"mean": None}
@@ -146,7 +152,7 @@ def _entry(values: list[float], draws: Any) -> dict[str, Any]:
 
 
 def _json(value: Any) -> Any:
-    """Replace NaN by None, because JSON has no NaN."""
+    """Replace NaN by None in a number or nested list, because JSON has no NaN."""
     if isinstance(value, list):
         return [_json(item) for item in value]
     return None if np.isnan(value) else value
@@ -168,7 +174,7 @@ def _range(low: float | None, high: float | None, unit: str, sign: str = "") -> 
 
 
 def _number(value: float, unit: str, sign: str = "") -> str:
-    """Format a value without its unit; with the unit ``%``, 0.5 is formatted as 50.0."""
+    """Format a value without its unit. If the unit is ``%``, 0.5 is formatted as 50.0."""
     if not unit:
         return plain_figure(value, sign)
     return f"{value * (100 if unit == '%' else 1):{sign}.1f}"
@@ -189,7 +195,7 @@ def _description(config: Config) -> str:
 def _facts(
     config: Config, rows: Sequence[ComparisonRow], folder: Path, test_rows: int
 ) -> dict[str, str]:
-    """Return a description of the setup: model, number of rows and steps, seeds, time, versions."""
+    """Return a dict that describes the experiment: model, rows, steps, seeds, time, versions."""
     assert config.compare is not None
     first = rows[0]
     names = dict.fromkeys(name for row in rows for name in (row.warm_start, row.name))
@@ -224,7 +230,7 @@ def _facts(
 
 
 def _other_settings(rows: Sequence[ComparisonRow]) -> str:
-    """Describe the settings other than the objective that rows change, with their warm starts."""
+    """Describe which rows change settings other than the objective, and from which warm start."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.settings:
@@ -234,7 +240,7 @@ def _other_settings(rows: Sequence[ComparisonRow]) -> str:
 
 
 def _source(sources: Sources) -> str:
-    """Describe data sources: file names, or the seeds of rendered data."""
+    """Return a description of data sources: file names, or seeds and categories if rendered."""
     return ", ".join(
         ", ".join([f"rendered, seed {source.seed}", *source.categories])
         if source.render

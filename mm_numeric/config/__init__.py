@@ -1,1 +1,1 @@
-"""Schema and reader of YAML configs, and the names of shipped ones. Does not import torch."""
+"""Read and validate YAML configs, and list the shipped configs. Does not import torch."""

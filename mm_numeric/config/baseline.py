@@ -1,4 +1,4 @@
-"""Read and validate the setting ``model.baseline``."""
+"""Read and validate the config setting ``model.baseline``, such as ``regression_head``."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from mm_numeric.registry import BASELINES, choose
 
 
 class BaselineChoice(NamedTuple):
-    """A baseline and its settings."""
+    """A baseline (another method to output numbers, such as xVal) and its settings."""
 
     name: str
     kind: Any
@@ -19,7 +19,7 @@ class BaselineChoice(NamedTuple):
 
 
 def read_baseline(value: Any, where: str) -> BaselineChoice:
-    """Read ``model.baseline``: a name, or a mapping with ``name`` and settings."""
+    """Read ``model.baseline``, which is a name, or a mapping with ``name`` and other settings."""
     options = {"name": value} if isinstance(value, str) else value
     if not isinstance(options, Mapping) or not isinstance(options.get("name"), str):
         raise ValueError(
@@ -35,11 +35,11 @@ def read_baseline(value: Any, where: str) -> BaselineChoice:
 def check_baseline(
     model: Any, objective: Any, modules: Any, where: str, remedy: str = "set objective to ce"
 ) -> None:
-    """Check that a baseline can be trained with the objective and the modules of a config.
+    """Check that a baseline can be trained with the objective and the ``modules`` of a config.
 
     A baseline with its own loss requires the objective ``ce``. If a baseline adds weights to a
-    module, the module must be trained. ``remedy`` ends the error message about the objective with
-    what the user can do.
+    module, the module must be trained. ``remedy`` is the advice to the user at the end of the error
+    message about the objective.
     """
     name, kind, _ = read_baseline(model.baseline, f"{where}, model.baseline")
     if kind.own_loss and (objective.terms or objective.ce_weight != 1):

@@ -1,4 +1,4 @@
-"""The text that ``mm-numeric ls`` prints: tasks, families, losses and configs that ship."""
+"""List the tasks, model families, losses and configs that ship, for ``mm-numeric ls``."""
 
 from mm_numeric.config.reader import CONFIGS
 from mm_numeric.config.training_arguments import deepspeed_settings
@@ -8,7 +8,7 @@ from mm_numeric.registry import BASELINES, FAMILIES, IMPORTERS, TASKS, TERMS
 
 
 def shipped() -> str:
-    """Return the names of tasks, families, losses, import formats and configs, as text."""
+    """Return the text that ``mm-numeric ls`` prints: names of tasks, families, losses, configs."""
     lines = [
         f"{title}: {', '.join(names)}"
         for title, names in (

@@ -1,4 +1,4 @@
-"""Settings of the training, test and evaluation data. Does not import torch."""
+"""Config sections for the training, test and evaluation data. Does not import torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from mm_numeric.parsing import check_at_least_1, check_choices
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """Where rows come from: files, a Hugging Face dataset, or the task's own renderer."""
+    """Source of rows: files, a Hugging Face dataset, or synthetic rows that the task renders."""
 
     path: str | tuple[str, ...] | None = None
     """A .jsonl, .jsonl.gz, .json or .csv file, a glob pattern (``shards/*.jsonl.gz``), or a list of
@@ -46,7 +46,7 @@ class DataSource:
     weight divided by the sum of the weights of all sources."""
 
     def __post_init__(self) -> None:
-        """Require exactly one of ``path``, ``dataset`` and ``render``, and validate the rest."""
+        """Require exactly one of ``path``, ``dataset`` and ``render``. Check the other fields."""
         given = [value is not None for value in (self.path, self.dataset, self.render)]
         if sum(given) != 1 or self.path == ():
             raise ValueError("set exactly one of path (a file), dataset and render")
@@ -61,7 +61,7 @@ class DataSource:
 
     @property
     def name(self) -> str:
-        """Description of the source, for messages."""
+        """Return a short description of the source for messages, such as ``train.jsonl``."""
         if self.render is not None:
             return f"{self.render} rendered rows"
         if self.dataset is not None:
@@ -75,18 +75,18 @@ Sources = DataSource | tuple[DataSource, ...]
 
 
 def listed(sources: Sources) -> tuple[DataSource, ...]:
-    """Return one or several sources as a tuple."""
+    """Return the sources as a tuple, also if there is only one."""
     return (sources,) if isinstance(sources, DataSource) else sources
 
 
 def named(sources: Sources) -> str:
-    """Return a description of one or several sources, for messages."""
+    """Return a short description of all sources, for messages."""
     return " and ".join(source.name for source in listed(sources))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Training and test data."""
+    """Config section ``data``: the training and test rows, and how they are read."""
 
     train: tuple[DataSource, ...] | DataSource
     """One source or a list of sources. Without weights, an epoch contains each row once. With
@@ -135,7 +135,7 @@ class DataConfig:
             raise ValueError("train: set a weight for every source or for none")
 
     def check_trainer(self, trainer: Mapping[str, Any], where: str) -> None:
-        """Check that the ``trainer`` settings can be used with ``stream``."""
+        """Check that the ``trainer`` settings can be used if training rows are streamed."""
         if not self.stream:
             return
         if trainer.get("max_steps", -1) < 1:
@@ -151,10 +151,10 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
-    """Periodic evaluation during training, always on the same rows.
+    """Config section ``evaluate``: periodic evaluation during training, always on the same rows.
 
-    If ``best`` selects the weights, set ``data`` to rows other than the test rows: weights that the
-    test rows select have biased test results.
+    If you set ``best``, set ``data`` to rows that are not test rows. Otherwise the weights are
+    selected on the test rows, which biases the test results.
     """
 
     every_steps: int

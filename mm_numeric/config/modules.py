@@ -1,8 +1,9 @@
-"""Settings of which modules are trained, frozen or adapted with LoRA. Does not import torch.
+"""Settings to train, freeze or adapt (LoRA) each module of a model. Does not import torch.
 
-Every family assigns each parameter to one of five modules: the ``vision`` tower, the ``projector``
-between vision tower and language model, the ``language`` model, its ``embeddings``, and its output
-``head``. A config sets how each module is trained, and optionally its learning rate::
+Every model family assigns each parameter to one of five modules: the ``vision`` tower, the
+``projector`` between vision tower and language model, the ``language`` model, its ``embeddings``,
+and its output ``head``. A config sets how each module is trained and, optionally, its learning
+rate::
 
     modules:
       vision: frozen
@@ -23,7 +24,7 @@ TRAINED, FROZEN, ADAPTED = MODES = ("trained", "frozen", "adapted")
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleSettings:
-    """How one module of a model is trained."""
+    """Settings of one module: trained, frozen or adapted with LoRA, and its learning rate."""
 
     how: str = TRAINED
     """``trained``, ``frozen``, or ``adapted`` (frozen weights with LoRA on the linear layers)."""
@@ -43,7 +44,7 @@ class ModuleSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ModulesConfig:
-    """Settings of each module; None for a module that the config does not mention (see ``of``)."""
+    """Config section ``modules``: settings per module, None if the config does not mention it."""
 
     vision: ModuleSettings | None = None
     projector: ModuleSettings | None = None
@@ -62,7 +63,7 @@ class ModulesConfig:
 
     @property
     def adapted(self) -> bool:
-        """True if at least one module is adapted with LoRA."""
+        """Return True if at least one module is adapted with LoRA."""
         settings = (getattr(self, module) for module in MODULE_NAMES)
         return any(own is not None and own.how == ADAPTED for own in settings)
 
@@ -90,7 +91,7 @@ class LoraSettings:
 
 
 def read_modules(raw: Any, where: str) -> ModulesConfig:
-    """Read the section ``modules``; ``vision: frozen`` is short for ``vision: {how: frozen}``."""
+    """Read the config section ``modules``, in which ``frozen`` is short for ``{how: frozen}``."""
     if isinstance(raw, Mapping):
         raw = {name: {"how": own} if isinstance(own, str) else own for name, own in raw.items()}
     modules: ModulesConfig = read_dataclass(ModulesConfig, {} if raw is None else raw, where)
@@ -98,7 +99,7 @@ def read_modules(raw: Any, where: str) -> ModulesConfig:
 
 
 def read_lora(raw: Any, modules: ModulesConfig, where: str) -> LoraSettings | None:
-    """Read the section ``lora``; None if it is missing and no module is adapted."""
+    """Read the config section ``lora``; return None if it is missing and no module is adapted."""
     if not modules.adapted and raw is None:
         return None
     if not modules.adapted:

@@ -1,4 +1,4 @@
-"""Derive names of objectives and comparison rows from their settings."""
+"""Derive the names of objectives, and of rows in comparison tables, from their settings."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def objective_name(options: Mapping[str, Any]) -> str:
-    """Return the name of an objective: its ``name``, or its preset and its other settings.
+    """Return an objective's ``name`` or, if not set, a name made of its preset and settings.
 
     For example, the name of ``{preset: emd, weight: 0.8}`` is ``emd_weight_0.8``.
     """
@@ -21,8 +21,8 @@ def objective_name(options: Mapping[str, Any]) -> str:
 def row_name(options: Mapping[str, Any]) -> str:
     """Return the name of an item of ``compare.objectives``.
 
-    It is ``name`` if given, or else ``<baseline>_<objective>``, without the baseline if there is
-    none, and without the objective if it is ``ce``: ``{baseline: xval}`` has the name ``xval``.
+    This is ``name`` if given, and otherwise ``<baseline>_<objective>``. A missing baseline and the
+    objective ``ce`` are omitted: the name of ``{baseline: xval}`` is ``xval``.
     """
     name, baseline = objective_name(options), options.get("baseline")
     if baseline is None or "name" in options:
@@ -32,7 +32,7 @@ def row_name(options: Mapping[str, Any]) -> str:
 
 
 def value_name(axis: str, value: Any, axes: Sequence[str]) -> str:
-    """Return the name of a value on a grid axis: ``weight_0.3`` for ``objective.weight``."""
+    """Return the name of a value in a grid: ``weight_0.3`` for ``objective.weight: [..., 0.3]``."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     words = axis.split(".")
     # The shortest dotted suffix of the axis that no other axis ends with.

@@ -7,7 +7,7 @@ The values come from public notes on the papers, not from the papers themselves,
 
 NTL     missing: integer arithmetic, multiplication, rJokes, MultiRC, the loss weight (lambda), and
         all plots
-NTIL    of the tables on mathematics, only the rows that its ablation repeats are included
+NTIL    missing: rows of the tables on mathematics, except those in the ablation study
 
 Table rows are named as in the shipped configs, metrics as in results.json. Accuracies are fractions
 of 1, time deviations are in minutes. Does not import torch.
@@ -36,12 +36,12 @@ class PublishedTable:
 
     @property
     def rows(self) -> list[str]:
-        """Names of the rows, in the order of the table."""
+        """Return the names of the rows, in the order of the table."""
         return list(dict.fromkeys(row for row, _ in self.values))
 
     @property
     def metrics(self) -> list[str]:
-        """Names of the metrics, in the order of the table."""
+        """Return the names of the metrics, in the order of the table."""
         return list(dict.fromkeys(metric for _, metric in self.values))
 
 
@@ -57,7 +57,7 @@ def _table(
 
 
 def _one_metric(source: str, of: str, metric: str, *values: float) -> PublishedTable:
-    """Create a table with one metric and the rows ce, emd and ntil."""
+    """Create a table of one metric. ``values`` are the results of the rows ce, emd and ntil."""
     rows = {name: [value] for name, value in zip(("ce", "emd", "ntil"), values, strict=True)}
     return _table(source, of, [metric], rows)
 

@@ -64,8 +64,8 @@ def config_from_dict(
 ) -> Config:
     """Create a config from the parsed content of a YAML file, and validate it.
 
-    Deprecated keys cause a warning unless this library wrote the file (``stored``). ``where`` is
-    the file, for errors and warnings; ``title`` becomes ``Config.title``.
+    Deprecated keys cause a warning, unless ``stored`` is True because this library wrote the file.
+    ``where`` is the name of the file in errors and warnings. ``title`` becomes ``Config.title``.
     """
     raw = with_new_names(raw, where, warn=not stored)
     for key in raw:
@@ -118,7 +118,7 @@ def _read_optional(section: type, raw: Any, where: str) -> Any:
 
 
 def _check_model(config: Config, where: str) -> None:
-    """Check settings of the section ``model`` that depend on other sections or on the registry."""
+    """Check ``model`` settings that depend on other config sections or on registered names."""
     model = config.model
     if model.family not in FAMILIES and ":" not in model.family:
         raise unknown(model.family, FAMILIES, "family", f"{where}, model.family")
@@ -139,10 +139,10 @@ def _check_model(config: Config, where: str) -> None:
 
 
 def read_objective(value: Any, where: str) -> NamedObjective:
-    """Read an objective: the name of a preset, or a mapping.
+    """Read an objective (training loss) from the name of a preset or from a mapping.
 
-    All keys are optional: ``preset`` (default ``ce``), ``name`` (default: the preset followed by
-    the changed fields), and the fields of ``ObjectiveSpec``, which replace those of the preset.
+    All keys of the mapping are optional: ``preset`` (default ``ce``), ``name`` (default: the preset
+    followed by the changed fields), and fields of ``ObjectiveSpec``, which replace the preset's.
     """
     options = {"preset": value} if isinstance(value, str) else value
     if not isinstance(options, Mapping):
@@ -163,7 +163,7 @@ def read_objective(value: Any, where: str) -> NamedObjective:
 
 
 def read_coordinates(value: Any, where: str) -> Coordinates:
-    """Read ``model.coordinates``: a preset's name, or ``preset`` with changed fields."""
+    """Read ``model.coordinates``: the name of a preset, or a mapping that changes its fields."""
     if isinstance(value, Coordinates):
         return value
     options = {"preset": value} if isinstance(value, str) else value

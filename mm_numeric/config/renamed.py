@@ -1,7 +1,7 @@
 """Replace deprecated config keys and values by the new ones, with a warning.
 
-The names of objectives and of comparison rows can be derived from their settings, and name the run
-folders. They are derived from the deprecated keys, so that existing run folders are found.
+Run folders of a comparison are named after its rows, whose names can be derived from settings. The
+names are derived from the deprecated keys, so that existing run folders are found.
 """
 
 import re
@@ -29,7 +29,7 @@ _SECTIONS: Mapping[str, RenamedSettings] = {
 def with_new_names(raw: Mapping[str, Any], where: str, *, warn: bool = True) -> dict[str, Any]:
     """Return the settings of a config with every old key and value replaced by the new one.
 
-    ``where`` is the file, for warnings and errors.
+    ``where`` is the name of the file in warnings and errors.
     """
     translator = _Translator(where)
     settings: dict[str, Any] = translator.section(raw, "")
@@ -53,7 +53,10 @@ def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str], where: str)
 
 
 def _as_in_file(raw: Mapping[str, Any], path: str, value: Any, override: str) -> tuple[str, Any]:
-    """Return an override's path and value with the names, old or new, that the file uses."""
+    """Return the path and value of an override, spelled with the names that the file uses.
+
+    The file and the override may each use the old or the new name of a setting.
+    """
     translator = _Translator(override)
     _, new_value = translator.setting(path, value)
     translator.warn()
@@ -77,7 +80,7 @@ def _as_in_file(raw: Mapping[str, Any], path: str, value: Any, override: str) ->
 
 
 class _Translator:
-    """Replaces old names by new ones, and records each replacement for the warnings."""
+    """Replaces old names in a config by new ones, and records the replacements for warnings."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -88,10 +91,10 @@ class _Translator:
             warn_renamed(self.where, old, new)
 
     def section(self, raw: Any, path: str, shown: str | None = None) -> Any:
-        """Return a config section with new names.
+        """Return a config section with old keys and values replaced by the new ones.
 
         An objective without a name gets the name that is derived from its old keys. ``path`` is the
-        section's path in ``_SECTIONS``; ``shown`` is the path in warnings, if different.
+        section's path, such as ``model``. ``shown`` is the path in warnings, if different.
         """
         renamed = _SECTIONS.get(path)
         if renamed is None or not isinstance(raw, Mapping):
@@ -112,7 +115,7 @@ class _Translator:
         return settings
 
     def setting(self, path: Any, value: Any) -> tuple[Any, Any]:
-        """Return a setting's dotted path and its value with new names."""
+        """Return the dotted path and the value of a setting, with old names replaced."""
         if not isinstance(path, str):
             return path, value
         words = path.split(".")
@@ -130,7 +133,7 @@ class _Translator:
         return ".".join(names), tree
 
     def comparison(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the section ``compare`` with new names."""
+        """Return the config section ``compare`` with old names replaced by the new ones."""
         settings = dict(raw)
         if isinstance(raw.get("objectives"), list | tuple):
             settings["objectives"] = [
@@ -154,7 +157,10 @@ class _Translator:
         return row
 
     def _axis(self, axis: Any, grid: Mapping[Any, Any], axes: list[str]) -> tuple[Any, Any]:
-        """Return a grid axis with new names; labels of its values are derived from the old ones."""
+        """Return (setting, values) of a grid axis, with old names replaced by the new ones.
+
+        If a name changes, the labels of the values are derived from the old names.
+        """
         values = grid[axis]
         if not isinstance(axis, str) or not isinstance(values, list | tuple | Mapping):
             return axis, values
@@ -175,6 +181,6 @@ class _Translator:
         return name, dict(zip(labels, new, strict=True)) if labels else new
 
     def _check_once(self, raw: Mapping[Any, Any], key: Any, name: Any, message: str) -> None:
-        """Raise a ValueError if a renamed setting is given under both names."""
+        """Raise a ValueError if a setting is given under its old and its new name."""
         if name != key and name in raw:
             raise ValueError(f"{self.where}{message}.")

@@ -1,4 +1,4 @@
-"""Dataclasses for the sections of a config file; each validates its values. Imports no torch."""
+"""Dataclasses that validate the sections of a config file. Does not import torch."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,7 +19,7 @@ from mm_numeric.tasks.base import Task
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Which model is loaded, and how."""
+    """Config section ``model``: which checkpoint is loaded, and how."""
 
     name: str
     """A hub name, a folder, or ``tiny`` (a small, randomly initialised model for offline tests)."""
@@ -77,7 +77,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictConfig:
-    """Settings of prediction, which generates answers greedily."""
+    """Config section ``predict``: settings for generating answers with greedy decoding."""
 
     batch_size: int = 64
     """Rows per batch, at least 1."""
@@ -91,10 +91,11 @@ class PredictConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig:
-    """A comparison of training objectives.
+    """Config section ``compare``: a comparison of training objectives.
 
-    Each row is an objective, optionally with other settings. All rows continue from the same warm
-    start (one for each set of other settings) on the same batches.
+    Each row of the result table is an objective, optionally with other changed settings. Rows are
+    trained on the same batches and start from the same model, which is first trained with
+    cross-entropy (warm start). There is one warm start for each set of other settings.
     """
 
     output_dir: str
@@ -144,7 +145,7 @@ class CompareConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedObjective:
-    """An objective, and its name in result tables."""
+    """An objective (training loss), and its name in result tables."""
 
     name: str
     spec: ObjectiveSpec
@@ -152,7 +153,7 @@ class NamedObjective:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A complete config."""
+    """A complete, validated config, with one attribute for each section of the file."""
 
     title: str
     """Name of the config file without its suffix."""
@@ -179,7 +180,7 @@ class Config:
 
     @property
     def output_dir(self) -> Path:
-        """Folder that the run writes to."""
+        """Return the folder that the run writes to, ``trainer.output_dir``."""
         return Path(self.trainer["output_dir"])
 
     def to_dict(self) -> dict[str, Any]:

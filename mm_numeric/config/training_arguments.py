@@ -83,7 +83,7 @@ class TrainerSetting:
 
 @functools.cache
 def trainer_settings() -> dict[str, TrainerSetting]:
-    """Return the fields of the installed version's TrainingArguments by name."""
+    """Return types and default of each field of the installed TrainingArguments, by name."""
     spec = find_spec("transformers")
     if spec is None or spec.origin is None:
         raise ValueError("trainer: transformers is not installed; run `pip install mm-numeric`.")
@@ -100,7 +100,7 @@ def trainer_settings() -> dict[str, TrainerSetting]:
 
 
 def check_trainer_settings(raw: Any, where: str) -> dict[str, Any]:
-    """Check names, types and values of settings for TrainingArguments, and return them."""
+    """Validate settings for TrainingArguments (names, types, values), and return the settings."""
     if not isinstance(raw, Mapping):
         raise ValueError(f"{where}: expected settings as `key: value`, found {raw!r:.60}.")
     known = trainer_settings()
@@ -140,7 +140,10 @@ def find_deepspeed(name: str, where: str) -> Path:
 
 
 def trainer_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return literal, machine-independent defaults of all fields that ``settings`` lacks."""
+    """Return the defaults of all TrainingArguments fields that are not in ``settings``.
+
+    Defaults that depend on the machine, or are not literals in the source file, are left out.
+    """
     return {
         name: setting.default
         for name, setting in trainer_settings().items()
@@ -149,7 +152,7 @@ def trainer_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(types: tuple[str, ...], value: Any, where: str) -> Any:
-    """Check that a value has one of the annotated types, and convert an int to a float."""
+    """Return a value if it has one of the annotated types (int counts as float), else raise."""
     kinds = [_SCALARS[name] for name in types if name in _SCALARS]
     holders = tuple(
         _HOLDERS[n] for n in (name.partition("[")[0] for name in types) if n in _HOLDERS
@@ -174,7 +177,7 @@ def _types(annotation: ast.expr) -> tuple[str, ...]:
 
 
 def _default(value: ast.expr | None) -> Any:
-    """Return a literal default, given directly or in ``field(default=...)``, or ``NO_DEFAULT``."""
+    """Return the default in a field's source code, or ``NO_DEFAULT`` if it is not a literal."""
     if isinstance(value, ast.Call):
         value = next((k.value for k in value.keywords if k.arg == "default"), None)
     if value is None:

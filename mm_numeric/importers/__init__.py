@@ -1,1 +1,1 @@
-"""Importers: convert published data sets to rows of this library. Imports no torch."""
+"""Convert published data sets to JSON Lines files for this library. Does not import torch."""

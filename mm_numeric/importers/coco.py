@@ -1,9 +1,9 @@
-"""COCO instances: ``instances_val2017.json`` and files in the same format.
+"""Import object boxes from ``instances_val2017.json`` of COCO, or a file in the same format.
 
-Boxes are [x, y, width, height] in pixels. A crowd region (``iscrowd``) is marked ``ignore``, so
-that it does not count in scores, because it covers an unknown number of objects.
+Boxes are [x, y, width, height] in pixels. A crowd region (``iscrowd``) covers an unknown number of
+objects. It is marked ``ignore``, so that it does not count in scores.
 
-Source: https://cocodataset.org/#format-data. pycocotools looks up the annotations of each image.
+Source: https://cocodataset.org/#format-data. The package pycocotools groups boxes by image.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _PARTS = {"images": "image", "categories": "category", "annotations": "annotatio
 
 @dataclass(frozen=True, kw_only=True)
 class Coco(FileImporter):
-    """COCO instances JSON: labelled boxes, one row per image or per category of an image."""
+    """Importer for COCO instances JSON: boxes with labels, one row per image or per category."""
 
     endings = (".json",)
 
@@ -51,7 +51,7 @@ class Coco(FileImporter):
     images: ImagesFolder = None
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield rows; an image with an invalid annotation gives an invalid line and no row."""
+        """Yield rows. For an image with an invalid annotation, yield an error instead of rows."""
         image_folder = ImageFolder(self.images)
         for path in files:
             yield from self._file(path, image_folder)
@@ -93,7 +93,7 @@ class Coco(FileImporter):
 
 
 def read_instances(path: Path) -> dict[str, list[Any]]:
-    """Return the lists ``images``, ``categories`` and ``annotations`` of a file, unvalidated."""
+    """Read the lists ``images``, ``categories`` and ``annotations`` of a file without checks."""
     raw = read_json(path)
     for part in _PARTS:
         if not isinstance(raw, Mapping) or not isinstance(raw.get(part), list):
@@ -104,9 +104,12 @@ def read_instances(path: Path) -> dict[str, list[Any]]:
 def _validate(
     raw: Mapping[str, list[Any]], path: Path
 ) -> tuple[list[tuple[InvalidLine, Any]], dict[str, list[Any]]]:
-    """Return (invalid line, image id or None) for each invalid entry, and all valid entries.
+    """Separate the invalid entries of a COCO file from the valid ones.
 
     Without this check, pycocotools would raise a KeyError, or drop an entry whose id is repeated.
+
+    Returns:
+        A pair (error, image id or None) for each invalid entry, and the lists of valid entries.
     """
     errors: list[tuple[InvalidLine, Any]] = []
     valid: dict[str, list[Any]] = {part: [] for part in _PARTS}

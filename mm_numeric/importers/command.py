@@ -1,4 +1,4 @@
-"""Command ``mm-numeric prepare``: parse its options, run an importer, print a report."""
+"""The command ``mm-numeric prepare``, which converts a data set and prints a report."""
 
 import argparse
 import dataclasses
@@ -16,7 +16,7 @@ MAX_LISTED = 20
 
 
 def report_text(prepared: Prepared) -> str:
-    """Return the printed report: counts, invalid lines, and checksums of the files."""
+    """Format the report of a conversion: row counts, invalid lines, and checksums of the files."""
     record = prepared.record
     counts = [f"{count} {what}" for what, count in record["counts"].items() if count]
     lines = [f"{record['format']}: {', '.join(counts) or 'no rows'}"]
@@ -38,10 +38,14 @@ def report_text(prepared: Prepared) -> str:
 
 
 def run(name: str, words: Sequence[str]) -> bool:
-    """Run ``mm-numeric prepare NAME WORDS...`` and print the report.
+    """Run the command ``mm-numeric prepare`` and print its report.
+
+    Args:
+        name: Name of the format, such as ``coco``.
+        words: Command line arguments that follow the name.
 
     Returns:
-        True unless there are more invalid lines than ``--allow-bad``.
+        True unless there are more invalid lines than the option ``--allow-bad`` permits.
     """
     kind = choose(name, IMPORTERS, "format", "prepare")
     arguments = _parser(name, kind).parse_args(words)
@@ -53,7 +57,7 @@ def run(name: str, words: Sequence[str]) -> bool:
 
 
 def _parser(name: str, kind: type) -> argparse.ArgumentParser:
-    """Return a parser with the common options, and one option per field of the importer class."""
+    """Return an argument parser with the options of all formats, and those of one importer."""
     parser = argparse.ArgumentParser(prog=f"mm-numeric prepare {name}", description=kind.__doc__)
     parser.add_argument("inputs", nargs="+", type=Path, metavar="INPUT", help="file or folder")
     parser.add_argument("--out", type=Path, required=True, help="output file, ending in .jsonl")
@@ -89,7 +93,7 @@ def _parser(name: str, kind: type) -> argparse.ArgumentParser:
 
 
 def _reader(flag: str, kind: type, option: Option) -> Callable[[str], object]:
-    """Return a function that parses the value of an option and warns if the value was renamed."""
+    """Return a function that parses an option's value, and warns if the value is deprecated."""
     if not option.renamed:
         return kind
 

@@ -10,14 +10,14 @@ _ROLES = ("system", "user", "assistant")
 
 
 class Turn(NamedTuple):
-    """A message of a conversation; ``role`` is system, user or assistant."""
+    """One message of a conversation. Its ``role`` is ``system``, ``user`` or ``assistant``."""
 
     role: str
     text: str
 
 
 def read_turns(row: Mapping[str, Any]) -> Iterator[Turn]:
-    """Yield the messages in ``conversations`` (from, value) or ``messages`` (role, content)."""
+    """Yield the messages of a row with ``conversations`` (LLaVA) or ``messages`` (ms-swift)."""
     raw = row.get("conversations") if row.get("messages") is None else row["messages"]
     if not isinstance(raw, list):
         raise InvalidRowError("messages", 'there is no list "conversations" or "messages".')
@@ -33,7 +33,7 @@ def read_turns(row: Mapping[str, Any]) -> Iterator[Turn]:
 
 
 def read_images(row: Mapping[str, Any]) -> list[str]:
-    """Return the image paths in the field ``image`` or ``images``: one path or a list."""
+    """Return the image paths of a row. Its field ``image`` or ``images`` has one path or a list."""
     raw = row.get("images") if row.get("image") is None else row["image"]
     items = raw if isinstance(raw, list) else [] if raw is None else [raw]
     return [parse_text(i.get("path") if isinstance(i, Mapping) else i, "an image") for i in items]

@@ -1,11 +1,11 @@
-"""SCUT-CTW1500: text regions as polygons of 14 points, published in three formats.
+"""Import SCUT-CTW1500: text regions as polygons of 14 points, published in three formats.
 
 first release   xmin,ymin,xmax,ymax,x1,y1,...,x14,y14       offsets from (xmin, ymin); 1001.txt
 training, 2020  <segs>x1,y1,...,x14,y14</segs> and <label>  pixels of the image; 0001.xml
 test, 2020      x1,y1,...,x14,y14,####transcription         pixels of the image; 0001001.txt
 
-The format is detected: a line without #### is of the first release and must have 32 numbers.
-Regions with the transcription ``###`` are marked ``ignore``.
+The importer detects the format. A line without #### belongs to the first release and must have 32
+numbers. Regions with the transcription ``###`` are marked ``ignore``.
 
 Source: https://github.com/Yuliang-Liu/Curve-Text-Detector, data/README.md.
 """
@@ -24,18 +24,21 @@ _MARK = ",####"
 
 @dataclass(frozen=True, kw_only=True)
 class CTW1500(TextFiles):
-    """SCUT-CTW1500: text or XML files with polygons of 14 points, one row per image."""
+    """Importer for SCUT-CTW1500: text or XML files with 14-point polygons, one row per image."""
 
     endings: ClassVar[tuple[str, ...]] = (".txt", ".xml")
 
     def image(self, stem: str) -> str:
-        """Return the image name without suffix, given that of its file: 1001 for 0001001."""
+        """Convert the stem of a text file, ``0001001``, to the stem of its image, ``1001``."""
         if not (stem.isascii() and stem.isdecimal()):
             raise InvalidRowError("name", f"{stem!r} is not the number of an image.")
         return f"{int(stem):04d}"
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
-        """Yield (line number, text) of each region; convert XML regions to the test format."""
+        """Yield (line number, text) of each region.
+
+        Regions in XML are numbered from 1 and converted to the line format of the test files.
+        """
         if ending != ".xml":
             yield from super().records(text, ending)
             return
@@ -48,7 +51,7 @@ class CTW1500(TextFiles):
             yield count, f"{(box.findtext('segs') or '').strip()}{_MARK}{label}"
 
     def word(self, record: str) -> Word:
-        """Parse the text of one region."""
+        """Parse the line of one region, such as ``x1,y1,...,x14,y14,####transcription``."""
         before, mark, text = record.partition(_MARK)
         numbers = [parse_number(part) for part in before.split(",")]
         if mark:

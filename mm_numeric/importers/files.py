@@ -1,4 +1,4 @@
-"""Input of importers: read files, folders and .zip archives; find images and their sizes."""
+"""Functions that importers share, to read files and archives and to find images and sizes."""
 
 import re
 import zipfile
@@ -17,7 +17,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".we
 
 
 def input_files(inputs: Sequence[Path], endings: Sequence[str]) -> list[Path]:
-    """Return the input files; a folder is replaced by its files with one of the endings."""
+    """Return the input files, with each folder replaced by its files that match ``endings``."""
     found = []
     for path in inputs:
         if path.is_dir():
@@ -40,9 +40,9 @@ def input_files(inputs: Sequence[Path], endings: Sequence[str]) -> list[Path]:
 def read_texts(
     files: Sequence[Path], endings: Sequence[str], encoding: str
 ) -> Iterator[tuple[str, PurePosixPath, str | InvalidRowError]]:
-    """Yield (location, file name, text) of each file; the text is an error if it is not decodable.
+    """Yield (location, file name, text) of each text file, also of those in .zip archives.
 
-    A .zip archive is replaced by the files in it. A UTF-8 byte order mark is removed.
+    If a file cannot be decoded, its text is an ``InvalidRowError``. A UTF-8 BOM is removed.
     """
     for path in files:
         if path.suffix.lower() != ".zip":
@@ -85,7 +85,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]] | InvalidLine]:
-    """Yield (location, fields) of each object in a .json or .jsonl file, or an invalid line."""
+    """Yield (location, fields) of each JSON object in a file, or ``InvalidLine`` if unparseable."""
     for row in rows_or_errors(path):
         if isinstance(row, ValueError):
             place, _, why = str(row).removeprefix(str(path)).partition(": ")
@@ -99,10 +99,10 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]] | InvalidLin
 def rows_from_objects(
     files: Sequence[Path], read: Callable[[str, str, dict[str, Any]], Iterable[ImportedItem]]
 ) -> Iterator[ImportedItem]:
-    """Yield the items that ``read`` makes of each object in .json and .jsonl files.
+    """Call ``read`` on each object in .json and .jsonl files, and yield the items it returns.
 
-    ``read`` is called with the location of an object, a unique id, and the fields of the object. If
-    it raises ``InvalidRowError``, an invalid line is yielded.
+    The arguments of ``read`` are the location of an object, a unique id, and the object's fields.
+    If ``read`` raises ``InvalidRowError``, an ``InvalidLine`` is yielded.
     """
     for path in files:
         for count, item in enumerate(read_objects(path), start=1):
@@ -117,19 +117,22 @@ def rows_from_objects(
 
 
 class FileImporter:
-    """Base class of importers that read every file with one of ``endings``; see ``Importer``."""
+    """Base class of importers that read files whose suffix is in ``endings``, such as ``.json``."""
 
     version: ClassVar[int] = 1
     endings: ClassVar[tuple[str, ...]]
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files to read."""
+        """Return the files to read, given the files and folders of the command line."""
         return input_files(inputs, self.endings)
 
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """Finds images and their sizes in the folder given as ``--images`` (None if not given)."""
+    """Finds image files and reads their sizes, in the folder of the option ``--images``.
+
+    Without the option, ``folder`` is None and no image is read.
+    """
 
     folder: Path | None
     default_size: tuple[int, int] | None = None
@@ -140,7 +143,7 @@ class ImageFolder:
             raise ValueError(f"--images {self.folder}: there is no such folder.")
 
     def find(self, stem: str) -> str:
-        """Return the file name of an image, given its stem; without a folder, STEM.jpg."""
+        """Return the name of the image file with a given stem; without a folder, ``STEM.jpg``."""
         if self.folder is None:
             return f"{stem}.jpg"
         names = self._names.get(stem, [])
@@ -150,7 +153,11 @@ class ImageFolder:
         return names[0]
 
     def size(self, name: str, declared: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return (width, height) of the upright image file; without a folder, ``declared``."""
+        """Return (width, height) of an image in pixels, after rotating it upright.
+
+        ``declared`` is the size in the annotations. It must be equal to the size of the file, and
+        is returned if there is no folder.
+        """
         if self.folder is None:
             return declared
         try:
@@ -173,7 +180,7 @@ class ImageFolder:
         return {"image": name, "width": size[0], "height": size[1]}
 
     def fields_with_size(self, name: str, declared: tuple[int, int] | None) -> dict[str, Any]:
-        """Return ``image``, ``width`` and ``height`` of a row; an unknown size is an error."""
+        """Return the fields ``image``, ``width`` and ``height``; raise if the size is unknown."""
         fields = self.fields(name, declared or (self.default_size if self.folder is None else None))
         if "width" not in fields:
             raise InvalidRowError(

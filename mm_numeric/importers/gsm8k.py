@@ -1,4 +1,4 @@
-"""GSM8K: the published files ``train.jsonl`` and ``test.jsonl``, optionally compressed (.gz).
+"""Import GSM8K from its files ``train.jsonl`` and ``test.jsonl``, optionally compressed (.gz).
 
     {"question": "Janet has ...", "answer": "Janet sells 16 - 3 - 4 = <<16-3-4=9>>9 .. #### 18"}
 
@@ -17,12 +17,12 @@ from mm_numeric.tasks import gsm8k
 
 @dataclass(frozen=True, kw_only=True)
 class GSM8KImporter(FileImporter):
-    """GSM8K: problems and solutions, one row per line."""
+    """Importer for GSM8K: math problems and their solutions, one row per line of the file."""
 
     endings = (".jsonl", ".gz")
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per line; the answer is validated by the task ``GSM8K``."""
+        """Yield one row per line of the files. The task ``GSM8K`` validates the answers."""
         return rows_from_objects(files, _row)
 
 

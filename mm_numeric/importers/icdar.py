@@ -1,4 +1,4 @@
-"""ICDAR focused (2013) and incidental (2015) scene text: ``gt_img_1.txt`` for ``img_1.jpg``.
+"""Import ICDAR scene text (focused 2013, incidental 2015): ``gt_img_1.txt`` for ``img_1.jpg``.
 
 2015    377,117,463,117,465,130,378,130,Genaxis Theatre     a quadrilateral; text ### means ignore
 2013    38, 43, 920, 215, "Tiredness"                       left, top, right, bottom (test)
@@ -18,10 +18,10 @@ UNREADABLE = "###"
 
 @dataclass(frozen=True, kw_only=True)
 class Icdar2015(TextFiles):
-    """ICDAR 2015: text files with eight numbers and a transcription per line, one row per image."""
+    """Importer for ICDAR 2015: lines of eight numbers and a transcription, one row per image."""
 
     def word(self, record: str) -> Word:
-        """Parse a line; the transcription may contain commas."""
+        """Parse a line such as ``377,117,463,117,465,130,378,130,Genaxis Theatre``."""
         parts = record.split(",", 8)
         count = leading_numbers(parts[:8])
         if count < 8:
@@ -34,10 +34,10 @@ class Icdar2015(TextFiles):
 
 @dataclass(frozen=True, kw_only=True)
 class Icdar2013(TextFiles):
-    """ICDAR 2013: text files with four numbers and a quoted text per line, one row per image."""
+    """Importer for ICDAR 2013: lines of four numbers and a quoted text, one row per image."""
 
     def word(self, record: str) -> Word:
-        """Parse a line with numbers separated by commas or spaces."""
+        """Parse a line such as ``38, 43, 920, 215, "Tiredness"``, also without the commas."""
         # Quotes are required: otherwise a line of ICDAR 2015 would parse as a box and a text.
         before, quote, quoted = record.strip().partition('"')
         parts = re.split(r"[,\s]+", before.strip().rstrip(",").rstrip())

@@ -1,4 +1,4 @@
-"""Importer interface, the items that importers yield, and validation of their values.
+"""Interface of importers, the items that importers yield, and functions that validate values.
 
 An importer reads files in a published format and yields rows, invalid lines and skipped lines.
 """
@@ -16,14 +16,17 @@ _NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)\s*", re.ASCII)
 
 
 class Row(NamedTuple):
-    """A row in the format that tasks read; ``where`` is its location in the input file."""
+    """A valid sample in the format that tasks read. ``where`` is its location in the input file."""
 
     where: str
     fields: dict[str, Any]
 
 
 class InvalidLine(NamedTuple):
-    """An invalid part of an input file; no row is written for it, or for the image it is about."""
+    """An error in an input file: the location ``where`` and the reason ``why``.
+
+    The report lists the error. No row is written for the invalid line or entry.
+    """
 
     where: str
     why: str
@@ -33,7 +36,7 @@ class InvalidLine(NamedTuple):
 
 
 class SkippedLine(NamedTuple):
-    """A valid part of an input file that is counted but gives no row."""
+    """A valid line or entry of an input file that is counted, but not converted to a row."""
 
     what: str
     """Name of this count in the report, such as "answers without a box"."""
@@ -43,14 +46,14 @@ ImportedItem = Row | InvalidLine | SkippedLine
 
 
 class InvalidRowError(ValueError):
-    """Raised for an invalid part of an input file; the caller adds the location with ``at``."""
+    """Raised for an invalid entry of an input file. The caller adds the location with ``at``."""
 
     def __init__(self, kind: str, why: str) -> None:
         super().__init__(why)
         self.kind = kind
 
     def at(self, where: str) -> InvalidLine:
-        """Convert the error to an invalid line at the location ``where``."""
+        """Convert this error to an ``InvalidLine`` with the location ``where``."""
         return InvalidLine(where, str(self), self.kind)
 
 
@@ -76,10 +79,10 @@ DefaultSize = Annotated[
 
 
 class Importer(Protocol):
-    """Interface of importers: frozen dataclasses that convert one format to rows.
+    """Interface of importers, which are frozen dataclasses that convert one data format to rows.
 
-    Each field is an option of ``mm-numeric prepare FORMAT``; a field without a default is required.
-    An ``Option`` in the annotation of a field describes it.
+    Each dataclass field becomes an option of ``mm-numeric prepare FORMAT``. If the field has no
+    default, the option is required. An ``Option`` in the field's annotation has the help text.
     """
 
     version: ClassVar[int]
@@ -89,7 +92,7 @@ class Importer(Protocol):
         """Return the files to read, given the files and folders of the command line."""
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Convert files: yield rows, invalid lines and skipped lines."""
+        """Convert files. Yield a ``Row``, ``InvalidLine`` or ``SkippedLine`` per entry."""
 
 
 def parse_number(text: str) -> float:
@@ -100,7 +103,10 @@ def parse_number(text: str) -> float:
 
 
 def parse_box(value: Any, *, xywh: bool = False) -> list[float]:
-    """Validate ``[x1, y1, x2, y2]`` (with ``xywh``: x, y, width, height); return x1, y1, x2, y2."""
+    """Validate a box and return it as ``[x1, y1, x2, y2]``.
+
+    With ``xywh``, the argument is ``[x, y, width, height]``.
+    """
     try:
         box = read_box(value, "box", xywh=xywh)
     except ValueError as error:
@@ -124,7 +130,7 @@ def round_coordinates(numbers: Iterable[float]) -> list[float]:
 
 
 def declared_size(fields: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the fields ``width`` and ``height``, in pixels; None if both are missing."""
+    """Return (width, height) in pixels from the fields of a row; None if both are missing."""
     width, height = fields.get("width"), fields.get("height")
     if width is None and height is None:
         return None
@@ -136,7 +142,7 @@ def declared_size(fields: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
-    """Parse the value of ``--size``, such as ``640x480``."""
+    """Parse the option ``--size``: ``640x480`` becomes ``(640, 480)``, and None stays None."""
     if text is None:
         return None
     match = re.fullmatch(r"([1-9][0-9]*)x([1-9][0-9]*)", text)
@@ -146,7 +152,7 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
 
 
 def parse_text(value: Any, what: str) -> str:
-    """Check that a value is a non-empty string; ``what`` is its name in the error message."""
+    """Check that a value is a non-empty string, and return it. Error messages call it ``what``."""
     if not isinstance(value, str) or not value.strip():
         raise InvalidRowError("text", f"{what} must be a non-empty text, not {shorten(value)}.")
     return value
@@ -158,7 +164,7 @@ def shorten(value: Any) -> str:
 
 
 def parse_number_list(value: Any) -> list[float]:
-    """Validate a list of finite numbers and return it."""
+    """Check that a value is a list of finite numbers, and return the numbers as floats."""
     if not isinstance(value, list):
         raise InvalidRowError("numbers", f"expected a list of numbers, found {value!r:.40}.")
     for item in value:
@@ -168,5 +174,5 @@ def parse_number_list(value: Any) -> list[float]:
 
 
 def _reason(error: ValueError) -> str:
-    """Return an error message without the location before its first colon."""
+    """Return the message of an error without the location, which ends at the first colon."""
     return str(error).partition(": ")[2]

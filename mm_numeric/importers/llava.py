@@ -1,12 +1,13 @@
-r"""Conversations of LLaVA and ShareGPT, with boxes in the answers.
+r"""Import conversations of LLaVA and ShareGPT with boxes in the answers.
 
     {"image": "1.jpg", "conversations": [{"from": "human", "value": "<image>\nWhere is the man?"},
                                          {"from": "gpt", "value": "[0.12, 0.34, 0.5, 0.6]"}]}
 
-The files do not say what the coordinates refer to. LLaVA's own refer to the image padded to a
-square, others to the original image. A wrong assumption raises no error, but shifts boxes by up to
-80 pixels in an image of 640 x 480. The user must therefore declare the coordinate format (a name in
-``COORDINATES``) and, unless it refers to the original image, how the image was resized.
+The files do not state which image the coordinates refer to. In LLaVA's own files it is the image
+padded to a square, in other files it is the original image. A wrong assumption raises no error, but
+shifts boxes by up to 80 pixels in an image of 640 x 480. The user must therefore declare the
+coordinate format (a name in ``COORDINATES``) and, unless coordinates refer to the original image,
+how the image was resized.
 """
 
 import re
@@ -42,7 +43,7 @@ _ANY_SIDE = 1000  # relative coordinates do not depend on the side
 
 @dataclass(frozen=True, kw_only=True)
 class LlavaImporter(FileImporter):
-    """LLaVA and ShareGPT conversations: boxes in answers, in a declared coordinate format."""
+    """Importer for LLaVA and ShareGPT conversations whose answers contain boxes."""
 
     endings = (".json", ".jsonl")
 
@@ -137,7 +138,7 @@ class LlavaImporter(FileImporter):
         )
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield rows for the answers that contain boxes."""
+        """Yield one row for each answer that contains boxes."""
         image_folder = ImageFolder(self.images, parse_size(self.size))
         return rows_from_objects(files, partial(self._conversation, image_folder))
 
@@ -167,7 +168,11 @@ class LlavaImporter(FileImporter):
                 yield error.at(place)
 
     def _asked(self, question: str, boxes: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the row fields of a question and its boxes: one phrase, or all instances."""
+        """Return the row fields of one answer.
+
+        With ``--per answer``, these are ``question`` and ``instances`` (all boxes of the answer).
+        Otherwise, they are ``phrase`` and ``box``, and a second box is an error.
+        """
         if self.per == "answer":
             return {"question": question, "instances": boxes}
         if len(boxes) > 1:
@@ -188,7 +193,7 @@ class LlavaImporter(FileImporter):
         return {"phrase": phrase.strip(), "box": boxes[0]["box"]}
 
     def _numerals(self, text: str) -> list[str]:
-        """Find and validate the coordinates in an answer, as text; each box has four."""
+        """Return all coordinates in an answer as strings, four per box; raise if one is invalid."""
         form = self._coordinates.text
         reading = form.read(text)
         if reading.cut:

@@ -1,4 +1,4 @@
-"""DeepMind's mathematics data set, as text files (question, answer, ...) or JSON lines.
+"""Import DeepMind's mathematics data set from text files or JSON lines.
 
     mathematics_dataset-v1.0/train-easy/arithmetic__mixed.txt      train-medium, train-hard
                              interpolate/arithmetic__mixed.txt     extrapolate
@@ -8,7 +8,8 @@
 
     {"regime": "interpolate", "module": "arithmetic__mixed", "question": "...", "answer": "7/2"}
 
-Questions whose answer is not a number (letters, times, polynomials, True) are skipped and counted.
+In a text file, the answer is on the line after its question. Questions whose answer is not a number
+(letters, times, polynomials, True) are skipped and counted.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ _CATEGORIES = {"interpolate": "interpolation", "extrapolate": "extrapolation"}
 
 @dataclass(frozen=True, kw_only=True)
 class MathematicsImporter:
-    """DeepMind's mathematics data set: questions with numeric answers, one row per question."""
+    """Importer for DeepMind's mathematics data set: one row per question with a numeric answer."""
 
     version: ClassVar[int] = 1
 
@@ -82,7 +83,7 @@ class MathematicsImporter:
         return all(names is None or name in names.split(",") for names, name in pairs)
 
     def _pairs(self, path: Path, text: str) -> Iterator[ImportedItem]:
-        """Yield the items of a text file: a question on one line, its answer on the next."""
+        """Yield a row for each pair of lines (a question, its answer) in a text file."""
         lines = text.split("\n")
         while lines and not lines[-1].strip():
             del lines[-1]
@@ -97,21 +98,21 @@ class MathematicsImporter:
                 yield error.at(where)
 
     def _object(self, where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
-        """Yield the item of a JSON line."""
+        """Yield the row of a JSON object, if its ``regime`` and ``module`` are selected."""
         regime, module = (parse_text(raw.get(name), name) for name in ("regime", "module"))
         if self._is_selected(regime, module):
             yield _row(where, identity, regime, module, raw.get("question"), raw.get("answer"))
 
 
 def _regime_and_module(path: Path) -> tuple[str, str]:
-    """Return the regime (folder name) and the module (file name without suffix) of a file."""
+    """Return the regime (folder name, such as ``interpolate``) and the module (stem) of a file."""
     return path.resolve().parent.name, path.stem
 
 
 def _row(
     where: str, identity: str, regime: str, module: str, question: Any, answer: Any
 ) -> ImportedItem:
-    """Return the row of a question; a skipped line if the answer is not a number."""
+    """Return the row of a question, or a ``SkippedLine`` if the answer is not a number."""
     question = parse_text(question, "question").strip()
     answer = parse_text(answer, "answer").strip()
     try:

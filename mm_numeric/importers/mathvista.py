@@ -1,11 +1,12 @@
-"""MathVista: ``testmini.json`` (or ``annot_testmini.json``), or rows of its parquet files.
+"""Import MathVista from ``testmini.json``, ``annot_testmini.json`` or exported parquet rows.
 
     {"1": {"pid": "1", "question": ..., "image": "images/1.jpg", "choices": null, "unit": "g",
            "precision": 1, "answer": "1.2", "question_type": "free_form", "answer_type": "float",
            "metadata": {"split": "testmini", "skills": [...], ...}}, ...}
 
-Export parquet rows as .json or .jsonl, with the path of each saved image in ``decoded_image``;
-their field ``query`` is kept too. Fields keep their names; ``metadata.split`` marks test rows.
+Export the rows of the parquet files as .json or .jsonl, save their images, and store each path in
+the field ``decoded_image``. The fields above and ``query`` keep their names. Rows whose
+``metadata.split`` is ``testmini`` or ``test`` cannot be used for training.
 
 Source: https://github.com/lupantech/MathVista, data/testmini.json; AI4Math/MathVista on the hub.
 """
@@ -37,14 +38,14 @@ _KEPT = (
 
 @dataclass(frozen=True, kw_only=True)
 class MathVistaImporter(FileImporter):
-    """MathVista: questions about images, for evaluation only; one row per question."""
+    """Importer for MathVista: questions about images, for evaluation only, one row per question."""
 
     endings = (".json", ".jsonl")
 
     images: ImagesFolder = None
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per question; rows are validated by the task ``MathVista``."""
+        """Yield one row per question, validated by the task ``MathVista``."""
         image_folder = ImageFolder(self.images)
         for path in files:
             for item in _problems(path):
@@ -59,7 +60,10 @@ class MathVistaImporter(FileImporter):
 
 
 def _problems(path: Path) -> Iterator[tuple[str, dict[str, Any]] | InvalidLine]:
-    """Yield (location, fields) of each question; the file maps pids to questions, or lists them."""
+    """Yield (location, fields) of each question in a file.
+
+    The file contains a list of questions, or an object that maps problem ids (pid) to questions.
+    """
     found = read_json(path) if path.suffix.lower() == ".json" else None
     if not isinstance(found, dict):
         yield from read_objects(path)

@@ -1,4 +1,4 @@
-"""MMOCR's text detection format: JSON such as ``textdet_test.json`` with a ``data_list``.
+"""Import text regions from MMOCR's JSON, such as ``textdet_test.json``, with a ``data_list``.
 
 Source: https://mmocr.readthedocs.io, dataset classes; checked with tests/data/det_toy_dataset.
 """
@@ -24,14 +24,14 @@ from mm_numeric.importers.importer import (
 
 @dataclass(frozen=True, kw_only=True)
 class MMOCR(FileImporter):
-    """MMOCR's JSON: a data_list of images with polygons, one row per image."""
+    """Importer for MMOCR's JSON: a data_list of images with polygons, one row per image."""
 
     endings = (".json",)
 
     images: ImagesFolder = None
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield rows; an image with an invalid instance gives an invalid line and no row."""
+        """Yield one row per image. For an image with an invalid instance, yield errors instead."""
         return rows_from_objects(files, partial(self._image, ImageFolder(self.images)))
 
     def _image(

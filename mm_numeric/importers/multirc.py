@@ -1,4 +1,4 @@
-"""MultiRC of SuperGLUE: one passage per line, with its questions and their answers.
+"""Import MultiRC of SuperGLUE. Each line has a passage, with questions and possible answers.
 
     {"idx": 0, "passage": {"text": ..., "questions": [
         {"idx": 0, "question": ..., "answers": [{"idx": 0, "text": ..., "label": 1}, ...]}, ...]}}
@@ -20,7 +20,7 @@ from mm_numeric.tasks.multirc import read_answers
 
 @dataclass(frozen=True, kw_only=True)
 class MultiRCImporter(FileImporter):
-    """MultiRC of SuperGLUE: passages with questions, one row per question."""
+    """Importer for MultiRC of SuperGLUE: text passages with questions, one row per question."""
 
     endings = (".jsonl",)
 
@@ -46,7 +46,7 @@ def _questions(where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[Im
 
 
 def _question(raw: Any) -> dict[str, Any]:
-    """Return the row fields ``question`` and ``answers`` of a question."""
+    """Validate one question of a passage, and return its fields ``question`` and ``answers``."""
     if not isinstance(raw, Mapping):
         raise InvalidRowError("question", f"expected an object, found {shorten(raw)}.")
     try:

@@ -36,7 +36,7 @@ _TOLERANCE_PX = 1.0  # as in a frame: a rounded annotation may be this far outsi
 
 @dataclass(frozen=True)
 class Prepared:
-    """Result of ``prepare``: the output file and its record."""
+    """Result of ``prepare``: the output file, and a record with counts and checksums."""
 
     out: Path
     record: dict[str, Any]
@@ -44,7 +44,7 @@ class Prepared:
 
     @property
     def bad(self) -> int:
-        """Number of invalid lines."""
+        """Return the number of invalid lines in the input files."""
         return len(self.record["bad_lines"])
 
 
@@ -57,10 +57,10 @@ def prepare(
     clip: bool = False,
     force: bool = False,
 ) -> Prepared:
-    """Write the rows of input files to a .jsonl file.
+    """Convert input files to rows, and write the rows to a .jsonl file.
 
     Args:
-        name: Name of the format.
+        name: Name of the format, such as ``coco``.
         importer: Importer that reads the files.
         inputs: Input files and folders.
         out: A .jsonl file; ``OUT.prepared.json`` is written next to it.
@@ -114,7 +114,7 @@ def prepare(
 
 
 def _check_out(out: Path, record_path: Path, *, force: bool) -> None:
-    """Check the name and folder of the output, and that it replaces no file unless forced."""
+    """Check that the output ends in .jsonl and replaces existing files only with ``force``."""
     if out.suffix != ".jsonl":
         raise ValueError(f"--out {out}: the file name must end in .jsonl.")
     if not out.parent.is_dir():
@@ -127,7 +127,10 @@ def _check_out(out: Path, record_path: Path, *, force: bool) -> None:
 def _checked_lines(
     items: Iterator[Row | InvalidLine | SkippedLine], counts: Counter[str], *, clip: bool
 ) -> Iterator[bytes | InvalidLine | SkippedLine]:
-    """Yield valid rows as JSON lines, other items unchanged; add the statistics to ``counts``."""
+    """Yield each valid row as a line of JSON, and other items unchanged.
+
+    The numbers of rows, instances etc. are added to ``counts``.
+    """
     locations: dict[str, str] = {}
     for item in items:
         if not isinstance(item, Row):
@@ -159,7 +162,7 @@ def _checked_lines(
 
 
 def _encoded(fields: dict[str, Any]) -> bytes:
-    """Return a row as a line of JSON."""
+    """Encode a row as one line of JSON."""
     try:
         return (json.dumps(fields, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")
     except ValueError as error:
@@ -169,7 +172,8 @@ def _encoded(fields: dict[str, Any]) -> bytes:
 def _count_outside(fields: dict[str, Any], *, clip: bool) -> int:
     """Return the number of a row's boxes and polygons that extend outside the image.
 
-    With ``clip``, clip them in place; otherwise, do not count shapes outside by at most one pixel.
+    With ``clip``, these shapes are clipped in place. Without it, shapes that extend outside by at
+    most one pixel are not counted.
     """
     if "width" not in fields:
         if clip:

@@ -1,8 +1,8 @@
-"""RefCOCO, RefCOCO+ and RefCOCOg: the folder with ``refs(unc).p`` and ``instances.json``.
+"""Import RefCOCO, RefCOCO+ and RefCOCOg from ``refs(unc).p`` and ``instances.json``.
 
-A ref is an object in an image of COCO train2014, with sentences (referring expressions) for it. The
-option ``split_by`` names the author of the split; it and ``split`` are checked against the file.
-Authors are ``unc`` (RefCOCO and RefCOCO+), and ``umd`` and ``google`` (RefCOCOg).
+A ref is an object in an image of COCO train2014 and the sentences (referring expressions) that
+describe the object. The option ``--split-by`` names the author of the data split: ``unc`` (RefCOCO
+and RefCOCO+), ``umd`` or ``google`` (RefCOCOg). The file must match this option and ``--split``.
 
 The pickle file is read without executing code: it may contain only containers, text and numbers.
 
@@ -44,7 +44,7 @@ _ENDINGS = (".p", ".pkl", ".pickle")
 
 @dataclass(frozen=True, kw_only=True)
 class RefCoco:
-    """RefCOCO, RefCOCO+ and RefCOCOg: refs and instances, one row per ref with its sentences."""
+    """Importer for RefCOCO, RefCOCO+ and RefCOCOg: one row per object and its expressions."""
 
     version: ClassVar[int] = 1
 
@@ -73,7 +73,7 @@ class RefCoco:
         return found
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per ref of the chosen split."""
+        """Yield one row per ref (an object with referring expressions) of the chosen split."""
         image_folder = ImageFolder(self.images)
         instances, pickled = sorted(files, key=lambda path: path.suffix != ".json")
         refs = read_pickle(pickled)
@@ -100,7 +100,7 @@ class RefCoco:
             yield _row(where, fields, images, annotations, image_folder)
 
     def _check(self, path: Path, found: set[str]) -> None:
-        """Check that the file has the chosen split, and only splits of the author ``split_by``."""
+        """Check that the splits in a file fit the options ``--split`` and ``--split-by``."""
         names = ", ".join(sorted(found))
         if found - SPLITS[self.split_by]:
             raise ValueError(
@@ -112,7 +112,7 @@ class RefCoco:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Unpickler for containers, text and numbers; importing a class or function is an error."""
+    """Unpickler for containers, text and numbers only, so that a file cannot execute code."""
 
     def persistent_load(self, pid: Any) -> Any:
         raise pickle.UnpicklingError("it refers to an external object")
@@ -125,7 +125,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def read_pickle(path: Path) -> Any:
-    """Read a pickle file of plain values without executing code; Python 2 strings become bytes."""
+    """Read a pickle file without executing code. Strings of Python 2 are returned as bytes."""
     with path.open("rb") as file:
         try:
             return _PlainUnpickler(file, encoding="bytes").load()
@@ -135,7 +135,7 @@ def read_pickle(path: Path) -> Any:
 
 
 def _fields(ref: Any) -> dict[str, Any]:
-    """Return a dict with bytes decoded to text, in its keys and values."""
+    """Return a copy of a pickled dict in which bytes keys and values are decoded to text."""
     if not isinstance(ref, Mapping):
         raise InvalidRowError("ref", f"expected a dict, found {shorten(ref)}.")
     return {str(_decoded(key)): _decoded(value) for key, value in ref.items()}

@@ -1,4 +1,6 @@
-"""rJokes (Weller and Seppi, LREC 2020): jokes with a score, the logarithm of their votes, 0 to 11.
+"""Import rJokes (Weller and Seppi, LREC 2020): jokes with a score from 0 to 11.
+
+The score is the logarithm of the number of votes for a joke. Files:
 
     data/train.tsv, dev.tsv, test.tsv, optionally .gz; each line is score, tab, joke
 
@@ -19,7 +21,7 @@ from mm_numeric.tasks.rjokes import HIGHEST
 
 @dataclass(frozen=True, kw_only=True)
 class RJokesImporter(FileImporter):
-    """rJokes: jokes and their scores, one row per line."""
+    """Importer for rJokes: jokes and their scores, one row per line of the file."""
 
     endings = (".tsv", ".gz")
 

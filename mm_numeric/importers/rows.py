@@ -1,4 +1,4 @@
-"""Your own rows, already in the format of a task: validate them and add their image sizes.
+"""Validate your own rows, which are already in the format of a task, and add image sizes.
 
     {"ref_id": 5044, "image": "1.jpg", "box_xyxy": [285, 23, 424, 146], "sentences": ["a bush"]}
     {"id": "7", "image": "2.jpg", "instances": [{"polygon": [...], "ignore": true}]}
@@ -24,14 +24,14 @@ _OTHER_NAMES = {"file": "image", "img_path": "image", "box_xyxy": "box", "ref_id
 
 @dataclass(frozen=True, kw_only=True)
 class Rows(FileImporter):
-    """Your own rows in the format of grounding, text_detection or numbers; each is validated."""
+    """Importer for your own rows in the format of grounding, text_detection or numbers."""
 
     endings = (".json", ".jsonl")
 
     images: ImagesFolder = None
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield the rows, validated by their task: grounding, or numbers for rows without image."""
+        """Yield the rows. ``Numbers`` validates rows without an image, ``Grounding`` all others."""
         return rows_from_objects(files, partial(_row, ImageFolder(self.images)))
 
 
@@ -42,7 +42,7 @@ def _row(
 
 
 def _fields(where: str, raw: Mapping[str, Any], image_folder: ImageFolder) -> dict[str, Any]:
-    """Validate a row with its task, rename its fields to the task's names, add the image size."""
+    """Validate a row, rename its fields (``file`` becomes ``image``), and add the image size."""
     text_only = {"question", "answer"} <= set(raw) and not raw.get("image")
     task = Grounding(answer="list" if "instances" in raw else "box")
     try:

@@ -1,4 +1,4 @@
-"""Grounding rows of ms-swift: placeholders in the messages, and their values in ``objects``.
+"""Import grounding rows of ms-swift. Placeholders in messages refer to values in ``objects``.
 
     {"messages": [{"role": "user", "content": "<image>Find the <ref-object>"},
                   {"role": "assistant", "content": "<bbox>"}],
@@ -6,7 +6,7 @@
      "objects": {"ref": ["sheep"], "bbox": [[90, 160, 135, 212]], "bbox_type": "real"}}
 
 Coordinates are pixels of the image (``bbox_type`` real, the default) or 0 to 1 (norm1). The phrase
-of a box is the ref before it, or the question if no ref precedes it.
+of a box is the <ref-object> before its <bbox>, or the question if there is no <ref-object>.
 
 Source: https://swift.readthedocs.io, custom datasets, grounding.
 """
@@ -42,7 +42,7 @@ _PLACEHOLDER = re.compile(r"<ref-object>|<bbox>")
 
 
 class _Answer(NamedTuple):
-    """A box in an assistant message, and the phrase that it belongs to."""
+    """A box in an assistant message, and the phrase that describes the box."""
 
     phrase: str
     phrase_number: int
@@ -54,7 +54,7 @@ class _Answer(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Swift(FileImporter):
-    """ms-swift rows: messages with <ref-object> and <bbox>, with their values in objects."""
+    """Importer for ms-swift rows: messages with the placeholders <ref-object> and <bbox>."""
 
     endings = (".json", ".jsonl")
 
@@ -74,7 +74,7 @@ class Swift(FileImporter):
         parse_size(self.size)  # validates it
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield rows for the boxes in assistant messages."""
+        """Yield one row per phrase or per image, with the boxes in assistant messages."""
         image_folder = ImageFolder(self.images, parse_size(self.size))
         return rows_from_objects(files, partial(self._row, image_folder))
 
@@ -162,7 +162,7 @@ def _answers(raw: Mapping[str, Any], objects: Mapping[str, Any]) -> tuple[list[_
 
 
 def _image_number(objects: Mapping[str, Any], bbox: int, images: int) -> int:
-    """Return the index of the image that box number ``bbox`` is in: its ``image_id``, or 0."""
+    """Return the index of the image that contains box number ``bbox``; 0 without ``image_id``."""
     numbers = objects.get("image_id") or []
     if not isinstance(numbers, list):
         raise InvalidRowError("objects", f"image_id must be a list, not {numbers!r:.40}.")

@@ -1,4 +1,4 @@
-"""Base class of importers for data sets with one text file per image."""
+"""Base class of importers for data sets with one text file per image, such as ICDAR 2015."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TextFiles(ABC):
-    """Base class for text files named after their images, in folders or .zip archives."""
+    """Base class of importers that read one text file per image, from folders or .zip archives."""
 
     version: ClassVar[int] = 1
     endings: ClassVar[tuple[str, ...]] = (".txt",)
@@ -52,11 +52,11 @@ class TextFiles(ABC):
             raise ValueError(f"--encoding: there is no encoding {self.encoding!r}.") from None
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return the files to read."""
+        """Return the files to read, given the files and folders of the command line."""
         return input_files(inputs, (*self.endings, ".zip"))
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per image; no row is written for an image with an invalid line.
+        """Yield one row per image, but no row for an image with an invalid line.
 
         A row with a missing region would train the model to omit that region.
         """
@@ -85,7 +85,10 @@ class TextFiles(ABC):
     def _instances(
         self, where: str, name: PurePosixPath, text: str
     ) -> Iterator[dict[str, Any] | tuple[InvalidLine, bool]]:
-        """Yield each region as a dict, or (invalid line, whether the row may omit the region)."""
+        """Yield a dict for each valid region, and (error, may_omit) for each invalid region.
+
+        If ``may_omit`` is True, the row of the image is written without the invalid region.
+        """
         try:
             records = list(self.records(text, name.suffix.lower()))
         except InvalidRowError as error:
@@ -102,22 +105,22 @@ class TextFiles(ABC):
                 yield error.at(f"{where}, line {line}"), ignore
 
     def image(self, stem: str) -> str:
-        """Return the image name without suffix, given that of its text file."""
+        """Convert the stem of a text file, ``gt_img_1``, to the stem of its image, ``img_1``."""
         return stem.removeprefix("gt_")
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
-        """Yield (number of the first line, text) of each region."""
+        """Yield (number of the first line, text) of each region in the content of a file."""
         for line, record in enumerate(text.split("\n"), start=1):
             if record.strip():
                 yield line, record.removesuffix("\r")
 
     @abstractmethod
     def word(self, record: str) -> Word:
-        """Parse the text of one region; raise ``InvalidRowError`` if it is invalid."""
+        """Parse one region, such as ``x1,y1,x2,y2,text``, to a ``Word``; raise if it is invalid."""
 
 
 def leading_numbers(parts: Sequence[str]) -> int:
-    """Return how many of the first fields of a line are numbers."""
+    """Return the number of leading fields that are numbers: 2 for ``["38", "43", "cat", "7"]``."""
     for count, part in enumerate(parts):
         try:
             parse_number(part)

@@ -1,10 +1,10 @@
-"""Total-Text: one text file per image, ``poly_gt_img1.txt``, converted by its authors from .mat.
+"""Import Total-Text: one text file per image, such as ``poly_gt_img1.txt`` for ``img1``.
 
     x: [[206 251 386 542]], y: [[ 633  811  931  946]], ornt: [u'c'], transcriptions: [u'the']
 
 Arrays are printed by numpy: numbers are separated by spaces, and long arrays span several lines.
 Files with y before x, or with commas, are read too. A region whose transcription or orientation is
-``#`` is marked ``ignore``.
+``#`` is marked ``ignore``. The authors of the data set converted the files from .mat.
 
 Source: https://github.com/cs-chan/Total-Text-Dataset, Groundtruth/Text, txt_format.zip.
 """
@@ -29,10 +29,10 @@ UNREADABLE = "#"
 
 @dataclass(frozen=True, kw_only=True)
 class TotalText(TextFiles):
-    """Total-Text: text files with polygons and their transcriptions, one row per image."""
+    """Importer for Total-Text: text files with polygons and transcriptions, one row per image."""
 
     def image(self, stem: str) -> str:
-        """Return the image name without suffix, such as img1 for poly_gt_img1."""
+        """Convert the stem of a text file, ``poly_gt_img1``, to the stem of its image, ``img1``."""
         return stem.removeprefix("poly_").removeprefix("gt_")
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
@@ -49,7 +49,7 @@ class TotalText(TextFiles):
             yield first_line, "\n".join(lines)
 
     def word(self, record: str) -> Word:
-        """Parse the text of one region."""
+        """Parse a region, ``x: [[...]], y: [[...]], ornt: [u'c'], transcriptions: [u'the']``."""
         match = _RECORD.fullmatch(record)
         if not match or match["first"] == match["second"]:
             raise InvalidRowError(

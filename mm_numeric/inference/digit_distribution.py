@@ -1,18 +1,19 @@
 """Measure which wrong digits a model considers likely, and write the result to digits.json.
 
 The model reads the question and the correct answer of each test row (teacher forcing). At each
-digit of the answer, a softmax over the ten digit tokens gives a probability to each digit; it is
-counted by the difference of that digit to the correct one. Fields of digits.json:
+digit of the answer, a softmax over the ten digit tokens yields the probability of each digit. The
+probabilities are grouped by the difference between a digit and the correct digit. Fields of
+digits.json:
 
-    differences    -9 to 9: difference of a digit to the correct digit
-    means          mean probability for each difference; null if no token allows the difference
-    tokens         number of tokens that allow each difference: +9 is possible only at a correct 0
+    differences    -9 to 9: a digit minus the correct digit
+    means          mean probability of each difference; null if no token allows it
+    tokens         number of tokens at which each difference is possible (+9 only if 0 is correct)
     rows_skipped   number of test rows without an answer, or with an answer unusable for training
 
 Excluded are tokens of several digits, location tokens, and numbers that a regression head predicts.
-For a vocabulary without digits all means are null. The figure is that of arXiv 2411.02083.
+For a vocabulary without digits all means are null. arXiv 2411.02083 has a plot of these means.
 
-Axes    k number tokens, c classes (the number tokens of the vocabulary)
+Axes    k number tokens in the answers, c classes (the number tokens of the vocabulary)
 """
 
 import inspect
@@ -39,7 +40,7 @@ _MAX_DIFFERENCE = 9
 
 
 def write_digit_distribution(run: Path) -> None:
-    """Write digits.json for a finished run; ``run`` is its folder."""
+    """Measure the digit probabilities of a finished run; write digits.json to its folder."""
     config = read_run(run)
     cache = Path(config.data.cache)
     examples = load_examples(config.task, config.data.test, cache, training=False)
@@ -69,7 +70,7 @@ def write_digit_distribution(run: Path) -> None:
 def _batches(
     collator: TrainingCollator, examples: Sequence[Example], size: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield batches of ``size`` rows; rows whose answer is unusable for training are dropped."""
+    """Yield collated batches of up to ``size`` rows; drop rows that are unusable for training."""
     for first in range(0, len(examples), size):
         rows = examples[first : first + size]
         try:
@@ -81,7 +82,7 @@ def _batches(
 
 @torch.no_grad()
 def _sums_of_batch(model: Any, collator: TrainingCollator, batch: dict[str, Any]) -> Tensor:
-    """Return ``digit_differences`` of a batch, [2, 19], on the CPU."""
+    """Run the model on a batch, and return the result of ``digit_differences`` on the CPU."""
     spans: NumberSpans = batch["spans"]
     ids = torch.tensor([token.id for token in collator.vocabulary.tokens])
     # False for numbers that the head of a baseline predicts.
@@ -102,9 +103,10 @@ def _sums_of_batch(model: Any, collator: TrainingCollator, batch: dict[str, Any]
 
 
 def digit_differences(scores: Tensor, target: Tensor, vocabulary: NumberVocabulary) -> Tensor:
-    """Return a tensor [2, 19]: sum of probabilities and number of tokens per digit difference.
+    """Return probability sums and token counts per digit difference, -9 to 9, as a [2, 19] tensor.
 
-    ``scores`` [k, c] are the logits of the number tokens, ``target`` [k] are the correct classes.
+    ``scores`` [k, c] are the logits (k number tokens in the answers, c number tokens in the
+    vocabulary). ``target`` [k] are the correct classes.
     """
     classes = NumberClasses.of(vocabulary, scores.device, torch.float64)
     single = torch.tensor([len(t.digits) == 1 for t in vocabulary.tokens], device=scores.device)

@@ -56,7 +56,7 @@ def predict(
         out: File to append predictions to. An existing file must be from the same run, rows and
             settings, otherwise a ValueError is raised.
         batch_size: Number of rows per batch; None for ``predict.batch_size`` of the config.
-        max_new_tokens: Maximum length; None for ``predict.max_new_tokens`` of the config.
+        max_new_tokens: Maximum answer length; None for ``predict.max_new_tokens`` of the config.
         limit: Answer only the first ``limit`` rows; all if None.
 
     Returns:
@@ -115,7 +115,7 @@ class Generated(NamedTuple):
 
 
 class _GreedyProbability(LogitsProcessor):
-    """Records, at each decoding step, the probability of the most likely token of each row."""
+    """Logits processor that records each row's highest token probability at each decoding step."""
 
     def __init__(self) -> None:
         self.steps: list[torch.Tensor] = []
@@ -137,8 +137,8 @@ def generate(
     """Generate an answer to each example with greedy decoding, as one batch.
 
     The settings of the checkpoint's generation_config are overridden: the repetition penalty of
-    Qwen, for example, would hinder answers such as 11:11. ``add_dummy_image_row`` lets all ranks
-    run the vision tower, as ZeRO-3 requires (see ``prompt_batch``).
+    Qwen, for example, would hinder answers such as 11:11. ``add_dummy_image_row`` adds a row with a
+    dummy image to a batch without images, because under ZeRO-3 all ranks must run the vision tower.
     """
     inputs, frames = prompt_batch(family, examples, add_dummy_image_row=add_dummy_image_row)
     inputs = {key: value.to(model.device) for key, value in inputs.items()}
@@ -153,7 +153,7 @@ def generate(
 def _greedily(
     model: Any, family: Family, inputs: dict[str, Any], max_new_tokens: int
 ) -> list[tuple[list[int], list[float]]]:
-    """Return, for each row, the generated token ids and the probability of each token."""
+    """Call ``model.generate``; return each row's generated token ids and their probabilities."""
     if family.encoder_decoder:
         inputs["decoder_start_token_id"] = family.decoder_start_id
     probability = _GreedyProbability()
@@ -203,7 +203,7 @@ def prediction(
 def _claim_predictions(
     out: Path, run: Path, examples: Sequence[Example], max_new_tokens: int
 ) -> set[str]:
-    """Check that the file is from the same run, and return the row ids that it already answers."""
+    """Return the ids of rows with an answer in ``out``; raise if ``out`` is from another run."""
     made_by = {
         "run": _digest((run / FINISHED).read_bytes()),
         "rows": _digest(*(repr(example).encode() for example in examples)),
