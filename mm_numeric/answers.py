@@ -1,4 +1,4 @@
-"""Types of answers, such as boxes, times and numbers, and the ``Example`` of a data row.
+"""Types of answers (boxes, times, numbers ...), and ``Example``: one sample of a dataset.
 
 Tasks format and parse answers. Scorers compare a parsed answer with the correct one.
 """
@@ -62,7 +62,7 @@ class Number:
     """The value of ``text``, without rounding."""
 
     def __post_init__(self) -> None:
-        """Validate ``text`` (at most 1000 consecutive digits) and store its value in ``exact``."""
+        """Parse ``text`` and store its exact value, or raise ValueError if it is not a number."""
         if not _NUMBER.fullmatch(self.text):
             raise ValueError(
                 f"{self.text!r:.60} is not a number; write -12, 3.5, 2/7 or 1.5e3, with ASCII "
@@ -174,7 +174,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class ShortAnswer:
-    """The correct answer to a MathVista question, and the type that the answer must have."""
+    """The correct answer to a MathVista question, and its type: text, integer, float or list."""
 
     text: str
     """One of ``choices``, or else a number or a list as in the dataset: ``1.2``, ``[2, 8]``."""
@@ -246,7 +246,7 @@ class EmbeddedImage:
     """Function that returns the encoded image (PNG, JPEG, ...) as bytes."""
 
     def resolve(self) -> Self:
-        """Return ``self``, because callers also call ``resolve`` on the paths of image files."""
+        """Return ``self``; for an image stored as a file, callers use ``Path.resolve`` instead."""
         return self
 
     def __str__(self) -> str:

@@ -76,7 +76,7 @@ class Baseline(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer, and the number statistics if they are saved in the checkpoint."""
+        """Load the tokenizer, and the statistics that ``fit`` saved in the checkpoint, if any."""
         if cls.single_digits:
             model = replace(model, digits="single")
         family = super().load(source, model)
@@ -112,7 +112,7 @@ class Baseline(Family):
 
     @abstractmethod
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
-        """Return statistics of the training numbers, to be saved with the model."""
+        """Return the statistics to save with the model, such as the largest training number."""
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load the model with the modules that the baseline adds.
@@ -163,7 +163,7 @@ def with_baseline(family: type[Family], value: Any, where: str) -> type[Family]:
 
 @cache
 def with_modules(mixin: type, model_class: type) -> type:
-    """Return a class that inherits from a mixin and a model class. The class is cached."""
+    """Return a subclass of a model class and of a mixin that adds modules to it (cached)."""
     return type(f"{mixin.__name__}{model_class.__name__}", (mixin, model_class), {})
 
 

@@ -21,7 +21,7 @@ class NumberOutput(ModelOutput):
     Attributes:
         logits: [b, t, v] (b samples, t positions, v vocabulary). If the loss ignores logits, they
             may be computed only for the last position: [b, 1, v].
-        numbers: [b, t] float32, the number predicted at each position, on the normalised scale.
+        numbers: [b, t] float32, the normalised number that is predicted at each position.
     """
 
     logits: Tensor | None = None
@@ -115,7 +115,7 @@ class WithNumberHead:
 
 
 def with_position_ids(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the ``position_ids`` that ``generate`` uses for left-padded prompts of a decoder."""
+    """Add ``position_ids`` that skip left padding to the inputs of a decoder-only model."""
     if model.config.is_encoder_decoder:
         return inputs
     positions = inputs["attention_mask"].long().cumsum(-1).sub(1).clamp(min=0)

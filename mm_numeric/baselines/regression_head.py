@@ -52,7 +52,7 @@ class RegressionHead(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """Return the normalisation of the targets, which leaves them unchanged before ``fit``."""
+        """Return how target numbers are normalised: as fitted, or not at all before ``fit``."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -74,19 +74,22 @@ class RegressionHead(Baseline):
     def numbers(
         self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Return the only number of the answer, with 0 as placeholder for its target token."""
+        """Return the answer's number. No token spells it, so its target class is a dummy (0)."""
         value = self.scale.number(value_of(answer.ids[0]))
         return [TokenNumber(value, -1 if value < 0 else 1, (0,), (0,), (0,))]
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the text of the predicted number, which is a value id in ``ids``."""
+        """Convert the predicted number to text, such as ``3.5``.
+
+        ``ids`` contains the number as a value id, an integer that stores a float32.
+        """
         values = [self.scale.text(value_of(token)) for token in ids if is_value(token)]
         return values[0] if values else ""
 
     def model_inputs(
         self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
     ) -> dict[str, Any]:
-        """Return the arguments of ``forward``, with the answer masked so that it is not read."""
+        """Return the arguments of ``forward``, with answers replaced by masked padding."""
         carries, _ = read_values(input_ids)
         input_ids = input_ids.masked_fill(carries, self.pad_id)
         mask = attention_mask & ~carries
@@ -99,7 +102,10 @@ class RegressionHead(Baseline):
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]]:
-        """Predict one number per question. Return it as a value id, with the probability 1."""
+        """Predict one number per question.
+
+        Each answer is ([value id], [1.0]): the number, stored in an integer, and its probability.
+        """
         inputs = with_position_ids(model, inputs)
         if self.encoder_decoder:
             first = torch.full_like(inputs["input_ids"][:, :1], self.decoder_start_id)
@@ -125,7 +131,7 @@ class RegressionObjective(Objective):
         """Compute the loss from the model's predicted numbers.
 
         ``labels`` [n] (n supervised positions) are value ids, integers that store a number.
-        ``figures``, which requests metrics, is ignored.
+        ``figures`` would request training metrics; it is ignored, because there are none here.
         """
         assert spans is not None
         assert spans.supervised is not None

@@ -97,7 +97,7 @@ class WithNumberEncodings:
                 module.register_forward_hook(self._encode)
 
     def _encode(self, module: nn.Module, inputs: tuple[Tensor, ...], found: Tensor) -> Tensor:
-        """Add number encodings to embeddings [samples, positions, hidden size] (a forward hook)."""
+        """Forward hook: add number encodings to the embeddings of digit-and-place tokens."""
         saved = getattr(self.config, BASELINE)
         lowest, highest = (saved["settings"][f"{end}_place"] for end in ("lowest", "highest"))
         index = inputs[0] - saved["first_id"]
@@ -166,7 +166,7 @@ class RegressionTransformer(Baseline):
         return Tokens(ids=self._with_places(tokens.ids), offsets=tokens.offsets)
 
     def vocabulary(self) -> NumberVocabulary:
-        """Return the number tokens. Digits of one power of ten form a digit group (one softmax)."""
+        """Return the digit-and-place tokens. The ten tokens of a place compete in one softmax."""
         tokens, spelling = [], dict(self._digits.spelling)
         for i in range(self.new_tokens):
             digit, place = i % 10, self._places[i // 10]
@@ -198,7 +198,7 @@ class RegressionTransformer(Baseline):
 
 
 def _fault(places: dict[int, int], position: int) -> str:
-    """Return the error message for a number with a wrong power of ten at token ``position``."""
+    """Return what is wrong with the number at token ``position``, e.g. two digits of one place."""
     first, last = position, position
     while first - 1 in places or first - 2 in places:  # a decimal point may be in between
         first -= 1

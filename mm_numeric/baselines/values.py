@@ -44,7 +44,7 @@ def value_ids(values: Tensor) -> Tensor:
 
 
 def read_values(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a mask of value ids, and the stored numbers as float32 (1 at ordinary token ids)."""
+    """Return a mask, True at value ids, and the numbers stored in them (float32, 1 elsewhere)."""
     carries = ids >= _FIRST
     bits = (ids - _FIRST).masked_fill(~carries, 0)
     signed = torch.where(bits >= _BITS // 2, bits - _BITS, bits)

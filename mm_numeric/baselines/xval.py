@@ -64,7 +64,7 @@ class WithValues(WithNumberHead):
     named_modules: Any
 
     def make_head(self, config: Any) -> NumberHead:
-        """Create the number head, with a vector for [NUM] in models without position embeddings."""
+        """Create the number head; add a [NUM] vector if the model has no position embeddings."""
         has_positions = any(
             isinstance(module, nn.Embedding) and _POSITIONS.fullmatch(name)
             for name, module in self.named_modules()
@@ -84,7 +84,7 @@ class WithValues(WithNumberHead):
         return found + carries[..., None] * self.baseline.offset.to(found)
 
     def forward(self, *, input_ids: Tensor | None = None, **inputs: Any) -> NumberOutput:
-        """Return logits and predicted numbers. The inputs are token ids and value ids."""
+        """Return logits and predicted numbers. Input numbers are value ids, which store them."""
         assert input_ids is not None
         inputs["inputs_embeds"] = self.embedded(input_ids)
         if "decoder_input_ids" in inputs:
@@ -104,7 +104,7 @@ class Xval(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """Return the normalisation of numbers, which leaves numbers unchanged before ``fit``."""
+        """Return how numbers are normalised: as fitted, or not at all before ``fit``."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Xval(Baseline):
     def _with_sign(
         self, found: list[int], spans: list[tuple[int, int]], start: int, value: float
     ) -> tuple[int, float]:
-        """Remove the minus before a negative number from ``found``, the ids before the number.
+        """Remove the minus of a negative number from ``found``, the tokens before the number.
 
         The value id then stores the sign. Return the number's start character and its value. If
         the minus cannot be removed, as in the token ``(-``, the returned value is positive.
@@ -172,14 +172,14 @@ class Xval(Baseline):
         return self._with_values(ids, [(0, 0)] * len(ids))[0]
 
     def answer(self, text: str) -> Tokens:
-        """Tokenise an answer, with one value id per number, and append the end token."""
+        """Tokenise an answer, each number as an integer that stores it; append the end token."""
         tokens = super().answer(text)
         return Tokens(*self._with_values(tokens.ids, tokens.offsets))
 
     def numbers(
         self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Return all numbers of an answer, because the number head predicts every number."""
+        """Return the position and value of each value id in an answer, for the losses."""
         target = (vocabulary.classes[self.first_id],)
         found = []
         for position, token in enumerate(answer.ids):
@@ -225,7 +225,7 @@ class Xval(Baseline):
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]]:
-        """Generate answers greedily, without a key-value cache. Numbers become value ids."""
+        """Generate answers greedily, without a key-value cache, with a value id for each number."""
         prompt, mask = inputs["input_ids"], inputs["attention_mask"]
         ids, steps = prompt.new_empty((len(prompt), 0)), []
         if self.encoder_decoder:
@@ -275,7 +275,7 @@ class CrossEntropyAndSquaredError(Objective):
         """Compute the loss from the model's logits and predicted numbers.
 
         ``labels`` [n] (n supervised positions) are token ids, or value ids for numbers.
-        ``figures``, which requests metrics, is ignored.
+        ``figures`` would request training metrics; it is ignored, because there are none here.
         """
         assert spans is not None
         assert spans.supervised is not None

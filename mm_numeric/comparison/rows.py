@@ -49,7 +49,7 @@ class ComparisonRow:
 
 @dataclass(frozen=True, kw_only=True)
 class _Draft:
-    """A comparison row before its settings are validated. ``where`` is its location, for errors."""
+    """A comparison row before validation. ``where`` is its config field, for error messages."""
 
     objective: Any
     where: str
@@ -62,7 +62,8 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     """Return the rows of a comparison, with the reference first and the control, if any, second.
 
     All rows are compared with the reference, the first objective in the config. The control
-    (``compare.control``) is another objective with the settings of the reference.
+    (``compare.control``) combines the reference's settings with another objective, by default
+    cross-entropy times 1.3.
     """
     assert config.compare is not None
     where = f"{where}, compare"
@@ -116,7 +117,7 @@ def _listed(value: Any, where: str) -> _Draft:
 
 
 def _combined(config: Config, grid: Mapping[str, Any], where: str) -> list[_Draft]:
-    """Return an unvalidated row for each combination of grid values (last axis varies fastest)."""
+    """Return a ``_Draft`` for each combination of grid values. The last axis varies fastest."""
     if not grid:
         return []
     axes = {axis: _values(axis, values, list(grid), where) for axis, values in grid.items()}
@@ -183,13 +184,16 @@ def _with_settings(config: Config, objective: NamedObjective, draft: _Draft) -> 
 
 
 def _start(config: Config) -> str:
-    """Return all settings except the objective as JSON; rows with equal JSON share a warm start."""
+    """Return all settings of a comparison row except the objective, as JSON.
+
+    Rows with equal JSON start from the same model, trained with cross-entropy (the warm start).
+    """
     settings = config.to_dict() | {"objective": None, "compare": None}
     return json.dumps(settings, sort_keys=True)
 
 
 def _check_names(rows: list[ComparisonRow], starts: list[str], where: str) -> None:
-    """Check that the names of rows and warm starts are unique and are valid folder names."""
+    """Check that the run folders of rows and warm starts have unique and valid names."""
     for row in rows:
         taken = row.name.startswith(WARM_START)
         if taken or row.name in ("", ".", "..") or "/" in row.name or "\\" in row.name:

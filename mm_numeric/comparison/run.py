@@ -1,10 +1,10 @@
 """Compare objectives: train each from the same weights on the same batches, for several seeds.
 
-For each seed a model is first trained with cross-entropy (the warm start). Each row of the
-comparison then continues from those weights with the same data order, and is evaluated on the same
-test rows. If a row changes other settings as well, it has a separate warm start with these settings
-and the same number of steps. If a row sets a baseline with its own loss, such as a regression head,
-its warm start uses this loss. Output:
+For each seed a model is first trained with cross-entropy (the warm start). Each row of the result
+table is an objective, trained from those weights with the same data order and evaluated on the same
+test samples. If a row changes other settings too, it has its own warm start with these settings and
+the same number of steps. If a row sets a baseline with its own loss, such as a regression head, its
+warm start uses this loss. Output:
 
     summary.json, report.html, report.md
     seedS/warm_start*/, seedS/ROW/    run folders with predictions, scores and results
@@ -46,7 +46,7 @@ _MAY_DIFFER = {"compare", "objective"}  # sections that do not change existing r
 
 
 class SeedFailedError(Exception):
-    """Raised if the process of a seed fails. ``args`` has an error message and the exit code."""
+    """Raised if the process that runs one seed fails. ``args`` is (error message, exit code)."""
 
 
 def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
@@ -98,9 +98,9 @@ def _open_runs(config: Config, seeds: Sequence[int]) -> list[Config]:
 
 
 def seed_runs(config: Config, seed: int) -> list[Config]:
-    """Return the configs of all runs with one seed, each warm start before the rows that need it.
+    """Return the configs of all runs with one seed, each warm start before its objectives.
 
-    In the config of a row, ``model.name`` is the model folder of its warm start.
+    In the config of an objective, ``model.name`` is the model folder of its warm start.
     """
     assert config.compare is not None
     folder = Path(config.compare.output_dir) / f"seed{seed}"
@@ -144,7 +144,7 @@ def _run(config: Config) -> None:
 
 
 def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
-    """Run one process per seed, ``compare.jobs`` at a time, each with a share of the CPU cores."""
+    """Execute all runs of a seed in one process; ``compare.jobs`` processes run in parallel."""
     assert config.compare is not None
     threads = max(1, (os.cpu_count() or 1) // config.compare.jobs)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), PARENT: str(os.getpid())}
@@ -172,7 +172,7 @@ def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
 
 
 def _check_exit(folder: Path, seed: int, code: int) -> None:
-    """Raise SeedFailedError if the process of a seed failed, with the last line of its log."""
+    """Raise SeedFailedError with the last log line if the process of ``seed`` has failed."""
     if not code:
         return
     log = folder / f"seed{seed}.log"
@@ -207,7 +207,7 @@ def exit_with_parent() -> None:
 
 
 def _load_data_once(config: Config) -> None:
-    """Render or read the data of all runs, to report invalid rows before any training."""
+    """Load or generate the data of all runs, to report invalid samples before training."""
     from mm_numeric.data.examples import load_examples
 
     for own in {row.warm_start: row.config for row in compared_rows(config)}.values():

@@ -24,8 +24,8 @@ SUMMARY = "summary.json"
 def write_summary(config: Config, folder: Path) -> dict[str, Any]:
     """Score all runs of a comparison folder, write summary.json and return its content.
 
-    Each metric is a mean over seeds, with a bootstrap interval that resamples seeds and test rows.
-    Differences to the baseline (the first row) are paired: same seeds, same test rows.
+    Each metric is a mean over seeds. Its bootstrap interval resamples seeds and test samples.
+    Differences to the first objective, the baseline, are paired: same seeds, same test samples.
     """
     assert config.compare is not None
     entries, seeds = compared_rows(config), config.compare.seeds
@@ -77,7 +77,7 @@ def _table(
 ) -> dict[str, dict[str, Any]]:
     """Return mean and interval of each metric, as ``table[run name][metric name]``.
 
-    Objectives after the first also have the difference to the first, the baseline.
+    Objectives other than the baseline, ``objectives[0]``, also have the difference to it.
     """
     baseline = objectives[0]
     table: dict[str, dict[str, Any]] = {name: {} for name in runs}
@@ -98,7 +98,7 @@ def _table(
 
 
 def read_run_scores(folder: Path) -> Scores:
-    """Score the predictions of one run, and sort the scored rows by id."""
+    """Score the predictions of one run, and sort the scored samples by id."""
     scores = read_scores(folder / PREDICTIONS)
     order = sorted(range(len(scores.rows)), key=lambda i: scores.rows[i]["id"])
     return replace(
@@ -110,10 +110,10 @@ def read_run_scores(folder: Path) -> Scores:
 
 
 def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
-    """Format the comparison as a terminal table, one line per objective and warm start.
+    """Format the comparison as a terminal table, with lines for warm-start models and objectives.
 
     The columns are the first ``shown`` metrics and the difference to the baseline in the first
-    metric. Metrics that are reported per category of rows come first and are all shown.
+    metric. Metrics that are also reported per category of samples come first and are all shown.
     """
     metrics = summary["metrics"][: max(shown, summary.get("of_categories", 0))]
     header = ["objective", *(m["label"] for m in metrics)]
@@ -133,7 +133,7 @@ def _terminal_cells(
 ) -> Iterator[str]:
     """Yield the cells of one line: all metrics, then the difference to the baseline.
 
-    The cell of the first metric, and that of the difference, include the interval.
+    The first metric and the difference are shown with their confidence intervals.
     """
     head = found.get(metrics[0]["name"])
     for index, metric in enumerate(metrics):
@@ -195,7 +195,7 @@ def _description(config: Config) -> str:
 def _facts(
     config: Config, rows: Sequence[ComparisonRow], folder: Path, test_rows: int
 ) -> dict[str, str]:
-    """Return a dict that describes the experiment: model, rows, steps, seeds, time, versions."""
+    """Return a description of the experiment: model, data, steps, seeds, time, versions."""
     assert config.compare is not None
     first = rows[0]
     names = dict.fromkeys(name for row in rows for name in (row.warm_start, row.name))
@@ -230,7 +230,7 @@ def _facts(
 
 
 def _other_settings(rows: Sequence[ComparisonRow]) -> str:
-    """Describe which rows change settings other than the objective, and from which warm start."""
+    """List the table rows that change settings other than the objective, with these settings."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.settings:
@@ -240,7 +240,7 @@ def _other_settings(rows: Sequence[ComparisonRow]) -> str:
 
 
 def _source(sources: Sources) -> str:
-    """Return a description of data sources: file names, or seeds and categories if rendered."""
+    """Describe data sources: file names or, for generated data, the seed and the categories."""
     return ", ".join(
         ", ".join([f"rendered, seed {source.seed}", *source.categories])
         if source.render

@@ -37,9 +37,8 @@ def check_baseline(
 ) -> None:
     """Check that a baseline can be trained with the objective and the ``modules`` of a config.
 
-    A baseline with its own loss requires the objective ``ce``. If a baseline adds weights to a
-    module, the module must be trained. ``remedy`` is the advice to the user at the end of the error
-    message about the objective.
+    A baseline with its own loss requires the objective ``ce``; the error message about it ends with
+    the advice ``remedy``. If a baseline adds weights to a module, the module must be trained.
     """
     name, kind, _ = read_baseline(model.baseline, f"{where}, model.baseline")
     if kind.own_loss and (objective.terms or objective.ce_weight != 1):

@@ -75,7 +75,7 @@ Sources = DataSource | tuple[DataSource, ...]
 
 
 def listed(sources: Sources) -> tuple[DataSource, ...]:
-    """Return the sources as a tuple, also if there is only one."""
+    """Return the sources as a tuple. A single source becomes a tuple of length 1."""
     return (sources,) if isinstance(sources, DataSource) else sources
 
 
@@ -135,7 +135,7 @@ class DataConfig:
             raise ValueError("train: set a weight for every source or for none")
 
     def check_trainer(self, trainer: Mapping[str, Any], where: str) -> None:
-        """Check that the ``trainer`` settings can be used if training rows are streamed."""
+        """If training rows are streamed, require ``max_steps`` and reject grouping by length."""
         if not self.stream:
             return
         if trainer.get("max_steps", -1) < 1:

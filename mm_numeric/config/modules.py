@@ -44,7 +44,7 @@ class ModuleSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ModulesConfig:
-    """Config section ``modules``: settings per module, None if the config does not mention it."""
+    """Config section ``modules``: the settings of each module, or None if it is not listed."""
 
     vision: ModuleSettings | None = None
     projector: ModuleSettings | None = None
@@ -99,7 +99,10 @@ def read_modules(raw: Any, where: str) -> ModulesConfig:
 
 
 def read_lora(raw: Any, modules: ModulesConfig, where: str) -> LoraSettings | None:
-    """Read the config section ``lora``; return None if it is missing and no module is adapted."""
+    """Return the LoRA settings from the config, or None if no module is adapted with LoRA.
+
+    A config section ``lora`` without an adapted module is an error.
+    """
     if not modules.adapted and raw is None:
         return None
     if not modules.adapted:

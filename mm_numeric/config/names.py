@@ -19,10 +19,10 @@ def objective_name(options: Mapping[str, Any]) -> str:
 
 
 def row_name(options: Mapping[str, Any]) -> str:
-    """Return the name of an item of ``compare.objectives``.
+    """Return the name of a comparison row, given its entry in ``compare.objectives``.
 
-    This is ``name`` if given, and otherwise ``<baseline>_<objective>``. A missing baseline and the
-    objective ``ce`` are omitted: the name of ``{baseline: xval}`` is ``xval``.
+    This is ``name`` if set. Otherwise it is ``<baseline>_<objective>``, or just the objective if
+    there is no baseline, or just the baseline if the objective is ``ce``.
     """
     name, baseline = objective_name(options), options.get("baseline")
     if baseline is None or "name" in options:

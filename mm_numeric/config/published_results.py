@@ -57,7 +57,7 @@ def _table(
 
 
 def _one_metric(source: str, of: str, metric: str, *values: float) -> PublishedTable:
-    """Create a table of one metric. ``values`` are the results of the rows ce, emd and ntil."""
+    """Create a table of one metric. ``values`` are its values for the rows ce, emd and ntil."""
     rows = {name: [value] for name, value in zip(("ce", "emd", "ntil"), values, strict=True)}
     return _table(source, of, [metric], rows)
 

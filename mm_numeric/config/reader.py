@@ -118,7 +118,7 @@ def _read_optional(section: type, raw: Any, where: str) -> Any:
 
 
 def _check_model(config: Config, where: str) -> None:
-    """Check ``model`` settings that depend on other config sections or on registered names."""
+    """Check family, coordinates, quantisation and baseline in the config section ``model``."""
     model = config.model
     if model.family not in FAMILIES and ":" not in model.family:
         raise unknown(model.family, FAMILIES, "family", f"{where}, model.family")
@@ -163,7 +163,7 @@ def read_objective(value: Any, where: str) -> NamedObjective:
 
 
 def read_coordinates(value: Any, where: str) -> Coordinates:
-    """Read ``model.coordinates``: the name of a preset, or a mapping that changes its fields."""
+    """Read ``model.coordinates``: a name in ``COORDINATES``, or a mapping of changed fields."""
     if isinstance(value, Coordinates):
         return value
     options = {"preset": value} if isinstance(value, str) else value

@@ -1,7 +1,7 @@
 """Replace deprecated config keys and values by the new ones, with a warning.
 
-Run folders of a comparison are named after its rows, whose names can be derived from settings. The
-names are derived from the deprecated keys, so that existing run folders are found.
+A comparison can name its run folders after settings, such as ``emd_weight_0.8``. These names keep
+using the deprecated keys, so that folders of comparisons started by older versions are found.
 """
 
 import re
@@ -94,7 +94,7 @@ class _Translator:
         """Return a config section with old keys and values replaced by the new ones.
 
         An objective without a name gets the name that is derived from its old keys. ``path`` is the
-        section's path, such as ``model``. ``shown`` is the path in warnings, if different.
+        section's path, such as ``model``. Warnings show the path ``shown`` instead, if it is given.
         """
         renamed = _SECTIONS.get(path)
         if renamed is None or not isinstance(raw, Mapping):
@@ -159,7 +159,7 @@ class _Translator:
     def _axis(self, axis: Any, grid: Mapping[Any, Any], axes: list[str]) -> tuple[Any, Any]:
         """Return (setting, values) of a grid axis, with old names replaced by the new ones.
 
-        If a name changes, the labels of the values are derived from the old names.
+        The labels of the values, which become parts of row names, use the old names.
         """
         values = grid[axis]
         if not isinstance(axis, str) or not isinstance(values, list | tuple | Mapping):

@@ -93,9 +93,9 @@ class PredictConfig:
 class CompareConfig:
     """Config section ``compare``: a comparison of training objectives.
 
-    Each row of the result table is an objective, optionally with other changed settings. Rows are
-    trained on the same batches and start from the same model, which is first trained with
-    cross-entropy (warm start). There is one warm start for each set of other settings.
+    Each row of the result table is an objective, optionally with other changed settings. A model is
+    first trained with cross-entropy (the warm start). All rows then continue from it on the same
+    batches. Rows that change other settings have a separate warm start with these settings.
     """
 
     output_dir: str

@@ -32,7 +32,7 @@ _DUMMY_IMAGE = Image.new("RGB", (64, 64))
 
 @dataclass(frozen=True)
 class Origin:
-    """The ids of the rows in a batch, and of the rows that were skipped."""
+    """The ids of the examples in a batch, and of the examples that were skipped."""
 
     ids: tuple[str, ...]
 
@@ -47,8 +47,8 @@ def prompt_batch(
 
     A frame says how the image is resized and how coordinates in it are written. Prompts of
     decoder-only models are padded on the left, because generation continues them. With
-    ``add_dummy_image_row``, a row with the first question and a dummy image is appended to the
-    inputs (not to the frames) if the batch has no images. See ``TrainingCollator``.
+    ``add_dummy_image_row``, a batch without images gets one more input, the first question with a
+    dummy image, which has no entry in the frames. See ``TrainingCollator``.
     """
     images = [load_framed_image(family, example) for example in examples]
     frames = [frame for _, frame in images]
@@ -101,8 +101,8 @@ class TrainingCollator:
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return a batch: the model inputs and the entries named in ``BATCH_KEYS``.
 
-        An empty list returns an empty dict: a resumed stream yields an empty list in place of each
-        micro-batch that was already trained on.
+        Given an empty list, it returns an empty dict. A resumed stream yields an empty list in
+        place of each micro-batch that was already trained on.
         """
         if not examples:
             return {}
@@ -141,7 +141,7 @@ class TrainingCollator:
         return answer, sorted(numbers, key=lambda number: number.positions)
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
-        """Return the number of tokens of each example. Repeated objects are measured only once."""
+        """Return the number of tokens of each example. A repeated example is measured only once."""
         known: dict[int, int] = {}
         for example in examples:
             if id(example) not in known:
@@ -151,7 +151,7 @@ class TrainingCollator:
     def length(self, example: Example) -> int:
         """Return the number of tokens of an example, without decoding its image if possible.
 
-        If the row does not declare the image size, it is read from the image file. With
+        If the row does not declare the image size, the size is read from the image file. With
         ``skip_unreadable_images``, the length of an example with an unreadable image is 0.
         """
         frame = None
@@ -200,7 +200,7 @@ class TrainingCollator:
     def _spans(
         self, answer_ids: Sequence[list[int]], numbers: Sequence[list[TokenNumber]]
     ) -> NumberSpans:
-        """Return the number spans of a batch, in which the caller has to set ``supervised``."""
+        """Find the number tokens in a batch's answers. The caller sets the field ``supervised``."""
         if self.digit_runs and answer_ids:
             labels = _pad(answer_ids)
             return NumberSpans.from_labels(labels, self.vocabulary, digit_runs=True)

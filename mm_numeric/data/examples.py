@@ -136,7 +136,7 @@ def rows_of_file(file: Path) -> Iterator[SourceRow | ValueError]:
 def find_files(task: Task, source: DataSource, cache: Path) -> list[Path]:
     """Return the files of a data source, with glob patterns such as ``train/*.jsonl`` expanded.
 
-    A source without a path is rendered by its task into one file, unless the file is cached.
+    For a source without a path, its task generates one file, unless the file is cached.
     """
     if source.path is None:
         return [render_rows(task, source, cache)]
@@ -195,7 +195,7 @@ def _check_surrogates(where: str, row: dict[str, Any]) -> None:
 
 
 def render_rows(task: Task, source: DataSource, cache: Path) -> Path:
-    """Return the file of rows that a task renders (generates) for a source, from cache if there."""
+    """Return the file of a task's generated rows for a source; generate it if it is not cached."""
     name = type(task).__name__
     assert source.render is not None
     if task.render_settings is None:

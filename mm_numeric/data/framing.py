@@ -1,4 +1,4 @@
-"""Open an image, compute its frame (resizing, coordinates), and downscale it to ``max_tokens``."""
+"""Load an image and compute its frame: how it is resized and how coordinates are written."""
 
 from PIL import Image
 
@@ -22,9 +22,9 @@ def load_framed_image(
 ) -> FramedImage:
     """Load the image of an example, if any, and compute its frame.
 
-    A frame says how the image is resized and how coordinates in it are written. If the row exceeds
-    ``length_limit``, the image is downscaled or a ``TooLongError`` is raised. With ``image_cache``,
-    images that are in the cache are not decoded again.
+    A frame says how the image is resized and how coordinates in it are written. If the example has
+    more tokens than ``length_limit`` allows, the image is downscaled or ``TooLongError`` is raised.
+    With ``image_cache``, images that are in the cache are not decoded again.
     """
     if example.image is None:
         if length_limit is not None:

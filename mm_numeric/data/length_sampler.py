@@ -12,10 +12,9 @@ from mm_numeric.compat import length_grouped_indices
 class LengthGroupedSampler(Sampler[int]):
     """Sampler with a random order in which the rows of one optimiser step have similar lengths.
 
-    Rows are grouped over all ranks and micro-batches of a step. No rank waits for another rank with
-    longer rows, and the rows of a step do not depend on the number of ranks. The sampler of
-    transformers (5.23) groups the rows of a single rank, and cannot restore the order of an epoch
-    on resume.
+    All ranks and micro-batches of a step get rows of similar length, so no rank waits for another.
+    The rows of a step do not depend on the number of ranks. The sampler of transformers (5.23)
+    groups the rows of a single rank, and cannot restore the order of an epoch on resume.
     """
 
     def __init__(

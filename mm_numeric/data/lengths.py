@@ -25,8 +25,8 @@ class LengthLimit:
     def frame(self, example: Example, frame: Frame | None) -> Frame | None:
         """Return the frame of an image, downscaled if the row is longer than ``max_tokens``.
 
-        A frame says how an image is resized. Raises ``TooLongError`` for a longer row if
-        ``too_long`` is not resize, or if its image cannot be downscaled enough.
+        A frame says how an image is resized. A longer row raises ``TooLongError`` unless its image
+        may be downscaled (``data.too_long: resize``) and the row then fits.
         """
         tokens, image_tokens = count_tokens(self.family, self.task, example, frame)
         if tokens <= self.max_tokens:
@@ -52,7 +52,7 @@ class LengthLimit:
     def _smaller_frame(self, example: Example, frame: Frame, image_tokens: int) -> Frame | None:
         """Return a downscaled frame that fits the row into ``max_tokens``, or None if impossible.
 
-        The search starts with an image of ``image_tokens`` tokens and continues with fewer.
+        ``image_tokens`` is the number of image tokens to try first; then fewer are tried.
         """
         resize, size = self.family.resize, (frame.width_px, frame.height_px)
         while image_tokens > 0:
@@ -74,8 +74,8 @@ def count_tokens(
 ) -> tuple[int, int]:
     """Return the number of tokens of a row, and how many of them are image tokens.
 
-    The tokens of a row are those of its question, with the image, plus those of its answer. For an
-    encoder-decoder, the larger of both numbers is returned instead of the sum.
+    For a decoder-only model, question (with image tokens) and answer are added. For an
+    encoder-decoder, the larger of the two is returned.
     """
     image_tokens = count_image_tokens(family, frame)
     try:
@@ -88,7 +88,7 @@ def count_tokens(
 
 
 def count_image_tokens(family: Family, frame: Frame | None) -> int:
-    """Return the number of tokens of an image, downscaled or not, or 0 if ``frame`` is None."""
+    """Return the number of tokens of an image, given its frame (resizing); 0 without an image."""
     if frame is None:
         return 0
     size = frame.width_px, frame.height_px

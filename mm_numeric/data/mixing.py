@@ -9,9 +9,9 @@ T = TypeVar("T")
 def weighted_round_robin(weights: Sequence[float]) -> Iterator[int]:
     """Yield indefinitely the index of the source from which to draw the next row.
 
-    The share of a source is its weight divided by the sum of the weights. Its deficit before row n
-    is share * n minus the rows drawn from it so far. The source with the largest deficit is next
-    (on a tie, the first). With two sources, the row count of each is within 1 of share * n.
+    The share of a source is its weight divided by the sum of the weights. Of n rows, share * n
+    should come from it. The next row is drawn from the source that is furthest below this number
+    (on a tie, the first). With two sources, the number of rows from each is within 1 of share * n.
     """
     total = sum(weights)
     shares = [weight / total for weight in weights]

@@ -47,7 +47,7 @@ class ExampleStream(IterableDataset[list[Example]]):
             yield [] if number < self.skipped else batch[start : start + self.batch_rows]
 
     def examples(self) -> Iterator[Example]:
-        """Yield examples of all sources indefinitely, interleaved if the sources have weights."""
+        """Yield examples of all sources endlessly, mixed in proportion to their weights if set."""
         sources = listed(self.data.train)
         weights = [source.weight for source in sources if source.weight is not None]
         if not weights:
@@ -68,7 +68,7 @@ class ExampleStream(IterableDataset[list[Example]]):
             next(self._one_pass([source], None))
 
     def _passes(self, sources: Iterable[DataSource], name: str) -> Iterator[Example]:
-        """Repeat the examples of sources indefinitely, in a new order each time if seeded."""
+        """Repeat the examples of sources endlessly. If ``seed`` is set, reshuffle every pass."""
         for number in count():
             rng = None if self.seed is None else random.Random(f"{self.seed} {name} {number}")
             yield from self._one_pass(sources, rng)
@@ -85,7 +85,7 @@ class ExampleStream(IterableDataset[list[Example]]):
             yield from shuffled(self._read(files), self.data.shuffle_rows, rng)
 
     def _read(self, files: Iterable[tuple[DataSource, Path | None]]) -> Iterator[Example]:
-        """Yield the examples of (source, file) pairs. File None means a Hugging Face data set."""
+        """Yield the examples in the files. A Hugging Face data set has None in place of a file."""
         examples = 0
         for source, file in files:
             rows = (

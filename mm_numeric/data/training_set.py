@@ -49,7 +49,7 @@ class TrainingRows:
     def for_trainer(self, collator: TrainingCollator) -> list[Example] | ExampleStream:
         """Return the stream, if rows are streamed, or else a list with the rows of one epoch.
 
-        Rows of the list that are too long are dropped, or raise an error (``data.too_long``).
+        Too long rows are left out of the list or cause an error, depending on ``data.too_long``.
         """
         if self.stream is not None:
             return self.stream
@@ -59,7 +59,7 @@ class TrainingRows:
         return mixed_epoch(self.sources, weights) if weights else self.rows()
 
     def metadata(self) -> dict[str, Any]:
-        """Return the run.json entries ``rows`` (number), ``rows_sha256`` and ``rows_too_long``."""
+        """Return entries for run.json: the number of rows, their hash, and too long rows."""
         is_list = self.stream is None
         return {
             "rows": sum(map(len, self.sources)) if is_list else None,

@@ -23,12 +23,11 @@ _SPACE_MARKS = str.maketrans("▁Ġ", "  ")
 
 
 def with_digits(tokenizer: Any, digits: str | None, source: str) -> Any:
-    """Return a tokenizer that tokenises digits as set in ``digits``, the value of ``model.digits``.
+    """Return a tokenizer that follows the setting ``model.digits``: ``single``, ``merged`` or None.
 
-    ``single`` makes one token per digit. ``merged`` and None return the given tokenizer, and
-    ``merged`` requires that it has tokens of several digits. The given tokenizer is not modified,
-    and the returned one can be saved and loaded as usual. ``source`` is the tokenizer's checkpoint,
-    for error messages.
+    ``single`` returns a tokenizer with one token per digit, which can be saved and loaded as usual.
+    The others return the given one, but ``merged`` requires that it has tokens of several digits.
+    The given one is never modified. ``source`` is its checkpoint, for error messages.
     """
     if digits is None:
         return tokenizer
@@ -62,10 +61,10 @@ def with_digits(tokenizer: Any, digits: str | None, source: str) -> Any:
 
 
 def merges_digits(tokenizer: Any) -> bool:
-    """Return True if a tokenizer produces tokens that contain a digit and other characters.
+    """Return True if a tokenizer produces tokens like ``123`` or ``Ġ4``, not only single digits.
 
-    Such a token in the vocabulary may never be produced, because the pre-tokenizer splits its text.
-    This function therefore tokenises the text of each such token.
+    A vocabulary may contain such tokens that are never produced, because the pre-tokenizer splits
+    their text. This function therefore tokenises the text of each of them.
     """
     special = set(tokenizer.all_special_ids)
     joined = {

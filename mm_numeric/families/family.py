@@ -87,7 +87,7 @@ class Family(Prompting, ImageGeometry, Checkpoint):
         return processor
 
     def save(self, folder: Path) -> None:
-        """Save tokenizer, image processor and ``frame.json`` (coordinate system) in ``folder``."""
+        """Save tokenizer, image processor and ``frame.json`` (resizing, coordinate format)."""
         self.tokenizer.save_pretrained(folder)
         if self.image_processor is not None:
             self.image_processor.save_pretrained(folder)

@@ -58,7 +58,7 @@ class OriginalLayout:
 
     @classmethod
     def find(cls, source: str, revision: str) -> Self | None:
-        """Return the checkpoint at a hub name or folder, or None if its file layout differs."""
+        """Return the checkpoint ``source`` (hub name or folder); None if it has another layout."""
         raw = read_raw_config(source, revision)
         if "mm_vision_tower" not in raw:
             return None
@@ -103,8 +103,8 @@ class OriginalLayout:
     ) -> Any:
         """Load the checkpoint as ``model_class``, which has the parameter names of transformers.
 
-        ``projector_type`` is the required ``mm_projector_type`` in config.json. ``projector`` maps
-        the projector's layer names in the original layout to those of ``model_class``.
+        The ``mm_projector_type`` in config.json must be ``projector_type``. ``projector`` maps the
+        projector's layer names in the original layout to those of ``model_class``.
         """
         found = self.raw.get("mm_projector_type", "linear")
         if found != projector_type:

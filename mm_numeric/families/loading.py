@@ -32,7 +32,7 @@ def load_weights(
 ) -> Any:
     """Load a checkpoint from safetensors, and raise ValueError if weights are missing.
 
-    Weights whose names start with ``new`` may be missing. They are then initialised.
+    If ``new`` is set, weights with this name prefix may be missing, and are then initialised.
     """
     check_model_type(model_class, family, source, model)
     require_attention(model.attention)
@@ -92,9 +92,9 @@ def require_all_weights(info: dict[str, Any], source: str) -> None:
 
 
 def require_no_weights(source: str, fault: str, names: Iterable[str]) -> None:
-    """Raise ValueError if ``names``, the names of faulty weights, is not empty.
+    """Raise ValueError if any weights have a certain fault; ``names`` are their names.
 
-    ``fault`` is the verb of the error message, such as ``lacks`` or ``has in another shape``.
+    ``fault`` completes the message ``<checkpoint> <fault> 3 weights``, for example ``lacks``.
     """
     if found := sorted(names):
         raise ValueError(

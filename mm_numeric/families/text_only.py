@@ -33,7 +33,7 @@ class TextFamily(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer, and check that the checkpoint has this family and this baseline."""
+        """Load the tokenizer; raise ValueError if the checkpoint has another family or baseline."""
         config = cls.load_config(source, model)
         if not cls.supports(config):
             raise ValueError(

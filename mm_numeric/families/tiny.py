@@ -45,7 +45,7 @@ def save_tiny(folder: Path, seed: int, model_class: Any, config: Any, *processor
 
 
 def add_words(tokens: list[str], words: Iterable[str]) -> list[tuple[str, str]]:
-    """Add words and their prefixes to a list of BPE tokens, and return the BPE merges to add."""
+    """Append words and their prefixes (``pl``, ``plu``, ``plus``) to BPE tokens; return merges."""
     merges = []
     for word in words:
         for end in range(2, len(word) + 1):

@@ -73,7 +73,7 @@ class Coordinates:
 
     @property
     def text(self) -> CoordinateFormat:
-        """Return the ``CoordinateFormat`` that the field ``format`` names."""
+        """Return the ``CoordinateFormat`` whose name is in the field ``format``."""
         return COORDINATE_FORMATS[self.format]
 
     @property
@@ -92,8 +92,8 @@ class Coordinates:
     def level(self, position: float, edge: float) -> int:
         """Return the level (number of grid steps) of a position, clamped to the image.
 
-        Both arguments are in pixels of the reference image ``space``. ``position`` is the distance
-        from its left or top edge, and ``edge`` is its width or height.
+        Both arguments are in pixels of the original or the resized image, as ``space`` says.
+        ``position`` is the distance from the left or top edge, ``edge`` is the width or height.
         """
         steps = position / self.step(edge)
         if self.rounding == "floor":
@@ -107,8 +107,8 @@ class Coordinates:
     def position(self, level: float, edge: float) -> float:
         """Convert a level (number of grid steps) to a position in pixels: the inverse of ``level``.
 
-        The position is in pixels of the reference image ``space``, whose width or height is
-        ``edge``. Levels are not clamped, so the position may be outside the image.
+        The result is in pixels of the original or the resized image, as ``space`` says. ``edge`` is
+        the image's width or height. The result is not clamped, so it may be outside the image.
         """
         middle = 0.5 if self.rounding == "floor" and level < self._levels(edge) else 0.0
         return (level + middle) * self.step(edge)

@@ -141,7 +141,7 @@ class Frame:
 
     @property
     def edges(self) -> tuple[float, float]:
-        """Return (width, height), in pixels, of the image that ``coordinates.space`` selects."""
+        """Return (width, height) of the image, original or resized, that coordinates refer to."""
         if self.coordinates.space == "original":
             return self.width_px, self.height_px
         return self.view.width_px, self.view.height_px
@@ -187,14 +187,14 @@ class Frame:
         return _snapped(x, self.width_px, step_x / 2), _snapped(y, self.height_px, step_y / 2)
 
     def quantised(self, shape: Shape) -> Shape:
-        """Return a shape rounded to the coordinate grid: the best answer that can be written."""
+        """Return a shape rounded to the coordinate grid, as if it were written and read again."""
         points = tuple(self.decode(*self.encode(point)) for point in shape.points)
         return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)
 
     def write(self, instances: Iterable[Instance]) -> Written:
         """Format shapes with labels as text, and return the text with a ``Mark`` per coordinate.
 
-        A ``Mark`` is the position of a number. Marks of one shape have the same ``group``.
+        A ``Mark`` is the position of a number. Its ``group`` is the index of its shape.
         """
         first, second = (0, 1) if self.coordinates.order == "xy" else (1, 0)
         roles = ("x", "y")[first], ("x", "y")[second]
@@ -253,7 +253,7 @@ class Frame:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """Create a frame from the dictionary of ``to_dict``, as saved by this version or by 0.1."""
+        """Create a frame from the result of ``to_dict``, also if saved by mm-numeric 0.1."""
         if isinstance(raw, Mapping) and isinstance(raw.get("coordinates"), Mapping):
             raw = {**raw, "coordinates": RENAMED.update(raw["coordinates"])}
         found: Self = read_dataclass(cls, raw, "frame")

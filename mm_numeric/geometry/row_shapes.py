@@ -17,7 +17,7 @@ def read_id(row: Mapping[str, Any], names: Sequence[str], image: Path) -> str:
 
 
 def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int] | None]:
-    """Return a row's image path, and the image's (width, height) or None if not in the row."""
+    """Return a row's image path, and its (width, height), or None if the row has no size."""
     image = next((row[name] for name in ("image", "file", "img_path") if row.get(name)), None)
     if not isinstance(image, str):
         raise ValueError(f'{where}: no image; each row needs "image" (a path).')

@@ -57,7 +57,7 @@ def run(name: str, words: Sequence[str]) -> bool:
 
 
 def _parser(name: str, kind: type) -> argparse.ArgumentParser:
-    """Return an argument parser with the options of all formats, and those of one importer."""
+    """Return the parser of ``mm-numeric prepare NAME``: common options and the importer's own."""
     parser = argparse.ArgumentParser(prog=f"mm-numeric prepare {name}", description=kind.__doc__)
     parser.add_argument("inputs", nargs="+", type=Path, metavar="INPUT", help="file or folder")
     parser.add_argument("--out", type=Path, required=True, help="output file, ending in .jsonl")
@@ -93,7 +93,7 @@ def _parser(name: str, kind: type) -> argparse.ArgumentParser:
 
 
 def _reader(flag: str, kind: type, option: Option) -> Callable[[str], object]:
-    """Return a function that parses an option's value, and warns if the value is deprecated."""
+    """Return argparse's ``type`` for an option: it converts values and warns of deprecated ones."""
     if not option.renamed:
         return kind
 

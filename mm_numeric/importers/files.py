@@ -155,8 +155,8 @@ class ImageFolder:
     def size(self, name: str, declared: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return (width, height) of an image in pixels, after rotating it upright.
 
-        ``declared`` is the size in the annotations. It must be equal to the size of the file, and
-        is returned if there is no folder.
+        ``declared`` is the size in the annotations, or None. Without a folder it is returned as it
+        is. Otherwise, it is an error if it differs from the size of the image file.
         """
         if self.folder is None:
             return declared

@@ -46,7 +46,7 @@ ImportedItem = Row | InvalidLine | SkippedLine
 
 
 class InvalidRowError(ValueError):
-    """Raised for an invalid entry of an input file. The caller adds the location with ``at``."""
+    """Raised for an invalid entry of an input file. ``at`` converts it to an ``InvalidLine``."""
 
     def __init__(self, kind: str, why: str) -> None:
         super().__init__(why)
@@ -174,5 +174,5 @@ def parse_number_list(value: Any) -> list[float]:
 
 
 def _reason(error: ValueError) -> str:
-    """Return the message of an error without the location, which ends at the first colon."""
+    """Return an error's message without its location: ``a.json:3: no id`` gives ``no id``."""
     return str(error).partition(": ")[2]

@@ -127,9 +127,9 @@ def _check_out(out: Path, record_path: Path, *, force: bool) -> None:
 def _checked_lines(
     items: Iterator[Row | InvalidLine | SkippedLine], counts: Counter[str], *, clip: bool
 ) -> Iterator[bytes | InvalidLine | SkippedLine]:
-    """Yield each valid row as a line of JSON, and other items unchanged.
+    """Yield each row as a line of JSON, and invalid and skipped lines unchanged.
 
-    The numbers of rows, instances etc. are added to ``counts``.
+    An invalid row becomes an ``InvalidLine``. Rows, instances etc. are counted in ``counts``.
     """
     locations: dict[str, str] = {}
     for item in items:

@@ -31,7 +31,7 @@ class Rows(FileImporter):
     images: ImagesFolder = None
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield the rows. ``Numbers`` validates rows without an image, ``Grounding`` all others."""
+        """Yield the rows, validated by the task ``Numbers`` (no image) or ``Grounding``."""
         return rows_from_objects(files, partial(_row, ImageFolder(self.images)))
 
 

@@ -121,7 +121,7 @@ class Swift(FileImporter):
 
 
 def _answers(raw: Mapping[str, Any], objects: Mapping[str, Any]) -> tuple[list[_Answer], int]:
-    """Return the boxes in assistant messages, and the number of boxes in other messages."""
+    """Return the boxes in assistant messages, and the number of (skipped) boxes elsewhere."""
     refs, bboxes = objects.get("ref") or [], objects.get("bbox") or []
     if not isinstance(refs, list) or not isinstance(bboxes, list):
         raise InvalidRowError("objects", "ref and bbox of objects must be lists.")
@@ -162,7 +162,7 @@ def _answers(raw: Mapping[str, Any], objects: Mapping[str, Any]) -> tuple[list[_
 
 
 def _image_number(objects: Mapping[str, Any], bbox: int, images: int) -> int:
-    """Return the index of the image that contains box number ``bbox``; 0 without ``image_id``."""
+    """Return the index of the image that box ``bbox`` is in: its ``image_id``, or 0 if missing."""
     numbers = objects.get("image_id") or []
     if not isinstance(numbers, list):
         raise InvalidRowError("objects", f"image_id must be a list, not {numbers!r:.40}.")

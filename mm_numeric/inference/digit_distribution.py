@@ -6,9 +6,9 @@ probabilities are grouped by the difference between a digit and the correct digi
 digits.json:
 
     differences    -9 to 9: a digit minus the correct digit
-    means          mean probability of each difference; null if no token allows it
+    means          mean probability of each difference; null if it is possible at no token
     tokens         number of tokens at which each difference is possible (+9 only if 0 is correct)
-    rows_skipped   number of test rows without an answer, or with an answer unusable for training
+    rows_skipped   number of test rows without an answer that could be trained on
 
 Excluded are tokens of several digits, location tokens, and numbers that a regression head predicts.
 For a vocabulary without digits all means are null. arXiv 2411.02083 has a plot of these means.
@@ -70,7 +70,7 @@ def write_digit_distribution(run: Path) -> None:
 def _batches(
     collator: TrainingCollator, examples: Sequence[Example], size: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield collated batches of up to ``size`` rows; drop rows that are unusable for training."""
+    """Yield batches of up to ``size`` examples, without the examples that the collator rejects."""
     for first in range(0, len(examples), size):
         rows = examples[first : first + size]
         try:
@@ -82,7 +82,7 @@ def _batches(
 
 @torch.no_grad()
 def _sums_of_batch(model: Any, collator: TrainingCollator, batch: dict[str, Any]) -> Tensor:
-    """Run the model on a batch, and return the result of ``digit_differences`` on the CPU."""
+    """Run the model on one batch; return the [2, 19] sums of ``digit_differences`` on the CPU."""
     spans: NumberSpans = batch["spans"]
     ids = torch.tensor([token.id for token in collator.vocabulary.tokens])
     # False for numbers that the head of a baseline predicts.
@@ -103,10 +103,11 @@ def _sums_of_batch(model: Any, collator: TrainingCollator, batch: dict[str, Any]
 
 
 def digit_differences(scores: Tensor, target: Tensor, vocabulary: NumberVocabulary) -> Tensor:
-    """Return probability sums and token counts per digit difference, -9 to 9, as a [2, 19] tensor.
+    """Return the total probability of each difference to the correct digit (-9 to 9), [2, 19].
 
-    ``scores`` [k, c] are the logits (k number tokens in the answers, c number tokens in the
-    vocabulary). ``target`` [k] are the correct classes.
+    Row 0 sums the probabilities over the tokens of the answers. Row 1 counts the tokens at which
+    the difference is possible. ``scores`` [k, c] are the logits of the c number tokens at the k
+    number tokens of the answers, and ``target`` [k] are the indices of the correct ones.
     """
     classes = NumberClasses.of(vocabulary, scores.device, torch.float64)
     single = torch.tensor([len(t.digits) == 1 for t in vocabulary.tokens], device=scores.device)

@@ -1,6 +1,6 @@
-"""The factor that scales the numeric terms relative to cross-entropy.
+"""The factor that multiplies the numeric losses before they are added to cross-entropy.
 
-The factor is a constant, or it is computed from the ratio of cross-entropy to the terms.
+It is a constant, or proportional to the ratio of cross-entropy to the sum of the numeric losses.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _DECAY = 0.9  # of the running means at each step
 
 
 class Balance:
-    """Computes the factor of the numeric losses with the method in ``ObjectiveSpec.balance``."""
+    """Computes the factor of the numeric losses, as chosen in ``ObjectiveSpec.balance``."""
 
     def __init__(self, spec: ObjectiveSpec) -> None:
         self.spec = spec
@@ -25,7 +25,7 @@ class Balance:
     def factor(self, sums: Mapping[str, LossSum]) -> float | Tensor:
         """Return the factor for one batch, without gradient.
 
-        ``sums`` maps ``ce`` (cross-entropy) and each numeric term to the unweighted loss sum.
+        ``sums`` has the unweighted loss sums of ``ce`` (cross-entropy) and each numeric loss.
         """
         if self.spec.balance == "ratio":
             return self._ratio(self._means_of(sums))
@@ -34,10 +34,10 @@ class Balance:
         return self.spec.weight
 
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
-        """Update the running means after an optimiser step, without synchronising the device.
+        """Update the running means of cross-entropy and numeric losses after an optimiser step.
 
-        ``sums`` are the cross-entropy and the numeric terms of the step, summed over micro-batches
-        and ranks. Steps without numbers and steps with a NaN or infinite sum are skipped.
+        ``sums`` are the losses of the step, summed over micro-batches and ranks. Steps without
+        numbers and steps with a NaN or infinite sum are skipped, without synchronising the device.
         """
         if self.spec.balance != "running" or not self.spec.terms:
             return
@@ -48,24 +48,24 @@ class Balance:
         self._means = torch.where(usable, mixed, before)
 
     def _means_of(self, sums: Mapping[str, LossSum]) -> Tensor:
-        """Return the mean cross-entropy and the weighted sum of the term means, [2], float64."""
+        """Return the mean cross-entropy and the weighted sum of the mean numeric losses, [2]."""
         terms = [t.weight * sums[t.name].mean.detach().double() for t in self.spec.terms]
         return torch.stack([sums["ce"].mean.detach().double(), torch.stack(terms).sum()])
 
     def _ratio(self, means: Tensor) -> Tensor:
-        """Return ``weight * cross_entropy / terms``, where ``means`` is [cross_entropy, terms]."""
+        """Return the factor ``weight * cross_entropy / numeric`` from these two ``means``, [2]."""
         cross_entropy, numeric = means.unbind()
         return self.spec.weight * cross_entropy / (numeric + _EPSILON)
 
     def reset(self) -> None:
-        """Delete the running means, for a new training run."""
+        """Delete the running means of the losses, for a new training run."""
         self._means = None
 
     def state_dict(self) -> dict[str, list[float] | None]:
-        """Return the running means as plain numbers, for a checkpoint."""
+        """Return the running means of the losses as plain numbers, for a checkpoint."""
         return {"means": None if self._means is None else self._means.tolist()}
 
     def load_state_dict(self, state: Mapping[str, list[float] | None]) -> None:
-        """Restore the running means from ``state_dict``."""
+        """Restore the running means of the losses from ``state_dict``."""
         means = state["means"]
         self._means = None if means is None else torch.tensor(means, dtype=torch.float64)

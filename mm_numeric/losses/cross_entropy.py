@@ -129,7 +129,7 @@ def number_scores(logits: Tensor, at: Tensor, number_ids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def most_likely(logits: Tensor, at: Tensor) -> Tensor:
-    """Return the id of the most likely token in each of the k rows ``at`` of ``logits``, [k]."""
+    """Return the id of the most likely token at each of the k positions ``at``, [k]."""
     pieces = chunks(len(at), logits.shape[-1], logits.device)
     # argmax gives the same result, but takes four times as long on a CPU.
     return torch.cat([logits[at[piece]].max(dim=-1).indices for piece in pieces])

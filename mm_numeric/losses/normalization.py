@@ -13,7 +13,7 @@ from mm_numeric.numbers.spans import NumberSpans
 
 
 class Counts(NamedTuple):
-    """How many tokens, numbers, samples, boxes and times a batch or an optimiser step has.
+    """Counts of tokens, numbers, samples, boxes and clock times in a batch or an optimiser step.
 
     ``rows`` counts all supervised tokens, and ``tokens`` only the number tokens among them.
     Each field is a scalar tensor.
@@ -43,8 +43,8 @@ COUNT_OF = {"row": "rows", "token": "tokens", "number": "numbers", "box": "boxes
 def mean_by_sample(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:
     """Divide each loss by the number of losses in its sample.
 
-    The results then add up to the sum of the mean losses of all samples. ``per`` is the unit of the
-    losses (``Term.per``): one loss per row, token, number, box or time.
+    The sum of the results is then the sum of the samples' mean losses. ``per`` says what each loss
+    belongs to: a number token (``row`` or ``token``), a ``number``, a ``box`` or a ``time``.
     """
     if per == "number":
         sample = spans.sample

@@ -27,8 +27,8 @@ def number_metrics(
         vocabulary, with teacher forcing).
     ``error/ROLE``: mean absolute error ``|X - Y|`` of the numbers with this role (``x``, ``hour``
         ...), in the unit of the answer. Y is the label. X is the predicted number,
-        ``sum_k 10 ** k E_p[digit]``, where E_p[digit] is the expected digit at digit place k and p
-        the softmax over the number tokens. Signs are ignored.
+        ``sum_i 10 ** i E_p[digit]``, where E_p[digit] is the expected digit at the place of 10 ** i
+        and p the softmax over the number tokens. Signs are ignored.
 
     ``written`` [k] are the token ids that the model predicts at the k number tokens, and ``wanted``
     [k] are their label ids.

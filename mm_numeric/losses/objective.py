@@ -39,8 +39,8 @@ class ObjectiveResult:
 
     Attributes:
         loss: Scalar training loss, differentiable.
-        sums: Sum and count of each component by name, without weight and gradient; ``ce`` is first.
-        figures: [f, 2] sum and count of the f metrics in ``number_metrics.METRICS``, or None.
+        sums: Unweighted sum and count of each component by name, no gradient; ``ce`` is first.
+        figures: [f, 2] sum and count of the f training metrics, or None if they are not requested.
     """
 
     loss: Tensor
@@ -49,12 +49,12 @@ class ObjectiveResult:
 
     @property
     def parts(self) -> dict[str, Tensor]:
-        """Return the unweighted mean loss of each component over this batch, by name."""
+        """Return the unweighted mean cross-entropy and numeric losses of this batch, by name."""
         return {name: component.mean for name, component in self.sums.items()}
 
 
 class Objective:
-    """Cross-entropy on the supervised tokens plus numeric terms on the number tokens."""
+    """Training loss: cross-entropy of the supervised tokens plus losses of the number tokens."""
 
     takes_outputs: ClassVar[bool] = False
     """True if ``of_outputs`` reads other fields of the model's outputs in addition to logits."""
@@ -138,7 +138,7 @@ class Objective:
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Return the loss for model outputs and labels that are already shifted by one."""
+        """Return the loss of model outputs. The labels must already be shifted by one."""
         return self(outputs.logits, labels, spans, counts=counts, figures=figures)
 
     def from_hidden(
@@ -216,7 +216,7 @@ class Objective:
     def spans(self, labels: Tensor) -> NumberSpans:
         """Find the numbers in labels [samples, positions] that are already shifted by one.
 
-        The fields ``digit_runs`` and ``thousands_separators`` of the objective's spec are used.
+        The spec's ``digit_runs`` and ``thousands_separators`` define what counts as one number.
 
         Raises:
             ValueError: If a loss term needs roles, boxes or times, which token ids do not contain.
@@ -238,9 +238,10 @@ class Objective:
         )
 
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
-        """Update the running means of ``balance: running`` after an optimiser step.
+        """Update the running means of cross-entropy and numeric losses after an optimiser step.
 
-        ``sums`` is ``ObjectiveResult.sums``, summed over the step's micro-batches and ranks.
+        Only ``balance: running`` uses them. ``sums`` is ``ObjectiveResult.sums``, summed over the
+        step's micro-batches and ranks.
         """
         self.balance.end_step(sums)
 
@@ -253,7 +254,7 @@ class Objective:
         counts: Counts | None,
         written: Tensor | None = None,
     ) -> ObjectiveResult:
-        """Compute the numeric terms, add them to cross-entropy (if any), and return the result."""
+        """Compute the numeric losses, and add them to the cross-entropy ``losses``, if any."""
         here, sums = Counts.of(labels, spans), {}
         if losses is not None:
             if self.spec.ce_on == "text":
@@ -281,7 +282,7 @@ class Objective:
     def _term_sum(
         self, spec: TermSpec, numbers: NumberLogits, spans: NumberSpans, here: Counts
     ) -> LossSum:
-        """Return the sum and count of one term's losses, without a gradient if its weight is 0."""
+        """Return the sum and count of one numeric loss, without a gradient if its weight is 0."""
         term = self.terms[spec.name]
         with torch.set_grad_enabled(torch.is_grad_enabled() and spec.name in self._trained):
             losses = term(numbers, spans)
@@ -301,7 +302,7 @@ class Objective:
             return LossSum(losses.sum(), getattr(here, self._count_of(spec.name)))
 
     def _add(self, sums: dict[str, LossSum], counts: Counts) -> Tensor:
-        """Return the training loss: the weighted sum of mean cross-entropy and term means."""
+        """Return the training loss: weighted mean cross-entropy plus weighted numeric losses."""
         means = []
         for term in self.spec.terms:
             items = getattr(counts, self._count_of(term.name)).clamp(min=1)
@@ -314,7 +315,7 @@ class Objective:
         return cross_entropy if numeric is None else cross_entropy + numeric.to(cross_entropy)
 
     def _table(self, like: Tensor) -> tuple[Tensor, NumberClasses]:
-        """Return ids [c], values and digits of the c number tokens on the device of ``like``."""
+        """Return the ids [c], values and digits of the number tokens, on the device of ``like``."""
         dtype = like.dtype if like.dtype == torch.float64 else torch.float32
         key = (like.device, dtype)
         if key not in self._tables:
@@ -325,7 +326,7 @@ class Objective:
 
 
 def _check_grouped_term(term: TermSpec, spec: ObjectiveSpec) -> None:
-    """Validate the settings of a term that has one loss per box or per time."""
+    """Validate the settings of a numeric loss that is computed per box or per clock time."""
     where = f"objective.terms, {term.name}"
     if term.roles:
         raise ValueError(f"{where}: each of its losses has several roles; remove roles.")

@@ -33,7 +33,7 @@ def _ntl(name: str) -> ObjectiveSpec:
 
 
 def _ratio(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return an objective whose numeric terms are scaled to 0.3 times the cross-entropy."""
+    """Return an objective with numeric losses, scaled to 0.3 times the cross-entropy."""
     return ObjectiveSpec(terms=terms, balance="ratio")
 
 
@@ -43,9 +43,9 @@ def _published(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
 
 
 def _in_place_of_ce(name: str, *more: TermSpec) -> ObjectiveSpec:
-    """Return a spec in which a term replaces cross-entropy at the number tokens.
+    """Return a spec in which one numeric loss replaces cross-entropy at the number tokens.
 
-    The mean is over all supervised tokens. The terms in ``more`` are added to the result.
+    Both are averaged over all supervised tokens. The numeric losses in ``more`` are added.
     """
     return ObjectiveSpec(terms=(TermSpec(name=name), *more), weight=1.0, ce_on="text")
 

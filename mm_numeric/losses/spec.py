@@ -1,4 +1,4 @@
-"""Settings of an objective and of its loss terms. This module does not import torch."""
+"""Settings of an objective (training loss) and of its numeric losses. Does not import torch."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from mm_numeric.registry import unknown
 
 @dataclass(frozen=True, kw_only=True)
 class TermSpec:
-    """Settings of one numeric term of an objective."""
+    """Settings of one numeric loss (term) of an objective."""
 
     name: str
     """A name in ``mm_numeric.registry.TERMS``, or an import path ``my_package.module:MyTerm``."""

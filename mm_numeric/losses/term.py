@@ -1,4 +1,4 @@
-"""The interface of a numeric term, which computes losses from the logits of the number tokens.
+"""The interface of a numeric loss, or term, computed from the logits of the number tokens.
 
 Axes    k labels that are number tokens, m numbers, w digits of the longest number token,
         c classes (the number tokens of the vocabulary; class j is ``vocabulary.tokens[j]``)
@@ -82,8 +82,8 @@ class NumberLogits:
     They are float32, or float64 if the logits of the model are float64.
 
     Attributes:
-        logits: [k, c] logit of each class. Classes outside the label's digit group are masked with
-            -1e30, so that a softmax covers the digit group only.
+        logits: [k, c] logit of each class; -1e30 outside the label's digit group, so that a softmax
+            covers only the classes that compete with the label.
         normaliser: [k] logsumexp over the whole vocabulary, or a function that computes it.
         classes: Values, digits and digit groups of the c classes.
         present: [k, c] True for the classes in the label's digit group. None: there is one group.
@@ -102,9 +102,9 @@ class NumberLogits:
         classes: NumberClasses,
         target: Tensor,
     ) -> "NumberLogits":
-        """Create the logits from ``scores`` [k, c], masked outside the digit group of each label.
+        """Create the logits from ``scores`` [k, c] and mask the classes of other digit groups.
 
-        ``target`` [k] is the class of each of the k labels that are number tokens.
+        ``target`` [k] is the class of each label, which competes only with its own digit group.
         """
         if classes.same is None:
             return cls(scores, normaliser, classes)
@@ -123,7 +123,7 @@ class NumberLogits:
 
     @property
     def probs(self) -> Tensor:
-        """Return a differentiable softmax over the classes in the label's digit group, [k, c]."""
+        """Return a softmax over the classes that compete with the label, [k, c], differentiable."""
         return self.logits.softmax(dim=-1)
 
 
@@ -137,11 +137,10 @@ class Term(Protocol):
 
     @property
     def per(self) -> Literal["row", "token", "number", "box", "time"]:
-        """Return the unit of the losses: one loss per ``token``, ``number``, ``box`` or ``time``.
+        """Return the unit with one loss: a number ``token``, a ``number``, a ``box`` or a ``time``.
 
-        The sum of the losses is divided by the number of these units. With ``row`` there is one
-        loss per number token, but the sum is divided by the number of all supervised tokens, like
-        cross-entropy.
+        The sum of the losses is divided by the number of units. With ``row`` each number token has
+        one loss, but the sum is divided by the number of supervised tokens, like cross-entropy.
         """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
@@ -169,7 +168,7 @@ class LossSum(NamedTuple):
 
 
 def make_term(name: str, options: Mapping[str, Any], where: str = "objective") -> Term:
-    """Create a numeric term from a name in ``TERMS`` or an import path, and its ``options``."""
+    """Create the numeric loss ``name`` (in ``TERMS``, or an import path) with its ``options``."""
     cls = choose(name, TERMS, "loss term", f"{where}.terms")
     if getattr(cls, "per", None) not in PER or not callable(cls):
         raise ValueError(
