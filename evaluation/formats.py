@@ -12,8 +12,8 @@ one shape, then its confidence (detections only) and its text, which are optiona
 The confidence is a number from 0 to 1. The text may contain commas and may be quoted. In ground
 truth, the text ``###`` marks an ignored region. So does ``Arabic,###``, where the name of a script
 comes first, as in MLT. ``####`` may precede the text of a polygon. Corners may be clockwise or
-counterclockwise. The argument ``lines`` names the shape on each line. Without it, the first line
-decides: 4 or 5 numbers are a box, 8 or 9 a quad, and any other number is an error.
+counterclockwise. The argument ``lines`` names the shape, such as ``quad``. Without it, the first
+line decides: 4 or 5 numbers are a box, 8 or 9 a quad, and any other number is an error.
 
 COCO JSON: a list of results for detections, and an instances file for ground truth. Crowd
 annotations are ignored regions.
@@ -113,7 +113,7 @@ def _decoded(content: bytes, where: str) -> str:
 
 
 def _content_of(line: str, where: str) -> str:
-    """Return ``box`` if a file's first line begins with 4 or 5 numbers, ``quad`` if with 8 or 9."""
+    """Return ``box`` if a line begins with 4 or 5 numbers, ``quad`` if it begins with 8 or 9."""
     count = _numbers_before(line.split(","))
     for name, size in _SIZES.items():
         if count in (size, size + 1):

@@ -59,7 +59,7 @@ class Scores:
 
     @property
     def figures(self) -> list[MetricOnRows]:
-        """Return the metrics to report: per category of rows (if several), then over all rows."""
+        """Return the metrics to report: per category if there are several, then over all rows."""
         return metrics_by_category(self.scorer, [row.get("buckets", {}) for row in self.rows])
 
     def metrics(self) -> dict[str, dict[str, float | None]]:
@@ -73,7 +73,7 @@ class Scores:
         return found
 
     def buckets(self) -> dict[str, dict[str, dict[str, float | None]]]:
-        """Compute all metrics per bucket (group of rows): ``["size"]["small"]["mean_iou"]``."""
+        """Compute all metrics for each group of rows, such as ``["size"]["small"]["mean_iou"]``."""
         found: dict[str, dict[str, dict[str, float | None]]] = {}
         for name, labels in self.bucket_labels.items():
             found[name] = {}
@@ -128,7 +128,7 @@ def score(
 
 
 def write_scores(scores: Scores, folder: Path, head: Mapping[str, Any]) -> None:
-    """Write scores.jsonl, and results.json, which begins with the entries of ``head``."""
+    """Write scores.jsonl, and results.json, whose first entries are those of ``head``."""
     folder.mkdir(parents=True, exist_ok=True)
     results = {
         **head,
@@ -266,7 +266,7 @@ def scores_of(
     targets: list[Any],
     sizes_px: list[Any] | None = None,
 ) -> Scores:
-    """Score parsed answers, and add columns such as ``iou`` to the dictionaries in ``rows``.
+    """Score parsed answers, and add the value of each column, such as ``iou``, to ``rows``.
 
     ``name`` is the name of the task or protocol; ``sizes_px`` has width and height of each image.
     """
@@ -286,9 +286,9 @@ def scores_of(
 
 
 def scorer_of(task: Task, name: str, answer: Any, where: str) -> Scorer:
-    """Return the scorer of a task, or else the default scorer for the type of ``answer``.
+    """Return the scorer that a task names, or else the default scorer for the type of ``answer``.
 
-    The name of the task and ``where`` (file or config) are only used in the error message.
+    ``name`` (of the task) and ``where`` (file or config) are only used in the error message.
     """
     path = task.scorer or SCORERS.get(type(answer))
     if path is None:

@@ -121,7 +121,7 @@ class Cell:
         return (f"**{text}**" if self.best else text) + space + markdown_text(details, 400)
 
     def to_latex(self) -> str:
-        """Return the cell as LaTeX. The interval and the change are on separate small lines."""
+        """Return the cell as LaTeX; interval and difference to a baseline are on small lines."""
         text = latex_text(self.text, self.limit)
         text = f"\\texttt{{{text}}}" if self.is_name else text
         text = f"\\textbf{{{text}}}" if self.best else text
@@ -176,7 +176,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class TableRow:
-    """A row of a table. The kind ``separated`` adds a line above it, ``aside`` makes it grey."""
+    """A row of a table. The kind ``separated`` draws a line above it; ``aside`` makes it grey."""
 
     cells: Sequence[Cell]
     kind: Literal["", "separated", "aside"] = ""

@@ -50,7 +50,7 @@ def warn_renamed(where: str, old: str, new: str) -> None:
 
 @dataclass(frozen=True)
 class RenamedSettings:
-    """Renamed settings of a config section, or renamed arguments of a class or function."""
+    """The old and new names of the settings in a config section, or of a function's arguments."""
 
     names: Mapping[str, str]
     """Maps each old name to the new name."""

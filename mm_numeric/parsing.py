@@ -60,11 +60,12 @@ def with_override(
 ) -> dict[str, Any]:
     """Return a copy of settings with one override, such as ``data.train.seed=3``, applied.
 
-    If the settings have ``objective: ntil`` or ``task: clock``, the string first becomes a mapping
-    (``objective: {preset: ntil}``), so that the override ``objective.weight=0.8`` can be applied.
+    The short form ``objective: ntil`` is expanded if necessary: the override
+    ``objective.weight=0.8`` changes it to ``objective: {preset: ntil, weight: 0.8}``. The same
+    holds for ``task: clock``.
 
-    ``translate`` is an optional function that replaces deprecated names of settings and values. It
-    returns the new (path, value).
+    ``translate`` is an optional function that replaces a deprecated name or value in the override.
+    It returns the new (path, value).
     """
     path, equals, text = override.partition("=")
     if not equals or not path:
@@ -164,7 +165,7 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
 
 
 def read_scalar(kind: type, value: Any, where: str) -> Any:
-    """Check that a YAML value has the type ``kind``, and convert an int if ``kind`` is float."""
+    """Return a YAML value of type ``kind``, or raise ValueError. An int is accepted as a float."""
     if kind is float and type(value) in (int, float) and value == value:  # not nan
         return float(value)
     if type(value) is kind and kind is not float:

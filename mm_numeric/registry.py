@@ -129,8 +129,8 @@ PROTOCOLS: Mapping[str, str] = {
 def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:
     """Return the object for a name, which is a key of ``table`` or a path ``package.module:Name``.
 
-    A string in the table is an import path, and its object is imported. In error messages, ``what``
-    describes the name ("loss term") and ``where`` is the file and field that contain the name.
+    The table maps names to objects or to their import paths. In error messages, ``what`` describes
+    the name ("loss term") and ``where`` is the file and field that contain the name.
     """
     if name not in table and ":" not in name:
         raise unknown(name, table, what, where)

@@ -6,10 +6,10 @@ checkpoint-N/     checkpoints of transformers.Trainer
 model/            weights (only the adapters if there are any), tokenizer and image processor
 run.json          written last: steps, number of rows, package versions
 evaluation/       predictions.jsonl of the last evaluation during training, if configured
-best/             run folder with the weights of the best evaluation, if configured
+best/             a run folder inside, with the weights of the best evaluation, if configured
 
 ``mm-numeric predict`` adds predictions.jsonl, ``score`` adds scores.jsonl and results.json, and
-``compare`` adds all three and digits.json (see ``inference.digit_distribution``).
+``compare`` adds all of these and digits.json (how likely each wrong digit is to the model).
 """
 
 import os
@@ -42,13 +42,13 @@ _PACKAGES = ("mm-numeric", "torch", "transformers", "accelerate", "peft", "numpy
 
 
 def claim(folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER) -> bool:
-    """Write config.yaml to a new run folder, or check that the folder contains the same run.
+    """Write config.yaml to a new run folder, or check that an existing one has the same config.
 
-    A run is the same if its config is equal, except for the config sections in ``ignore``. Files of
-    a run that stopped before its first checkpoint are deleted: such a run cannot be resumed.
+    Config sections in ``ignore`` may differ. Files of a run that stopped before its first
+    checkpoint are deleted: such a run cannot be resumed.
 
     Returns:
-        True if the folder already contained the same run.
+        True if the folder already contained a run with this config.
     """
     entries = list(folder.iterdir()) if folder.is_dir() else []
     left = [p for p in entries if any(p.match(name) for name in _LEFTOVERS)]

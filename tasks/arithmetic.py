@@ -20,7 +20,7 @@ _TRIES = 10_000  # attempts to draw an expression whose value is within the boun
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic(GeneratedNumbers):
-    """Task: evaluate whole-number expressions with + - *; extrapolation has longer expressions."""
+    """Task: compute an expression of whole numbers with + - *; extrapolation has longer ones."""
 
     operators: str = "+-*"
     """Allowed operators, written without spaces; all are equally likely."""
@@ -75,7 +75,7 @@ class Arithmetic(GeneratedNumbers):
         )
 
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
-        """Return a random question and its answer. ``longer`` is True to test extrapolation."""
+        """Return a random question and its answer; if ``longer``, longer than in training."""
         bounds = self.longer if longer else self.terms
         for _ in range(_TRIES):
             found = _expression(rng, rng.randint(*bounds), self.operators, self.numbers)
@@ -98,7 +98,7 @@ class _Expression(NamedTuple):
 def _expression(
     rng: random.Random, count: int, operators: str, numbers: tuple[int, ...]
 ) -> _Expression:
-    """Return a random expression of ``count`` numbers, built by joining two shorter expressions."""
+    """Return a random expression of ``count`` numbers: two shorter ones joined by an operator."""
     if count == 1:
         number = rng.randint(*numbers)
         return _Expression(str(number), number, "")

@@ -1,4 +1,4 @@
-"""The interface of a task, which reads rows, formats answers and parses generated text.
+"""The interface of a task, which reads dataset rows, formats answers and parses generated text.
 
 To add a task, derive a frozen dataclass from ``BaseTask`` and write the five abstract methods. The
 fields of the dataclass are the options that a config sets under ``task``.
@@ -39,14 +39,14 @@ class Task(Protocol):
 
     @property
     def scorer(self) -> str | None:
-        """Return the import path of the scorer; None for the default scorer of the answer type."""
+        """Return the import path of the scorer, or None for the default of the answer's type."""
         return None
 
     @property
     def render_settings(self) -> Mapping[str, Any] | None:
-        """Return the options that change generated rows; None if the task cannot generate rows.
+        """Return the options that affect generated rows; None if the task cannot generate rows.
 
-        The options are part of the cache key of generated rows.
+        Generated rows are cached, and these options are part of the cache key.
         """
         return None
 
@@ -59,7 +59,7 @@ class Task(Protocol):
         """Convert rows of a dataset to examples, which have a prompt, an image and an answer.
 
         Args:
-            rows: Position (file and line) and fields of each row.
+            rows: Pairs of the position of a row (file and line) and its fields.
             training: True for training data, False for evaluation and prediction.
 
         Raises:
@@ -72,7 +72,7 @@ class Task(Protocol):
 
         Args:
             answer: The answer of an example.
-            frame: How the image is resized and coordinates are written; None without an image.
+            frame: The image's size, resizing and coordinate format; None without an image.
         """
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Task(Protocol):
 
         Args:
             text: The text, without special tokens.
-            frame: How the image was resized and coordinates are written; None without an image.
+            frame: The image's size, resizing and coordinate format; None without an image.
         """
 
     @abstractmethod
@@ -103,7 +103,7 @@ class Task(Protocol):
             folder: An empty folder.
             count: Number of rows.
             seed: The same seed gives the same rows.
-            categories: Categories of the rows to generate, a subset of ``self.categories``.
+            categories: Categories to generate, such as extrapolation, all in ``self.categories``.
 
         Returns:
             Path of the .jsonl file with the rows.
@@ -121,7 +121,7 @@ def task_class(name: str, where: str) -> type[Task]:
     """Import the class of a task, and check that it implements the interface ``Task``.
 
     Args:
-        name: A key of ``mm_numeric.registry.TASKS`` or an import path with a colon.
+        name: A key of ``mm_numeric.registry.TASKS``, or an import path ``package.module:Class``.
         where: File and field that contain the name, for error messages.
     """
     cls: type[Task] = choose(name, TASKS, "task", where)
@@ -149,7 +149,7 @@ def task_class(name: str, where: str) -> type[Task]:
 
 
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
-    """Raise ValueError if the option ``name`` is not one of the allowed values."""
+    """Raise ValueError if ``value``, the value of the option ``name``, is not in ``allowed``."""
     if value not in allowed:
         raise ValueError(f"{name} is one of {', '.join(allowed)}, not {value!r}")
 

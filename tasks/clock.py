@@ -46,7 +46,7 @@ class Clock(BaseTask):
             raise ValueError(f"label_noise_minutes is 0 to 360, not {self.label_noise_minutes}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per row. Only training examples get label noise."""
+        """Yield one example per row. In training, random errors (label noise) can change times."""
         for where, row in rows:
             image = row.get("image") or row.get("file")
             if not isinstance(image, str) or not image:
@@ -95,7 +95,7 @@ class Clock(BaseTask):
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """Return the options that change rendered images."""
+        """Return the style options of the clock faces, which affect the images."""
         return asdict(self.face)
 
     def describe(self) -> str:

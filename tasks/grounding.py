@@ -81,11 +81,11 @@ class Grounding(BaseTask):
 
     @property
     def scorer(self) -> str | None:
-        """Return the import path of the scorer for lists of boxes; None for ``answer: box``."""
+        """Return the import path of the scorer for lists of boxes; None if an answer is one box."""
         return _LABELLED if self.answer == "list" else None
 
     def format(self, answer: Box | Instances, frame: Frame | None = None) -> Written:
-        """Return the answer text of one box, or of all boxes that are not marked ``ignore``."""
+        """Return the text of one box, or of all boxes in a list except those to ignore."""
         if frame is None:
             raise ValueError("a box needs the frame of its image")
         items = (Instance(answer),) if isinstance(answer, Box) else answer.items
@@ -96,7 +96,7 @@ class Grounding(BaseTask):
         return frame.write(written)
 
     def parse(self, text: str, frame: Frame | None = None) -> Box | Instances | Unreadable:
-        """Parse the first box in a generated text, or with ``answer: list`` all boxes."""
+        """Parse the first box in a generated text, or all boxes if the task asks for a list."""
         if frame is None:
             raise ValueError("a box needs the frame that it was written in")
         found = frame.read(text)

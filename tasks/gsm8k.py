@@ -89,7 +89,8 @@ class GSM8K(Numbers):
     def parse(self, text: str, frame: Frame | None = None) -> Solution | Unreadable:
         """Parse the final number in a generated text.
 
-        If there is none, return ``Unreadable`` with the last number of the text as lenient answer.
+        If there is none, return ``Unreadable``. It contains the last number of the text, if any,
+        for metrics that accept such answers (``lenient_accuracy``).
         """
         last = _LAST_PART.match(text)
         part = text[last.end() :] if last else text
@@ -112,10 +113,10 @@ class GSM8K(Numbers):
         return Unreadable(reason, Solution(lenient.text))
 
     def _written(self, steps: str) -> str:
-        """Format the steps of a solution according to the options ``annotations`` and ``plain``.
+        """Return the steps of a solution in the form that the options require.
 
-        Annotations such as ``<<48/2=24>>`` are removed by default. With ``plain``, the steps become
-        one line of characters that T5's tokenizer has.
+        Annotations such as ``<<48/2=24>>`` are removed unless ``annotations`` is set. With
+        ``plain``, the steps become one line of characters that T5's tokenizer has.
         """
         if not self.annotations:
             steps = _ANNOTATION.sub("", steps)

@@ -82,7 +82,7 @@ class MathVista(BaseTask):
             )
 
     def format(self, answer: ShortAnswer | Text, frame: Frame | None = None) -> Written:
-        """Return the letter of a choice, or a number or list with the positions of its numbers."""
+        """Return an answer as text (a choice by its letter), with the positions of its numbers."""
         if isinstance(answer, ShortAnswer) and answer.question_type == "multi_choice":
             return Written(chr(ord("A") + answer.choices.index(answer.text)), ())
         return with_numerals(answer.text)
@@ -92,7 +92,7 @@ class MathVista(BaseTask):
         return Text(text) if text.strip() else Unreadable("empty answer")
 
     def record(self, answer: ShortAnswer | Text) -> Any:
-        """Convert a prediction to a text, or a target to a JSON object, for predictions.jsonl."""
+        """Convert an answer to JSON: a model's response to a text, a true answer to an object."""
         if isinstance(answer, Text):
             return answer.text
         return {
@@ -115,7 +115,7 @@ class MathVista(BaseTask):
 
 
 def read_short_answer(row: Mapping[str, Any], where: str) -> ShortAnswer:
-    """Read a row's true answer with type, choices and precision. A missing answer is ``""``."""
+    """Return a dataset row's correct answer (empty if missing), its type, choices and precision."""
     kind = row.get("question_type"), row.get("answer_type")
     if kind not in [("multi_choice", "text"), *(("free_form", name) for name in _NUMBERS)]:
         raise ValueError(
@@ -148,7 +148,7 @@ def read_short_answer(row: Mapping[str, Any], where: str) -> ShortAnswer:
 
 
 def published_query(row: Mapping[str, Any], asked: ShortAnswer, where: str) -> str:
-    """Compose the prompt (hint, question with unit, choices) as in MathVista's data/query.json."""
+    """Return the prompt of a question in MathVista's format: hint, question with unit, choices."""
     question = row.get("question")
     if not isinstance(question, str) or not question.strip():
         raise ValueError(f'{where}: no "question" (a text).')
@@ -163,7 +163,7 @@ def published_query(row: Mapping[str, Any], asked: ShortAnswer, where: str) -> s
 
 
 def _labels(metadata: Any, where: str) -> dict[str, tuple[str, ...]]:
-    """Return the metadata fields that hold texts. Metrics are reported per value of each."""
+    """Return a row's textual metadata, such as its ``task``; metrics are also reported per task."""
     if not isinstance(metadata, Mapping | None):
         raise ValueError(f"{where}: metadata {metadata!r:.40} is not an object.")
     labels = {}

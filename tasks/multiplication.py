@@ -38,7 +38,7 @@ class Multiplication(GeneratedNumbers):
         )
 
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
-        """Return a random question and its answer. ``longer`` is True to test extrapolation."""
+        """Return a random question and its answer; if ``longer``, longer than in training."""
         lengths = [rng.randint(1, self.digits), rng.randint(1, self.digits)]
         if longer:
             lengths = [self.digits + 1, rng.randint(1, self.digits + 1)]

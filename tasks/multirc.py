@@ -47,10 +47,10 @@ class MultiRC(BaseTask):
                 raise ValueError(f"prompt needs {name} in it, not {self.prompt!r:.60}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per question, or per proposed answer with ``answer: yes_no``.
+        """Yield one example per question, or with ``answer: yes_no`` one per proposed answer.
 
-        With ``answer: text``, a question whose answers are all wrong is skipped. Rows without
-        labels are an error in training.
+        With ``answer: text``, a question is skipped if all its answers are wrong. A training row
+        without labels raises ValueError.
         """
         for where, row in rows:
             texts = [row.get(name) for name in ("passage", "question")]
@@ -67,7 +67,7 @@ class MultiRC(BaseTask):
     def _asked(
         self, identity: str, asked: str, answers: list[tuple[str, bool | None]]
     ) -> Iterator[tuple[str, str, Text | Choice | None]]:
-        """Split a row into examples; yield the id, the prompt and the answer of each example."""
+        """Yield the id, prompt and answer of each example of a row. ``asked`` begins the prompt."""
         if self.answer == "text":
             right = [text for text, label in answers if label and text.strip()]
             if right:
@@ -81,13 +81,13 @@ class MultiRC(BaseTask):
             yield f"{identity}.{i}", prompt, choice
 
     def format(self, answer: Text | Choice, frame: Frame | None = None) -> Written:
-        """Return yes or no, or the right answers with the positions of the numbers in them."""
+        """Return yes or no, or a text of all right answers and the positions of numbers in it."""
         if isinstance(answer, Choice):
             return Written(answer.chosen, ())
         return with_numerals(answer.text)
 
     def parse(self, text: str, frame: Frame | None = None) -> Text | Choice | Unreadable:
-        """Return the whole text, or with ``answer: yes_no`` the yes or no at its beginning."""
+        """Return the whole text, or the yes or no at its beginning if the task asks for one."""
         if not text.strip():
             return Unreadable("empty answer")
         if self.answer == "text":
@@ -96,7 +96,7 @@ class MultiRC(BaseTask):
         return Choice(found[1].lower()) if found else Unreadable("neither yes nor no")
 
     def record(self, answer: Text | Choice) -> Any:
-        """Convert an answer to its text, or to an object with yes or no and the question's id."""
+        """Convert an answer to JSON: free text, or an object with yes or no and a question id."""
         if isinstance(answer, Text):
             return answer.text
         return {"chosen": answer.chosen, "question": answer.question}

@@ -100,15 +100,15 @@ class GeneratedNumbers(Numbers):
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """Return the options that change generated rows: all options except the prompt."""
+        """Return the options that affect the generated rows: all options except the prompt."""
         return {name: value for name, value in asdict(self).items() if name != "prompt"}
 
     @abstractmethod
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
-        """Return a random question and its answer. ``longer`` is True to test extrapolation."""
+        """Return a random question and its answer; if ``longer``, a longer one than in training."""
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate rows. Each depends only on the options, the seed, its category and its index."""
+        """Generate rows. The options, seed, category and index of a row determine its content."""
         for category in categories:
             if category not in self.categories:
                 raise unknown(category, self.categories, "category", "data, categories")

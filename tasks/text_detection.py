@@ -5,7 +5,7 @@ Rows     {"id": text, "image": path, "instances": [{"polygon": [x1, y1, x2, y2, 
          in pixels of the original, upright image; "width" and "height" are optional
 Answer   all shapes that are not ignored, sorted by the option ``order``, in the coordinate format
          of the model family
-Scorer   mm_numeric.evaluation.metrics.detection, with the shapes in the order of the row
+Scorer   mm_numeric.evaluation.metrics.detection; true shapes are in the order of the row
 """
 
 import random
@@ -76,7 +76,7 @@ class TextDetection(BaseTask):
             )
 
     def format(self, answer: Instances, frame: Frame | None = None) -> Written:
-        """Return the answer text: all shapes not marked ``ignore``, ordered by option ``order``."""
+        """Return the text of all shapes except those to ignore, in the order that the task sets."""
         if frame is None:
             raise ValueError("shapes need the frame of their image")
         items = [item for item in answer.items if not item.ignore]

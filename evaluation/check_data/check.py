@@ -97,7 +97,7 @@ def _check_example(
     *,
     decode: bool,
 ) -> None:
-    """Encode one example as for training, and store the result or the problem in ``source``.
+    """Encode one example as for training, and add the result or the error to the report ``source``.
 
     With ``decode``, the whole image is decoded. Otherwise, only its file header is read.
     """
@@ -175,7 +175,7 @@ def _encoded(
 def _check_batches(
     source: SourceReport, collator: TrainingCollator, settings: Any, count: int = 16
 ) -> None:
-    """Collate up to ``count`` examples one by one, and report incorrect batches.
+    """Build batches of one example from up to ``count`` examples, and report incorrect batches.
 
     The number of image features must equal the number of image tokens, and the labels must be
     exactly the answer tokens.
@@ -274,8 +274,8 @@ def _count_numbers(
 ) -> None:
     """Add one answer to the token statistics of ``source``.
 
-    These are the token ids in answers (``tokens``), the number of digits that no numeric loss
-    trains (``unmarked_digits``), and the number of tokens with several digits (``wide_tokens``).
+    They count each token id (``tokens``), the digits that are not in any number with a numeric loss
+    (``unmarked_digits``), and the number tokens with several digits (``wide_tokens``).
     """
     source.tokens.update(answer.ids[:-1])
     # By character, because T5 gives the token of a space the offset of the digit after it.
@@ -291,10 +291,10 @@ def _count_numbers(
 
 
 def _clipped_answer(encoded: EncodedExample) -> Any:
-    """Return the parsed answer with its shapes clipped to the image.
+    """Return the parsed answer with its shapes clipped to the image, so that it can be formatted.
 
     If an image is padded to a square, rounding can move a coordinate from the edge of the image
-    into the padding, by half a coordinate step. Formatting requires coordinates inside the image.
+    into the padding, by half a coordinate step. Coordinates in the padding cannot be formatted.
     """
     answer, frame = encoded.parsed, encoded.frame
     if frame is None:
@@ -352,7 +352,7 @@ def _notes(report: DataReport) -> Iterator[str]:
 
 
 def _collapsed(encoded: EncodedExample) -> int:
-    """Return how many shapes of an answer have a width or a height of 0 after parsing."""
+    """Return how many shapes of the answer have zero width or height after rounding and parsing."""
     answer = encoded.parsed
     items = answer.items if isinstance(answer, Instances) else [answer]
     shapes = [item.shape if isinstance(item, Instance) else item for item in items]

@@ -17,8 +17,8 @@ from mm_numeric.numbers.spans import TokenNumber
 class EncodedExample:
     """One example (question, image and answer), encoded as for training.
 
-    To save memory, the text and the tokens of the answer are not stored, but computed at each
-    access: the tokens of a page full of words would need a megabyte.
+    To save memory, the answer's text and tokens are computed at each access and never stored: the
+    tokens of a page full of words would need a megabyte.
     """
 
     collator: TrainingCollator = field(repr=False)

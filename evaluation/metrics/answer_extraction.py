@@ -13,8 +13,8 @@ number    the first number after the last ``answer is`` (after the last ``=`` of
 list      the last ``[...]`` of the response
 
 Numbers must be written in digits. $ and thousands separators are removed. Fractions are rejected.
-If no rule applies, the extracted text is empty. For multiple choice it is then the whole response,
-and ``metrics.mathvista`` picks the most similar choice, as the published script does.
+If no rule applies, the extracted text is empty, except for multiple choice: there it is the whole
+response, and ``metrics.mathvista`` picks the most similar choice, as the published script does.
 
 Source: https://github.com/lupantech/MathVista, evaluation/extract_answer.py.
 """
@@ -64,7 +64,7 @@ class Extraction(NamedTuple):
 def extract(response: str, asked: ShortAnswer) -> Extraction:
     """Extract the answer to a MathVista question from a model's response.
 
-    ``asked`` has the type and the choices of the answer. The right answer ``asked.text`` is unused.
+    ``asked`` has the answer's type and choices. Its right answer, ``asked.text``, is not used.
     """
     published = _published(response, asked)
     if not response.strip():
@@ -98,7 +98,7 @@ def _published(response: str, asked: ShortAnswer) -> str | None:
 def _choice(response: str, published: str | None, choices: Sequence[str]) -> Extraction:
     """Extract the answer to a multiple-choice question from a model's response.
 
-    ``published`` is the text that MathVista's own rules extracted, or None.
+    ``published`` is the answer that MathVista's own rules extracted, or None if they found none.
     """
     if published is not None:
         option = _parse_choice(published, choices)

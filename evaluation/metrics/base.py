@@ -1,10 +1,10 @@
-"""Scorers, which compare answers with targets: they compute columns, then metrics from columns.
+"""Scorers, which compare predicted answers with true answers (targets) and compute metrics.
 
-A column is an array with one value per scored row, such as the IoU of the row's answer. Because
+Metrics are computed from columns: arrays with one value per row, such as its answer's IoU. Because
 columns are kept per row, the scores of several files can be concatenated, every metric gets a
 bootstrap interval, and two models can be compared row by row.
 
-Shapes    a column is float64, [n] for n rows; a bootstrap passes resampled columns, [resamples, n]
+Shapes    a column is float64, [n] for n rows; for a bootstrap interval it is [resamples, n]
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -79,12 +79,12 @@ class Scorer:
     ) -> RowColumns:
         """Compare answers with their targets; return columns, which have one value per answer.
 
-        If the scorer has a function ``lenient``, which corrects answers, the corrected answers are
-        scored as well. Their columns are named ``lenient_...``.
+        If the scorer has a function ``lenient``, which corrects answers (such as reversed boxes),
+        the corrected answers are scored as well, in columns named ``lenient_...``.
 
         Args:
             answers: Results of ``Task.parse``; ``Unreadable`` or None for parse failures.
-            targets: One target per answer.
+            targets: The true answers, in the same order.
             sizes_px: Width and height of each image in pixels, or None.
         """
         read = [None if isinstance(answer, Unreadable) else answer for answer in answers]
@@ -105,7 +105,7 @@ CATEGORY = "category"
 
 
 class MetricOnRows(NamedTuple):
-    """A metric together with the rows that it is computed on."""
+    """A metric, and the rows from which it is computed, such as those of one category."""
 
     metric: Metric
     rows: NDArray[np.int64] | None
@@ -141,19 +141,19 @@ def select_rows(columns: Columns, rows: NDArray[np.int64] | None) -> Columns:
 
 
 def mean_of(column: str) -> Callable[[Columns], Any]:
-    """Return a function that computes the mean of a column."""
+    """Return a function that computes the mean over all rows of the named column."""
     return lambda columns: columns[column].mean(axis=-1)
 
 
 def median_of(column: str) -> Callable[[Columns], Any]:
-    """Return a function that computes the median of a column."""
+    """Return a function that computes the median over all rows of the named column."""
     return lambda columns: np.median(columns[column], axis=-1)
 
 
 def share_of(part: str, whole: str, *, nothing: float = 0.0) -> Callable[[Columns], Any]:
     """Return a function that divides the sum of column ``part`` by the sum of column ``whole``.
 
-    The function returns ``nothing`` if the sum of ``whole`` is 0.
+    If the sum of ``whole`` is 0, the function returns the value of the argument ``nothing``.
     """
     return lambda columns: _share(columns, part, whole, nothing)
 
@@ -183,7 +183,7 @@ def percentage(
 ) -> Metric:
     """Create a metric that is displayed in percent.
 
-    ``value`` computes the metric from columns; by default it is the mean of the column ``name``.
+    ``value`` is a function from columns to the metric, by default the mean of the column ``name``.
     """
     return Metric(
         name=name, label=label, unit="%", higher_is_better=good, value=value or mean_of(name)

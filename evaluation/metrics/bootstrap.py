@@ -1,6 +1,6 @@
 """95 % confidence intervals of metrics by percentile bootstrap.
 
-One run is resampled over its rows; several runs are resampled over training seeds and rows. A fixed
+For one run, rows are drawn with replacement; for several runs, training seeds and rows. A fixed
 random seed makes the intervals reproducible.
 """
 
@@ -22,7 +22,7 @@ def interval(
 ) -> tuple[float, float]:
     """Compute the 95 % confidence interval of a metric of one run, by resampling rows.
 
-    ``value`` is the function that computes the metric from columns.
+    ``value`` is a function from columns (arrays with one value per row) to the metric.
     """
     return draws_interval(_row_draws(columns, value, resamples, seed))
 
@@ -41,7 +41,7 @@ def run_draws(
     them for all objectives, so that differences between objectives are paired.
 
     Args:
-        runs: Objective name -> columns of each run, one run per training seed in the same order.
+        runs: Objective name -> columns (values per row) of its runs, in the same order of seeds.
         value: Function from columns to the metric.
         resamples: Number of resamples.
         seed: Seed of the bootstrap's random generator.
@@ -69,7 +69,7 @@ def draws_interval(draws: NDArray[np.float64]) -> tuple[float, float]:
 def _row_draws(
     columns: Columns, value: Callable[[Columns], Any], resamples: int, seed: int
 ) -> NDArray[np.float64]:
-    """Compute a metric on each of the bootstrap resamples of rows, in chunks to save memory."""
+    """Draw rows with replacement many times, and compute a metric on each such resample."""
     rng, rows = np.random.default_rng(seed), len(next(iter(columns.values())))
     step, drawn = max(1, _MAX_ELEMENTS // rows), []
     for start in range(0, resamples, step):

@@ -48,7 +48,7 @@ def shape_ious(
 
 
 def score_shapes(predictions: Sequence[Shape | None], targets: Sequence[Shape]) -> RowColumns:
-    """Compare one predicted shape per row with the true shape; return one value per row and column.
+    """Compare one predicted shape per row with the true shape; return columns with a value per row.
 
     The column ``iou`` is from 0 to 1. ``accuracy_at_t`` (IoU >= t) and ``unreadable`` are 0 or 1.
     """
@@ -70,8 +70,8 @@ def size_name(area: float) -> str:
 def lenient_box(shape: Shape | None, size_px: tuple[int, int] | None) -> Shape | None:
     """Swap the corners of a reversed box, and clip the box to the image.
 
-    The box is not clipped if ``size_px`` (width and height of the image) is None. Polygons and None
-    are returned unchanged.
+    The box is not clipped if ``size_px`` (width and height of the image) is None. Polygons, and
+    None for an unparseable answer, are returned unchanged.
     """
     if not isinstance(shape, Box):
         return shape

@@ -7,11 +7,10 @@ If all scores are equal, AP depends on the order of the images (AP50 was .474 to
 boxes with other image ids). The argument ``ties`` selects how equal scores are treated:
 
 official   raise an error if all scores are equal; other ties are ordered as in pycocotools
-averaged   average over all orders of detections with equal scores: if t of n tied detections are
-           correct, each counts as t / n correct. AP is computed from the resulting mean curve, and
-           equals that of pycocotools if no scores are equal. If there are no scores at all, all
-           detections are tied. Within an image, tied detections are matched in the order of the
-           answer.
+averaged   average over all orders of detections with equal scores: if 2 of 5 such detections are
+           correct, each counts as 0.4 correct. AP is computed from the resulting mean curve, and
+           equals that of pycocotools if no scores are equal. Without scores, all detections are
+           treated as equal. Within an image, they are matched in the order of the answer.
 """
 
 import contextlib
@@ -39,7 +38,7 @@ TIES = ("official", "averaged")
 
 
 def protocol(ties: str, source: str) -> dict[str, Any]:
-    """Return the rules of AP for results.json; ``source`` describes where the scores come from."""
+    """Describe how AP is computed, for results.json. ``source`` is where the scores come from."""
     order = {
         "official": "pycocotools: by image id, then as listed; the same score for all is an error",
         "averaged": "each counts as the mean of its tie; without scores all are one tie",
@@ -140,7 +139,7 @@ def _with_image_id(images: Sequence[Sequence[Instance]]) -> Iterator[tuple[int, 
 
 
 def _boxes(images: Sequence[Sequence[Instance]]) -> Iterator[dict[str, Any]]:
-    """Yield ``bbox`` ([x, y, width, height]) and ``area`` of each instance, as in COCO's JSON."""
+    """Yield ``bbox`` ([x, y, width, height]) and ``area`` of each shape in COCO's JSON format."""
     shapes = collect_shapes([[item.shape for item in items] for items in images])
     for (x1, y1, x2, y2), area in zip(shapes.bounds.tolist(), shapes.areas.tolist(), strict=True):
         yield {"bbox": [x1, y1, x2 - x1, y2 - y1], "area": area}
@@ -170,7 +169,7 @@ def _check_images(dataset: Mapping[str, Any], results: Sequence[Mapping[str, Any
 
 
 def _scored(results: Sequence[Mapping[str, Any]], ties: str) -> Sequence[Mapping[str, Any]]:
-    """Validate the scores of detections. If all are missing and ties are averaged, set all to 1."""
+    """Check that each detection has a score. If none has and ties are averaged, set all to 1."""
     without = [number for number, row in enumerate(results, start=1) if row.get("score") is None]
     if ties == "averaged" and len(without) == len(results):
         return [{**row, "score": 1.0} for row in results]
@@ -197,7 +196,7 @@ def _scored(results: Sequence[Mapping[str, Any]], ties: str) -> Sequence[Mapping
 
 
 def _averaged_precision(evaluation: Any) -> NDArray[np.float64]:
-    """Recompute ``COCOeval.accumulate``'s precisions, averaged over all orders of tied detections.
+    """Compute precision like ``COCOeval.accumulate``, averaged over the orders of tied detections.
 
     Shape: [IoU thresholds, recall thresholds, labels, area ranges, detection limits].
     """

@@ -59,19 +59,19 @@ def score_instances(
     *,
     labelled: bool = False,
 ) -> RowColumns:
-    """Compare predicted with true shapes; return columns with one value per image.
+    """Compare detections (predicted shapes) with truths (true shapes), and count them per image.
 
     If ``labelled``, a detection only matches truths with the same label. An ignored region, such as
     illegible text, applies to all labels if it has no label.
 
     Columns (numbers per image):
-        matched: Pairs under the ICDAR 2015 rules.
+        matched: Pairs of a detection and a truth under the ICDAR 2015 rules.
         detected: Detections that the ICDAR 2015 rules do not exclude.
         truths: True shapes that are not ignored regions.
         paired_at_t: Pairs with IoU >= t. ``paired_iou`` is the sum of the IoUs of all pairs.
         counted: Detections that are paired or outside of ignored regions.
-        ..._small, ..._medium, ..._large: The same counts by COCO size of the truth. Unpaired
-            detections are grouped by their own size.
+        ..._small, ..._medium, ..._large: The same counts for truths of one COCO size only. A
+            detection without a pair counts by its own size.
         shapes_read: All detections.
         invalid_detections, invalid_truths: Shapes that had to be repaired or have no area.
         unreadable: 1 if the answer is unparseable, otherwise 0.
@@ -140,7 +140,7 @@ def pair_detections(
     """Find overlapping pairs of predicted and true shapes, and predictions in ignored regions.
 
     If ``labelled``, both shapes of a pair must have the same label. A detection lies in an ignored
-    region if intersection / (area + ``added_px``) > 0.5; Total-Text's script adds 1 square pixel.
+    region if intersection / (its area + ``added_px``) > 0.5; Total-Text adds 1 square pixel.
     """
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
@@ -164,7 +164,7 @@ def pair_detections(
 
 
 def number_of(target: Instances) -> str:
-    """Count an image's true shapes except ignored regions; return a range such as ``2 to 5``."""
+    """Return the number of true shapes that are not ignored, as a text such as ``2 to 5``."""
     count = sum(not item.ignore for item in target.items)
     if count < 2:
         return str(count)

@@ -90,7 +90,8 @@ def score_total_text(
 def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
     """Return the total recall credit and the total precision credit of one image.
 
-    ``sigma`` has the area recalls and ``tau`` the area precisions, both [truths, detections].
+    As in the script, ``sigma`` has the area recalls and ``tau`` the area precisions. Both are
+    [truths, detections].
     """
     tr, tp, fsc_k, k = (TOTAL_TEXT[name] for name in ("tr", "tp", "fsc_k", "k"))
     recall = precision = 0.0

@@ -16,7 +16,7 @@ from mm_numeric.evaluation.metrics.numbers import NUMBERS
 
 
 def unchanged(answer: Any, size_px: tuple[int, int] | None) -> Any:
-    """Return an answer unchanged, because the GSM8K parser already supplies the lenient answer."""
+    """Return an answer unchanged: the GSM8K parser has already found the lenient answer."""
     return answer
 
 

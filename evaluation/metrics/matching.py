@@ -26,7 +26,7 @@ _FARTHEST_PX = 1e6  # shapes with a corner beyond this are not drawn
 
 @dataclass(frozen=True)
 class MatchedShapes:
-    """The true and predicted shapes of one row, with the result of their matching."""
+    """The true and predicted shapes of one row, and which of them are matched with each other."""
 
     truths: Sequence[Instance]
     """True shapes that are not ignored regions."""
@@ -130,7 +130,7 @@ def match_rows(rows: Sequence[Mapping[str, Any]], where: str) -> list[MatchedSha
 
 
 def mean_box(rows: Sequence[MatchedShapes]) -> Box | None:
-    """Return the mean of the bounding boxes of all true shapes; None if there are no shapes."""
+    """Return the box with the mean coordinates of all true shapes; None if there are no shapes."""
     boxes = [around(truth.shape) for row in rows for truth in row.truths]
     edges = [(box.x1, box.y1, box.x2, box.y2) for box in boxes]
     return Box(*np.mean(edges, axis=0).tolist()) if edges else None

@@ -47,7 +47,7 @@ def normalised(extraction: str, asked: ShortAnswer, *, rule_2023: bool = False) 
 
     Args:
         extraction: Answer text extracted from a response.
-        asked: Type, choices and precision of the expected answer. Its text is not used.
+        asked: Type, choices and precision of the expected answer; the answer itself is not used.
         rule_2023: Parse an integer with ``int(text)``, as in 2023, which rejects ``5.0``.
     """
     if asked.question_type == "multi_choice":

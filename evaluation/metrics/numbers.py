@@ -43,9 +43,10 @@ def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number
         exact, is_close, unreadable, nonzero: 0 or 1; ``nonzero`` is 1 if the target is not 0.
         target_value, answer_value: The numbers; -target (or 1) replaces an unparseable answer.
         absolute_error, relative_error: |answer - target|; the same divided by |target|.
-        log_target_value, log_answer_value, log_error: The same after x -> sign(x) log10(1 + |x|).
+        log_target_value, log_answer_value, log_error: Both numbers on the scale
+            sign(x) log10(1 + |x|), and their absolute difference.
         digits, units, tens, ...: Number of digits of the target, overall and per digit place.
-        right_digits, right_units, ...: How many of these digits the answer has, too.
+        right_digits, right_units, ...: How many of these digits are the same in the answer.
     """
     read = np.array([prediction is not None for prediction in predictions], dtype=np.float64)
     wanted = _clipped([target.value for target in targets])
@@ -91,7 +92,7 @@ def digit_count(number: Number) -> str:
 
 
 def _digit_columns(pairs: Sequence[tuple[Number | None, Number]]) -> dict[str, Array]:
-    """Count each target's digits, and how many of them the answer has at the same digit place."""
+    """Count each target's digits by digit place, and how many of them the answer has right."""
     names = [f"{kind}{place}" for place in ("digits", *_PLACES) for kind in ("", "right_")]
     columns = {name: np.zeros(len(pairs)) for name in names}
     for row, (prediction, target) in enumerate(pairs):
@@ -149,7 +150,7 @@ def _pearson(columns: Columns, counts: Any) -> Any:
 
 
 def _spearman(columns: Columns, counts: Any) -> Any:
-    """Return Spearman's rank correlation over the rows whose entry in ``counts`` is 1."""
+    """Return Spearman's correlation of answers and targets, over the rows whose ``counts`` is 1."""
     given, wanted = (
         _ranks(np.where(counts > 0, columns[name], np.inf))
         for name in ("answer_value", "target_value")

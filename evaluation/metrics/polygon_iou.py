@@ -132,7 +132,7 @@ def overlapping_pairs(detections: Shapes, truths: Shapes) -> Pairs:
 
 
 def greedy_one_to_one(pairs: Pairs) -> Bools:
-    """Select pairs from first to last, using each shape at most once.
+    """Select pairs in the given order; skip a pair if one of its shapes is already selected.
 
     Returns:
         True for each selected pair, [p] for p pairs.

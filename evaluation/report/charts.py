@@ -102,7 +102,7 @@ def tick_text(value: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DotRow:
-    """One objective in ``dot_chart``: a mean with its interval and the values of single seeds."""
+    """One row of ``dot_chart``: an objective's mean, its interval, and the value of each seed."""
 
     style: SeriesStyle
     mean: float
@@ -117,7 +117,7 @@ class DotRow:
 
 
 def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit: str) -> Markup:
-    """Draw one row per objective: the mean, its interval, and a ring for each seed.
+    """Draw one row per objective: the mean, its interval, and a ring for the value of each seed.
 
     ``baseline`` is the mean of the baseline, drawn as a dashed line. The axis shows values
     multiplied by ``scale``. Horizontal positions are percentages of the chart width, so that the
@@ -195,7 +195,7 @@ def line_chart(
 
 
 def share_chart(curves: Mapping[SeriesStyle, Points], x: Axis, description: str) -> Block:
-    """Draw a curve of shares (0 to 1, shown in percent) for each objective. The first is on top."""
+    """Draw one curve per objective, of shares (0 to 1) shown in percent. The first is on top."""
     lines = [styled_line(style, points) for style, points in curves.items()]
     y = Axis(low=0, high=1, ticks=[(s / 4, f"{25 * s}%") for s in range(5)])
     chart = line_chart(lines[::-1], x, y, description=description, width=460, height=290)
@@ -223,7 +223,7 @@ def bar_table(
 
 
 def thinned(points: Points, most: int = 200) -> list[tuple[float, float]]:
-    """Average groups of neighbouring points, so that at most ``most`` points are left."""
+    """Average neighbouring points of a curve in groups, so that at most ``most`` are left."""
     if len(points) <= most:
         return list(points)
     size = -(-len(points) // most)

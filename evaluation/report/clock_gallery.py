@@ -71,7 +71,7 @@ def sector_shares(rows: Sequence[ScoredRow]) -> dict[int, float]:
 
 
 def _bin_shares(rows: Sequence[ScoredRow]) -> list[float]:
-    """Return the share of answers in each range of ``BINS`` (minutes), then of parse failures."""
+    """Return the share of answers in each range of deviations, and last that of parse failures."""
     counts = [0] * (len(BINS) + 1)
     for row in rows:
         if row["parsed"] is None:
@@ -91,7 +91,7 @@ def _is_within(row: ScoredRow, minutes: int) -> bool:
 
 
 def _hour_errors(pooled: Pooled) -> str:
-    """Return a sentence: how many deviations above 15 minutes are about a whole number of hours."""
+    """Return a sentence: how many large deviations are whole hours, as if the hour was misread."""
     every = [row for rows in pooled.values() for row in rows if row["parsed"] is not None]
     large = [row["deviation_minutes"] for row in every if row["deviation_minutes"] > 15]
     if not large:
@@ -232,7 +232,7 @@ def _worst_table(
     runs: Mapping[tuple[str, int], Mapping[str, ScoredRow]],
     seed: int,
 ) -> Block:
-    """Return a table of the images with the largest mean deviation, and the answers of one seed."""
+    """Return a table of the images with the largest mean deviation, as answered with one seed."""
     names = [name for name in styles if (name, seed) in runs]
     rows = []
     for mean, id_ in worst:

@@ -37,7 +37,7 @@ def iou_section(found: _Statistics, answer: Instance | None, *, single: bool) ->
     """Return the chapter on the IoU of true and answered shapes: curves, a table and histograms.
 
     Args:
-        found: The statistics of each objective, followed by those of the mean box.
+        found: The IoU statistics of each objective, and last those of always answering ``answer``.
         answer: The mean of all true boxes (the mean box); None if there are no true shapes.
         single: True if each answer is exactly one shape.
     """
@@ -99,8 +99,8 @@ def _iou_cells(own: IouStatistics, *, single: bool) -> list[_Content]:
 def size_section(found: _Statistics, rows: Pooled, *, single: bool) -> Section | None:
     """Return the chapter on small, medium and large shapes, or None without true shapes.
 
-    Sizes are those of COCO. ``found`` and ``single`` are the arguments of ``iou_section``. The
-    precision is included if ``rows`` have the columns ``paired_SIZE`` and ``detected_SIZE``.
+    Sizes are those of COCO. For ``found`` and ``single`` see ``iou_section``. Precision is included
+    if the scored ``rows`` have the columns ``paired_SIZE`` and ``detected_SIZE``.
     """
     sizes = [size for size in SIZES if (found[-1].sizes == size).any()]
     if not sizes:
@@ -145,7 +145,7 @@ _INVALID = {
 
 
 def invalid_answers_section(rows: Pooled) -> Section | None:
-    """Return the chapter on partly invalid answers, or None if scores.jsonl does not count them."""
+    """Return the chapter on partly invalid answers; None if scores.jsonl has no counts of them."""
     columns = [c for c in _INVALID if any(c in row for own in rows.values() for row in own)]
     if not columns:
         return None

@@ -26,7 +26,8 @@ def curves_section(
     """Return the chapter with a chart for each component of the loss, such as ``ce``.
 
     ``logs[objective, seed]`` is the training log of a run. ``starts[objective, seed]`` is the log
-    of the warm start, the training that the run continues. The warm start of the baseline is grey.
+    of its warm start: an earlier training that the run continues. The curve of the baseline's warm
+    start is grey.
     """
     warm = {baseline: [starts.get((baseline, seed), []) for seed in seeds]}
     for name in styles:
@@ -51,7 +52,7 @@ def curves_section(
 
 
 def _values(log: Log, component: str, shift: float = 0) -> list[tuple[float, float]]:
-    """Return (step + ``shift``, value) for each finite logged value of a loss component."""
+    """Return the finite values of a loss component in a log, as pairs (step + ``shift``, value)."""
     pairs = [(row["step"] + shift, row["parts"].get(component)) for row in log if row.get("parts")]
     finite = ((x, y) for x, y in pairs if isinstance(y, int | float) and math.isfinite(y))
     return [(float(x), float(y)) for x, y in finite]
@@ -100,7 +101,7 @@ def _chart(
 ) -> Block:
     """Draw one component of the loss by training step, for each objective.
 
-    The end of the warm start (the training that the runs continue) is drawn at negative steps.
+    The runs continue an earlier training, the warm start; its last steps get negative numbers.
     """
     every = [curve for curves in found.values() for curve in curves if curve]
     last = max(x for curve in every for x, _ in curve)

@@ -48,7 +48,7 @@ def _errors_section(pooled: Pooled) -> Section:
 
 
 def _shares(rows: Sequence[ScoredRow]) -> list[float]:
-    """Return the share of answers in each range of relative errors, and last of parse failures."""
+    """Return the share of exact answers, of each range of relative errors, and of failures."""
     counts = [0] * (len(WITHIN) + 2)
     for row in rows:
         if row["parsed"] is None:
@@ -98,9 +98,9 @@ def _accuracies(rows: Sequence[ScoredRow], kind: str, labels: Iterable[str]) -> 
 
 
 def _buckets(rows: Sequence[ScoredRow]) -> dict[str, dict[str, int]]:
-    """Count the rows of each category, as ``{kind of category: {category: number of rows}}``.
+    """Count the rows in each category, such as ``{"digits": {"1": 20, "2": 80}}``.
 
-    The kinds are those of the column ``buckets``, and the number of digits of the true number.
+    The outer keys are those of the column ``buckets``, and the number of digits of the true number.
     """
     kinds = dict.fromkeys(kind for row in rows for kind in row.get("buckets") or {})
     found: dict[str, dict[str, int]] = {}

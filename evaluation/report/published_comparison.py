@@ -1,8 +1,8 @@
 """Report chapter that shows published results next to the results of the comparison.
 
-A published row is matched with the objective of the same name, and a metric with the metric of the
-same name. Differences to the baseline are shown as well: they can be compared even if the models
-and the data differ.
+Each published result is shown next to our result of the objective and metric of the same name.
+Differences to the baseline are shown as well: they can be compared even if the models and the data
+differ.
 """
 
 from collections.abc import Iterator

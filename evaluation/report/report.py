@@ -150,7 +150,7 @@ def _headline(comparison: Comparison) -> Section:
 
 
 def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list[DotRow]:
-    """Return a list with the dot chart row of one objective, or [] if its mean is missing."""
+    """Return a list with the objective's row of the dot chart; [] if its mean is missing."""
     cell = comparison.cell(name, metric)
     if cell is None:
         return []
@@ -207,7 +207,7 @@ def _metrics_table(comparison: Comparison, metrics: Sequence[ReportedMetric]) ->
 
 
 def _best(comparison: Comparison, metric: ReportedMetric) -> set[str]:
-    """Return the objectives with the best mean, including ties and excluding the control."""
+    """Return the objectives with the best mean (several if equal), except the control objective."""
     names = [n for n in comparison.styles if n != comparison.summary["control"]]
     means = {n: cell["mean"] for n in names if (cell := comparison.cell(n, metric))}
     if len(means) < 2:

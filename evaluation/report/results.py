@@ -82,7 +82,7 @@ class ReportedMetric:
         )
 
     def trend(self, difference: Mapping[str, Any] | None) -> Literal["better", "worse", "unclear"]:
-        """Classify a difference to the baseline. It is unclear if the interval includes 0."""
+        """Classify a difference to the baseline; it is unclear if its interval includes 0."""
         if not difference or difference["low"] <= 0 <= difference["high"]:
             return "unclear"
         return "better" if (difference["low"] > 0) == self.higher_is_better else "worse"
@@ -100,8 +100,8 @@ class Comparison:
     def cell(self, objective: str, metric: ReportedMetric) -> dict[str, Any] | None:
         """Return the result of one objective for one metric, or None if the mean is missing.
 
-        The result has the keys mean, low and high (the interval), seeds (a value per seed), and
-        difference (to the baseline, with its own interval).
+        Its keys are mean, low and high (the interval), seeds (a value per seed), and difference (to
+        the baseline, with its own interval).
         """
         cells: dict[str, dict[str, Any] | None] = self.summary["table"][objective]
         return cells.get(metric.name)
@@ -109,7 +109,7 @@ class Comparison:
     def ranked(self) -> list[str]:
         """Return the objectives sorted by the first metric, the best first.
 
-        Objectives without a value follow, and the control is last.
+        Objectives without a value come next, and the control objective is last.
         """
         metric = self.metrics[0]
 
@@ -157,7 +157,7 @@ def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str
 
 
 def read_starts(comparison: Comparison) -> Runs:
-    """Return the training log of the warm start (the training that a run continues) per run."""
+    """Return the log of each run's warm start: the training from which the run continues."""
     starts: Runs = {}
     for run in comparison.summary["runs"]:
         if run["objective"] in comparison.styles:
@@ -171,7 +171,7 @@ def pooled_rows(folder: Path, styles: Styles, scores: Scores, columns: Sequence[
     """Concatenate the scored rows of all seeds for each objective; omit objectives without rows.
 
     Raises:
-        ValueError: If a row lacks a number in ``columns``, because another scorer wrote the file.
+        ValueError: If a row has no number in one of ``columns``, as in a file of another scorer.
     """
     pooled: dict[SeriesStyle, list[ScoredRow]] = {style: [] for style in styles.values()}
     for (name, seed), rows in scores.items():
@@ -225,7 +225,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def _problem(summary: Any) -> str | None:
-    """Return the first problem in summary.json as the end of an error message, or None."""
+    """Describe the first invalid entry of summary.json for an error message, or return None."""
     if not isinstance(summary, dict):
         return f": expected a mapping, found a {type(summary).__name__}"
     kinds = {"title": str, "task": str, "baseline": str, "objectives": list, "seeds": list}
@@ -247,7 +247,7 @@ def _problem(summary: Any) -> str | None:
 
 
 def _checked_cell(cell: Any, where: str) -> dict[str, Any] | None:
-    """Validate a mean and its interval from summary.json. Return None if the mean is missing."""
+    """Validate the mean and interval of a metric in summary.json; None if the mean is missing."""
     if cell is None or (isinstance(cell, dict) and cell.get("mean") is None):
         return None
     ends = [cell.get(end) for end in ("mean", "low", "high")] if isinstance(cell, dict) else [None]

@@ -86,7 +86,7 @@ def group(css: str | None, blocks: Iterable[Content]) -> Block:
 
 
 def fold(summary: str, blocks: Iterable[Content]) -> Block:
-    """Return blocks that HTML hides until ``summary`` is clicked, and Markdown always shows."""
+    """Return blocks that HTML hides until ``summary`` is clicked; Markdown always shows them."""
     inside = group(None, blocks)
     html = element("details", element("summary", summary), inside.html)
     return Block(html, inside.markdown, inside.tables)

@@ -61,7 +61,7 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
 def _paired(
     folder: Path, key: tuple[str, int], rows: Sequence[ScoredRow], single: bool
 ) -> list[MatchedShapes]:
-    """Validate the rows of one run, and match true and answered shapes in each row."""
+    """Check the scores of one run, and match the true and the answered shapes in each row."""
     where = f"{folder}, scores.jsonl of {key[0]}, seed {key[1]}"
     columns = ("iou",) if single else shape_tiles.COUNTS
     if not all(isinstance(row.get(column), int | float) for row in rows for column in columns):
@@ -75,7 +75,7 @@ def _paired(
 
 @dataclass(frozen=True)
 class _ShapeCase:
-    """One test row of the gallery, with the answers of all objectives for one seed."""
+    """One image of the gallery: a test row, and the answers of all objectives with one seed."""
 
     id: str
     image: str | None
@@ -98,7 +98,7 @@ class _ShapeCase:
 
 
 def _cases(styles: Styles, scores: Scores, paired: PairedRuns, seed: int) -> list[_ShapeCase]:
-    """Return the worst-answered test row of each image, sorted from worst to best."""
+    """Return one test row per image, the worst-answered one, sorted from worst to best."""
     answers: dict[str, dict[str, tuple[ScoredRow, MatchedShapes]]] = defaultdict(dict)
     for name in (name for name in styles if (name, seed) in scores):
         for row, own in zip(scores[name, seed], paired[name, seed], strict=True):
@@ -156,7 +156,7 @@ def _open(folder: Path, case: _ShapeCase, anchor: str, *, whole: bool) -> shape_
 def _article(
     case: _ShapeCase, on: shape_tiles.Canvas, styles: Styles, total: int, *, has_prompts: bool
 ) -> dict[str, Any]:
-    """Return the template variables of one image, with a drawing of each objective's answer."""
+    """Return the template variables of a gallery entry, with a drawing of each answer."""
     about = [plain(case.id, 60)] if has_prompts else []
     about += [f"mean IoU {case.mean_text}" if case.single else f"mean F1 {case.mean_text}"]
     about += [f"{case.rank:,} of {total:,} from the worst"]

@@ -87,8 +87,8 @@ def canvas(
 ) -> Canvas:
     """Open an image to draw ``answers`` on.
 
-    The image is cropped if its shapes cover a small region, unless ``whole`` is set. If the image
-    cannot be opened, the canvas is grey, and large enough for the shapes.
+    Unless ``whole`` is set, the image is cropped to its shapes if they cover a small region. If
+    the image cannot be opened, the canvas is grey, and large enough for the shapes.
     """
     items = [*answers[0].truths, *answers[0].ignored, *(i for own in answers for i in own.answers)]
     boxes = [around(item.shape) for item in items if is_drawable(item.shape)]

@@ -26,7 +26,7 @@ Curve = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True)
 class StepsToLevel:
-    """Training steps until each seed reached a level (a metric value), or None if it never did."""
+    """The step at which each seed first reached a level (a metric value); None if it never did."""
 
     steps: Sequence[int | None]
 
@@ -50,7 +50,7 @@ class StepsToLevel:
         return f"{number(self.mean, 0)} ({number(low, 0)} to {number(high, 0)})"
 
     def interval(self) -> tuple[float, float]:
-        """Return the bootstrap interval of the mean over seeds."""
+        """Return the bootstrap interval of the mean: seeds are drawn with replacement."""
         values = np.array(self.steps, dtype=np.float64)
         at = np.random.default_rng(0).integers(len(values), size=(_DRAWS, len(values)))
         return draws_interval(values[at].mean(axis=1))
@@ -76,7 +76,8 @@ def steps_section(
 ) -> Section | None:
     """Return the chapter, or None if no metric was evaluated during training.
 
-    ``logs[objective, seed]`` is the log of a run, ``starts[objective, seed]`` of its warm start.
+    ``logs[objective, seed]`` is the log of a run. ``starts[objective, seed]`` is that of its warm
+    start, the training that the run continues.
     """
     seeds = comparison.summary["seeds"]
     found = [_levels_of(m, styles, seeds, logs, starts) for m in _shown(comparison.metrics, logs)]
@@ -97,7 +98,7 @@ def steps_section(
 def _levels_of(
     metric: ReportedMetric, styles: Styles, seeds: Sequence[int], logs: Runs, starts: Runs
 ) -> _MetricLevels:
-    """Choose the levels of a metric (values to reach), and count the steps to each of them.
+    """Choose levels of a metric (values to reach), and count each objective's steps to reach them.
 
     There are no levels if the metric was not evaluated during training.
     """
@@ -137,10 +138,10 @@ def _evaluations(
 
 
 def _shown(metrics: Sequence[ReportedMetric], logs: Runs) -> list[ReportedMetric]:
-    """Return the metrics to show: the first one evaluated during training, and one distance.
+    """Return the metrics to show: the first one evaluated during training, and one error metric.
 
-    The distance is the first other metric that is better if lower and is not a percentage. Metrics
-    of single categories are not evaluated during training.
+    The error metric is the first other one for which lower is better and that is no percentage.
+    Metrics of single categories are not evaluated during training.
     """
     evaluated = {name for log in logs.values() for row in log for name in row.get("eval") or ()}
     metrics = [metric for metric in metrics if metric.name in evaluated]

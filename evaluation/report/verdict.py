@@ -73,7 +73,7 @@ def _difference(cell: dict[str, Any], metric: ReportedMetric) -> str:
 
 
 def _control(comparison: Comparison, best: str | None) -> str:
-    """Describe the control's result, and what it implies about the gain of the best objective."""
+    """Describe the result of the control objective, which tests if a larger loss alone helps."""
     control, metric = comparison.summary["control"], comparison.metrics[0]
     cell = comparison.cell(control, metric) if control in comparison.styles else None
     if cell is None:

@@ -1,7 +1,7 @@
-"""Validation of an objective's inputs: logits, labels, spans and the size of the output head.
+"""Check the inputs of an objective: logits, labels, number positions, and the output head's size.
 
-Axes    b samples, t positions, n supervised rows (positions with a label), r rows of the inputs,
-        c number tokens in the vocabulary
+Axes    b samples, t positions, n supervised positions (those with a label), c number tokens in the
+        vocabulary, r positions in the flattened inputs (b * t, or n)
 """
 
 from collections.abc import Callable
@@ -20,20 +20,20 @@ def supervised_rows(
     what: str,
     find: Callable[[Tensor], NumberSpans],
 ) -> tuple[Tensor, Tensor, NumberSpans, Tensor | None]:
-    """Flatten the inputs and select the labels that are not ``IGNORE_INDEX``.
+    """Flatten logits or hidden states, and select the labels that are not ``IGNORE_INDEX``.
 
     Args:
-        inputs: Logits or hidden states, [b, t, :] for b samples of t positions, or [n, :] for n
-            supervised positions.
+        inputs: Logits or hidden states, [b, t, :] for b samples of t positions, or [n, :] for only
+            the n supervised positions (those with a label).
         labels: [b, t] or [n].
-        spans: The numbers of the batch. Labels [n] require them.
+        spans: The tokens of each number in the labels. Labels [n] require them.
         shift: True shifts labels [b, t] by one position first.
-        what: Name of the inputs in error messages.
-        find: Function that finds the numbers in labels [b, t] if ``spans`` is None.
+        what: Name of the inputs in error messages, such as "logits".
+        find: Function that returns the spans of labels [b, t] if ``spans`` is None.
 
     Returns:
-        Inputs [r, :], labels [n], spans, and the indices [n] of the supervised rows in the inputs
-        (None if r = n).
+        Flattened inputs [r, :], labels [n], spans, and for each label the index of its input, [n]
+        (None for inputs [n, :], where both are in the same order).
     """
     if inputs.dim() == 3 and labels.shape == inputs.shape[:2]:
         if shift:
@@ -61,8 +61,9 @@ def supervised_rows(
 def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -> None:
     """Check that labels [n] are valid token ids, and that ``spans`` were made from these labels.
 
-    ``tokens`` is the number of rows of the output head, and ``ids`` [c] are the ids of the number
-    tokens. On a GPU the check is an asynchronous assertion, which does not synchronise the device.
+    ``spans`` are the tokens of each number, ``ids`` [c] the ids of all number tokens, and
+    ``tokens`` is the number of token ids that the output head predicts. On a GPU the check is an
+    asynchronous assertion, which does not synchronise the device.
     """
     known = (labels >= 0) & (labels < tokens)
     found = labels[spans.row.clamp(max=len(labels) - 1)]

@@ -1,1 +1,1 @@
-"""Load, adapt, group and export model weights."""
+"""Load models, add adapters such as LoRA, set learning rates per module, and export weights."""

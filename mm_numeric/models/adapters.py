@@ -42,10 +42,11 @@ def has_adapters(source: str) -> bool:
 def add_adapters(
     model: Any, modules: ModelModules, lora: LoraSettings | None, base: str, revision: str
 ) -> Any:
-    """Add adapters to the modules that are set to ``adapted``, and return the PEFT model.
+    """Add LoRA or DoRA adapters to a model, and return it as a PEFT model.
 
-    If the model has adapters already, they must match the settings. ``base`` and ``revision`` name
-    the base model; they are saved with the adapters.
+    The config section ``modules`` selects the modules that get adapters (``adapted``). Adapters
+    that the model has already must match the config. ``base`` and ``revision`` name the base model;
+    they are saved with the adapters.
     """
     if isinstance(model, PeftModel):
         _require_same_adapters(model, lora, modules, base)
@@ -134,7 +135,7 @@ def merged(model: Any) -> Any:
 def adapted_layers(model: nn.Module, modules: ModelModules) -> list[str]:
     """Return the full names of the layers that get adapters.
 
-    Only modules that are set to ``adapted`` are searched, with these layers:
+    For each module that the config sets to ``adapted``, these are:
 
     ``language``: the layers that match the family's ``lora_targets``.
     ``embeddings``: the embedding tables.
@@ -170,7 +171,7 @@ def adapted_layers(model: nn.Module, modules: ModelModules) -> list[str]:
 def _require_same_adapters(
     model: PeftModel, lora: LoraSettings | None, modules: ModelModules, source: str
 ) -> None:
-    """Raise ValueError if the settings differ from the adapters and trained modules of a model."""
+    """Raise ValueError if a model's adapters or fully trained modules do not match the config."""
     saved = model.peft_config["default"]
     theirs = {
         "rank": saved.r,

@@ -23,9 +23,9 @@ CARD = "README.md"
 def export(run: Path, out: Path) -> None:
     """Save the model of a finished run, with tokenizer and model card, in a new folder.
 
-    The folder also contains the image processor and the frame (image resizing and coordinates).
+    The folder also contains the image processor and the settings for image size and coordinates.
     Adapters are merged into the weights, which keep their dtype. If the model was quantised for
-    training, adapters are merged into the original weights. Baselines cannot be exported.
+    training, adapters are merged into the original weights. Baseline models cannot be exported.
     """
     quiet_unless_terminal()
     config = read_run(run)

@@ -21,9 +21,10 @@ VISION_MODULES = ("vision", "projector")
 
 
 class ModelModules:
-    """Assigns each parameter to a module (vision, ..., head), and applies the module's settings.
+    """Assigns parameters to modules (vision, ..., head), and applies the settings of each module.
 
-    ``learning_rate`` applies to modules that set none. ``where`` names the config in errors.
+    ``learning_rate`` is the default for modules without their own. ``where`` names the config in
+    error messages.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class ModelModules:
         return self.learning_rate if own is None else own
 
     def reject_learning_rates(self, who: str) -> None:
-        """Raise ValueError if a module sets a learning rate, which optimiser ``who`` ignores."""
+        """Raise ValueError if a module has its own learning rate: optimiser ``who`` ignores it."""
         modules = self.family.module_patterns
         if any(self.settings.of(module).learning_rate is not None for module in modules):
             raise ValueError(
@@ -142,7 +143,7 @@ class ModelModules:
         return found
 
     def _shared(self, model: nn.Module) -> dict[str, set[str]]:
-        """Map each module with a tied tensor to the set of all modules that use this tensor."""
+        """Map each module with tied weights, such as ``head``, to all modules that share them."""
         holders: dict[int, set[str]] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
             holders.setdefault(id(parameter), set()).add(self.module_of(name))

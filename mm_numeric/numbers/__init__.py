@@ -1,1 +1,1 @@
-"""Find numbers in text (numerals), in a tokenizer (vocabulary) and in a batch (spans)."""
+"""Find the numbers in a text, the number tokens of a tokenizer, and the numbers in a batch."""

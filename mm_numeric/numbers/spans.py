@@ -1,4 +1,4 @@
-"""The numbers of a batch of labels, as flat tensors.
+"""The numbers in the labels of a batch, and the tokens that spell them, as flat tensors.
 
 Axes    b samples, t positions, n supervised rows (positions with a label), m numbers,
         k labels that are number tokens, q boxes, r clock times
@@ -32,8 +32,9 @@ def shifted(labels: Tensor) -> Tensor:
 class TokenNumber(NamedTuple):
     """One number in a token sequence: its value, sign (1 or -1), tokens, role and group.
 
-    ``role`` is the meaning of the number: ``x``, ``y``, ``hour``, ``minute``, or ``free`` (none of
-    these). Numbers of one box, polygon or time have the same ``group`` index. It is -1 for others.
+    ``role`` is ``x`` or ``y`` for a coordinate, ``hour`` or ``minute`` for a time, and ``free`` for
+    any other number. The numbers of one box, polygon or time share an index, ``group``, such as 0
+    for the first box; it is -1 for others.
     """
 
     value: float
@@ -58,10 +59,11 @@ def numbers_in_labels(
     digit_runs: bool = False,
     thousands_separators: bool = False,
 ) -> list[TokenNumber]:
-    """Find the numbers in one sequence of label ids, and return them with the role ``free``.
+    """Find the numbers in one sequence of label ids.
 
     A number is skipped if one of its tokens also contains letters (``mp3``) or digits of another
-    number (``5-7``). A label ``IGNORE_INDEX`` ends a number. For the options see ``find_numerals``.
+    number (``5-7``). A position with ``IGNORE_INDEX`` separates two numbers. All numbers get the
+    role ``free`` (neither a coordinate nor a time). For the options see ``find_numerals``.
     """
     pieces = [vocabulary.spelling.get(label, " ") for label in labels]
     at = [position for position, piece in enumerate(pieces) for _ in piece]
@@ -87,10 +89,11 @@ def numbers_in_answer(
     offsets: Sequence[tuple[int, int]],
     vocabulary: NumberVocabulary,
 ) -> list[TokenNumber]:
-    """Find the tokens of the numbers that the task marked in an answer.
+    """Find the tokens of those numbers in an answer that the task has marked for numeric losses.
 
-    ``marks`` have the start, end, role and group of each number in ``text``. ``ids`` are the tokens
-    of ``text``, and ``offsets`` the start and end character of each token.
+    ``marks`` has the start and end character of each such number in ``text``, its role (such as
+    ``x``) and its group (such as the index of the box). ``ids`` are the tokens of ``text``, and
+    ``offsets`` the start and end character of each token.
 
     Raises:
         ValueError: If the marked text is not a number, or if one of its digits is not in a number
@@ -124,7 +127,7 @@ def _marked_numeral(
     ids: Sequence[int],
     vocabulary: NumberVocabulary,
 ) -> TokenNumber:
-    """Return the number that the task marked in an answer text, together with its tokens."""
+    """Return the value and the tokens of the number at the position ``mark`` of an answer."""
     numeral = Numeral(mark.start, mark.end, text[mark.start : mark.end])
     if find_numerals(numeral.text, thousands_separators=True) != [
         Numeral(0, len(numeral.text), numeral.text)
@@ -151,7 +154,7 @@ def _from_pieces(
     ids: Sequence[int],
     vocabulary: NumberVocabulary,
 ) -> TokenNumber | None:
-    """Return the value of ``numeral`` together with the tokens that contain its digits.
+    """Return the value of a number in a text, and the tokens that contain its digits.
 
     ``at[i]`` is the index in ``ids`` of the token that contains character i of the text. Return
     None if a token is not a number token or also contains digits of another number.
@@ -180,7 +183,7 @@ def _whole(target: int, position: int, vocabulary: NumberVocabulary) -> TokenNum
 
 @dataclass(frozen=True, eq=False)
 class NumberSpans:
-    """The numbers of a batch, and the rows of the logits that predict their tokens.
+    """The numbers in the labels of a batch, and the rows of the logits that predict their tokens.
 
     A supervised row is a position with a label. The axes are n supervised rows, k labels that are
     number tokens, m numbers, q boxes and r clock times.
@@ -192,7 +195,7 @@ class NumberSpans:
         number: [k] index of the number that the token belongs to, 0 to m - 1.
         value: [m] numeric value, float64, including the sign.
         sign: [m] +1 or -1.
-        role: [m] meaning of the number, as an index into ``mm_numeric.answers.ROLES``.
+        role: [m] kind of number, such as ``x`` or ``hour``, as an index into ``answers.ROLES``.
         group: [m] index of the box, polygon or time that the number is part of, within the sample;
             -1 if it is in no group.
         sample: [m] index of the sample in the batch.
@@ -200,7 +203,7 @@ class NumberSpans:
         boxes: [q, 4] indices (0 to m - 1) of the numbers x1, y1, x2 and y2 of each box.
         times: [r, 2] indices (0 to m - 1) of the hour and the minute of each time.
         supervised: [n] index of each supervised row in the flattened labels [samples * positions].
-            None if only the logits of supervised rows are passed to the objective.
+            None if the objective receives the logits of supervised rows only.
     """
 
     row: Tensor
@@ -227,7 +230,7 @@ class NumberSpans:
         """Build the spans of a batch from the numbers of each sample.
 
         ``rows[i][p]`` is the index of the supervised row (position with a label) that predicts
-        token p of sample i. ``supervised`` becomes the attribute of the same name.
+        token p of sample i. ``supervised`` is described at the attribute of the same name.
         """
         found = [(s, number) for s, sample in enumerate(numbers) for number in sample]
         tokens = [
@@ -267,9 +270,9 @@ class NumberSpans:
     ) -> "NumberSpans":
         """Find the numbers in labels [samples, positions] that are already shifted by one.
 
-        Supervised rows are the elements of ``labels.flatten()`` that are not ``IGNORE_INDEX``.
-        Labels are read on the CPU. Call this in the collator: GPU labels synchronise the device.
-        For the options see ``find_numerals``.
+        Positions with ``IGNORE_INDEX`` have no label; all others become supervised rows. Call this
+        in the collator: the labels are read on the CPU, which would synchronise a GPU. For the
+        options see ``find_numerals``.
         """
         numbers, rows = [], []
         supervised: list[int] = []
@@ -303,7 +306,10 @@ class NumberSpans:
 
 
 def _grouped(found: Sequence[tuple[int, TokenNumber]], roles: tuple[str, ...]) -> Tensor:
-    """Return the number indices of each box or time, [groups, roles], in the order of ``roles``."""
+    """Return a table with a row per box (or time) that contains the indices of its numbers.
+
+    ``roles`` names the columns, such as ("hour", "minute"). Other groups of numbers are omitted.
+    """
     groups: dict[tuple[int, int], list[int]] = {}
     for m, (sample, number) in enumerate(found):
         if number.group >= 0:

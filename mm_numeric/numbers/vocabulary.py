@@ -37,8 +37,8 @@ class NumberVocabulary:
     """The number tokens of a tokenizer, which are the classes of the numeric losses.
 
     Attributes:
-        tokens: The number tokens, sorted by digit group (tokens that compete in one softmax), value
-            and id. The class of a token is its index in this tuple.
+        tokens: The number tokens. The class of a token is its index in this tuple, which is sorted
+            by digit group (the tokens that compete in one softmax), then by value and id.
         spelling: Maps token id to text for all tokens with a digit, minus, point or comma. Space
             markers (``▁``, ``Ġ``) are replaced by spaces.
     """
@@ -104,8 +104,8 @@ class NumberVocabulary:
         Args:
             tokenizer: Any object with ``get_vocab() -> dict[str, int]``.
             tokens: Mapping from tokens to values, or a list of tokens with the values 0, 1, 2 ...,
-                for example ``[f"<loc{i:04d}>" for i in range(1024)]``. They form one digit group.
-                Add digits with ``NumberVocabulary.from_tokenizer(tokenizer) | ...``.
+                for example ``[f"<loc{i:04d}>" for i in range(1024)]``. They compete in one softmax.
+                Add digits with ``NumberVocabulary.from_tokenizer(tokenizer) | this_vocabulary``.
         """
         vocabulary: dict[str, int] = tokenizer.get_vocab()
         if not isinstance(tokens, Mapping):

@@ -12,9 +12,9 @@ weight gathered (ZeRO-3), and DDP tracks only the outputs of the model. The head
 the model must return the output of its head unchanged. This excludes models that scale their logits
 (Granite, Cohere) or soft-cap them (Gemma 2).
 
-Tied head, for a head that shares its weight with the input embeddings: the replaced method makes
-the weight gradient contiguous. The gradient of ``torch.nn.functional.linear`` is transposed, so
-torch 2.13 needs a third buffer of the same size to add the gradient of the embeddings.
+Tied head, for a head that shares its weight with the input embeddings: torch adds the gradients of
+both uses. The one of ``torch.nn.functional.linear`` is transposed, so torch 2.13 needs a third
+buffer of the same size for the sum. The replaced method makes it contiguous, which avoids this.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -78,8 +78,8 @@ class ChunkedHead:
     ) -> tuple[Any, ObjectiveResult]:
         """Run the model, and return its outputs and the objective's loss and number metrics.
 
-        ``labels`` has one label per position with logits. For a micro-batch with ``chunked_from``
-        or more logits, the loss is computed in chunks, and ``outputs.logits`` contains the loss.
+        ``labels`` has one label per position with logits. The loss of a micro-batch with
+        ``chunked_from`` or more logits is computed in chunks; ``outputs.logits`` is then the loss.
         """
         head = self.head
         if head is None or not self.is_chunked(inputs, labels, objective, chunked_from):
@@ -113,7 +113,7 @@ def linear_head(model: Any) -> nn.Linear | None:
 
 
 def is_tied(model: Any, head: nn.Linear) -> bool:
-    """Return True if a head is trained, has no bias, and shares its weight with the embeddings."""
+    """Return True if a head is trained, has no bias, and its weight is that of the embeddings."""
     trained = head.weight.requires_grad and head.bias is None
     return trained and model.get_input_embeddings().weight is head.weight
 
@@ -169,7 +169,7 @@ class _TiedLinear(torch.autograd.Function):
 
 @contextmanager
 def _contiguous_gradient(head: nn.Linear) -> Iterator[None]:
-    """Make a tied head use ``_TiedLinear`` inside the context, except under autocast."""
+    """Context manager for contiguous weight gradients of a tied head, except under autocast."""
 
     def product(hidden: Tensor) -> Tensor:
         # Checked here because accelerate enables autocast inside of the call of the model.

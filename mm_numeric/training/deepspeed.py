@@ -37,7 +37,7 @@ _SINGLE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_AD
 
 
 def require_deepspeed(where: str) -> None:
-    """Check that DeepSpeed is installed. Without a launcher, set RANK etc. for one process."""
+    """Check that DeepSpeed is installed; without a launcher, set its environment variables."""
     if find_spec("deepspeed") is None:
         raise ValueError(
             f"{where}: DeepSpeed is not installed; run `pip install 'mm-numeric[deepspeed]'`, or "
@@ -85,7 +85,7 @@ def validate_deepspeed(args: TrainingArguments, where: str) -> None:
 
 
 def validate_sharding(trainer: Trainer, where: str) -> None:
-    """Check that accelerate has not silently disabled DeepSpeed or FSDP if it is configured."""
+    """Raise ValueError if accelerate has disabled the configured DeepSpeed or FSDP."""
     if trainer.args.deepspeed_plugin is not None and not trainer.is_deepspeed_enabled:
         raise ValueError(
             f"{where}.deepspeed: `accelerate launch --cpu` disables DeepSpeed; start with "

@@ -1,4 +1,4 @@
-"""Errors of a training run: full disk, corrupt checkpoint, stop by a signal, error on all ranks."""
+"""Exceptions of a training run, and clear messages for a full disk or a corrupt checkpoint."""
 
 import errno
 import os

@@ -1,6 +1,6 @@
 """Periodic evaluation during training: generate answers, score them, keep the best weights.
 
-The batches of rows are divided among the ranks, and rank 0 scores all answers as
+Each rank answers a share of the rows to evaluate, and rank 0 scores all answers as
 ``mm-numeric score`` does. The trainer logs each metric as ``eval_NAME`` (shown as ``eval/NAME`` by
 W&B and TensorBoard), and log.jsonl has it too. A metric that is not finite, such as a mean over no
 rows, is omitted. A resumed run finds the best evaluation in the trainer's log.
@@ -76,8 +76,9 @@ def evaluated_rows(config: Config) -> list[Example]:
 
 
 class EvaluationCallback(TrainerCallback):
-    """Evaluates the model, saves its best weights, and stops when the patience is exhausted.
+    """Evaluates the model during training, saves its best weights, and can stop the training early.
 
+    The training stops after ``evaluate.patience`` successive evaluations without an improvement.
     The constructor adds the callback to the trainer. ``facts`` is a function that returns the
     metadata of the run so far; it is saved as ``best/run.json``.
     """
@@ -135,7 +136,7 @@ class EvaluationCallback(TrainerCallback):
     def best(self, history: Sequence[Mapping[str, Any]]) -> Best | None:
         """Return the best evaluation in the trainer's log (the first if several are equal).
 
-        Returns None if ``evaluate.best`` is not set, or nothing has been evaluated yet.
+        Returns None if ``evaluate.best``, the metric to compare, is not set, or has no value yet.
         """
         name = self.settings.best
         if name is None:
@@ -153,7 +154,7 @@ class EvaluationCallback(TrainerCallback):
         return best
 
     def patience_exhausted(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        """Return True if none of the last ``evaluate.patience`` evaluations was a new best."""
+        """Return True if the last ``evaluate.patience`` evaluations did not improve the metric."""
         best, patience = self.best(history), self.settings.patience
         return best is not None and patience is not None and best.worse >= patience
 
@@ -168,7 +169,8 @@ class EvaluationCallback(TrainerCallback):
         """Generate answers to all rows and return the predictions in row order, on every rank.
 
         Under ZeRO-3 all ranks must take part in each forward pass, so all generate the same number
-        of batches. A rank without a batch left repeats the last batch and discards the answers.
+        of batches. When a rank has no more batches, it repeats the last one without using the
+        answers.
         """
         trainer, length = self.trainer, self.config.predict.max_new_tokens
         rank, ranks = trainer.args.process_index, trainer.args.world_size

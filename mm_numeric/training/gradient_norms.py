@@ -1,4 +1,4 @@
-"""Gradient norm of each module before clipping, measured at the steps that are logged.
+"""Gradient norm of each module before clipping, measured at the steps that the trainer logs.
 
 Sharded gradients are not gathered: each rank squares its shard, and the squares are summed.
 """
@@ -20,7 +20,7 @@ from mm_numeric.models.parameter_groups import ModelModules
 
 
 def is_logged(step: int, args: TrainingArguments, state: TrainerState) -> bool:
-    """Return True if transformers.Trainer will log a step.
+    """Return True if transformers.Trainer will log the values of a step.
 
     Always False for ``logging_strategy: epoch``: the last step of an epoch is not known in advance.
     """
@@ -40,9 +40,9 @@ class GradientNorms:
     def measuring(
         self, model: nn.Module, step: int, engine: Any = None
     ) -> AbstractContextManager[None]:
-        """Return a context manager that measures the norms after the backward pass inside it.
+        """Return a context manager for a backward pass, which measures the gradient norms after it.
 
-        This must be the last backward pass of the optimiser step ``step``. All ranks must enter the
+        The backward pass must be the last of the optimiser step ``step``. All ranks must enter the
         context. ``engine`` is the DeepSpeed engine, or None without DeepSpeed.
         """
         if engine is None:
@@ -52,7 +52,7 @@ class GradientNorms:
         return self._before_step(model, step, engine)
 
     def of_step(self, step: int) -> dict[str, float]:
-        """Return the gradient norm of each trained module; {} if ``step`` was not measured."""
+        """Return the gradient norm of each trained module at ``step``, or {} if not measured."""
         return self._found if step == self._step else {}
 
     @contextmanager
@@ -86,8 +86,8 @@ class GradientNorms:
     ) -> None:
         """Compute and store the gradient norm of each module.
 
-        ``gradient_of`` returns the gradient of a parameter. If gradients are ``sharded``, squares
-        are summed over ranks. The norms are divided by ``scale``, the loss scale of fp16.
+        ``gradient_of`` is a function from a parameter to its gradient or, if ``sharded``, to this
+        rank's shard; squares are then summed over ranks. Norms are divided by the loss ``scale``.
         """
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         names = [self.modules.module_of(name) for name, _ in trained]

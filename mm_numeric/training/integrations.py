@@ -27,7 +27,8 @@ def loss_func(objective: Objective, *, shift: bool = True) -> Callable[..., Tens
             False for encoder-decoders.
 
     Raises:
-        ValueError: If the objective has ``balance: running``, which is updated after each step.
+        ValueError: If the objective weights its losses by running means (``balance: running``):
+            they must be updated after each step, which this function cannot detect.
     """
     if objective.spec.balance == "running":
         raise ValueError(
@@ -74,10 +75,10 @@ def step_counts(
 def end_step(
     objective: Objective, results: Iterable[ObjectiveResult], accelerator: Any = None
 ) -> dict[str, LossSum]:
-    """Update the running loss means of an objective with ``balance: running``.
+    """Update the running means of cross-entropy and numeric losses in an objective.
 
-    Call this after each optimiser step of your own training loop. The objective uses the means to
-    balance cross-entropy and numeric losses.
+    Call this after each optimiser step of your own training loop. With ``balance: running``, the
+    objective scales the numeric losses by the ratio of these means.
 
     Args:
         objective: The objective to train on.
@@ -98,7 +99,7 @@ def end_step(
 
 
 def aligned_labels(labels: Tensor | None, shift: bool) -> Tensor:
-    """Return labels, shifted by one to the positions that predict them if ``shift`` is True."""
+    """Return labels [b, t]; if ``shift``, each moves to the position before, which predicts it."""
     if labels is None:
         raise ValueError(
             "a batch has no labels: the data collator must return `labels` [b, t], -100 to ignore."
@@ -111,8 +112,8 @@ def count_numbers(
 ) -> tuple[NumberSpans, Tensor]:
     """Find and count the numbers and tokens in the labels of a micro-batch.
 
-    Returns the number spans (the tokens of each number) and the fields of ``Counts`` as one tensor.
-    Pass ``spans`` if the number spans are already known.
+    Returns the number spans (the tokens of each number), and the counts as a tensor with one entry
+    per field of ``Counts``. Pass ``spans`` if the number spans are already known.
     """
     if spans is None:  # found on the CPU, because reading labels on a GPU makes the host wait
         spans = objective.spans(labels.cpu()).to(labels.device)
@@ -122,7 +123,7 @@ def count_numbers(
 
 
 def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:
-    """Sum tensors returned by ``count_numbers`` over micro-batches and ranks into ``Counts``."""
+    """Return the sum of the counts from ``count_numbers`` over all micro-batches and ranks."""
     total = torch.stack(counted).sum(dim=0)
     if accelerator is not None and accelerator.num_processes > 1:
         total = accelerator.reduce(total.to(accelerator.device), reduction="sum")
@@ -130,7 +131,7 @@ def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:
 
 
 def added_sums(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict[str, LossSum]:
-    """Add two dicts of loss sums by component, without a GPU sync. Either dict may be empty."""
+    """Add two dicts that map each loss component, such as ``ce``, to a sum. Either may be empty."""
     if not one or not other:
         return dict(one or other)
     return {

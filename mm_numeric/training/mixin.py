@@ -1,4 +1,4 @@
-"""Train with an objective in any subclass of transformers.Trainer.
+"""Use an objective (CE plus numeric losses) as the loss of any subclass of transformers.Trainer.
 
 Axes    b samples, t positions, n supervised positions, v vocabulary
 
@@ -57,7 +57,7 @@ class NumericLossMixin(_Trainer):
     ``supervised`` [b, t] is the mask of these positions.
 
     Log entries: ``parts/NAME`` is the mean of each unweighted loss component since the last log.
-    ``numbers/accuracy`` and ``numbers/error/ROLE`` are the metrics of ``losses.number_metrics``.
+    ``numbers/accuracy`` and ``numbers/error/ROLE`` (such as ``x``) come from ``number_metrics``.
     ``entropy``, ``mean_token_accuracy`` and ``num_tokens`` of SFTTrainer are not logged, because
     this class replaces ``SFTTrainer.compute_loss``; set ``include_num_input_tokens_seen`` to count
     tokens. In ``evaluate``, the loss of each batch is the mean over that batch on one rank.
@@ -86,7 +86,7 @@ class NumericLossMixin(_Trainer):
         self._figures: Tensor | None = None
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Reset the objective's running loss statistics (``balance: running``), then train."""
+        """Reset the running means with which the objective can balance its losses, then train."""
         self.objective.balance.reset()
         self._head = None  # another model may have been loaded
         return super().train(*args, **kwargs)
@@ -136,7 +136,7 @@ class NumericLossMixin(_Trainer):
     ) -> tuple[dict[str, Any], Tensor, NumberSpans | None]:
         """Return the keyword arguments for the model, the labels, and the number spans.
 
-        With ``all_rows``, logits are computed at all positions, not only at those with a label.
+        The arguments request logits at positions with a label only, or with ``all_rows`` at all.
         """
         batch = dict(inputs)
         labels, spans = self._labels(batch), batch.pop("spans", None)
@@ -177,7 +177,7 @@ class NumericLossMixin(_Trainer):
         return self._head(model, batch, self.objective, labels, spans, counts, self.chunked_from)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Train on one micro-batch, and update the objective after the last one of a step."""
+        """Train on one micro-batch, and update the objective at the end of each optimiser step."""
         loss: Tensor = super().training_step(*args, **kwargs)
         if self.accelerator.sync_gradients and self._counts is not None:
             self._end_step()
@@ -221,7 +221,7 @@ class NumericLossMixin(_Trainer):
     def _labels(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the labels of a batch, shifted by one position for decoder-only models.
 
-        The labels of a batch with the entry ``supervised`` are already shifted.
+        Batches of ``TrainingCollator`` are already shifted; their entry ``supervised`` marks them.
         """
         shift = not self._is_encoder_decoder and "supervised" not in batch
         return aligned_labels(batch.get("labels"), shift)

@@ -20,7 +20,7 @@ _STEPS_PER_CHECK = 10  # on a GPU, where each check waits for the device
 
 @dataclass(frozen=True)
 class _Step:
-    """Flags of one optimiser step (which values are finite) that are still to be checked."""
+    """Flags of one optimiser step, still on the device: which of its values are finite."""
 
     number: int
     names: list[str]
@@ -55,18 +55,18 @@ class FiniteCheck:
         self._ids: list[Sequence[str]] = []
 
     def begin_step(self, ids: list[Sequence[str]]) -> None:
-        """Store the row ids of a step, one sequence per micro-batch, for error messages."""
+        """Store the ids of the step's samples, for error messages; one sequence per micro-batch."""
         self._ids, self._losses = ids, []
 
     def add_loss(self, loss: Tensor) -> None:
-        """Store a flag on the device: True if the loss of a micro-batch is finite."""
+        """Record on the device whether the loss of a micro-batch is finite, without reading it."""
         self._losses.append(loss.isfinite())
 
     def end_step(self, number: int, sums: Mapping[str, LossSum], norm: Tensor | float) -> None:
-        """Store flags for the loss components and the gradient norm of step ``number``.
+        """Record whether the loss components and the gradient norm of an optimiser step are finite.
 
-        Calls ``check`` every 10 steps (every step on a CPU). ``sums`` holds the sum of each loss
-        component over all ranks.
+        ``number`` is the step's number, and ``sums`` has the sum of each loss component over all
+        ranks. Calls ``check`` every 10 steps (every step on a CPU).
         """
         names, values = list(sums), [part.total for part in sums.values()]
         if not self._fp16 and norm is not None:  # the loss scaler of fp16 skips such a step
@@ -78,10 +78,9 @@ class FiniteCheck:
             self.check()
 
     def check(self, model: torch.nn.Module | None = None) -> None:
-        """Check the stored flags and, if ``model`` is not None, its weights.
+        """Raise an error if a recorded value, or a weight of ``model`` (optional), is not finite.
 
-        All ranks must call this method. All raise EveryRankError if any rank has a value that is
-        not finite.
+        All ranks must call this method. All raise EveryRankError if any rank has such a value.
         """
         stored, self._steps = self._steps, []
         broken = next(filter(None, map(_non_finite, stored)), None)

@@ -47,7 +47,7 @@ class StopOnSignal(TrainerCallback):
                 signal.signal(number, signal.SIG_IGN if self.received else handler)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Request a checkpoint and a stop if any rank received a signal before the last step."""
+        """Request a checkpoint and a stop if a rank received a signal, except at the last step."""
         received = self.ranks.exchange(self.received)
         if received and state.global_step < state.max_steps:
             self.stopped = received[0]

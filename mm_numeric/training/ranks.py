@@ -12,8 +12,8 @@ from mm_numeric.training.errors import EveryRankError
 class Ranks:
     """Exchanges objects and error messages between all ranks.
 
-    All ranks must call ``exchange`` equally often. If one rank passes an error message, the call
-    raises the error on all ranks, even if the others called it for another purpose.
+    All ranks must call ``exchange`` the same number of times. If one rank passes an error message,
+    the call raises the error on all ranks, whatever the others passed.
     """
 
     def __init__(self, args: TrainingArguments) -> None:
@@ -27,7 +27,7 @@ class Ranks:
         """Send an object to all ranks, and return all sent objects that are not None.
 
         Args:
-            found: Object of this rank, or None. A string is an error message.
+            found: Object to send, or None to send nothing. A string is an error message.
 
         Raises:
             EveryRankError: If any rank passes an error message; the first one is raised.

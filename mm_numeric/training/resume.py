@@ -1,7 +1,8 @@
-"""Keep the rows per optimiser step constant when a run resumes on another number of ranks.
+"""Keep the batch size constant when a run resumes on another number of ranks.
 
-Each checkpoint stores the number of rows per step in ``step.json``. If this number changed, the
-resumed run would skip the wrong rows, and the learning rate would not suit the batch size.
+Each checkpoint stores the batch size (rows of the dataset per optimiser step, over all ranks) in
+``step.json``. If this number changed, the resumed run would skip the wrong rows, and the learning
+rate would not suit the batch size.
 """
 
 import os

@@ -53,7 +53,7 @@ class Throughput:
             self._paused += time.perf_counter() - before
 
     def read(self) -> dict[str, float]:
-        """Return the values to log and reset the counts; all ranks must call this method.
+        """Return the throughput and the memory to log, and reset the counts. Call it on all ranks.
 
         Tokens and samples per second are totals over all ranks. Memory is the maximum of any rank.
         """

@@ -72,7 +72,7 @@ class _Shape:
 def render_scenes(folder: Path, count: int, seed: int, style: SceneStyle, *, lists: bool) -> Path:
     """Generate images of coloured shapes; return the path of the .jsonl file with their rows.
 
-    If ``lists``, a row asks for all shapes of a colour (zero or more), otherwise for one shape.
+    With ``lists``, a row asks for all shapes of a colour (zero or more), else for one shape.
     """
     size = {"width": style.width_px, "height": style.height_px}
 

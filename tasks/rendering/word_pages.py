@@ -93,7 +93,7 @@ def _page(
     style: PageStyle,
     fonts: Sequence[ImageFont.FreeTypeFont | ImageFont.ImageFont],
 ) -> tuple[Image.Image, list[dict[str, object]]]:
-    """Draw a page of random words; return the image and one entry of "instances" per word."""
+    """Draw a page of random words; return the image and the polygon and text of each word."""
     size = style.width_px, style.height_px
     light = rng.random() < 0.5
     ground = np.array(
@@ -199,7 +199,7 @@ def _placed(shape: tuple[int, ...], rng: random.Random, style: PageStyle) -> _Pl
 
 
 def _sampled(mask: Array, u: Array, v: Array) -> Array:
-    """Interpolate a mask bilinearly at the points (u, v); points outside of the mask are 0."""
+    """Interpolate a mask bilinearly at pixel coordinates (u, v), with 0 outside of the mask."""
     padded = np.pad(mask, 1)
     column, row = u + 0.5, v + 0.5  # + 1 for the padding, - 0.5 because values are at pixel centres
     left, top = np.floor(column).astype(int), np.floor(row).astype(int)

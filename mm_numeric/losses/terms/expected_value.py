@@ -1,11 +1,12 @@
-"""Distance between the expected value of a number token and its label: the NTL-MSE family.
+"""Losses on the difference between the expected value of a number token and its label.
 
 Axes    k labels that are number tokens, c number tokens in the vocabulary (classes)
 Units   token values (``ntl_mae``) or squared token values (``ntl_mse``, ``ntl_huber``)
 
-Source: NTL, arXiv 2411.02083. Equal to the class NTLossDotProduct of the ntloss package to 1e-6.
-The expected value ignores the variance: probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the
-label 4. ``ntl_was`` and the terms in ``proper_scores`` do not have this problem.
+Source: the loss NTL-MSE of arXiv 2411.02083. The values equal those of the class NTLossDotProduct
+in the ntloss package to 1e-6. The expected value ignores the variance: probability 0.5 on 0 and 0.5
+on 8 gives a loss of 0 for the label 4. The loss ``ntl_was`` and the losses in the module
+``proper_scores`` do not have this problem.
 """
 
 from dataclasses import dataclass
@@ -21,14 +22,16 @@ from mm_numeric.numbers.spans import NumberSpans
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedValue:
-    """Base class of losses that apply ``cost`` to the error ``sum_j p_j v_j - v_y``.
+    """Base class of losses that apply a function, ``cost``, to the error of the expected value.
 
-    p is the softmax over the number tokens, v_j the value of token j, and y the label.
+    The error is ``sum_j p_j v_j - v_y``, where p is the softmax over the number tokens, v_j the
+    value of token j, and y the label.
 
     Attributes:
-        reweigh: True uses the loss ``m d + 1.01 d_max (1 - m)``, where d is the cost, d_max the
-            largest possible cost, and m the total probability of the label's digit group. False in
-            the paper, True by default in the ntloss package.
+        reweigh: True also penalises probability on other tokens: the loss becomes
+            ``m d + 1.01 d_max (1 - m)``, where d is the cost, d_max the largest possible cost, and
+            m the total probability of the tokens that compete with the label in one softmax. False
+            in the paper, True by default in the ntloss package.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -60,7 +63,7 @@ class SquaredError(ExpectedValue):
 class AbsoluteError(ExpectedValue):
     """Absolute error ``|E - v_y|`` of the expected token value E for a label of value v_y.
 
-    It is never larger than the loss ``ntl_was``, the expected absolute error.
+    It is never larger than the expected absolute error, which is the loss ``ntl_was``.
     """
 
     def cost(self, error: Tensor) -> Tensor:

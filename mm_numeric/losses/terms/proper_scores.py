@@ -42,9 +42,9 @@ class SmoothedDiscrepancy:
 
     p is the softmax over the number tokens and y the label.
     ``K = exp(-d ** 2 / (2 bandwidth ** 2))``, where d is the distance between two token values. D
-    is the diagonal matrix of the row sums of K, and ``a = 1 / (2 mean(D))`` (0.118 on digits), as
-    in the code of arXiv 2606.27731. The loss has no unit. It is 0 for a perfect prediction, and
-    close to 3 if p is 1 on a value far from the label.
+    is the diagonal matrix of the row sums of K. 1 / a is twice the mean row sum (a = 0.118 on
+    digits), as in the code of arXiv 2606.27731. The loss has no unit. It is 0 for a perfect
+    prediction, and close to 3 if p is 1 on a value far from the label.
 
     Attributes:
         bandwidth: Standard deviation of the kernel K in units of the token value, above 0.

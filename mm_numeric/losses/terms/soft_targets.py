@@ -16,8 +16,9 @@ from mm_numeric.numbers.spans import NumberSpans
 def spread_target(numbers: NumberLogits, target: Tensor, tau: float) -> Tensor:
     """Return Gaussian soft targets ``q_j ~ exp(-(v_j - v_y) ** 2 / tau)``, [k, c].
 
-    v_j is the value of class j, and ``target`` [k] has the class y of each label. ``tau`` is twice
-    the variance, in squared token values. q is 0 outside the label's digit group.
+    v_j is the value of class j (a number token), and ``target`` [k] has the class y of each label.
+    ``tau`` is twice the variance, in squared token values. q is 0 for number tokens that do not
+    compete with the label in one softmax.
     """
     values = numbers.values
     # Divide before squaring: ``tau`` itself may underflow in float32.
@@ -67,8 +68,8 @@ class GaussianCrossEntropy:
 
     The baseline GCE of arXiv 2411.02083. The target is ``g_j ~ exp(-((v_j - v_y) / sigma) ** 2 /
     2)`` for the value v_j of token j and the label y. P is the prediction over the whole
-    vocabulary. This loss replaces cross-entropy at the number tokens, so use it with
-    ``ce_on: text``.
+    vocabulary. This loss replaces cross-entropy at the number tokens, so restrict cross-entropy to
+    the other tokens with the option ``ce_on: text``.
 
     Attributes:
         sigma: Standard deviation of the target g, in units of the token value, above 0.

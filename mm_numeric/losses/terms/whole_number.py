@@ -1,12 +1,12 @@
-"""Losses on the error of a whole number: the sequence terms of NTIL (arXiv 2505.13077), and NL-NTL.
+"""Losses on the error of a whole number, such as 923, instead of its single tokens.
 
 Axes    k labels that are number tokens, m numbers, c number tokens in the vocabulary (classes)
 
-``relative`` and ``magnitude``, as published, build the predicted number from the most likely digit
-at each place. The backward pass uses the gradient of a softmax of low temperature
-(straight-through Gumbel-softmax). If the model is certain of a wrong digit, this gradient vanishes:
-it is 8e-21 if the logit of a wrong first digit of 923 is 5 above the label's. ``relative_soft`` and
-``magnitude_soft`` therefore use the expected digit at each place instead.
+``relative`` and ``magnitude`` are from NTIL (arXiv 2505.13077). As published, they build the
+predicted number from the most likely digit at each place, and the backward pass uses a softmax of
+low temperature (straight-through Gumbel-softmax). If the model is certain of a wrong digit, this
+gradient vanishes. For the label 923 it is 8e-21 if a wrong first digit has a logit 5 above that of
+the 9. ``relative_soft`` and ``magnitude_soft`` therefore use the expected digit at each place.
 
 Errors in the first digits cost more: predicting 3.015 for 4.015 costs more than 3.015 for 3.115.
 Signs are ignored. Sums are float64, in which a number of 60 digits is finite.
@@ -83,9 +83,9 @@ class ExpectedDigits:
 def _number_values(
     digit: Tensor, numbers: NumberLogits, spans: NumberSpans
 ) -> tuple[Tensor, Tensor]:
-    """Return the m predicted and the m target numbers, [m] each.
+    """Return the m predicted and the m true numbers, [m] each, computed from their digits.
 
-    Both are sums over the digits of a number, times their powers of ten. ``digit`` [k] is the
+    Each digit is multiplied by its power of ten: 923 is 900 + 20 + 3. ``digit`` [k] is the
     predicted digit at each of the k number tokens.
     """
     wanted = numbers.values.double()[spans.target]
@@ -146,7 +146,7 @@ class SoftRelativeError(ExpectedDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftMagnitudeError(ExpectedDigits):
-    """``MagnitudeError`` with expected digits. The notes of ``SoftRelativeError`` apply here."""
+    """``MagnitudeError`` with expected digits; ``SoftRelativeError`` explains their limits."""
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
@@ -160,11 +160,12 @@ class SymmetricPercentage(ExpectedDigits):
     Source: class NumberLevelLoss of the ntloss package, reproduced to 1e-6.
 
     Attributes:
-        epsilon: Added to the denominator, above 0; default as in the package. With such a small
-            value the loss for the label 0 is always 1, without a gradient. Use 1 to avoid this.
-        reweigh: True uses the loss ``m d + 1.01 (1 - m)``, where d is the loss above and m the
-            total probability of the label's digit group at the number's first token. False in the
-            paper, True by default in the ntloss package.
+        epsilon: Added to the denominator, above 0. With the package's tiny value, the default, the
+            loss for the label 0 is always 1, without a gradient. Use 1 to avoid this.
+        reweigh: True also penalises probability on text. The loss becomes ``m d + 1.01 (1 - m)``,
+            where d is the loss above and m the total probability, at the number's first token, of
+            the tokens that compete with the label in one softmax. False in the paper, True by
+            default in the ntloss package.
     """
 
     epsilon: float = torch.finfo(torch.float32).eps
