@@ -1,0 +1,75 @@
+"""The losses on the GPU of this machine, if it has one, in float32; on the CPU in float64."""
+
+import pytest
+import torch
+from tokens import SIZE, VOCABULARY, batch
+
+from mm_numeric.losses.objective import objective
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.models.loading import device_type
+from mm_numeric.numbers.spans import IGNORE_INDEX
+
+pytestmark = pytest.mark.device
+WIDTH = 16
+
+
+def inputs_of(form, dtype, device):
+    """Return the tensors that get a gradient, the labels and their spans, made from one seed."""
+    logits, labels = batch(1)
+    supervised = labels != IGNORE_INDEX
+    spans = objective("ce", VOCABULARY).spans(labels).to(device)
+    source = torch.Generator().manual_seed(0)
+    if form == "logits":
+        leaves = [logits[supervised]]
+    elif form == "hidden":
+        hidden = torch.randn(int(supervised.sum()), WIDTH, generator=source, dtype=torch.float64)
+        head = torch.randn(SIZE, WIDTH, generator=source, dtype=torch.float64)
+        leaves = [hidden, head]
+    else:
+        leaves = [logits]
+    leaves = [leaf.to(device, dtype).requires_grad_() for leaf in leaves]
+    labels = labels if form == "all logits" else labels[supervised]
+    return leaves, labels.to(device), spans
+
+
+def step(name, form, dtype, device):
+    """Return the loss of a preset and its gradients, on the CPU in float64."""
+    leaves, labels, spans = inputs_of(form, dtype, device)
+    made = objective(name, VOCABULARY)
+    if form == "hidden":
+        result = made.from_hidden(*leaves, labels, spans)
+    elif form == "all logits":
+        result = made(*leaves, labels, spans, shift=False)
+    else:
+        result = made(*leaves, labels, spans)
+    result.loss.backward()
+    return [tensor.detach().cpu().double() for tensor in (result.loss, *(x.grad for x in leaves))]
+
+
+NOISY = {
+    name for name, spec in PRESETS.items() if any("noise_scale" in t.options for t in spec.terms)
+}
+
+
+@pytest.mark.parametrize("form", ["logits", "all logits", "hidden"])
+@pytest.mark.parametrize("name", sorted(PRESETS.keys() - NOISY))
+def test_float32_on_the_device_equals_float64_on_the_cpu(name, form):
+    found = step(name, form, torch.float32, device_type())
+    wanted = step(name, form, torch.float64, "cpu")
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.skipif(device_type() != "cuda", reason="a CPU has nothing to wait for")
+@pytest.mark.parametrize("form", ["logits", "all logits", "hidden"])
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_step_never_waits_for_the_gpu(name, form):
+    leaves, labels, spans = inputs_of(form, torch.float32, "cuda")
+    made = objective(name, VOCABULARY)
+    call = made.from_hidden if form == "hidden" else made
+    call(*leaves, labels, spans).loss.backward()  # the tables are copied to the GPU once
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        call(*leaves, labels, spans, figures=True).loss.backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
