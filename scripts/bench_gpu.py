@@ -1,0 +1,248 @@
+"""Measure on one GPU, within 30 minutes, that everything works there, and then how fast.
+
+    scripts/bench_gpu                                everything, with the tested versions
+    python scripts/bench_gpu.py --only works losses  some sections, with the Python at hand
+    python scripts/bench_gpu.py --seconds 560        stop after this time; the same command goes on
+    python scripts/bench_gpu.py --toy                at a tiny size, on a CPU too
+
+works      the tests marked device; training with bf16, --resume, predict, score and export of a
+           tiny Qwen2-VL with all weights, with LoRA, and with DeepSpeed ZeRO-2 on one rank
+losses     a step of each loss at a vocabulary of 151,936 with 1,024, 8,192 and 32,768 rows:
+           ours, torch's CE and linear_cross_entropy, Liger's fused linear CE, cut-cross-entropy
+training   a step of Qwen2.5-VL-7B (random weights), a prompt of 1,024 and an answer of 24 tokens,
+           with LoRA and with all weights: NumericTrainer, transformers.Trainer, SFTTrainer
+dense      the same with an answer of 4,096 tokens, as of many boxes
+
+Results are written to --json after each measurement, with a Markdown file (.md) and a log (.log)
+next to it. Measurements that are in the file are not repeated without --again. A package that is
+not installed is reported as such: pip install liger-kernel cut-cross-entropy trl deepspeed.
+
+Exit code 0: everything was measured, or could not be (not installed, out of memory). 1: something
+failed, or was not run within --seconds. 2: an invalid option.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler prints two lines a time
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
+
+import _gpu_losses
+import _gpu_training
+import _gpu_works
+import torch
+from _gpu_facts import commit, facts
+from _gpu_jobs import FAILED, NO_MEMORY, OK, Job, Record, context, run
+from _gpu_table import explain, markdown
+
+from mm_numeric.files import read_json, write_json, write_text
+
+SCRIPTS = Path(__file__).parent
+SECTIONS: dict[str, tuple[Callable[[str, bool], list[Job]], float]] = {
+    "works": (_gpu_works.jobs, 420),
+    "losses": (_gpu_losses.jobs, 300),
+    "training": (_gpu_training.training_jobs, 560),
+    "dense": (_gpu_training.dense_jobs, 500),
+}
+"""The jobs of each section, and its time limit in seconds."""
+
+DEFAULT_FILE = Path("runs/bench_gpu.json")
+
+KEPT = (OK, NO_MEMORY)
+"""Results that a later run does not measure again."""
+
+SAME = ("commit", "toy", "device", "torch", "transformers")
+"""Entries of the head that are equal for all results in a file."""
+
+
+def main() -> int:
+    """Run the benchmark and return the exit code."""
+    options = arguments()
+    set_environment(options.device)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes are killed too
+    bench = Bench(options)
+    for section in options.only:
+        bench.run_section(section)
+        bench.write()
+    print(f"\n{bench.page()}\n{options.json} and {options.json.with_suffix('.md')} are written.")
+    return bench.exit_code()
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections to run"
+    )
+    parser.add_argument("--toy", action="store_true", help="tiny sizes, on a CPU too")
+    parser.add_argument(
+        "--seconds", type=float, default=1800, help="time limit of the whole run (default: 1800)"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="repeat the sections that are in the file"
+    )
+    parser.add_argument(
+        "--json", type=Path, default=DEFAULT_FILE, metavar="FILE",
+        help=f"file for the results (default: {DEFAULT_FILE})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), help="default: cuda; with --toy cuda if there is one"
+    )
+    parser.add_argument("--commit", help="commit to report (default: that of this checkout)")
+    options = parser.parse_args()
+    is_there = torch.cuda.is_available()
+    options.device = options.device or ("cuda" if is_there or not options.toy else "cpu")
+    if options.device == "cuda" and not is_there:
+        parser.error("torch sees no GPU here; --toy runs everything at a tiny size on the CPU")
+    if options.device == "cpu" and not options.toy:
+        parser.error("--device cpu needs --toy: the real sizes are those of a GPU")
+    if options.seconds <= 0:
+        parser.error("--seconds must be > 0")
+    if options.json == DEFAULT_FILE:
+        DEFAULT_FILE.parent.mkdir(exist_ok=True)
+    if not options.json.absolute().parent.is_dir():
+        parser.error(f"--json: there is no folder {options.json.absolute().parent}")
+    options.commit = options.commit or commit()
+    return options
+
+
+def set_environment(device: str) -> None:
+    """Set what the processes of the measurements inherit: one device, and where modules are."""
+    if device == "cpu":
+        os.environ |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
+    else:
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
+    paths = [str(SCRIPTS), str(SCRIPTS.parent), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+
+
+class Bench:
+    """The results of a file, and the measurements that are missing in it."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        """Read the file of earlier results, and determine device and versions."""
+        self.options = options
+        self.end = time.monotonic() + options.seconds
+        self.processes = context(options.device)
+        self.log = options.json.with_suffix(".log")
+        self.head = self._head()
+        self.results: dict[str, dict[str, dict[str, Record]]] = self._earlier()
+
+    def _head(self) -> Record:
+        """Return device, versions and commit."""
+        job = Job(
+            title="device",
+            names=("device",),
+            function=facts,
+            options={"device": self.options.device},
+            seconds=120,
+        )
+        ((_, found),) = run(job, job.names, lambda: 120, self.processes, self.log)
+        if found["status"] != OK:
+            sys.exit(f"the device cannot be used ({explain(found)}); see {self.log}")
+        here = {key: value for key, value in found.items() if key not in ("status", "seconds")}
+        return {**here, "commit": self.options.commit, "toy": self.options.toy}
+
+    def _earlier(self) -> dict[str, dict[str, dict[str, Record]]]:
+        """Return the results of the file, without those that are to be measured again."""
+        options = self.options
+        if not options.json.is_file():
+            return {}
+        found = read_json(options.json)
+        head = found.get("head") if isinstance(found, dict) else None
+        if not isinstance(head, dict) or not set(SAME) <= head.keys():
+            sys.exit(f"{options.json} is not from bench_gpu; set another file with --json.")
+        other = [key for key in SAME if head[key] != self.head[key]]
+        if other and not options.again:
+            sys.exit(
+                f"{options.json} has results with {other[0]} {head[other[0]]}, and here it "
+                f"is {self.head[other[0]]}: set another file with --json, or replace this one "
+                "with --again."
+            )
+        kept = {} if other else found["results"]
+        return {s: jobs for s, jobs in kept.items() if not (options.again and s in options.only)}
+
+    def jobs(self, section: str) -> list[Job]:
+        """Return the jobs of a section."""
+        return SECTIONS[section][0](self.options.device, self.options.toy)
+
+    def record(self, section: str, job: Job, name: str) -> Record | None:
+        """Return the record of a measurement, None if it was not run."""
+        return self.results.get(section, {}).get(job.title, {}).get(name)
+
+    def run_section(self, section: str) -> None:
+        """Run the measurements of a section that are missing, and write each record at once."""
+        end = min(self.end, time.monotonic() + SECTIONS[section][1])
+        for job in self.jobs(section):
+            missing = [name for name in job.names if not self._is_kept(section, job, name)]
+            if missing and job.in_order:
+                missing = list(job.names)
+            with tempfile.TemporaryDirectory(prefix="bench_gpu-") as folder:
+                given = {**job.options, **self._extra(section, folder)}
+                changed = replace(job, options=given)
+                left = lambda: end - time.monotonic()  # noqa: E731
+                for name, found in run(changed, missing, left, self.processes, self.log):
+                    self.results.setdefault(section, {}).setdefault(job.title, {})[name] = found
+                    self.write()
+                    outcome = "ok" if found["status"] == OK else explain(found)
+                    print(f"{section}: {job.title}: {name}: {outcome}", flush=True)
+
+    def _extra(self, section: str, folder: str) -> dict[str, object]:
+        """Return the options of measurements that are known only here."""
+        if section == "works":
+            return {"folder": folder}
+        if section in ("training", "dense"):
+            return {"peak_tflops": self.head["peak_tflops"]}
+        return {}
+
+    def _is_kept(self, section: str, job: Job, name: str) -> bool:
+        """Return True if a measurement has a result that is not to be measured again."""
+        found = self.record(section, job, name)
+        return found is not None and found["status"] in KEPT
+
+    def write(self) -> None:
+        """Write the results and the Markdown tables."""
+        write_json(self.options.json, {"head": self.head, "results": self.results})
+        write_text(self.options.json.with_suffix(".md"), self.page())
+
+    def page(self) -> str:
+        """Return the Markdown tables of all sections that have a result or were asked for."""
+        shown = [s for s in SECTIONS if s in self.results or s in self.options.only]
+        tables = {
+            section: {
+                job.title: {name: self.record(section, job, name) for name in job.names}
+                for job in self.jobs(section)
+            }
+            for section in shown
+        }
+        return markdown(self.head, tables)
+
+    def exit_code(self) -> int:
+        """Return 1 if a measurement that was asked for has failed or was not run, else 0."""
+        found = [
+            self.record(section, job, name)
+            for section in self.options.only
+            for job in self.jobs(section)
+            for name in job.names
+        ]
+        failed = sum(each is not None and each["status"] == FAILED for each in found)
+        left = sum(each is None for each in found)
+        if failed:
+            print(f"{failed} of {len(found)} measurements failed; {self.log} has the errors.")
+        if left:
+            print(f"{left} of {len(found)} were not run in time; the same command runs them.")
+        return int(bool(failed or left))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,314 @@
+"""The benchmark of a GPU: at toy size on this machine, and what becomes of failures."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """The modules that the script is made of."""
+    monkeypatch.syspath_prepend(SCRIPTS)
+    import _gpu_facts
+    import _gpu_jobs
+    import _gpu_model
+    import _gpu_table
+    import bench_gpu
+
+    return SimpleNamespace(
+        bench=bench_gpu, facts=_gpu_facts, jobs=_gpu_jobs, model=_gpu_model, table=_gpu_table
+    )
+
+
+# -- the whole benchmark at toy size --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """The results and the Markdown page of a toy run on the CPU, as a user starts it."""
+    path = tmp_path_factory.mktemp("bench") / "gpu.json"
+    command = [sys.executable, SCRIPTS / "bench_gpu.py", "--toy", "--device", "cpu"]
+    command += ["--commit", "abc1234", "--json", path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    log = path.with_suffix(".log").read_text(encoding="utf-8")
+    assert done.returncode == 0, done.stdout + done.stderr + log
+    return json.loads(path.read_text(encoding="utf-8")), path.with_suffix(".md").read_text()
+
+
+def records(toy, section):
+    """Return the records of a section by title and name."""
+    jobs = toy[0]["results"][section]
+    return {(title, name): record for title, job in jobs.items() for name, record in job.items()}
+
+
+@pytest.mark.slow
+def test_everything_is_measured_or_has_a_reason(toy):
+    assert list(toy[0]["results"]) == ["works", "losses", "training", "dense"]
+    need_gpu = {"Liger, fused linear CE", "cut-cross-entropy", "transformers.Trainer, Liger",
+                "ours, from_losses ntl_was on cut-cross-entropy"}  # fmt: skip
+    never = {"ms-swift", "trl.SFTTrainer, all logits"}
+    for section in toy[0]["results"]:
+        for (_, name), record in records(toy, section).items():
+            if name in need_gpu | never:
+                assert record["status"] == "not available", name
+                assert record["reason"]
+            else:
+                assert record["status"] == "ok", record
+    liger = records(toy, "training")["tiny Qwen2.5-VL, LoRA, 40 + 8 tokens",
+                                     "transformers.Trainer, Liger"]  # fmt: skip
+    installed = find_spec("liger_kernel") is not None
+    assert ("is not installed" in liger["reason"]) != installed
+
+
+@pytest.mark.slow
+def test_commands_work_and_resuming_is_exact_on_a_cpu(toy):
+    found = records(toy, "works")
+    assert found["tests", "tests marked device"]["passed"] > 50
+    for run in ("all weights", "LoRA", "DeepSpeed ZeRO-2"):
+        assert found[run, "train --resume"]["distance_of_change"] == 0
+        assert found[run, "train --resume"]["loss"] == found[run, "train with bf16"]["loss"]
+        assert found[run, "predict"]["answers"] == 4
+        assert found[run, "export"]["tensors"] > 40
+    assert found["all weights", "train with bf16"]["loss"] != found["LoRA", "predict"].get("loss")
+
+
+@pytest.mark.slow
+def test_all_implementations_of_cross_entropy_have_one_loss(toy):
+    found = records(toy, "losses")
+    for rows in (16, 64):
+        title = f"{rows} rows, from logits"
+        ours, theirs = found[title, "ours, ce"], found[title, "torch, cross_entropy"]
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
+        for head in ("trained", "frozen"):
+            title = f"{rows} rows, from hidden states, head {head}"
+            full = found[title, "torch, cross_entropy on all logits"]["loss"]
+            assert found[title, "ours, from_hidden ce"]["loss"] == pytest.approx(full, abs=1e-3)
+            ntl = found[title, "ours, from_hidden ntl_was"]["loss"]
+            on_torch = found[title, "ours, from_losses ntl_was on torch's"]["loss"]
+            assert on_torch == pytest.approx(ntl, abs=0.02)  # its losses are rounded to bf16
+            assert ntl > full + 0.1
+    for record in found.values():
+        if record["status"] == "ok":
+            assert min(record["milliseconds"]) > 0
+            assert record["peak_bytes"] > 0
+
+
+@pytest.mark.slow
+def test_all_trainers_have_one_loss(toy):
+    for section, answer in (("training", 8), ("dense", 64)):
+        found = records(toy, section)
+        for method in ("LoRA", "full"):
+            title = f"tiny Qwen2.5-VL, {method}, 40 + {answer} tokens"
+            ours = found[title, "NumericTrainer, ce"]
+            for name in ("transformers.Trainer", "trl.SFTTrainer"):
+                assert found[title, name]["loss"] == pytest.approx(ours["loss"], abs=2e-3)
+            assert found[title, "NumericTrainer, ntil"]["loss"] > ours["loss"] + 0.1
+            seconds = ours["median_seconds"]
+            assert ours["tokens_per_second"] == pytest.approx((40 + answer) / seconds)
+            assert ours["mfu"] is None
+
+
+@pytest.mark.slow
+def test_the_page_has_a_table_for_each_job(toy):
+    results, page = toy
+    assert page.startswith("# bench_gpu: ")
+    assert "Commit abc1234, toy size: the times mean nothing, no GPU, torch " in page
+    for jobs in results["results"].values():
+        for title, job in jobs.items():
+            assert f"\n| {title} | " in page
+            for name in job:
+                assert f"\n| {name} | " in page
+
+
+# -- failures, crashes and time limits ------------------------------------------------------------
+
+
+def measurement(name, **options):
+    """Do what the name says."""
+    if name == "crash":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if name == "hang":
+        time.sleep(60)
+    if name == "error":
+        raise RuntimeError("the kernel\n  cannot " + "x" * 1000)
+    if name == "memory":
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    return {"process": os.getpid(), **options}
+
+
+def run_all(parts, tmp_path, *names, seconds=20.0, left=lambda: 30.0, **options):
+    """Return the records of measurements, in the order in which they were made."""
+    job = parts.jobs.Job(title="t", names=names, function=measurement, seconds=seconds, **options)
+    return list(parts.jobs.run(job, names, left, FORK, tmp_path / "log"))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_crash_loses_no_results(parts, tmp_path, shared):
+    names = ("first", "error", "memory", "crash", "last", "very last")
+    found = dict(run_all(parts, tmp_path, *names, shared_process=shared, options={"size": 3}))
+    assert list(found) == list(names)
+    assert found["first"]["status"] == found["last"]["status"] == "ok"
+    assert found["first"]["size"] == 3
+    assert found["memory"]["status"] == "out of memory"
+    assert found["crash"] == {"status": "failed", "reason": "the process was ended by SIGKILL"}
+    assert found["error"]["reason"].startswith("RuntimeError: the kernel cannot xxx")
+    assert len(found["error"]["reason"]) == 300
+    assert "Traceback" in (tmp_path / "log").read_text()
+    same = found["last"]["process"] == found["very last"]["process"]
+    assert same == shared
+
+
+def test_a_measurement_that_hangs_is_ended_and_the_next_one_runs(parts, tmp_path):
+    start = time.monotonic()
+    found = dict(run_all(parts, tmp_path, "hang", "last", seconds=1, shared_process=True))
+    assert found["hang"] == {"status": "failed", "reason": "not finished in 1 s"}
+    assert found["last"]["status"] == "ok"
+    assert time.monotonic() - start < 20
+
+
+def test_what_is_not_reached_in_time_has_no_record(parts, tmp_path):
+    assert run_all(parts, tmp_path, "first", left=lambda: 0.0) == []
+    remaining = iter([30.0, 30.0, 0.5, 0.5, 0.0])
+    found = run_all(parts, tmp_path, "first", "hang", "last", left=lambda: next(remaining))
+    assert [name for name, _ in found] == ["first"]
+
+
+def test_no_process_starts_for_what_is_not_installed(parts, tmp_path):
+    reasons = {"crash": "x is not installed"}
+    found = dict(run_all(parts, tmp_path, "crash", unavailable=reasons))
+    assert found == {"crash": {"status": "not available", "reason": "x is not installed"}}
+
+
+# -- results that are in the file -----------------------------------------------------------------
+
+
+@pytest.fixture
+def bench(parts, monkeypatch, tmp_path):
+    """A function that runs a benchmark of one section, and returns it and its records."""
+
+    def start(names=("first", "error"), *, again=False, commit="abc1234"):
+        job = parts.jobs.Job(
+            title="t", names=names, function=lambda name: measurement(name), seconds=20
+        )
+        sections = {"losses": (lambda device, toy: [job], 100)}
+        monkeypatch.setattr(parts.bench, "SECTIONS", sections)
+        monkeypatch.setattr(parts.bench, "context", lambda device: FORK)
+        options = SimpleNamespace(device="cpu", toy=True, only=["losses"], seconds=100.0,
+                                  again=again, commit=commit, json=tmp_path / "b.json")  # fmt: skip
+        made = parts.bench.Bench(options)
+        made.run_section("losses")
+        return made, json.loads(options.json.read_text())["results"]["losses"]["t"]
+
+    monkeypatch.setattr(parts.table, "COLUMNS", {"losses": {"process": lambda r: "1"}})
+    return start
+
+
+def test_a_second_run_measures_what_has_no_result(bench):
+    made, first = bench()
+    assert made.exit_code() == 1
+    _, second = bench(("first", "error", "last"))
+    assert second["first"] == first["first"]
+    assert second["error"]["status"] == "failed"
+    assert second["last"]["status"] == "ok"
+    made, third = bench(("first",), again=True)
+    assert third["first"]["process"] != first["first"]["process"]
+    assert made.exit_code() == 0
+
+
+def test_results_of_another_commit_are_not_mixed_in(bench, tmp_path):
+    bench()
+    before = (tmp_path / "b.json").read_text()
+    with pytest.raises(SystemExit, match="has results with commit abc1234, and here it is def0"):
+        bench(commit="def0")
+    assert (tmp_path / "b.json").read_text() == before
+    bench(("first",), commit="def0", again=True)
+    assert "abc1234" not in (tmp_path / "b.json").read_text()
+    (tmp_path / "b.json").write_text("[1]")
+    with pytest.raises(SystemExit, match=r"b\.json is not from bench_gpu"):
+        bench()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--only", "speed"], "argument --only: invalid choice: 'speed'"),
+        (["--device", "cpu"], "--device cpu needs --toy"),
+        (["--toy", "--seconds", "0"], "--seconds must be > 0"),
+        (["--toy", "--json", "/nowhere/b.json"], "--json: there is no folder /nowhere"),
+        (["--device", "cuda"], "torch sees no GPU here; --toy runs everything at a tiny size"),
+    ],
+)
+def test_a_mistake_is_one_sentence(parts, monkeypatch, capsys, tmp_path, words, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["bench_gpu.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        parts.bench.arguments()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+# -- figures --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("device", "tflops"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H200", 989),
+        ("NVIDIA GH200 480GB", 989),
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA L40S", 362),
+        ("NVIDIA L4", 121),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("Tesla V100-SXM2-32GB", None),
+    ],
+)
+def test_the_peak_is_that_of_the_device(parts, device, tflops):
+    assert parts.facts.peak_tflops(device) == tflops
+
+
+def test_the_real_model_is_qwen2_5_vl_7b(parts):
+    """The hub's checkpoint Qwen/Qwen2.5-VL-7B-Instruct has 8,292,166,656 parameters."""
+    config = parts.model.qwen2_5_vl(toy=False)
+    model = parts.model.make_model(config, "meta")
+    assert sum(p.numel() for p in model.parameters()) == 8_292_166_656
+    for workload, answer in ((parts.model.SHORT, 24), (parts.model.DENSE, 4096)):
+        batch = parts.model.make_batch(config, workload)
+        assert batch["input_ids"].shape == (1, 1024 + answer)
+        assert (batch["labels"] != -100).sum() == answer
+        assert (batch["input_ids"] == config.image_token_id).sum() == 900
+        assert batch["pixel_values"].shape == (4 * 900, 3 * 2 * 14 * 14)
+
+
+def test_operations_are_two_for_each_weight_and_position(parts):
+    config = parts.model.qwen2_5_vl(toy=True)
+    model = parts.model.make_model(config, "cpu")
+    batch = parts.model.make_batch(config, parts.model.TOY_SHORT)
+    language, vision = parts.model.forward_flops(model, batch)
+    sizes = {name: module.weight.numel() for name, module in model.named_modules()
+             if isinstance(module, nn.Linear)}  # fmt: skip
+    positions = {"language": 48, "lm_head": 48, "merger": 16, "visual": 64}  # merges 2 x 2 patches
+    wanted = {True: 0, False: 0}
+    for name, size in sizes.items():
+        where = next(part for part in positions if part in name)
+        wanted["visual" in name] += 2 * size * positions[where]
+    assert vision == wanted[True]
+    assert language == wanted[False] + 2 * 48**2 * 64 * 2
+    assert parts.model.step_flops(language, vision, lora=False) == 3 * (language + vision)
+    assert parts.model.step_flops(language, vision, lora=True) == 2 * language + vision
