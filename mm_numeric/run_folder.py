@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
+from mm_numeric import __version__
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.schema import Config
 from mm_numeric.files import read_json, write_json, write_text
@@ -38,7 +39,7 @@ WARM_START = "warm_start"
 _MAY_DIFFER = frozenset({"predict", "compare"})  # sections that do not change the training
 _LEFTOVERS = (CONFIG, LOG, EVALUATION, BEST, "init", "checkpoint-*", "*.unfinished")
 _HEADER = "# Written by mm-numeric: the config of this folder, every default filled in.\n"
-_PACKAGES = ("mm-numeric", "torch", "transformers", "accelerate", "peft", "numpy", "pillow")
+_PACKAGES = ("torch", "transformers", "accelerate", "peft", "numpy", "pillow")
 
 
 def claim(folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER) -> bool:
@@ -151,7 +152,8 @@ def finish(folder: Path, facts: dict[str, Any]) -> None:
 
 def versions() -> dict[str, str]:
     """Return the installed version of each package that can change the results of a run."""
-    return {name: version(name) for name in _PACKAGES}
+    ours = {"mm-numeric": __version__}  # not its metadata, which a checkout on PYTHONPATH lacks
+    return ours | {name: version(name) for name in _PACKAGES}
 
 
 def _is_json(path: Path) -> bool:
