@@ -312,3 +312,40 @@ def test_operations_are_two_for_each_weight_and_position(parts):
     assert language == wanted[False] + 2 * 48**2 * 64 * 2
     assert parts.model.step_flops(language, vision, lora=False) == 3 * (language + vision)
     assert parts.model.step_flops(language, vision, lora=True) == 2 * language + vision
+
+
+def test_a_gpu_that_is_too_small_for_all_weights_is_named(parts, monkeypatch):
+    import _gpu_training
+
+    config = parts.model.qwen2_5_vl(toy=False)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 40 << 30))
+    message = "weights, gradients and AdamW's state need 62 GiB, the GPU has 40"
+    with pytest.raises(parts.jobs.NotAvailableError, match=message):
+        _gpu_training.check_memory(config)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 80 << 30))
+    _gpu_training.check_memory(config)
+
+
+def test_the_table_of_a_gpu(parts):
+    head = {"device": "NVIDIA H100 80GB HBM3", "memory_gib": 79.1, "driver": "580.1",
+            "cuda": "13.0",
+            "commit": "abc1234", "toy": False, "torch": "2.11.0", "python": "3.12.3",
+            **dict.fromkeys(parts.facts.PACKAGES, "1.0"), "ms-swift": "not installed"}  # fmt: skip
+    fast = {"status": "ok", "seconds_per_step": [0.25, 0.125, 0.5], "tokens_per_second": 4192.0,
+            "mfu": 0.3456, "peak_bytes": 3 << 29, "loss": 11.0}  # fmt: skip
+    large = {"status": "out of memory", "reason": "the device has too little memory"}
+    records = {"a": fast, "b": large, "c": None}
+    page = parts.table.markdown(head, {"training": {"7B": records}})
+    assert page.splitlines()[2:5] == [
+        "Commit abc1234, 79.1 GiB, driver 580.1, CUDA 13.0, torch 2.11.0.",
+        "transformers 1.0, accelerate 1.0, peft 1.0, trl 1.0, deepspeed 1.0, triton 1.0, "
+        "liger-kernel 1.0, cut-cross-entropy 1.0, Python 3.12.3.",
+        "Not installed: ms-swift.",
+    ]
+    assert page.splitlines()[-5:] == [
+        "| 7B | ms per step | tokens/s | MFU | peak GiB | loss |",
+        "| :-- | --: | --: | --: | --: | --: |",
+        "| a | 250.0 (125.0 to 500.0) | 4,192 | 34.6% | 1.5 | 11.0000 |",
+        "| b | out of memory: the device has too little memory |  |  |  |  |",
+        "| c | not run |  |  |  |  |",
+    ]
