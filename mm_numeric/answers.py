@@ -204,7 +204,7 @@ class Unreadable:
 
 
 class Mark(NamedTuple):
-    """The position of one number in an answer text, and its role, such as ``x`` or ``hour``."""
+    """The start and end of one number in an answer text, and its kind, such as ``hour``."""
 
     start: int
     """Index of the number's first character."""
@@ -246,7 +246,7 @@ class EmbeddedImage:
     """Function that returns the encoded image (PNG, JPEG, ...) as bytes."""
 
     def resolve(self) -> Self:
-        """Return ``self``; for an image stored as a file, callers use ``Path.resolve`` instead."""
+        """Return ``self``: unlike a ``Path``, an embedded image has no path to make absolute."""
         return self
 
     def __str__(self) -> str:
@@ -258,7 +258,7 @@ ImageSource = Path | EmbeddedImage
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One sample of a dataset: a prompt, optionally with an image and the correct answer."""
+    """One sample of a dataset: a prompt, its correct answer if known, and possibly an image."""
 
     id: str
     image: ImageSource | None

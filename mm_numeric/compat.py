@@ -82,7 +82,7 @@ def keep_checkpoint_names(model: Any) -> None:
 
 
 def length_grouped_indices(lengths: Sequence[int], batch_size: int, generator: Any) -> list[int]:
-    """Return a random order of rows in which each batch has rows of similar length.
+    """Return a random order of samples in which each batch has samples of similar length.
 
     The public ``LengthGroupedSampler`` of transformers (5.23) does not know the epoch, so a resumed
     run could not reproduce the order.
@@ -112,9 +112,9 @@ def concrete_classes(auto_class: Any) -> Mapping[Any, Any] | None:
 
 
 def deepspeed_settings(args: Any) -> Any:
-    """Return the DeepSpeed settings of ``trainer.deepspeed``; None if the config has none.
+    """Return the parsed DeepSpeed settings of ``args`` (TrainingArguments); None without DeepSpeed.
 
-    ``TrainingArguments`` (5.23) sets ``hf_deepspeed_config`` only if ``deepspeed`` is set.
+    transformers (5.23) sets the private ``hf_deepspeed_config`` only if ``deepspeed`` is set.
     """
     return getattr(args, "hf_deepspeed_config", None)
 
@@ -184,9 +184,9 @@ def unpacked_numel(parameter: Any) -> int:
 
 
 def local_values(parameter: Any) -> Any:
-    """Return the values of a parameter; under ZeRO-3, only the shard of this rank.
+    """Return the number of elements of a whole parameter, also if ZeRO-3 has sharded it.
 
-    The public ``safe_get_local_fp32_param`` of DeepSpeed (0.19) requires an optimiser state.
+    A sharded parameter is empty; DeepSpeed (0.19) stores its size as ``ds_numel``.
     """
     return getattr(parameter, "ds_tensor", parameter)
 
@@ -209,7 +209,7 @@ def zero2_gradient(parameter: Any) -> Any:
 
 @contextmanager
 def before_deepspeed_step(engine: Any, action: Callable[[], None]) -> Iterator[None]:
-    """Call ``action`` before each ``engine.step()`` inside the context.
+    """Call ``action`` before each ``engine.step()`` inside the context, to read the gradients.
 
     accelerate (1.15) calls ``engine.step()`` in its ``backward``, and has no hook before that call.
     """

@@ -28,7 +28,7 @@ NEW_WEIGHTS = "baseline."
 
 
 class TrainingNumbers(NamedTuple):
-    """All finite numbers in the questions and the answers of the training data."""
+    """The finite numbers in all questions, and those in all answers, of the training data."""
 
     in_questions: list[Numeral]
     in_answers: list[Numeral]
@@ -76,7 +76,7 @@ class Baseline(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer, and the statistics that ``fit`` saved in the checkpoint, if any."""
+        """Load the tokenizer, and any number statistics that ``fit`` saved in config.json."""
         if cls.single_digits:
             model = replace(model, digits="single")
         family = super().load(source, model)
@@ -93,7 +93,7 @@ class Baseline(Family):
         return family
 
     def fit(self, task: Task, examples: Sequence[Example]) -> None:
-        """Compute statistics of the training numbers, unless the checkpoint contains them."""
+        """Compute number statistics of the training data, unless ``load`` has restored them."""
         if self.fitted is not None:
             return
         in_questions = _finite_numbers(example.prompt for example in examples)
@@ -112,12 +112,12 @@ class Baseline(Family):
 
     @abstractmethod
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
-        """Return the statistics to save with the model, such as the largest training number."""
+        """Return the statistics that ``fit`` saves, such as the largest training number."""
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load the model with the modules that the baseline adds.
 
-        If the checkpoint was not trained with the baseline, these modules are initialised.
+        The new modules get random weights if the checkpoint was trained without a baseline.
         """
         config = self.load_config(source, model)
         own = _concrete(self.model_class, config, source)
@@ -142,10 +142,10 @@ def _finite_numbers(texts: Iterable[str]) -> list[Numeral]:
 
 
 def with_baseline(family: type[Family], value: Any, where: str) -> type[Family]:
-    """Return a class that combines a text-only family with a baseline, such as ``XvalT5``.
+    """Return a class that adds a baseline to a text-only model family, such as ``XvalT5``.
 
-    ``value`` is the value of ``model.baseline``: a name, or a mapping with settings. ``where`` is
-    the name of the config field, for error messages.
+    ``value`` is the config setting ``model.baseline``: a name, or a mapping with settings.
+    ``where`` is the name of this setting, for error messages.
     """
     kind = read_baseline(value, where).kind
     if family.takes_images:
@@ -163,7 +163,7 @@ def with_baseline(family: type[Family], value: Any, where: str) -> type[Family]:
 
 @cache
 def with_modules(mixin: type, model_class: type) -> type:
-    """Return a subclass of a model class and of a mixin that adds modules to it (cached)."""
+    """Return a subclass of ``model_class`` and of ``mixin``, which adds modules (cached)."""
     return type(f"{mixin.__name__}{model_class.__name__}", (mixin, model_class), {})
 
 

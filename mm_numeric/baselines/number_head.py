@@ -1,4 +1,4 @@
-"""A number head: predicts one number per position, in addition to the token logits.
+"""A number head: predicts one number per position, for models that also return token logits.
 
 Axes    b samples, t positions, d hidden size, v vocabulary
 """
@@ -54,7 +54,7 @@ class NumberHead(nn.Module):
         self.offset_size = offset or 0.0
 
     def initialise(self) -> None:
-        """Initialise the parameters that were not loaded from a checkpoint."""
+        """Set random weights and zero biases where the checkpoint has no such parameters."""
         for weight, bias in ((self.inner, self.inner_bias), (self.weight, self.bias)):
             if weight is not None and bias is not None:
                 initialization.normal_(weight, std=weight.shape[1] ** -0.5)
@@ -115,7 +115,7 @@ class WithNumberHead:
 
 
 def with_position_ids(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add ``position_ids`` that skip left padding to the inputs of a decoder-only model."""
+    """Add ``position_ids`` that count from the first real token, not from left padding."""
     if model.config.is_encoder_decoder:
         return inputs
     positions = inputs["attention_mask"].long().cumsum(-1).sub(1).clamp(min=0)

@@ -52,7 +52,7 @@ class RegressionHead(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """Return how target numbers are normalised: as fitted, or not at all before ``fit``."""
+        """Return the normalisation that ``fit`` computed; before ``fit``, the identity."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class RegressionHead(Baseline):
         return asdict(Scale.of(values, decimals=numbers.decimals, **asdict(self.settings)))
 
     def answer(self, text: str) -> Tokens:
-        """Encode the number of an answer as one value id: an integer that stores a float32."""
+        """Return the single number of an answer as a value id, instead of its text tokens."""
         found = find_numerals(text)
         if len(found) != 1:
             raise ValueError(
@@ -74,7 +74,7 @@ class RegressionHead(Baseline):
     def numbers(
         self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Return the answer's number. No token spells it, so its target class is a dummy (0)."""
+        """Return the answer's number. No token spells it, so its token class 0 is a dummy."""
         value = self.scale.number(value_of(answer.ids[0]))
         return [TokenNumber(value, -1 if value < 0 else 1, (0,), (0,), (0,))]
 
@@ -89,14 +89,14 @@ class RegressionHead(Baseline):
     def model_inputs(
         self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
     ) -> dict[str, Any]:
-        """Return the arguments of ``forward``, with answers replaced by masked padding."""
+        """Return the arguments of ``forward``, with answers replaced by padding to hide them."""
         carries, _ = read_values(input_ids)
         input_ids = input_ids.masked_fill(carries, self.pad_id)
         mask = attention_mask & ~carries
         return super().model_inputs(input_ids, mask, answered, images)
 
     def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:
-        """Return the training loss: the mean squared error of the normalised numbers."""
+        """Return the training loss: the squared error of predicted and correct numbers."""
         return RegressionObjective(spec, vocabulary)
 
     def generate_answers(
@@ -104,7 +104,8 @@ class RegressionHead(Baseline):
     ) -> list[tuple[list[int], list[float]]]:
         """Predict one number per question.
 
-        Each answer is ([value id], [1.0]): the number, stored in an integer, and its probability.
+        Each answer is ``([value id], [1.0])``: the number, stored in an integer, and a dummy
+        probability.
         """
         inputs = with_position_ids(model, inputs)
         if self.encoder_decoder:
@@ -115,7 +116,7 @@ class RegressionHead(Baseline):
 
 
 class RegressionObjective(Objective):
-    """Training loss of the regression head: the mean squared error of the normalised numbers."""
+    """Training loss of the regression head: squared error of predicted and correct numbers."""
 
     takes_outputs = True
 
@@ -128,10 +129,10 @@ class RegressionObjective(Objective):
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Compute the loss from the model's predicted numbers.
+        """Compute the mean squared error of the model's predicted numbers.
 
-        ``labels`` [n] (n supervised positions) are value ids, integers that store a number.
-        ``figures`` would request training metrics; it is ignored, because there are none here.
+        ``labels`` [n] are the correct (normalised) numbers of the n samples, as value ids: integers
+        that store a number. ``figures`` is ignored: this loss has no training metrics.
         """
         assert spans is not None
         assert spans.supervised is not None

@@ -35,7 +35,7 @@ from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionTransformerSettings:
-    """Settings of the Regression Transformer. A place is a power of ten (0 units, -1 tenths)."""
+    """Settings of the Regression Transformer, whose tokens are digits at a power of ten."""
 
     highest_place: int = 9
     """Highest power of ten for which digit tokens are added."""
@@ -56,7 +56,7 @@ class RegressionTransformerSettings:
 
 
 def number_encoding(digits: Tensor, places: Tensor, width: int) -> Tensor:
-    """Return the number encodings [..., width] of digits [...] at powers of ten ``places`` [...].
+    """Return the encoding, of size ``width``, of each digit at its power of ten (``places``).
 
     Element j of the encoding of digit v at place p is (-1)^j v 10^p / (j + 1), as in the paper.
     """
@@ -108,7 +108,7 @@ class WithNumberEncodings:
 
 
 class RegressionTransformer(Baseline):
-    """A model family that has one number token for each digit at each power of ten."""
+    """A model family that has ten tokens, one per digit, for each power of ten."""
 
     settings_class = RegressionTransformerSettings
     single_digits = True
@@ -166,7 +166,7 @@ class RegressionTransformer(Baseline):
         return Tokens(ids=self._with_places(tokens.ids), offsets=tokens.offsets)
 
     def vocabulary(self) -> NumberVocabulary:
-        """Return the digit-and-place tokens. The ten tokens of a place compete in one softmax."""
+        """Return the digit-and-place tokens. One softmax covers the ten tokens of a place."""
         tokens, spelling = [], dict(self._digits.spelling)
         for i in range(self.new_tokens):
             digit, place = i % 10, self._places[i // 10]
@@ -198,7 +198,7 @@ class RegressionTransformer(Baseline):
 
 
 def _fault(places: dict[int, int], position: int) -> str:
-    """Return what is wrong with the number at token ``position``, e.g. two digits of one place."""
+    """Return why the number at token ``position`` is malformed, e.g. "two digits of one place"."""
     first, last = position, position
     while first - 1 in places or first - 2 in places:  # a decimal point may be in between
         first -= 1

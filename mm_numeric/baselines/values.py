@@ -44,7 +44,7 @@ def value_ids(values: Tensor) -> Tensor:
 
 
 def read_values(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a mask, True at value ids, and the numbers stored in them (float32, 1 elsewhere)."""
+    """Return a mask of the value ids, and the float32 numbers that they store (elsewhere 1)."""
     carries = ids >= _FIRST
     bits = (ids - _FIRST).masked_fill(~carries, 0)
     signed = torch.where(bits >= _BITS // 2, bits - _BITS, bits)
@@ -54,9 +54,9 @@ def read_values(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Normalisation of a number x for the model: ``(f(x) - shift) / unit``.
+    """Normalisation of numbers for the model: a number x becomes ``(f(x) - shift) / unit``.
 
-    f is the identity, or the signed logarithm ``to_log`` if ``log`` is True.
+    f(x) is x, or the signed logarithm ``to_log(x)`` if ``log`` is True.
     """
 
     shift: float = 0.0
@@ -69,7 +69,7 @@ class Scale:
 
     @classmethod
     def of(cls, numbers: Sequence[Any], *, normalise: bool, log: bool, decimals: int) -> "Scale":
-        """Fit a scale to numbers. ``normalise`` scales them to mean 0 and standard deviation 1."""
+        """Fit a scale to numbers; ``normalise`` yields mean 0 and standard deviation 1."""
         values = [to_log(float(n)) if log else float(n) for n in numbers]
         if not normalise:
             return cls(log=log, decimals=decimals)

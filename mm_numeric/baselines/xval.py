@@ -5,9 +5,9 @@ Input    every number is the token [NUM]. Its embedding is multiplied by the num
 Output   where the output head predicts [NUM], the number head (two layers, GELU) predicts the value
 Loss     cross-entropy of all tokens, plus the mean squared error of the scaled numbers
 
-Layer normalisation would remove the multiplied value unless another vector is added to the
-embedding. In the paper this vector is the position embedding. For models without position
-embeddings (T5, LLaMA and others), a learned vector is added to the embedding of [NUM].
+Layer normalisation would undo the multiplication if the embedding were not added to another vector.
+In the paper this vector is the position embedding. In models without position embeddings (T5, LLaMA
+and others), it is a learned vector, the same for every number.
 """
 
 import re
@@ -64,7 +64,7 @@ class WithValues(WithNumberHead):
     named_modules: Any
 
     def make_head(self, config: Any) -> NumberHead:
-        """Create the number head; add a [NUM] vector if the model has no position embeddings."""
+        """Create the number head, with a vector to add to [NUM] if positions have no embedding."""
         has_positions = any(
             isinstance(module, nn.Embedding) and _POSITIONS.fullmatch(name)
             for name, module in self.named_modules()
@@ -84,7 +84,7 @@ class WithValues(WithNumberHead):
         return found + carries[..., None] * self.baseline.offset.to(found)
 
     def forward(self, *, input_ids: Tensor | None = None, **inputs: Any) -> NumberOutput:
-        """Return logits and predicted numbers. Input numbers are value ids, which store them."""
+        """Return logits and predicted numbers. Numbers in ``input_ids`` are value ids."""
         assert input_ids is not None
         inputs["inputs_embeds"] = self.embedded(input_ids)
         if "decoder_input_ids" in inputs:
@@ -104,7 +104,7 @@ class Xval(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """Return how numbers are normalised: as fitted, or not at all before ``fit``."""
+        """Return the normalisation that ``fit`` computed; before ``fit``, the identity."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -151,10 +151,11 @@ class Xval(Baseline):
     def _with_sign(
         self, found: list[int], spans: list[tuple[int, int]], start: int, value: float
     ) -> tuple[int, float]:
-        """Remove the minus of a negative number from ``found``, the tokens before the number.
+        """Return the start and the value of a negative number, and remove its minus if possible.
 
-        The value id then stores the sign. Return the number's start character and its value. If
-        the minus cannot be removed, as in the token ``(-``, the returned value is positive.
+        ``found`` holds the token ids before the number. If the last one is a minus, it is removed
+        and the value is negative. A longer token such as ``(-`` is kept, and the value is then
+        positive.
         """
         token = self.tokenizer.convert_ids_to_tokens(found[-1])
         if token == "-":
@@ -179,7 +180,7 @@ class Xval(Baseline):
     def numbers(
         self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Return the position and value of each value id in an answer, for the losses."""
+        """Return the number that each value id in an answer stores, and its token position."""
         target = (vocabulary.classes[self.first_id],)
         found = []
         for position, token in enumerate(answer.ids):
@@ -253,7 +254,7 @@ class Xval(Baseline):
 
 
 class CrossEntropyAndSquaredError(Objective):
-    """Training loss of xVal: cross-entropy plus the mean squared error of the scaled numbers."""
+    """Training loss of xVal: cross-entropy of the tokens plus squared error of the numbers."""
 
     takes_outputs = True
 
@@ -274,8 +275,8 @@ class CrossEntropyAndSquaredError(Objective):
     ) -> ObjectiveResult:
         """Compute the loss from the model's logits and predicted numbers.
 
-        ``labels`` [n] (n supervised positions) are token ids, or value ids for numbers.
-        ``figures`` would request training metrics; it is ignored, because there are none here.
+        ``labels`` [n] (n supervised positions) are token ids, or value ids for numbers. ``figures``
+        is ignored: this loss has no training metrics.
         """
         assert spans is not None
         assert spans.supervised is not None

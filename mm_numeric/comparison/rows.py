@@ -49,7 +49,7 @@ class ComparisonRow:
 
 @dataclass(frozen=True, kw_only=True)
 class _Draft:
-    """A comparison row before validation. ``where`` is its config field, for error messages."""
+    """The unvalidated settings of a comparison row. ``where`` is its field in the config."""
 
     objective: Any
     where: str
@@ -59,11 +59,11 @@ class _Draft:
 
 
 def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
-    """Return the rows of a comparison, with the reference first and the control, if any, second.
+    """Return all rows of a comparison: those that the config lists, then those of its grid.
 
-    All rows are compared with the reference, the first objective in the config. The control
-    (``compare.control``) combines the reference's settings with another objective, by default
-    cross-entropy times 1.3.
+    The first row is the reference that all others are compared with. If ``compare.control`` is set,
+    this control is the second row: the reference with another loss, by default 1.3 times
+    cross-entropy. It shows whether an improvement is due only to a larger loss.
     """
     assert config.compare is not None
     where = f"{where}, compare"
@@ -186,7 +186,7 @@ def _with_settings(config: Config, objective: NamedObjective, draft: _Draft) -> 
 def _start(config: Config) -> str:
     """Return all settings of a comparison row except the objective, as JSON.
 
-    Rows with equal JSON start from the same model, trained with cross-entropy (the warm start).
+    Rows with equal JSON continue from the same warm start, a model trained with cross-entropy.
     """
     settings = config.to_dict() | {"objective": None, "compare": None}
     return json.dumps(settings, sort_keys=True)

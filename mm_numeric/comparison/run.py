@@ -121,7 +121,7 @@ def seed_runs(config: Config, seed: int) -> list[Config]:
 
 
 def _run(config: Config) -> None:
-    """Train or resume one run, generate answers to the test rows, and score the answers."""
+    """Train or resume one run, generate answers to the test questions, and score the answers."""
     from mm_numeric.inference.digit_distribution import write_digit_distribution
     from mm_numeric.inference.generate import predict
     from mm_numeric.training.run import train

@@ -24,8 +24,8 @@ SUMMARY = "summary.json"
 def write_summary(config: Config, folder: Path) -> dict[str, Any]:
     """Score all runs of a comparison folder, write summary.json and return its content.
 
-    Each metric is a mean over seeds. Its bootstrap interval resamples seeds and test samples.
-    Differences to the first objective, the baseline, are paired: same seeds, same test samples.
+    Each metric is a mean over seeds. Its bootstrap interval resamples seeds and test samples. Each
+    objective is compared with the first one, trained with the same seeds, on the same samples.
     """
     assert config.compare is not None
     entries, seeds = compared_rows(config), config.compare.seeds
@@ -75,9 +75,9 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
 def _table(
     runs: Mapping[str, Sequence[Scores]], objectives: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """Return mean and interval of each metric, as ``table[run name][metric name]``.
+    """Return the mean and interval of each metric, as ``table[run name][metric name]``.
 
-    Objectives other than the baseline, ``objectives[0]``, also have the difference to it.
+    For each objective but the first, an entry also has the ``difference`` to the first one.
     """
     baseline = objectives[0]
     table: dict[str, dict[str, Any]] = {name: {} for name in runs}
@@ -110,10 +110,10 @@ def read_run_scores(folder: Path) -> Scores:
 
 
 def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
-    """Format the comparison as a terminal table, with lines for warm-start models and objectives.
+    """Format a comparison as a terminal table, with one line per warm-start model and objective.
 
-    The columns are the first ``shown`` metrics and the difference to the baseline in the first
-    metric. Metrics that are also reported per category of samples come first and are all shown.
+    The columns are ``shown`` metrics, or more if more are reported per category of samples. The
+    last column is the difference of the first metric to that of the first objective.
     """
     metrics = summary["metrics"][: max(shown, summary.get("of_categories", 0))]
     header = ["objective", *(m["label"] for m in metrics)]
@@ -131,7 +131,7 @@ def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
 def _terminal_cells(
     found: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Yield the cells of one line: all metrics, then the difference to the baseline.
+    """Yield the cells of one table line: each metric, then the difference to the first objective.
 
     The first metric and the difference are shown with their confidence intervals.
     """
@@ -230,7 +230,7 @@ def _facts(
 
 
 def _other_settings(rows: Sequence[ComparisonRow]) -> str:
-    """List the table rows that change settings other than the objective, with these settings."""
+    """Return text that names the settings, except the objective, that each table row changes."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.settings:

@@ -9,7 +9,7 @@ from mm_numeric.parsing import check_at_least_1, check_choices
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """Source of rows: files, a Hugging Face dataset, or synthetic rows that the task renders."""
+    """Source of samples: files, a Hugging Face dataset, or synthetic samples made by the task."""
 
     path: str | tuple[str, ...] | None = None
     """A .jsonl, .jsonl.gz, .json or .csv file, a glob pattern (``shards/*.jsonl.gz``), or a list of
@@ -135,7 +135,7 @@ class DataConfig:
             raise ValueError("train: set a weight for every source or for none")
 
     def check_trainer(self, trainer: Mapping[str, Any], where: str) -> None:
-        """If training rows are streamed, require ``max_steps`` and reject grouping by length."""
+        """For streamed training data, require ``max_steps``; forbid length-grouped batches."""
         if not self.stream:
             return
         if trainer.get("max_steps", -1) < 1:
@@ -151,10 +151,10 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
-    """Config section ``evaluate``: periodic evaluation during training, always on the same rows.
+    """Config section ``evaluate``: score the same samples periodically during training.
 
-    If you set ``best``, set ``data`` to rows that are not test rows. Otherwise the weights are
-    selected on the test rows, which biases the test results.
+    If ``best`` is set, the weights with the best score are kept. Then set ``data`` to samples that
+    are not test samples, because selecting weights on the test samples biases the test results.
     """
 
     every_steps: int

@@ -44,7 +44,7 @@ class ModuleSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ModulesConfig:
-    """Config section ``modules``: the settings of each module, or None if it is not listed."""
+    """Config section ``modules``: how each module is trained. None: the config does not list it."""
 
     vision: ModuleSettings | None = None
     projector: ModuleSettings | None = None

@@ -21,8 +21,8 @@ def objective_name(options: Mapping[str, Any]) -> str:
 def row_name(options: Mapping[str, Any]) -> str:
     """Return the name of a comparison row, given its entry in ``compare.objectives``.
 
-    This is ``name`` if set. Otherwise it is ``<baseline>_<objective>``, or just the objective if
-    there is no baseline, or just the baseline if the objective is ``ce``.
+    This is ``name`` if set. Otherwise it is the objective's name, such as ``emd``. With a baseline
+    it is for example ``regression_transformer_emd``, or just ``xval`` if the objective is ``ce``.
     """
     name, baseline = objective_name(options), options.get("baseline")
     if baseline is None or "name" in options:

@@ -57,7 +57,7 @@ def _table(
 
 
 def _one_metric(source: str, of: str, metric: str, *values: float) -> PublishedTable:
-    """Create a table of one metric. ``values`` are its values for the rows ce, emd and ntil."""
+    """Create a table of one metric, given its ``values`` for training with CE, EMD and NTIL."""
     rows = {name: [value] for name, value in zip(("ce", "emd", "ntil"), values, strict=True)}
     return _table(source, of, [metric], rows)
 

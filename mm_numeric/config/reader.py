@@ -118,7 +118,7 @@ def _read_optional(section: type, raw: Any, where: str) -> Any:
 
 
 def _check_model(config: Config, where: str) -> None:
-    """Check family, coordinates, quantisation and baseline in the config section ``model``."""
+    """Validate the config section ``model``: family, coordinates, quantisation and baseline."""
     model = config.model
     if model.family not in FAMILIES and ":" not in model.family:
         raise unknown(model.family, FAMILIES, "family", f"{where}, model.family")
@@ -163,7 +163,7 @@ def read_objective(value: Any, where: str) -> NamedObjective:
 
 
 def read_coordinates(value: Any, where: str) -> Coordinates:
-    """Read ``model.coordinates``: a name in ``COORDINATES``, or a mapping of changed fields."""
+    """Read ``model.coordinates``, the text format of coordinates: a preset name or a mapping."""
     if isinstance(value, Coordinates):
         return value
     options = {"preset": value} if isinstance(value, str) else value

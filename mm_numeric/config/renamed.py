@@ -1,7 +1,7 @@
 """Replace deprecated config keys and values by the new ones, with a warning.
 
-A comparison can name its run folders after settings, such as ``emd_weight_0.8``. These names keep
-using the deprecated keys, so that folders of comparisons started by older versions are found.
+Run folders of a comparison can be named after settings, such as ``emd_weight_0.8``. If a config
+uses a deprecated key, its name still contains that key, so that existing folders are found.
 """
 
 import re
@@ -53,7 +53,7 @@ def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str], where: str)
 
 
 def _as_in_file(raw: Mapping[str, Any], path: str, value: Any, override: str) -> tuple[str, Any]:
-    """Return the path and value of an override, spelled with the names that the file uses.
+    """Return the path and value of an override, spelled like the same setting in the file.
 
     The file and the override may each use the old or the new name of a setting.
     """
@@ -93,8 +93,9 @@ class _Translator:
     def section(self, raw: Any, path: str, shown: str | None = None) -> Any:
         """Return a config section with old keys and values replaced by the new ones.
 
-        An objective without a name gets the name that is derived from its old keys. ``path`` is the
-        section's path, such as ``model``. Warnings show the path ``shown`` instead, if it is given.
+        ``path`` is the dotted path of the section, such as ``model``. Warnings show ``shown``
+        instead if it is given. An unnamed objective is named after its old keys, so that its run
+        folder is found.
         """
         renamed = _SECTIONS.get(path)
         if renamed is None or not isinstance(raw, Mapping):
@@ -157,9 +158,9 @@ class _Translator:
         return row
 
     def _axis(self, axis: Any, grid: Mapping[Any, Any], axes: list[str]) -> tuple[Any, Any]:
-        """Return (setting, values) of a grid axis, with old names replaced by the new ones.
+        """Return a grid axis as (setting, values), with old names replaced by the new ones.
 
-        The labels of the values, which become parts of row names, use the old names.
+        Each value keeps the label of its old name, because row names and run folders contain it.
         """
         values = grid[axis]
         if not isinstance(axis, str) or not isinstance(values, list | tuple | Mapping):
@@ -181,6 +182,6 @@ class _Translator:
         return name, dict(zip(labels, new, strict=True)) if labels else new
 
     def _check_once(self, raw: Mapping[Any, Any], key: Any, name: Any, message: str) -> None:
-        """Raise a ValueError if a setting is given under its old and its new name."""
+        """Raise a ValueError if a config has both the old and the new name of a setting."""
         if name != key and name in raw:
             raise ValueError(f"{self.where}{message}.")

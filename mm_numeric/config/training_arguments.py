@@ -152,7 +152,7 @@ def trainer_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(types: tuple[str, ...], value: Any, where: str) -> Any:
-    """Return a value if it has one of the annotated types (int counts as float), else raise."""
+    """Return a setting's value if its type is among ``types`` (int counts as float), else raise."""
     kinds = [_SCALARS[name] for name in types if name in _SCALARS]
     holders = tuple(
         _HOLDERS[n] for n in (name.partition("[")[0] for name in types) if n in _HOLDERS

@@ -32,7 +32,7 @@ _DUMMY_IMAGE = Image.new("RGB", (64, 64))
 
 @dataclass(frozen=True)
 class Origin:
-    """The ids of the examples in a batch, and of the examples that were skipped."""
+    """The sample ids of a training batch, and of samples left out (e.g. an unreadable image)."""
 
     ids: tuple[str, ...]
 
@@ -47,8 +47,8 @@ def prompt_batch(
 
     A frame says how the image is resized and how coordinates in it are written. Prompts of
     decoder-only models are padded on the left, because generation continues them. With
-    ``add_dummy_image_row``, a batch without images gets one more input, the first question with a
-    dummy image, which has no entry in the frames. See ``TrainingCollator``.
+    ``add_dummy_image_row``, a batch without images gets one more prompt with a dummy image, so that
+    the vision tower runs. The frames have no entry for this prompt.
     """
     images = [load_framed_image(family, example) for example in examples]
     frames = [frame for _, frame in images]
@@ -65,9 +65,9 @@ class TrainingCollator:
     A batch contains the model inputs and these entries:
 
     supervised  [b, t] bool, True at the positions that predict an answer token
-    labels      [n] the token to predict at each supervised position, row by row
-    spans       the ``NumberSpans`` of the labels
-    origin      an ``Origin``: the ids of the rows in the batch and of the skipped rows
+    labels      [n] the token to predict at each supervised position, sample after sample
+    spans       ``NumberSpans``: where the labels spell numbers
+    origin      ``Origin``: the ids of the samples in the batch and of those left out
     """
 
     family: Family
@@ -101,7 +101,7 @@ class TrainingCollator:
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return a batch: the model inputs and the entries named in ``BATCH_KEYS``.
 
-        Given an empty list, it returns an empty dict. A resumed stream yields an empty list in
+        Given an empty list, it returns an empty dict. A resumed stream passes an empty list in
         place of each micro-batch that was already trained on.
         """
         if not examples:
@@ -141,7 +141,7 @@ class TrainingCollator:
         return answer, sorted(numbers, key=lambda number: number.positions)
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
-        """Return the number of tokens of each example. A repeated example is measured only once."""
+        """Return the number of tokens of each example, computed once if an example is repeated."""
         known: dict[int, int] = {}
         for example in examples:
             if id(example) not in known:
@@ -200,7 +200,7 @@ class TrainingCollator:
     def _spans(
         self, answer_ids: Sequence[list[int]], numbers: Sequence[list[TokenNumber]]
     ) -> NumberSpans:
-        """Find the number tokens in a batch's answers. The caller sets the field ``supervised``."""
+        """Find the number tokens in a batch of answers (the field ``supervised`` is not set)."""
         if self.digit_runs and answer_ids:
             labels = _pad(answer_ids)
             return NumberSpans.from_labels(labels, self.vocabulary, digit_runs=True)
@@ -232,7 +232,7 @@ class TrainingCollator:
 
 
 def has_mixed_modalities(family: Family, examples: Sequence[Example]) -> bool:
-    """Return True if some examples have an image, others have none, and the family takes images."""
+    """Return True if only some examples have an image, for a family that accepts images."""
     with_image = sum(example.image is not None for example in examples)
     return family.takes_images and 0 < with_image < len(examples)
 

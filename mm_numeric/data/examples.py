@@ -42,12 +42,11 @@ def load_examples(
 
     Args:
         task: Task that turns rows into examples.
-        source: One or more sources: files, a data set, or a number of rows to render.
-        cache: Folder for rendered rows and for the cache of ``datasets``.
+        source: One or more sources: files, a data set, or samples that the task generates.
+        cache: Folder for generated samples and for the cache of ``datasets``.
         training: Whether the examples are for training; the clock task then adds label noise,
-            and MathVista rejects test rows.
-        seen: Maps ids of rows loaded before to their locations, to detect duplicate ids. The ids of
-            these sources are added to it.
+            and MathVista rejects its test samples.
+        seen: Maps each id loaded so far to its location, to detect duplicates; updated here.
     """
     examples = []
     for example, error in examples_and_errors(task, source, cache, training=training, seen=seen):
@@ -136,7 +135,7 @@ def rows_of_file(file: Path) -> Iterator[SourceRow | ValueError]:
 def find_files(task: Task, source: DataSource, cache: Path) -> list[Path]:
     """Return the files of a data source, with glob patterns such as ``train/*.jsonl`` expanded.
 
-    For a source without a path, its task generates one file, unless the file is cached.
+    Without a path, it is the file of samples that the task generates (cached on disk).
     """
     if source.path is None:
         return [render_rows(task, source, cache)]
@@ -195,7 +194,7 @@ def _check_surrogates(where: str, row: dict[str, Any]) -> None:
 
 
 def render_rows(task: Task, source: DataSource, cache: Path) -> Path:
-    """Return the file of a task's generated rows for a source; generate it if it is not cached."""
+    """Return the file of samples that a task generates; create it unless it is cached."""
     name = type(task).__name__
     assert source.render is not None
     if task.render_settings is None:

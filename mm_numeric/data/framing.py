@@ -20,7 +20,7 @@ def load_framed_image(
     length_limit: LengthLimit | None = None,
     image_cache: ImageCache | None = None,
 ) -> FramedImage:
-    """Load the image of an example, if any, and compute its frame.
+    """Load the image of an example and compute its frame; both are None without an image.
 
     A frame says how the image is resized and how coordinates in it are written. If the example has
     more tokens than ``length_limit`` allows, the image is downscaled or ``TooLongError`` is raised.
@@ -56,7 +56,7 @@ def check_declared_size(example: Example, size: tuple[int, int]) -> None:
 
 
 def compute_frame(family: Family, example: Example, size: tuple[int, int]) -> Frame:
-    """Return the frame (resizing and coordinates) of an image with (width, height) ``size``."""
+    """Return how a family resizes an image of this (width, height) and writes coordinates."""
     if not family.takes_images:
         raise ValueError(
             f"{example.where}: the row has an image, but model.family {family.name} accepts none; "

@@ -19,16 +19,17 @@ DatasetRow = tuple[str, dict[str, Any], EmbeddedImage | None]
 
 
 def dataset_rows(source: DataSource, cache: Path, *, stream: bool) -> Iterator[DatasetRow]:
-    """Yield the location, the fields and the image of each row of a Hugging Face data set.
+    """Yield each sample of a Hugging Face data set: its location, its fields and its image.
 
     The image comes from the first image column. In the fields, this column is replaced by the field
     ``image`` with a name such as ``12.png``. Other columns of images, audio and video are removed.
-    No image is decoded here. Without ``stream``, the bytes of an image are read only when used.
+    No image is decoded here.
 
     Args:
         source: Data source whose ``dataset`` is set.
         cache: Folder in which ``datasets`` caches its tables.
-        stream: Read rows one at a time, without downloading or caching the whole data set.
+        stream: Read samples one at a time, without downloading or caching the whole data set. If
+            False, image bytes are read only when an image is used.
     """
     dataset, column = _without_decoding(_load(source, cache, stream=stream))
     rows = _stream_rows(dataset, column) if stream else _table_rows(dataset, column)
@@ -135,7 +136,7 @@ def _load(source: DataSource, cache: Path, *, stream: bool) -> Any:
 
 
 def _check_saved(source: DataSource, saved: Any) -> None:
-    """Check that a saved data set has the split, subset and revision that the source names."""
+    """Check that a saved data set contains what ``source`` requests: split, subset, revision."""
     missing = [name for name in ("subset", "revision") if getattr(source, name) is not None]
     has_splits = isinstance(saved, dict)
     splits = list(saved) if has_splits else ["train", str(saved.split)]

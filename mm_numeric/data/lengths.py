@@ -1,4 +1,4 @@
-"""Count the tokens of a row, and enforce ``data.max_tokens``."""
+"""Count the tokens of a sample; shrink or reject a sample that exceeds ``data.max_tokens``."""
 
 from dataclasses import dataclass, replace
 
@@ -23,10 +23,10 @@ class LengthLimit:
     """Action for longer rows: stop (raise an error), drop, or resize (downscale the image)."""
 
     def frame(self, example: Example, frame: Frame | None) -> Frame | None:
-        """Return the frame of an image, downscaled if the row is longer than ``max_tokens``.
+        """Return the image's frame (how it is resized), changed if the sample has too many tokens.
 
-        A frame says how an image is resized. A longer row raises ``TooLongError`` unless its image
-        may be downscaled (``data.too_long: resize``) and the row then fits.
+        If the sample exceeds ``max_tokens``, the new frame has a smaller image. If the setting
+        ``data.too_long`` does not allow this, or it is not enough, ``TooLongError`` is raised.
         """
         tokens, image_tokens = count_tokens(self.family, self.task, example, frame)
         if tokens <= self.max_tokens:
@@ -50,9 +50,9 @@ class LengthLimit:
         return "set data.too_long to drop"
 
     def _smaller_frame(self, example: Example, frame: Frame, image_tokens: int) -> Frame | None:
-        """Return a downscaled frame that fits the row into ``max_tokens``, or None if impossible.
+        """Return a frame with a smaller image so that the sample fits, or None if impossible.
 
-        ``image_tokens`` is the number of image tokens to try first; then fewer are tried.
+        The image gets at most ``image_tokens`` tokens, and fewer if the sample still does not fit.
         """
         resize, size = self.family.resize, (frame.width_px, frame.height_px)
         while image_tokens > 0:
@@ -72,10 +72,10 @@ class LengthLimit:
 def count_tokens(
     family: Family, task: Task, example: Example, frame: Frame | None
 ) -> tuple[int, int]:
-    """Return the number of tokens of a row, and how many of them are image tokens.
+    """Return the number of tokens of a sample, and how many of them are image tokens.
 
-    For a decoder-only model, question (with image tokens) and answer are added. For an
-    encoder-decoder, the larger of the two is returned.
+    For a decoder-only model, the first number is the length of the question (with image tokens)
+    plus that of the answer. For an encoder-decoder, it is the longer of the two lengths.
     """
     image_tokens = count_image_tokens(family, frame)
     try:
@@ -88,7 +88,7 @@ def count_tokens(
 
 
 def count_image_tokens(family: Family, frame: Frame | None) -> int:
-    """Return the number of tokens of an image, given its frame (resizing); 0 without an image."""
+    """Return the number of tokens of an image resized as in ``frame``; 0 if that is None."""
     if frame is None:
         return 0
     size = frame.width_px, frame.height_px

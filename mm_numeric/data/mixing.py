@@ -7,11 +7,11 @@ T = TypeVar("T")
 
 
 def weighted_round_robin(weights: Sequence[float]) -> Iterator[int]:
-    """Yield indefinitely the index of the source from which to draw the next row.
+    """Yield endlessly the index of the source that the next sample is taken from.
 
-    The share of a source is its weight divided by the sum of the weights. Of n rows, share * n
-    should come from it. The next row is drawn from the source that is furthest below this number
-    (on a tie, the first). With two sources, the number of rows from each is within 1 of share * n.
+    The share of a source is its weight divided by the sum of the weights. Of n samples, share * n
+    should come from it. The next sample is from the source that is furthest below this number (on a
+    tie, the first). With two sources, the number of samples from each is within 1 of share * n.
     """
     total = sum(weights)
     shares = [weight / total for weight in weights]
@@ -26,9 +26,9 @@ def weighted_round_robin(weights: Sequence[float]) -> Iterator[int]:
 
 
 def mixed_epoch(sources: Sequence[Sequence[T]], weights: Sequence[float]) -> list[T]:
-    """Return the rows of one epoch, in which sources are interleaved by their weights.
+    """Return the samples of one epoch, with the sources interleaved by their weights.
 
-    The epoch ends as soon as every row of every source has occurred at least once.
+    The epoch ends when every sample has occurred at least once; small sources are repeated.
     """
     rows: list[T] = []
     counts = [0] * len(sources)

@@ -1,9 +1,9 @@
-"""Stream training rows: read them during training instead of loading all of them into memory.
+"""Stream training samples: read them during training instead of loading all into memory.
 
-Every data loader worker of every rank reads all rows in the same order and keeps only its share.
-In one pass over the data, each row is trained on once, by one rank. Each step trains on the
-same rows for any number of ranks and workers, if the global batch size is the same. A resumed run
-reads the rows again that were already trained on, but does not open their images.
+Every data loader worker of every rank reads all samples in the same order, and uses only some of
+them. In one pass over the data, each sample is trained on once, by one rank. Each step trains on
+the same samples for any number of ranks and workers, if the global batch size is the same. A
+resumed run reads the samples again that were already trained on, but does not open their images.
 """
 
 import random
@@ -47,7 +47,7 @@ class ExampleStream(IterableDataset[list[Example]]):
             yield [] if number < self.skipped else batch[start : start + self.batch_rows]
 
     def examples(self) -> Iterator[Example]:
-        """Yield examples of all sources endlessly, mixed in proportion to their weights if set."""
+        """Yield the examples of all sources endlessly, interleaved by weight if weights are set."""
         sources = listed(self.data.train)
         weights = [source.weight for source in sources if source.weight is not None]
         if not weights:
@@ -85,7 +85,7 @@ class ExampleStream(IterableDataset[list[Example]]):
             yield from shuffled(self._read(files), self.data.shuffle_rows, rng)
 
     def _read(self, files: Iterable[tuple[DataSource, Path | None]]) -> Iterator[Example]:
-        """Yield the examples in the files. A Hugging Face data set has None in place of a file."""
+        """Yield the examples of (source, file) pairs. The file is None for a hub data set."""
         examples = 0
         for source, file in files:
             rows = (
@@ -111,8 +111,9 @@ class ExampleStream(IterableDataset[list[Example]]):
 def stream_loader(stream: ExampleStream, args: Any, accelerator: Any, collate: Any) -> Any:
     """Set the rank and the batch size of a stream, and return its data loader for this rank.
 
-    The stream splits the rows among ranks and workers. Accelerate is configured not to split them,
-    because all workers of a rank would then get the same rows. ``args`` are TrainingArguments.
+    The stream itself splits the samples among ranks and workers. Accelerate must not split them
+    again, because all workers of a rank would then get the same samples. ``args`` are
+    TrainingArguments.
     """
     stream.batch_rows, stream.rank = args.train_batch_size, args.process_index
     stream.ranks = args.world_size
@@ -151,5 +152,5 @@ def shuffled(rows: Iterable[T], buffer_size: int, rng: random.Random) -> Iterato
 
 
 def _files(task: Task, source: DataSource, cache: Path) -> list[Any]:
-    """Return the files of a source, or [None] if the source is a Hugging Face data set."""
+    """Return the files of a source. For a Hugging Face data set, return [None]."""
     return [None] if source.dataset is not None else list(find_files(task, source, cache))

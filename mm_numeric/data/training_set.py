@@ -23,7 +23,7 @@ _MAX_NAMED = 3  # rows named in a message
 
 
 class TrainingRows:
-    """Training rows of a run, as a list or a stream."""
+    """The training samples of a run: a list in memory, or a stream that is read while training."""
 
     def __init__(self, config: Config) -> None:
         self.config, self.too_long = config, 0
@@ -43,13 +43,13 @@ class TrainingRows:
             self.sources.append(examples)
 
     def rows(self) -> list[Example]:
-        """Return the loaded rows of all sources, without repetition ([] if rows are streamed)."""
+        """Return the loaded samples of all sources, each once ([] if they are streamed)."""
         return list(chain.from_iterable(self.sources))
 
     def for_trainer(self, collator: TrainingCollator) -> list[Example] | ExampleStream:
-        """Return the stream, if rows are streamed, or else a list with the rows of one epoch.
+        """Return what the trainer iterates over: the stream, or a list of one epoch's samples.
 
-        Too long rows are left out of the list or cause an error, depending on ``data.too_long``.
+        Samples that are too long are left out of the list or cause an error (``data.too_long``).
         """
         if self.stream is not None:
             return self.stream
@@ -59,7 +59,7 @@ class TrainingRows:
         return mixed_epoch(self.sources, weights) if weights else self.rows()
 
     def metadata(self) -> dict[str, Any]:
-        """Return entries for run.json: the number of rows, their hash, and too long rows."""
+        """Return entries for run.json: number and hash of samples, and number of too long ones."""
         is_list = self.stream is None
         return {
             "rows": sum(map(len, self.sources)) if is_list else None,
@@ -68,7 +68,7 @@ class TrainingRows:
         }
 
     def _apply_length_limit(self, collator: TrainingCollator) -> None:
-        """Drop the rows that are too long, or raise an error if ``data.too_long`` is not drop."""
+        """Drop the samples that are too long; if ``data.too_long`` is not drop, raise an error."""
         limit = collator.length_limit
         assert limit is not None
         kept: list[list[Example]] = []

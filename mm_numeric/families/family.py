@@ -57,8 +57,8 @@ class Family(Prompting, ImageGeometry, Checkpoint):
         """Load the tokenizer and image processor of ``source``, a hub name or a folder.
 
         Raises:
-            ValueError: If the checkpoint belongs to another family, or was trained with another
-                image resizing or coordinate format.
+            ValueError: If the checkpoint is not of this family, or was trained with image resizing
+                or a coordinate format that differs from the config.
         """
         check_model_type(cls.model_class, cls.name, source, model)
         tokenizer = with_digits(cls.load_tokenizer(source, model), model.digits, source)
@@ -126,6 +126,7 @@ class Family(Prompting, ImageGeometry, Checkpoint):
     ) -> list[tuple[list[int], list[float]]] | None:
         """Return None, so that the caller uses the model's own ``generate``.
 
-        Baselines can override this method to return (token ids, probabilities) per answer.
+        Baselines can override this method to return a pair (token ids, their probabilities) per
+        answer.
         """
         return None

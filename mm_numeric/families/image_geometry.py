@@ -32,7 +32,7 @@ class ImageGeometry(ABC):
     coordinates: Coordinates
 
     def frame(self, width: int, height: int) -> Frame:
-        """Return the frame (coordinate system) of an image from its pixel size after EXIF rotation.
+        """Return the resizing and coordinate format of an image with this upright pixel size.
 
         Raises:
             ValueError: If the family cannot resize an image of this size.
@@ -46,7 +46,7 @@ class ImageGeometry(ABC):
 
     @abstractmethod
     def image_tokens(self, width: int, height: int) -> int:
-        """Return the number of placeholder tokens in the prompt for an image of this size."""
+        """Return the number of placeholder tokens for an image of ``width`` x ``height`` pixels."""
 
     def images(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
         """Apply the image processor to one or more images, and return its outputs as a batch."""
@@ -55,4 +55,4 @@ class ImageGeometry(ABC):
 
     @abstractmethod
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
-        """Return the number of image features that the model computes for the batch ``images``."""
+        """Return the number of image features that the model computes for preprocessed images."""

@@ -58,7 +58,7 @@ class OriginalLayout:
 
     @classmethod
     def find(cls, source: str, revision: str) -> Self | None:
-        """Return the checkpoint ``source`` (hub name or folder); None if it has another layout."""
+        """Return the checkpoint ``source``, a hub name or a folder; None if in another layout."""
         raw = read_raw_config(source, revision)
         if "mm_vision_tower" not in raw:
             return None
@@ -187,7 +187,7 @@ def _read_weights(folder: Path, source: str) -> dict[str, Tensor]:
 
 
 def _renamed(name: str, table: Mapping[str, str]) -> str:
-    """Return a weight name with a new prefix. ``table`` maps old prefixes (regex) to new ones."""
+    """Return a weight's name with a new prefix. ``table`` maps regexes of old prefixes to new."""
     for beginning, new in table.items():
         if re.match(beginning, name):
             return re.sub(beginning, new, name, count=1)

@@ -32,7 +32,7 @@ def load_weights(
 ) -> Any:
     """Load a checkpoint from safetensors, and raise ValueError if weights are missing.
 
-    If ``new`` is set, weights with this name prefix may be missing, and are then initialised.
+    If ``new`` is set, weights whose names start with it may be missing, and get random values.
     """
     check_model_type(model_class, family, source, model)
     require_attention(model.attention)
@@ -92,9 +92,10 @@ def require_all_weights(info: dict[str, Any], source: str) -> None:
 
 
 def require_no_weights(source: str, fault: str, names: Iterable[str]) -> None:
-    """Raise ValueError if any weights have a certain fault; ``names`` are their names.
+    """Raise ValueError if ``names``, the weights with a certain problem, is not empty.
 
-    ``fault`` completes the message ``<checkpoint> <fault> 3 weights``, for example ``lacks``.
+    The error message is ``<checkpoint> <fault> 3 weights``, where ``fault`` is for example
+    ``lacks``.
     """
     if found := sorted(names):
         raise ValueError(
@@ -132,10 +133,10 @@ def save_frame(folder: Path, resize: Resize, coordinates: Coordinates) -> None:
 def check_saved_frame(
     source: str, resize: Resize, coordinates: Coordinates, where: str = "model.image_size"
 ) -> None:
-    """Raise ValueError if the image resizing or coordinate format differs from frame.json.
+    """Raise ValueError if the current image resizing or coordinate format differs from frame.json.
 
-    If they differ, the model's coordinates would refer to other regions of the image. ``where`` is
-    the setting or file that determines the resizing, for error messages.
+    The model's coordinates would then refer to other regions of the image. ``where`` is the setting
+    or file that determines the resizing, for error messages.
     """
     file = Path(source, FRAME)
     if not file.is_file():

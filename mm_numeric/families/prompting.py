@@ -127,7 +127,7 @@ class Prompting(ABC):
     ) -> list[TokenNumber]:
         """Find the tokens that spell each number in a tokenised answer.
 
-        ``marks`` has the start and end character of each number in the answer ``text``.
+        ``marks`` has the start and end character of each number in ``text``, the answer.
         """
         return numbers_in_answer(text, marks, answer.ids, answer.offsets, vocabulary)
 

@@ -87,7 +87,7 @@ class Qwen2VL(Family):
         return patches // config.vision_config.spatial_merge_size**2
 
     def _check_limits(self) -> None:
-        """Check that ``max_pixels`` allows one image token and is at least ``min_pixels``."""
+        """Check that ``max_pixels`` is enough for one image token and not below ``min_pixels``."""
         least, most, factor = self.resize.min_pixels, self.resize.max_pixels, self.resize.factor
         if most < factor**2:
             raise ValueError(

@@ -33,7 +33,7 @@ class TextFamily(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer; raise ValueError if the checkpoint has another family or baseline."""
+        """Load the tokenizer, after checking the model type and the baseline of the checkpoint."""
         config = cls.load_config(source, model)
         if not cls.supports(config):
             raise ValueError(

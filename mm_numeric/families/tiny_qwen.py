@@ -20,7 +20,7 @@ _WIDTH = 128
 
 @dataclass(frozen=True)
 class _Recipe:
-    """Configuration values that differ between the tiny Qwen-VL models."""
+    """The vision, position and image size settings that differ between tiny Qwen-VL models."""
 
     vision: Mapping[str, Any]
     mrope_section: list[int]

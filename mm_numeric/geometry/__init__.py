@@ -1,1 +1,1 @@
-"""Coordinate systems of images (frames) and text formats of shapes, without importing torch."""
+"""Image resizing and coordinate systems, and text formats of shapes. Does not import torch."""

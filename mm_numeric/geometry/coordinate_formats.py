@@ -41,7 +41,7 @@ class ShapeText(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The shapes found in a text, and whether the text ends inside another shape."""
+    """The complete shapes found in a text, and whether a further shape is cut off at its end."""
 
     shapes: tuple[ShapeText, ...]
     """The complete shapes. The text may end inside another one (see ``cut``)."""
@@ -95,8 +95,8 @@ class CoordinateFormat:
         """Format shapes as text, and yield the text in pieces (see ``Piece``).
 
         Args:
-            shapes: One triple (numerals, label, is_box) per shape. The numerals are its coordinates
-                as text, in the order of the format. The label may be empty. A box has two points.
+            shapes: One triple (coordinates, label, is_box) per shape. The coordinates are text, for
+                example ``["0.1", "0.5"]`` for a point. A box has two points. The label may be "".
         """
         if not shapes:
             yield Piece(self.nothing)
@@ -121,11 +121,11 @@ class CoordinateFormat:
         yield Piece(self.list_close)
 
     def bin(self, level: int) -> str:
-        """Return the location token of a grid level, for example ``<loc0012>`` for level 12."""
+        """Return the location token of a coordinate, for example ``<loc0012>`` for 12."""
         return f"<loc{level:04d}>"
 
     def bin_level(self, token: str) -> int:
-        """Return the grid level of a location token, for example 12 for ``<loc0012>``."""
+        """Return the coordinate that a location token encodes: 12 for ``<loc0012>``."""
         return int(token[4:-1])
 
     def _label(self, label: str) -> str:
@@ -172,7 +172,7 @@ class CoordinateFormat:
 
     @cached_property
     def _shape(self) -> re.Pattern[str]:
-        """Return a regex that matches one complete shape in this format."""
+        """Return a regex that matches one complete box, polygon or point in this text format."""
         opens = self._either(self.open, self.polygon_open)
         closes = self._either(self.close, self.polygon_close)
         if self.bins:

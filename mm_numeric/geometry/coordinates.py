@@ -82,18 +82,19 @@ class Coordinates:
         return self.text.bins
 
     def step(self, edge: float) -> float:
-        """Return the size of a grid step in pixels, for an image side of ``edge`` pixels."""
+        """Return the size of a grid step in pixels: 0.5 if 500 pixels have 1000 grid steps."""
         return (1.0 if self.max_value is None else edge / self.max_value) / 10**self.decimals
 
     def largest(self, edge: float) -> int:
-        """Return the largest level (number of grid steps) for an image side of ``edge`` pixels."""
+        """Return the largest level (number of grid steps) on an image side of ``edge`` pixels."""
         return max(self._levels(edge) - (self.clamp == "exclusive"), 0)
 
     def level(self, position: float, edge: float) -> int:
-        """Return the level (number of grid steps) of a position, clamped to the image.
+        """Return the level of a position: the whole number of grid steps from the image's edge.
 
-        Both arguments are in pixels of the original or the resized image, as ``space`` says.
-        ``position`` is the distance from the left or top edge, ``edge`` is the width or height.
+        ``position`` is the distance from the left or top edge, and ``edge`` the width or height.
+        Both are in pixels of the original or the resized image, as ``space`` says. The level is
+        clamped to the image.
         """
         steps = position / self.step(edge)
         if self.rounding == "floor":
@@ -107,14 +108,15 @@ class Coordinates:
     def position(self, level: float, edge: float) -> float:
         """Convert a level (number of grid steps) to a position in pixels: the inverse of ``level``.
 
-        The result is in pixels of the original or the resized image, as ``space`` says. ``edge`` is
-        the image's width or height. The result is not clamped, so it may be outside the image.
+        The position is in pixels of the original or the resized image, depending on ``space``.
+        ``edge`` is the image's width or height. The result is not clamped, so it may be outside the
+        image.
         """
         middle = 0.5 if self.rounding == "floor" and level < self._levels(edge) else 0.0
         return (level + middle) * self.step(edge)
 
     def _levels(self, edge: float) -> int:
-        """Return the number of grid steps along an image side of ``edge`` pixels."""
+        """Return the number of grid steps between the ends of an image side of ``edge`` pixels."""
         return round((edge if self.max_value is None else self.max_value) * 10**self.decimals)
 
     def numeral(self, level: int) -> str:

@@ -85,7 +85,7 @@ class Resize:
     max_pixels: int = 0
 
     def view(self, width: int, height: int) -> View:
-        """Return the new size, scale and padding for an image of ``width`` x ``height`` pixels."""
+        """Return how an image of this original size is resized: new size, scale, and padding."""
         if self.kind == "squash":
             return _squashed(width, height, self.side, self.side)
         if self.kind == "letterbox":
@@ -187,14 +187,14 @@ class Frame:
         return _snapped(x, self.width_px, step_x / 2), _snapped(y, self.height_px, step_y / 2)
 
     def quantised(self, shape: Shape) -> Shape:
-        """Return a shape rounded to the coordinate grid, as if it were written and read again."""
+        """Return a shape with the rounding error that writing its coordinates as text causes."""
         points = tuple(self.decode(*self.encode(point)) for point in shape.points)
         return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)
 
     def write(self, instances: Iterable[Instance]) -> Written:
-        """Format shapes with labels as text, and return the text with a ``Mark`` per coordinate.
+        """Format labelled shapes as text, and return where each coordinate is in the text.
 
-        A ``Mark`` is the position of a number. Its ``group`` is the index of its shape.
+        Each ``Mark`` has the start and end of a coordinate, its axis, and the index of its shape.
         """
         first, second = (0, 1) if self.coordinates.order == "xy" else (1, 0)
         roles = ("x", "y")[first], ("x", "y")[second]

@@ -11,13 +11,13 @@ _LONGEST_PX = 1_000_000_000  # largest width or height; far above it a float is 
 
 
 def read_id(row: Mapping[str, Any], names: Sequence[str], image: Path) -> str:
-    """Return the id of a row: the first non-empty field of ``names``, or else the image path."""
+    """Return a row's id: the first non-empty one of the fields ``names``, or the image path."""
     found = (row[name] for name in names if row.get(name) not in (None, ""))
     return str(next(found, image))
 
 
 def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int] | None]:
-    """Return a row's image path, and its (width, height), or None if the row has no size."""
+    """Return a row's image path and its (width, height); the latter is None if not declared."""
     image = next((row[name] for name in ("image", "file", "img_path") if row.get(name)), None)
     if not isinstance(image, str):
         raise ValueError(f'{where}: no image; each row needs "image" (a path).')

@@ -104,12 +104,12 @@ def read_instances(path: Path) -> dict[str, list[Any]]:
 def _validate(
     raw: Mapping[str, list[Any]], path: Path
 ) -> tuple[list[tuple[InvalidLine, Any]], dict[str, list[Any]]]:
-    """Separate the invalid entries of a COCO file from the valid ones.
+    """Check all entries of a COCO file, which has images, categories and annotations.
 
     Without this check, pycocotools would raise a KeyError, or drop an entry whose id is repeated.
 
     Returns:
-        A pair (error, image id or None) for each invalid entry, and the lists of valid entries.
+        A list with (error, image id or None) per invalid entry, and a dict of the valid entries.
     """
     errors: list[tuple[InvalidLine, Any]] = []
     valid: dict[str, list[Any]] = {part: [] for part in _PARTS}

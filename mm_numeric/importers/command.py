@@ -93,7 +93,7 @@ def _parser(name: str, kind: type) -> argparse.ArgumentParser:
 
 
 def _reader(flag: str, kind: type, option: Option) -> Callable[[str], object]:
-    """Return argparse's ``type`` for an option: it converts values and warns of deprecated ones."""
+    """Return the converter of an option's value, which renames deprecated values with a warning."""
     if not option.renamed:
         return kind
 

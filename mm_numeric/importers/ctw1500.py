@@ -35,9 +35,10 @@ class CTW1500(TextFiles):
         return f"{int(stem):04d}"
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
-        """Yield (line number, text) of each region.
+        """Yield (line number, text) of each text region in a file.
 
-        Regions in XML are numbered from 1 and converted to the line format of the test files.
+        In XML, regions are counted from 1 instead, and converted to the line format of the test
+        files.
         """
         if ending != ".xml":
             yield from super().records(text, ending)

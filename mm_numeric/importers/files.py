@@ -99,7 +99,7 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]] | InvalidLin
 def rows_from_objects(
     files: Sequence[Path], read: Callable[[str, str, dict[str, Any]], Iterable[ImportedItem]]
 ) -> Iterator[ImportedItem]:
-    """Call ``read`` on each object in .json and .jsonl files, and yield the items it returns.
+    """Convert each JSON object in .json and .jsonl files with ``read``, and yield the results.
 
     The arguments of ``read`` are the location of an object, a unique id, and the object's fields.
     If ``read`` raises ``InvalidRowError``, an ``InvalidLine`` is yielded.
@@ -131,7 +131,7 @@ class FileImporter:
 class ImageFolder:
     """Finds image files and reads their sizes, in the folder of the option ``--images``.
 
-    Without the option, ``folder`` is None and no image is read.
+    Without this option, ``folder`` is None, and no image file is opened.
     """
 
     folder: Path | None
@@ -143,7 +143,7 @@ class ImageFolder:
             raise ValueError(f"--images {self.folder}: there is no such folder.")
 
     def find(self, stem: str) -> str:
-        """Return the name of the image file with a given stem; without a folder, ``STEM.jpg``."""
+        """Return the name of the image file with this stem (``STEM.jpg`` if ``folder`` is None)."""
         if self.folder is None:
             return f"{stem}.jpg"
         names = self._names.get(stem, [])
@@ -155,8 +155,8 @@ class ImageFolder:
     def size(self, name: str, declared: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return (width, height) of an image in pixels, after rotating it upright.
 
-        ``declared`` is the size in the annotations, or None. Without a folder it is returned as it
-        is. Otherwise, it is an error if it differs from the size of the image file.
+        ``declared`` is the size in the annotations, or None. If ``folder`` is None, it is returned
+        unchecked. Otherwise, an error is raised if the image file has another size.
         """
         if self.folder is None:
             return declared

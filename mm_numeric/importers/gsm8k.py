@@ -22,7 +22,7 @@ class GSM8KImporter(FileImporter):
     endings = (".jsonl", ".gz")
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per line of the files. The task ``GSM8K`` validates the answers."""
+        """Yield one row per line of the files; an invalid problem or answer yields an error."""
         return rows_from_objects(files, _row)
 
 

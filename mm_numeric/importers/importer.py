@@ -1,6 +1,7 @@
 """Interface of importers, the items that importers yield, and functions that validate values.
 
-An importer reads files in a published format and yields rows, invalid lines and skipped lines.
+An importer reads files in a published format. It yields ``Row`` for each converted sample,
+``InvalidLine`` for each error in the files, and ``SkippedLine`` for what is left out on purpose.
 """
 
 import math
@@ -25,7 +26,7 @@ class Row(NamedTuple):
 class InvalidLine(NamedTuple):
     """An error in an input file: the location ``where`` and the reason ``why``.
 
-    The report lists the error. No row is written for the invalid line or entry.
+    The report lists the error, and the faulty line or entry is not converted.
     """
 
     where: str
@@ -46,7 +47,7 @@ ImportedItem = Row | InvalidLine | SkippedLine
 
 
 class InvalidRowError(ValueError):
-    """Raised for an invalid entry of an input file. ``at`` converts it to an ``InvalidLine``."""
+    """Raised for an invalid entry of an input file; importers report it as an ``InvalidLine``."""
 
     def __init__(self, kind: str, why: str) -> None:
         super().__init__(why)
@@ -58,7 +59,7 @@ class InvalidRowError(ValueError):
 
 
 class Option(NamedTuple):
-    """Description of a command line option, as in ``Annotated[str, Option("split to read")]``."""
+    """Help text and choices of a command line option, as annotation of an importer's field."""
 
     meaning: str
     choices: Iterable[str] | None = None

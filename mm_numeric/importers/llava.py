@@ -138,7 +138,7 @@ class LlavaImporter(FileImporter):
         )
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row for each answer that contains boxes."""
+        """Yield one row for each answer that contains boxes, and an error for an invalid answer."""
         image_folder = ImageFolder(self.images, parse_size(self.size))
         return rows_from_objects(files, partial(self._conversation, image_folder))
 
@@ -168,10 +168,11 @@ class LlavaImporter(FileImporter):
                 yield error.at(place)
 
     def _asked(self, question: str, boxes: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the row fields of one answer.
+        """Return the row fields of one question and the boxes in its answer.
 
-        With ``--per answer``, these are ``question`` and ``instances`` (all boxes of the answer).
-        Otherwise, they are ``phrase`` and ``box``, and a second box is an error.
+        With ``--per answer``, these are ``question`` and ``instances``, a list of boxes. Otherwise
+        they are ``phrase``, the described object, and ``box``; an answer with several boxes is then
+        an error.
         """
         if self.per == "answer":
             return {"question": question, "instances": boxes}

@@ -98,7 +98,7 @@ class MathematicsImporter:
                 yield error.at(where)
 
     def _object(self, where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
-        """Yield the row of a JSON object, if its ``regime`` and ``module`` are selected."""
+        """Yield the row of a JSON object, or nothing if its regime or module is not wanted."""
         regime, module = (parse_text(raw.get(name), name) for name in ("regime", "module"))
         if self._is_selected(regime, module):
             yield _row(where, identity, regime, module, raw.get("question"), raw.get("answer"))

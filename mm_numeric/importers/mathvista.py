@@ -45,7 +45,7 @@ class MathVistaImporter(FileImporter):
     images: ImagesFolder = None
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per question, or an ``InvalidLine`` if ``MathVista`` cannot read it."""
+        """Yield one row per question, or an ``InvalidLine`` with the reason if it is invalid."""
         image_folder = ImageFolder(self.images)
         for path in files:
             for item in _problems(path):
@@ -77,7 +77,7 @@ def _problems(path: Path) -> Iterator[tuple[str, dict[str, Any]] | InvalidLine]:
 
 
 def _fields(where: str, raw: Mapping[str, Any], image_folder: ImageFolder) -> dict[str, Any]:
-    """Convert a question to a row; raise if the task ``MathVista`` cannot read the row."""
+    """Convert a question to a row, and check it by loading it as the task ``MathVista`` does."""
     saved = raw.get("decoded_image")
     image = parse_text(saved if isinstance(saved, str) and saved else raw.get("image"), "image")
     kept = {name: raw[name] for name in _KEPT if not _is_missing(raw.get(name))}

@@ -31,7 +31,7 @@ class MMOCR(FileImporter):
     images: ImagesFolder = None
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per image. For an image with an invalid instance, yield errors instead."""
+        """Yield one row per image, or an error for each of its text regions that is invalid."""
         return rows_from_objects(files, partial(self._image, ImageFolder(self.images)))
 
     def _image(

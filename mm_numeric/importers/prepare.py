@@ -127,9 +127,10 @@ def _check_out(out: Path, record_path: Path, *, force: bool) -> None:
 def _checked_lines(
     items: Iterator[Row | InvalidLine | SkippedLine], counts: Counter[str], *, clip: bool
 ) -> Iterator[bytes | InvalidLine | SkippedLine]:
-    """Yield each row as a line of JSON, and invalid and skipped lines unchanged.
+    """Validate rows and encode them as lines of JSON; yield other items unchanged.
 
-    An invalid row becomes an ``InvalidLine``. Rows, instances etc. are counted in ``counts``.
+    An invalid row becomes an ``InvalidLine``. ``counts`` is updated, for example with the number of
+    valid rows and boxes.
     """
     locations: dict[str, str] = {}
     for item in items:
@@ -172,8 +173,8 @@ def _encoded(fields: dict[str, Any]) -> bytes:
 def _count_outside(fields: dict[str, Any], *, clip: bool) -> int:
     """Return the number of a row's boxes and polygons that extend outside the image.
 
-    With ``clip``, these shapes are clipped in place. Without it, shapes that extend outside by at
-    most one pixel are not counted.
+    With ``clip``, they are also clipped to the image, in place. Without it, a shape that extends
+    outside by at most one pixel counts as inside.
     """
     if "width" not in fields:
         if clip:

@@ -24,14 +24,14 @@ _OTHER_NAMES = {"file": "image", "img_path": "image", "box_xyxy": "box", "ref_id
 
 @dataclass(frozen=True, kw_only=True)
 class Rows(FileImporter):
-    """Importer for your own rows in the format of grounding, text_detection or numbers."""
+    """Importer for your own rows, already in the format of grounding, text_detection or numbers."""
 
     endings = (".json", ".jsonl")
 
     images: ImagesFolder = None
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield the rows, validated by the task ``Numbers`` (no image) or ``Grounding``."""
+        """Yield each row that is a valid training sample of its task, and an error otherwise."""
         return rows_from_objects(files, partial(_row, ImageFolder(self.images)))
 
 
@@ -42,7 +42,7 @@ def _row(
 
 
 def _fields(where: str, raw: Mapping[str, Any], image_folder: ImageFolder) -> dict[str, Any]:
-    """Validate a row, rename its fields (``file`` becomes ``image``), and add the image size."""
+    """Validate a row, rename its fields (``file`` becomes ``image``), and add its image size."""
     text_only = {"question", "answer"} <= set(raw) and not raw.get("image")
     task = Grounding(answer="list" if "instances" in raw else "box")
     try:

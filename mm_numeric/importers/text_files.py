@@ -58,7 +58,7 @@ class TextFiles(ABC):
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
         """Yield one row per image, but no row for an image with an invalid line.
 
-        A row with a missing region would train the model to omit that region.
+        A row with a missing text region would train the model to omit that region.
         """
         image_folder = ImageFolder(self.images)
         for where, name, text in read_texts(files, self.endings, self.encoding):
@@ -87,7 +87,7 @@ class TextFiles(ABC):
     ) -> Iterator[dict[str, Any] | tuple[InvalidLine, bool]]:
         """Yield a dict for each valid region, and (error, may_omit) for each invalid region.
 
-        If ``may_omit`` is True, the row of the image is written without the invalid region.
+        ``may_omit`` is True for regions marked ``ignore``: only these may be missing in the row.
         """
         try:
             records = list(self.records(text, name.suffix.lower()))
@@ -109,7 +109,7 @@ class TextFiles(ABC):
         return stem.removeprefix("gt_")
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
-        """Yield (number of the first line, text) of each region in the content of a file."""
+        """Yield (number of the first line, text) of each text region in a file's content."""
         for line, record in enumerate(text.split("\n"), start=1):
             if record.strip():
                 yield line, record.removesuffix("\r")

@@ -1,1 +1,1 @@
-"""Generate answers, and measure which probabilities a model assigns to wrong digits."""
+"""Generate answers, and measure the probability of each wrong digit."""

@@ -1,14 +1,14 @@
 """Measure which wrong digits a model considers likely, and write the result to digits.json.
 
-The model reads the question and the correct answer of each test row (teacher forcing). At each
+The model reads the question and the correct answer of each test sample (teacher forcing). At each
 digit of the answer, a softmax over the ten digit tokens yields the probability of each digit. The
 probabilities are grouped by the difference between a digit and the correct digit. Fields of
 digits.json:
 
     differences    -9 to 9: a digit minus the correct digit
-    means          mean probability of each difference; null if it is possible at no token
-    tokens         number of tokens at which each difference is possible (+9 only if 0 is correct)
-    rows_skipped   number of test rows without an answer that could be trained on
+    means          mean probability at each difference; null if no correct digit allows it
+    tokens         number of answer digits that allow each difference (+9 only if the digit is 0)
+    rows_skipped   number of test samples that could not be trained on, e.g. an unreadable image
 
 Excluded are tokens of several digits, location tokens, and numbers that a regression head predicts.
 For a vocabulary without digits all means are null. arXiv 2411.02083 has a plot of these means.
@@ -70,7 +70,7 @@ def write_digit_distribution(run: Path) -> None:
 def _batches(
     collator: TrainingCollator, examples: Sequence[Example], size: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield batches of up to ``size`` examples, without the examples that the collator rejects."""
+    """Yield batches of up to ``size`` examples, without those that the collator cannot encode."""
     for first in range(0, len(examples), size):
         rows = examples[first : first + size]
         try:
@@ -82,7 +82,7 @@ def _batches(
 
 @torch.no_grad()
 def _sums_of_batch(model: Any, collator: TrainingCollator, batch: dict[str, Any]) -> Tensor:
-    """Run the model on one batch; return the [2, 19] sums of ``digit_differences`` on the CPU."""
+    """Run the model on one batch, and sum its digit probabilities with ``digit_differences``."""
     spans: NumberSpans = batch["spans"]
     ids = torch.tensor([token.id for token in collator.vocabulary.tokens])
     # False for numbers that the head of a baseline predicts.
@@ -103,11 +103,12 @@ def _sums_of_batch(model: Any, collator: TrainingCollator, batch: dict[str, Any]
 
 
 def digit_differences(scores: Tensor, target: Tensor, vocabulary: NumberVocabulary) -> Tensor:
-    """Return the total probability of each difference to the correct digit (-9 to 9), [2, 19].
+    """Sum the probabilities of digits by their difference to the correct digit, [2, 19].
 
-    Row 0 sums the probabilities over the tokens of the answers. Row 1 counts the tokens at which
-    the difference is possible. ``scores`` [k, c] are the logits of the c number tokens at the k
-    number tokens of the answers, and ``target`` [k] are the indices of the correct ones.
+    Column i stands for the difference i - 9. Row 0 has the sum of the probabilities. Row 1 counts
+    the tokens at which the difference is possible. ``scores`` [k, c] are the logits of the c number
+    tokens at the k number tokens of the answers, and ``target`` [k] are the indices of the correct
+    ones.
     """
     classes = NumberClasses.of(vocabulary, scores.device, torch.float64)
     single = torch.tensor([len(t.digits) == 1 for t in vocabulary.tokens], device=scores.device)

@@ -103,7 +103,7 @@ class Generated(NamedTuple):
     """Probability of each token in ``ids``, 0 to 1."""
 
     def mean_probability(self, family: Family, span: tuple[int, int]) -> float:
-        """Return the mean probability of the tokens that overlap ``text[span[0]:span[1]]``."""
+        """Return the mean probability of the tokens of a part of the text: characters ``span``."""
         counts = range(1, len(self.ids) + 1)
 
         def length(count: int) -> int:
@@ -115,7 +115,7 @@ class Generated(NamedTuple):
 
 
 class _GreedyProbability(LogitsProcessor):
-    """Logits processor that records each row's highest token probability at each decoding step."""
+    """Logits processor that stores the probability of the most likely token at each step."""
 
     def __init__(self) -> None:
         self.steps: list[torch.Tensor] = []
@@ -137,8 +137,9 @@ def generate(
     """Generate an answer to each example with greedy decoding, as one batch.
 
     The settings of the checkpoint's generation_config are overridden: the repetition penalty of
-    Qwen, for example, would hinder answers such as 11:11. ``add_dummy_image_row`` adds a row with a
-    dummy image to a batch without images, because under ZeRO-3 all ranks must run the vision tower.
+    Qwen, for example, would hinder answers such as 11:11. ``add_dummy_image_row`` adds a prompt
+    with a dummy image to a batch without images, because under ZeRO-3 all ranks must run the vision
+    tower.
     """
     inputs, frames = prompt_batch(family, examples, add_dummy_image_row=add_dummy_image_row)
     inputs = {key: value.to(model.device) for key, value in inputs.items()}
@@ -153,7 +154,7 @@ def generate(
 def _greedily(
     model: Any, family: Family, inputs: dict[str, Any], max_new_tokens: int
 ) -> list[tuple[list[int], list[float]]]:
-    """Call ``model.generate``; return each row's generated token ids and their probabilities."""
+    """Call ``model.generate``; return the new token ids and probabilities of each prompt."""
     if family.encoder_decoder:
         inputs["decoder_start_token_id"] = family.decoder_start_id
     probability = _GreedyProbability()
@@ -203,7 +204,7 @@ def prediction(
 def _claim_predictions(
     out: Path, run: Path, examples: Sequence[Example], max_new_tokens: int
 ) -> set[str]:
-    """Return the ids of rows with an answer in ``out``; raise if ``out`` is from another run."""
+    """Return the sample ids answered in ``out``; raise ValueError if another run wrote it."""
     made_by = {
         "run": _digest((run / FINISHED).read_bytes()),
         "rows": _digest(*(repr(example).encode() for example in examples)),

@@ -1,1 +1,1 @@
-"""Training losses: cross-entropy plus weighted numeric loss terms."""
+"""Training losses: cross-entropy plus weighted losses of the number tokens."""

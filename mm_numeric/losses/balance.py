@@ -16,16 +16,17 @@ _DECAY = 0.9  # of the running means at each step
 
 
 class Balance:
-    """Computes the factor of the numeric losses, as chosen in ``ObjectiveSpec.balance``."""
+    """Computes the factor of the numeric losses: constant, or relative to cross-entropy."""
 
     def __init__(self, spec: ObjectiveSpec) -> None:
         self.spec = spec
         self._means: Tensor | None = None
 
     def factor(self, sums: Mapping[str, LossSum]) -> float | Tensor:
-        """Return the factor for one batch, without gradient.
+        """Return the factor of the numeric losses for one batch; it has no gradient.
 
-        ``sums`` has the unweighted loss sums of ``ce`` (cross-entropy) and each numeric loss.
+        ``sums`` has the loss sum of ``ce`` (cross-entropy) and of each numeric loss, before
+        weighting.
         """
         if self.spec.balance == "ratio":
             return self._ratio(self._means_of(sums))
@@ -36,8 +37,8 @@ class Balance:
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
         """Update the running means of cross-entropy and numeric losses after an optimiser step.
 
-        ``sums`` are the losses of the step, summed over micro-batches and ranks. Steps without
-        numbers and steps with a NaN or infinite sum are skipped, without synchronising the device.
+        ``sums`` are the losses of the step, summed over micro-batches and ranks. A step without
+        numbers, or with a NaN or infinite sum, is skipped. This needs no device synchronisation.
         """
         if self.spec.balance != "running" or not self.spec.terms:
             return
@@ -48,12 +49,12 @@ class Balance:
         self._means = torch.where(usable, mixed, before)
 
     def _means_of(self, sums: Mapping[str, LossSum]) -> Tensor:
-        """Return the mean cross-entropy and the weighted sum of the mean numeric losses, [2]."""
+        """Return [2]: the mean cross-entropy, and the weighted sum of the mean numeric losses."""
         terms = [t.weight * sums[t.name].mean.detach().double() for t in self.spec.terms]
         return torch.stack([sums["ce"].mean.detach().double(), torch.stack(terms).sum()])
 
     def _ratio(self, means: Tensor) -> Tensor:
-        """Return the factor ``weight * cross_entropy / numeric`` from these two ``means``, [2]."""
+        """Return ``weight * cross_entropy / numeric``, given ``means`` of these two losses, [2]."""
         cross_entropy, numeric = means.unbind()
         return self.spec.weight * cross_entropy / (numeric + _EPSILON)
 

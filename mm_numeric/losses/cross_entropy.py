@@ -85,7 +85,7 @@ def cross_entropy_with_numbers(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the cross-entropy of each supervised row and the logits of the number tokens.
 
-    All three results are differentiable, but have no second derivative. bf16 and fp16 logits are
+    All three results are differentiable once, without second derivatives. bf16 and fp16 logits are
     converted to float32 first.
 
     Args:
@@ -129,7 +129,7 @@ def number_scores(logits: Tensor, at: Tensor, number_ids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def most_likely(logits: Tensor, at: Tensor) -> Tensor:
-    """Return the id of the most likely token at each of the k positions ``at``, [k]."""
+    """Return [k] token ids: the most likely token at each of the positions ``at`` [k]."""
     pieces = chunks(len(at), logits.shape[-1], logits.device)
     # argmax gives the same result, but takes four times as long on a CPU.
     return torch.cat([logits[at[piece]].max(dim=-1).indices for piece in pieces])
@@ -148,7 +148,7 @@ def _zeros_like(logits: Tensor) -> Tensor:
 
 
 def chunks(rows: int, tokens: int, device: torch.device) -> list[slice]:
-    """Split the rows of a [rows, tokens] tensor into slices, sized for CPU caches or a GPU."""
+    """Return slices that split the first axis of [rows, tokens] logits into cache-sized chunks."""
     if device.type != "cpu":
         elements = _GPU_CHUNK
     elif torch.compiler.is_compiling():  # torch.compile cannot trace get_num_threads

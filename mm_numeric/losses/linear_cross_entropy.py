@@ -28,7 +28,7 @@ def head_scores(
     """Compute only the logits of the number tokens, [k, c], from hidden states.
 
     ``number_rows`` [k] are the indices of the hidden states [n, d] whose label is a number token.
-    ``number_ids`` [c] are the ids of the number tokens, whose rows of the output head are used.
+    ``number_ids`` [c] are the ids of the number tokens: only their output-head weights are used.
     """
     number_bias = None if bias is None else bias[number_ids]
     return to_compute_dtype(linear(hidden[number_rows], weight[number_ids], number_bias))

@@ -1,4 +1,4 @@
-"""The counts by which summed losses are divided to get means.
+"""Counts of tokens, numbers and other items, which turn sums of losses into means.
 
 Axes    n supervised rows (positions with a label), k labels that are number tokens, m numbers,
         q boxes, r clock times
@@ -15,8 +15,8 @@ from mm_numeric.numbers.spans import NumberSpans
 class Counts(NamedTuple):
     """Counts of tokens, numbers, samples, boxes and clock times in a batch or an optimiser step.
 
-    ``rows`` counts all supervised tokens, and ``tokens`` only the number tokens among them.
-    Each field is a scalar tensor.
+    ``rows`` is the number of all supervised tokens, ``tokens`` that of the number tokens. Each
+    field is a scalar tensor.
     """
 
     rows: Tensor
@@ -28,7 +28,7 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, labels: Tensor, spans: NumberSpans) -> "Counts":
-        """Count the supervised tokens, numbers, samples, boxes and times of one batch."""
+        """Count the supervised tokens, number tokens, numbers, samples, boxes and times."""
         rows, tokens, numbers, boxes, times = (
             spans.samples.new_full((), len(of))
             for of in (labels, spans.row, spans.value, spans.boxes, spans.times)
@@ -43,8 +43,8 @@ COUNT_OF = {"row": "rows", "token": "tokens", "number": "numbers", "box": "boxes
 def mean_by_sample(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:
     """Divide each loss by the number of losses in its sample.
 
-    The sum of the results is then the sum of the samples' mean losses. ``per`` says what each loss
-    belongs to: a number token (``row`` or ``token``), a ``number``, a ``box`` or a ``time``.
+    The results of a sample then add up to its mean loss. ``per`` is the item that each loss is for:
+    a number token (``row`` or ``token``), a ``number``, a ``box`` or a ``time``.
     """
     if per == "number":
         sample = spans.sample

@@ -23,12 +23,11 @@ def number_metrics(
 
     To get the metrics, add the results of several batches and divide sums by counts. Metrics:
 
-    ``accuracy``: share of the number tokens that the model predicts (argmax over the whole
-        vocabulary, with teacher forcing).
-    ``error/ROLE``: mean absolute error ``|X - Y|`` of the numbers with this role (``x``, ``hour``
-        ...), in the unit of the answer. Y is the label. X is the predicted number,
-        ``sum_i 10 ** i E_p[digit]``, where E_p[digit] is the expected digit at the place of 10 ** i
-        and p the softmax over the number tokens. Signs are ignored.
+    ``accuracy``: fraction of the number tokens that the model predicts correctly (argmax over the
+        whole vocabulary, with teacher forcing).
+    ``error/ROLE``: mean absolute error ``|X - Y|`` of the numbers with a role (``x``, ``hour``),
+        in the unit of the answer. Y is the label. X is the sum of the expected digits, each times
+        its power of ten, where the softmax covers the number tokens only. Signs are ignored.
 
     ``written`` [k] are the token ids that the model predicts at the k number tokens, and ``wanted``
     [k] are their label ids.

@@ -138,7 +138,7 @@ class Objective:
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Return the loss of model outputs. The labels must already be shifted by one."""
+        """Return the loss of a model's outputs, given labels that are already shifted by one."""
         return self(outputs.logits, labels, spans, counts=counts, figures=figures)
 
     def from_hidden(
@@ -190,7 +190,7 @@ class Objective:
         bias: Tensor | None = None,
         counts: Counts | None = None,
     ) -> ObjectiveResult:
-        """Add the numeric terms to cross-entropy losses that another library computed.
+        """Add the numeric losses to cross-entropy losses that another library computed.
 
         Use it with fused kernels that do not return logits. Here only the logits of the c number
         tokens are computed, at the k positions whose label is a number token.
@@ -216,11 +216,12 @@ class Objective:
     def spans(self, labels: Tensor) -> NumberSpans:
         """Find the numbers in labels [samples, positions] that are already shifted by one.
 
-        The spec's ``digit_runs`` and ``thousands_separators`` define what counts as one number.
+        What counts as one number depends on the settings ``digit_runs`` and
+        ``thousands_separators``.
 
         Raises:
-            ValueError: If a loss term needs roles, boxes or times, which token ids do not contain.
-                Also if the labels do not have two dimensions.
+            ValueError: If a numeric loss must know which numbers are coordinates or times, because
+                token ids do not show this. Also if the labels do not have two dimensions.
         """
         for term in self.spec.terms:
             if term.roles or self.terms[term.name].per in ("box", "time"):
@@ -254,7 +255,7 @@ class Objective:
         counts: Counts | None,
         written: Tensor | None = None,
     ) -> ObjectiveResult:
-        """Compute the numeric losses, and add them to the cross-entropy ``losses``, if any."""
+        """Compute the numeric losses, and add them to the cross-entropy losses (None: no CE)."""
         here, sums = Counts.of(labels, spans), {}
         if losses is not None:
             if self.spec.ce_on == "text":
@@ -282,7 +283,7 @@ class Objective:
     def _term_sum(
         self, spec: TermSpec, numbers: NumberLogits, spans: NumberSpans, here: Counts
     ) -> LossSum:
-        """Return the sum and count of one numeric loss, without a gradient if its weight is 0."""
+        """Return sum and count of one numeric loss; a loss with weight 0 gets no gradient."""
         term = self.terms[spec.name]
         with torch.set_grad_enabled(torch.is_grad_enabled() and spec.name in self._trained):
             losses = term(numbers, spans)
@@ -315,7 +316,7 @@ class Objective:
         return cross_entropy if numeric is None else cross_entropy + numeric.to(cross_entropy)
 
     def _table(self, like: Tensor) -> tuple[Tensor, NumberClasses]:
-        """Return the ids [c], values and digits of the number tokens, on the device of ``like``."""
+        """Return ids [c] and ``NumberClasses`` of the number tokens, on the device of ``like``."""
         dtype = like.dtype if like.dtype == torch.float64 else torch.float32
         key = (like.device, dtype)
         if key not in self._tables:
@@ -326,7 +327,7 @@ class Objective:
 
 
 def _check_grouped_term(term: TermSpec, spec: ObjectiveSpec) -> None:
-    """Validate the settings of a numeric loss that is computed per box or per clock time."""
+    """Check the settings of a numeric loss that has one value per box or per clock time."""
     where = f"objective.terms, {term.name}"
     if term.roles:
         raise ValueError(f"{where}: each of its losses has several roles; remove roles.")

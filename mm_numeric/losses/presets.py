@@ -33,19 +33,20 @@ def _ntl(name: str) -> ObjectiveSpec:
 
 
 def _ratio(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return an objective with numeric losses, scaled to 0.3 times the cross-entropy."""
+    """Return CE plus numeric losses whose sum is scaled to 0.3 times CE, as an objective."""
     return ObjectiveSpec(terms=terms, balance="ratio")
 
 
 def _published(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return an objective that finds numbers and averages losses like the published NTIL code."""
+    """Return CE plus numeric losses that are defined and averaged as in the published NTIL code."""
     return ObjectiveSpec(terms=terms, balance="ratio", reduction="samples", digit_runs=True)
 
 
 def _in_place_of_ce(name: str, *more: TermSpec) -> ObjectiveSpec:
-    """Return a spec in which one numeric loss replaces cross-entropy at the number tokens.
+    """Return a spec in which the numeric loss ``name`` replaces CE at the number tokens.
 
-    Both are averaged over all supervised tokens. The numeric losses in ``more`` are added.
+    Both losses are divided by the number of supervised tokens. ``more`` are additional numeric
+    losses.
     """
     return ObjectiveSpec(terms=(TermSpec(name=name), *more), weight=1.0, ce_on="text")
 

@@ -48,7 +48,7 @@ RENAMED = RenamedSettings(
 @RENAMED.accept_old_arguments
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSpec:
-    """Settings of an objective: cross-entropy on the supervised tokens, plus numeric terms."""
+    """Settings of a training loss: cross-entropy of the answer tokens plus numeric losses."""
 
     terms: tuple[TermSpec, ...] = ()
     """Numeric terms; empty (the default) for cross-entropy alone."""

@@ -24,14 +24,14 @@ _MASKED_LOGIT = -1e30  # for classes outside the digit group of the label: their
 
 @dataclass(frozen=True, eq=False)
 class NumberClasses:
-    """The number tokens of a vocabulary as tensors. Each of the c number tokens is a class.
+    """The number tokens of a vocabulary as tensors; each of the c number tokens is a class.
 
     A digit group is a set of classes that compete in one softmax, such as the ten digits.
 
     Attributes:
         values: [c] numeric value of each class, ascending within a digit group.
-        digits: [c, w] digits of each class from last to first, padded with 0 to w digits. A token
-            that is a whole number, such as ``<loc0005>``, has its value in column 0.
+        digits: [c, w] digits of each class from last to first, padded with 0 to w digits. ``12`` is
+            [2, 1]. The token ``<loc0012>`` is a single number, [12, 0].
         digit_group: [c] index of the digit group of each class; None if there is only one group.
         same: [c, c] True where two classes are in the same digit group; None if all are.
         reach: [c] largest minus smallest value in the digit group of each class.
@@ -58,7 +58,7 @@ class NumberClasses:
     def of(
         cls, vocabulary: NumberVocabulary, device: torch.device, dtype: torch.dtype
     ) -> "NumberClasses":
-        """Create the tensors from the number tokens of a vocabulary."""
+        """Create these tensors for the number tokens of a vocabulary."""
         width = max(1, *(len(token.digits) for token in vocabulary.tokens))
         digits = [
             [float(digit) for digit in reversed(token.digits)] or [token.value]
@@ -102,9 +102,10 @@ class NumberLogits:
         classes: NumberClasses,
         target: Tensor,
     ) -> "NumberLogits":
-        """Create the logits from ``scores`` [k, c] and mask the classes of other digit groups.
+        """Create the logits from ``scores`` [k, c], and set those of other digit groups to -1e30.
 
-        ``target`` [k] is the class of each label, which competes only with its own digit group.
+        ``target`` [k] is the class of each label. Only classes in its digit group remain as
+        candidates.
         """
         if classes.same is None:
             return cls(scores, normaliser, classes)
@@ -113,7 +114,7 @@ class NumberLogits:
 
     @property
     def log_normaliser(self) -> Tensor:
-        """Return the logsumexp over the vocabulary, [k]. Subtract it from logits to get log p."""
+        """Return the logsumexp of all logits, [k]; a logit minus it is a log probability."""
         return self.normaliser() if callable(self.normaliser) else self.normaliser
 
     @property
@@ -123,12 +124,12 @@ class NumberLogits:
 
     @property
     def probs(self) -> Tensor:
-        """Return a softmax over the classes that compete with the label, [k, c], differentiable."""
+        """Return a softmax over the number tokens in the label's digit group, [k, c]."""
         return self.logits.softmax(dim=-1)
 
 
 def one_hot(target: Tensor, classes: int) -> Tensor:
-    """Return one-hot vectors [k, classes] of ``target`` [k], without synchronising the device."""
+    """Return one-hot vectors [k, classes] of class indices [k], without a device sync."""
     return (target[:, None] == torch.arange(classes, device=target.device)).long()
 
 
@@ -137,17 +138,17 @@ class Term(Protocol):
 
     @property
     def per(self) -> Literal["row", "token", "number", "box", "time"]:
-        """Return the unit with one loss: a number ``token``, a ``number``, a ``box`` or a ``time``.
+        """Return what one loss is computed for: a ``token``, a ``number``, a ``box`` or a ``time``.
 
-        The sum of the losses is divided by the number of units. With ``row`` each number token has
-        one loss, but the sum is divided by the number of supervised tokens, like cross-entropy.
+        The mean loss is the sum of the losses divided by the number of these items. ``row`` is like
+        ``token``, but the sum is divided by the number of all supervised tokens, as for
+        cross-entropy.
         """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the losses, differentiable with respect to ``numbers.logits``.
+        """Return one loss for each number token, number, box or time, depending on ``per``.
 
-        If ``per`` is ``token`` or ``row`` there is one loss per number token, [k]. Otherwise there
-        is one loss per number, box or time.
+        The losses are differentiable with respect to ``numbers.logits``.
         """
 
 
@@ -168,7 +169,7 @@ class LossSum(NamedTuple):
 
 
 def make_term(name: str, options: Mapping[str, Any], where: str = "objective") -> Term:
-    """Create the numeric loss ``name`` (in ``TERMS``, or an import path) with its ``options``."""
+    """Create a numeric loss; ``name`` is a key of ``TERMS`` or an import path of a class."""
     cls = choose(name, TERMS, "loss term", f"{where}.terms")
     if getattr(cls, "per", None) not in PER or not callable(cls):
         raise ValueError(

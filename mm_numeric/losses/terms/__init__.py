@@ -1,1 +1,1 @@
-"""Numeric loss terms, which an objective adds to cross-entropy."""
+"""Losses of numbers, which an objective adds to cross-entropy."""

@@ -2,10 +2,10 @@
 
 Axes    q boxes, r times
 
-The predicted value of each number is its expected value, ``sum_k 10 ** k E_p[digit]``, for digit
-places k and the softmax p over the number tokens. It has a gradient even if the model is certain of
-a wrong digit, but it ignores the variance of p. The task marks which numbers form a box or a time.
-Other numbers have no loss.
+The predicted value of a number is its expected value: the sum over its digits of the expected digit
+times its power of ten, with a softmax over the number tokens. It has a gradient even if the model
+is certain of a wrong digit, but it ignores the variance. The task marks which numbers form a box or
+a time. Other numbers have no loss.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from mm_numeric.numbers.spans import NumberSpans
 
 
 def _of_boxes(numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor]:
-    """Return predicted and target boxes (x1, y1, x2, y2), [q, 4] each, with sorted corners."""
+    """Return predicted and correct boxes, [q, 4] each, as (x1, y1, x2, y2), x1 <= x2, y1 <= y2."""
     sign = spans.sign  # digits have no sign, and a corner at -5 is not a corner at 5
     both = ((sign * v)[spans.boxes] for v in ExpectedDigits().values(numbers, spans))
     predicted, wanted = (
@@ -76,7 +76,7 @@ class BoxOverlap:
 
 
 def _area(corner: Tensor, opposite: Tensor) -> Tensor:
-    """Return the area of q boxes, [q], from two corners [q, 2]. It is 0 for swapped corners.
+    """Return the area of q boxes, [q], from opposite corners [q, 2]; 0 if these are swapped.
 
     A small constant is added to each side, because the IoU of two empty boxes would be 0 / 0.
     """

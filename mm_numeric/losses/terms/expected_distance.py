@@ -91,7 +91,7 @@ class ExpectedDistance:
         return reweighed(expected, worst, numbers) if self.reweigh else expected
 
     def _matrix(self, classes: NumberClasses) -> Tensor:
-        """Return the cost of predicting each class (column) for each label (row), [c, c]."""
+        """Return the cost of predicting a number token (column) for a label (row), [c, c]."""
         values = classes.values
         if self.cost == "log":
             values = values.sign() * values.abs().log1p()
@@ -111,7 +111,7 @@ class ExpectedDistance:
 
 
 def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return, per number token, the largest cost between two tokens of its digit group, [c]."""
+    """Return the largest cost between two tokens of a token's digit group, [c]."""
     if classes.same is None:
         return cost.max().expand(len(cost))
     of_row = cost.masked_fill(~classes.same, -torch.inf).amax(dim=1)
@@ -123,12 +123,12 @@ def _apart(cost: Tensor, classes: NumberClasses) -> Tensor:
 
 
 def _nearest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return, per number token, the smallest nonzero cost within its digit group, [c]."""
+    """Return the smallest nonzero cost between two tokens of a token's digit group, [c]."""
     return -_largest(-cost.masked_fill(~_apart(cost, classes), torch.inf), classes)
 
 
 def _squashed(cost: Tensor, classes: NumberClasses, squash: float) -> Tensor:
-    """Rescale the nonzero costs, [c, c], linearly to the range 1 to ``squash``."""
+    """Rescale all nonzero costs, [c, c], linearly so that they range from 1 to ``squash``."""
     nearest = _nearest(cost, classes)[:, None]
     span = _largest(cost, classes)[:, None] - nearest
     # If all wrong values have the same distance (only 0 and 1, for example), the cost is 1.
@@ -140,9 +140,9 @@ def _squashed(cost: Tensor, classes: NumberClasses, squash: float) -> Tensor:
 class CumulativeDistance:
     """Wasserstein-1 distance between the prediction p and a soft target q (arXiv 2411.02083).
 
-    ``sum_i |CDF_p(v_i) - CDF_q(v_i)| (v_{i+1} - v_i)``, where p is the softmax over the number
-    tokens and the v_i are their sorted values. For a one-hot q it equals ``ExpectedDistance``. The
-    unit is the token value.
+    The formula is ``sum_i |CDF_p(v_i) - CDF_q(v_i)| (v_{i+1} - v_i)``. p is the softmax over the
+    number tokens, and the v_i are their values in ascending order. For a one-hot q it equals
+    ``ExpectedDistance``. The unit is the token value.
 
     Attributes:
         sigma: Standard deviation of the Gaussian target, ``q_j ~ exp(-((v_j - v_y) / sigma) ** 2 /
@@ -167,10 +167,10 @@ class CumulativeDistance:
 
 
 def cumulative_difference(numbers: NumberLogits, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``CDF_p - CDF_q`` at every class but the last, and the gaps between class values.
+    """Return ``CDF_p - CDF_q`` at each number token but the last, and the gaps between values.
 
-    p is the prediction and q the target ``wanted`` [k, c]. The difference [k, c - 1] is 0 at
-    classes that do not compete with the label. The gaps ``v_{i+1} - v_i`` are [c - 1].
+    p is the prediction and q the target ``wanted`` [k, c]. The difference [k, c - 1] is 0 at tokens
+    that do not compete with the label. The gaps ``v_{i+1} - v_i`` of the token values are [c - 1].
     """
     difference = (numbers.probs - wanted).cumsum(dim=-1)[:, :-1]
     if numbers.present is not None:
@@ -224,7 +224,7 @@ class PlaceWeightedDistance:
 
 @dataclass(frozen=True, kw_only=True)
 class DigitDistance:
-    """EMD (arXiv 2505.13077): the expected distance ``sum_j p_j |d_j - d_y|`` of each digit d."""
+    """EMD (arXiv 2505.13077): the expected distance of each digit from the correct digit."""
 
     per: ClassVar[Literal["token"]] = "token"
 
