@@ -10,9 +10,9 @@ one shape, then its confidence (detections only) and its text, which are optiona
     polygon_yx    y1,x1,y2,x2,...[,confidence][,text]
 
 The confidence is a number from 0 to 1. The text may contain commas and may be quoted. In ground
-truth, the text ``###`` marks an ignored region. So does ``Arabic,###``, where the name of a script
-comes first, as in MLT. ``####`` may precede the text of a polygon. Corners may be clockwise or
-counterclockwise. The argument ``lines`` names the shape, such as ``quad``. Without it, the first
+truth, the text ``###`` marks an ignored region. So does ``Arabic,###``: files of the MLT data set
+name the writing system first. ``####`` may precede the text of a polygon. Corners may be clockwise
+or counterclockwise. The argument ``lines`` names the shape, such as ``quad``. Without it, the first
 line decides: 4 or 5 numbers are a box, 8 or 9 a quad, and any other number is an error.
 
 COCO JSON: a list of results for detections, and an instances file for ground truth. Crowd
@@ -133,7 +133,7 @@ def _numbers_before(fields: Sequence[str]) -> int:
 def _read_line(
     line: str, lines: str, declared: bool, truth: bool, where: str
 ) -> tuple[Instance, float | None]:
-    """Parse a line such as ``0,0,9,9,0.8,text`` into a shape and its confidence, None if absent."""
+    """Parse a line such as ``0,0,9,9,0.8,text`` into a shape and its confidence (or None)."""
     body, marked, text = line.partition(",####") if lines not in _SIZES else (line, "", "")
     fields = body.split(",")
     count = _numbers_before(fields)

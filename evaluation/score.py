@@ -59,7 +59,7 @@ class Scores:
 
     @property
     def figures(self) -> list[MetricOnRows]:
-        """Return the metrics to report: per category if there are several, then over all rows."""
+        """Return metrics on each category of rows, if there are several, then on all rows."""
         return metrics_by_category(self.scorer, [row.get("buckets", {}) for row in self.rows])
 
     def metrics(self) -> dict[str, dict[str, float | None]]:
@@ -128,7 +128,7 @@ def score(
 
 
 def write_scores(scores: Scores, folder: Path, head: Mapping[str, Any]) -> None:
-    """Write scores.jsonl, and results.json, whose first entries are those of ``head``."""
+    """Write scores.jsonl and results.json. The entries ``head`` come first in results.json."""
     folder.mkdir(parents=True, exist_ok=True)
     results = {
         **head,
@@ -158,7 +158,7 @@ def read_scores(
 
 
 def check_shapes(read: ParsedPredictions, protocol: str, predictions: Path) -> None:
-    """Raise ValueError unless the targets are lists of shapes, which every protocol requires."""
+    """Raise ValueError if the targets are not lists of shapes, which ``protocol`` requires."""
     if not isinstance(read.targets[0], Instances):
         raise ValueError(
             f"{predictions}: the protocol {protocol!r} scores shapes in an image, but answers of "
@@ -266,7 +266,7 @@ def scores_of(
     targets: list[Any],
     sizes_px: list[Any] | None = None,
 ) -> Scores:
-    """Score parsed answers, and add the value of each column, such as ``iou``, to ``rows``.
+    """Score parsed answers, and add their scores, such as ``iou``, to the dictionaries ``rows``.
 
     ``name`` is the name of the task or protocol; ``sizes_px`` has width and height of each image.
     """

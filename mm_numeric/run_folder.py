@@ -6,10 +6,10 @@ checkpoint-N/     checkpoints of transformers.Trainer
 model/            weights (only the adapters if there are any), tokenizer and image processor
 run.json          written last: steps, number of rows, package versions
 evaluation/       predictions.jsonl of the last evaluation during training, if configured
-best/             a run folder inside, with the weights of the best evaluation, if configured
+best/             run folder with the weights of the best evaluation in training, if configured
 
 ``mm-numeric predict`` adds predictions.jsonl, ``score`` adds scores.jsonl and results.json, and
-``compare`` adds all of these and digits.json (how likely each wrong digit is to the model).
+``compare`` adds these files and digits.json (mean probability of right and wrong digits).
 """
 
 import os
@@ -77,7 +77,7 @@ def write_config(folder: Path, config: Config) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return True if this library wrote the folder's config.yaml, completely or partially."""
+    """Return True if this library wrote a folder's config.yaml, or was killed while writing it."""
     path = folder / CONFIG
     if path.is_file():
         return path.read_bytes().startswith(_HEADER.encode())

@@ -20,7 +20,7 @@ _TRIES = 10_000  # attempts to draw an expression whose value is within the boun
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic(GeneratedNumbers):
-    """Task: compute an expression of whole numbers with + - *; extrapolation has longer ones."""
+    """Task: compute an expression with + - *. Extrapolation questions have longer expressions."""
 
     operators: str = "+-*"
     """Allowed operators, written without spaces; all are equally likely."""
@@ -75,7 +75,7 @@ class Arithmetic(GeneratedNumbers):
         )
 
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
-        """Return a random question and its answer; if ``longer``, longer than in training."""
+        """Return a random question (an extrapolation question if ``longer``) and its answer."""
         bounds = self.longer if longer else self.terms
         for _ in range(_TRIES):
             found = _expression(rng, rng.randint(*bounds), self.operators, self.numbers)

@@ -39,14 +39,14 @@ class Task(Protocol):
 
     @property
     def scorer(self) -> str | None:
-        """Return the import path of the scorer, or None for the default of the answer's type."""
+        """Return the import path of the scorer; None selects the default for the answer's type."""
         return None
 
     @property
     def render_settings(self) -> Mapping[str, Any] | None:
-        """Return the options that affect generated rows; None if the task cannot generate rows.
+        """Return the options that change generated data; None if the task cannot generate data.
 
-        Generated rows are cached, and these options are part of the cache key.
+        Generated rows and images are cached, and these options are part of the cache key.
         """
         return None
 
@@ -103,7 +103,7 @@ class Task(Protocol):
             folder: An empty folder.
             count: Number of rows.
             seed: The same seed gives the same rows.
-            categories: Categories to generate, such as extrapolation, all in ``self.categories``.
+            categories: Categories to generate, such as extrapolation: some of ``self.categories``.
 
         Returns:
             Path of the .jsonl file with the rows.

@@ -69,7 +69,7 @@ class Clock(BaseTask):
         return Written(text, (hour, minute))
 
     def parse(self, text: str, frame: Frame | None = None) -> ClockTime | Unreadable:
-        """Return the last time in a generated text: some models repeat the question first."""
+        """Return the last clock time in a generated text: some models repeat the question first."""
         times = _TIME.findall(text)
         if not text.strip():
             return Unreadable("empty answer")

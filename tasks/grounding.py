@@ -5,8 +5,8 @@ Rows     {"id": text, "image": path, "phrase": text, "box": [x1, y1, x2, y2]}
          "box_xywh": [x, y, width, height] may replace "box"
          "sentences": [text, ...] may replace "phrase", for one example per text
          "width" and "height" of the image are optional
-         for ``answer: list``, "instances": [{"box": [...], "label": text}, ...] replaces "box"; it
-         is empty if nothing matches, and without a phrase it lists every object
+         for ``answer: list``, "instances": [{"box": [...], "label": text}, ...] replaces "box": the
+         objects that match the phrase (perhaps none), or all objects if the row has no phrase
 Answer   the box, or the boxes with labels, in the coordinate format of the model family
 Scorer   mm_numeric.evaluation.metrics.boxes, or mm_numeric.evaluation.metrics.detection for a list
 """
@@ -81,11 +81,11 @@ class Grounding(BaseTask):
 
     @property
     def scorer(self) -> str | None:
-        """Return the import path of the scorer for lists of boxes; None if an answer is one box."""
+        """Return the import path of the list scorer, or None (the default) for single boxes."""
         return _LABELLED if self.answer == "list" else None
 
     def format(self, answer: Box | Instances, frame: Frame | None = None) -> Written:
-        """Return the text of one box, or of all boxes in a list except those to ignore."""
+        """Return the text of one box, or of all boxes in a list that are not marked ``ignore``."""
         if frame is None:
             raise ValueError("a box needs the frame of its image")
         items = (Instance(answer),) if isinstance(answer, Box) else answer.items
@@ -126,7 +126,7 @@ class Grounding(BaseTask):
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """Return the options that change rendered images and their rows."""
+        """Return the options that the generated images and rows depend on."""
         return {**asdict(self.scene), "answer": self.answer}
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:

@@ -79,7 +79,7 @@ class GSM8K(Numbers):
         return Solution(found.text, self._written(found.steps))
 
     def format(self, answer: Number, frame: Frame | None = None) -> Written:
-        """Return the text of a solution, or only of its number, and the position of the number."""
+        """Return the text of a solution, or only its final number, and the number's position."""
         before = ""
         if self.solution and isinstance(answer, Solution) and answer.steps:
             before = f"{answer.steps}{' ' if self.plain else chr(10)}{END} "
@@ -89,8 +89,8 @@ class GSM8K(Numbers):
     def parse(self, text: str, frame: Frame | None = None) -> Solution | Unreadable:
         """Parse the final number in a generated text.
 
-        If there is none, return ``Unreadable``. It contains the last number of the text, if any,
-        for metrics that accept such answers (``lenient_accuracy``).
+        If there is no final number, return ``Unreadable``. For the metric ``lenient_accuracy``, it
+        contains the last of all numbers in the text.
         """
         last = _LAST_PART.match(text)
         part = text[last.end() :] if last else text

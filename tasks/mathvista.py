@@ -92,7 +92,7 @@ class MathVista(BaseTask):
         return Text(text) if text.strip() else Unreadable("empty answer")
 
     def record(self, answer: ShortAnswer | Text) -> Any:
-        """Convert an answer to JSON: a model's response to a text, a true answer to an object."""
+        """Convert an answer to JSON: a model's response to a text, a correct one to an object."""
         if isinstance(answer, Text):
             return answer.text
         return {
@@ -105,7 +105,7 @@ class MathVista(BaseTask):
         }
 
     def recorded(self, value: Any) -> ShortAnswer:
-        """Convert a JSON object from ``record`` back to a true answer."""
+        """Convert a JSON object from ``record`` back to a correct answer."""
         if not isinstance(value, Mapping):
             raise ValueError(f"the target {value!r:.60} is not an object")
         answer = read_short_answer(value, "the target")
@@ -163,7 +163,7 @@ def published_query(row: Mapping[str, Any], asked: ShortAnswer, where: str) -> s
 
 
 def _labels(metadata: Any, where: str) -> dict[str, tuple[str, ...]]:
-    """Return a row's textual metadata, such as its ``task``; metrics are also reported per task."""
+    """Return the texts in a row's metadata, such as its ``task``; metrics are grouped by them."""
     if not isinstance(metadata, Mapping | None):
         raise ValueError(f"{where}: metadata {metadata!r:.40} is not an object.")
     labels = {}

@@ -15,7 +15,7 @@ from mm_numeric.tasks.numbers import GeneratedNumbers
 
 @dataclass(frozen=True, kw_only=True)
 class Multiplication(GeneratedNumbers):
-    """Task: multiply two numbers; in extrapolation at least one factor has more digits."""
+    """Task: multiply two numbers. Extrapolation questions have more digits than in training."""
 
     digits: int = 5
     """Maximum number of digits of each factor in training and interpolation. In extrapolation one
@@ -38,7 +38,7 @@ class Multiplication(GeneratedNumbers):
         )
 
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
-        """Return a random question and its answer; if ``longer``, longer than in training."""
+        """Return a random question (an extrapolation question if ``longer``) and its answer."""
         lengths = [rng.randint(1, self.digits), rng.randint(1, self.digits)]
         if longer:
             lengths = [self.digits + 1, rng.randint(1, self.digits + 1)]

@@ -67,7 +67,7 @@ class MultiRC(BaseTask):
     def _asked(
         self, identity: str, asked: str, answers: list[tuple[str, bool | None]]
     ) -> Iterator[tuple[str, str, Text | Choice | None]]:
-        """Yield the id, prompt and answer of each example of a row. ``asked`` begins the prompt."""
+        """Yield the id, prompt and answer of each example; every prompt begins with ``asked``."""
         if self.answer == "text":
             right = [text for text, label in answers if label and text.strip()]
             if right:
@@ -81,7 +81,7 @@ class MultiRC(BaseTask):
             yield f"{identity}.{i}", prompt, choice
 
     def format(self, answer: Text | Choice, frame: Frame | None = None) -> Written:
-        """Return yes or no, or a text of all right answers and the positions of numbers in it."""
+        """Return the text of an answer, and for free text the positions of its numbers."""
         if isinstance(answer, Choice):
             return Written(answer.chosen, ())
         return with_numerals(answer.text)
@@ -96,7 +96,7 @@ class MultiRC(BaseTask):
         return Choice(found[1].lower()) if found else Unreadable("neither yes nor no")
 
     def record(self, answer: Text | Choice) -> Any:
-        """Convert an answer to JSON: free text, or an object with yes or no and a question id."""
+        """Convert an answer to JSON: a text, or for yes or no an object with the question id."""
         if isinstance(answer, Text):
             return answer.text
         return {"chosen": answer.chosen, "question": answer.question}
@@ -130,5 +130,5 @@ def read_answers(value: Any, where: str) -> list[tuple[str, bool | None]]:
 
 
 def _filled(prompt: str, **texts: Any) -> str:
-    """Replace ``{name}`` in a prompt by the text of that name; leave unknown names unchanged."""
+    """Replace each ``{name}`` in a prompt by the argument of this name, if it exists."""
     return re.sub(r"\{(\w+)\}", lambda m: str(texts.get(m[1], m[0])), prompt)

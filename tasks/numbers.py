@@ -105,7 +105,7 @@ class GeneratedNumbers(Numbers):
 
     @abstractmethod
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
-        """Return a random question and its answer; if ``longer``, a longer one than in training."""
+        """Return a random question (an extrapolation question if ``longer``) and its answer."""
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
         """Generate rows. The options, seed, category and index of a row determine its content."""

@@ -3,9 +3,9 @@
 Rows     {"id": text, "image": path, "instances": [{"polygon": [x1, y1, x2, y2, ...],
          "ignore": true or false}, ...]}; or "box": [x1, y1, x2, y2] instead of a polygon;
          in pixels of the original, upright image; "width" and "height" are optional
-Answer   all shapes that are not ignored, sorted by the option ``order``, in the coordinate format
+Answer   all shapes without "ignore": true, sorted by ``order``, in the coordinate format
          of the model family
-Scorer   mm_numeric.evaluation.metrics.detection; true shapes are in the order of the row
+Scorer   mm_numeric.evaluation.metrics.detection, with ground truth in the order of the row
 """
 
 import random
@@ -76,7 +76,7 @@ class TextDetection(BaseTask):
             )
 
     def format(self, answer: Instances, frame: Frame | None = None) -> Written:
-        """Return the text of all shapes except those to ignore, in the order that the task sets."""
+        """Return the text of all shapes not marked ``ignore``, sorted by the option ``order``."""
         if frame is None:
             raise ValueError("shapes need the frame of their image")
         items = [item for item in answer.items if not item.ignore]
@@ -105,7 +105,7 @@ class TextDetection(BaseTask):
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """Return the options that change rendered images."""
+        """Return the options that the generated images depend on."""
         return asdict(self.page)
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:

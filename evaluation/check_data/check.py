@@ -97,7 +97,7 @@ def _check_example(
     *,
     decode: bool,
 ) -> None:
-    """Encode one example as for training, and add the result or the error to the report ``source``.
+    """Encode an example as in training, and add the encoded example or its error to ``source``.
 
     With ``decode``, the whole image is decoded. Otherwise, only its file header is read.
     """
@@ -175,7 +175,7 @@ def _encoded(
 def _check_batches(
     source: SourceReport, collator: TrainingCollator, settings: Any, count: int = 16
 ) -> None:
-    """Build batches of one example from up to ``count`` examples, and report incorrect batches.
+    """Collate up to ``count`` examples, each alone, and report those whose batch is incorrect.
 
     The number of image features must equal the number of image tokens, and the labels must be
     exactly the answer tokens.
@@ -272,10 +272,10 @@ def _count_numbers(
     answer: Tokens,
     numbers: Sequence[TokenNumber],
 ) -> None:
-    """Add one answer to the token statistics of ``source``.
+    """Update the token statistics of ``source`` with one answer.
 
-    They count each token id (``tokens``), the digits that are not in any number with a numeric loss
-    (``unmarked_digits``), and the number tokens with several digits (``wide_tokens``).
+    These are the ids of all tokens (``tokens``), the number of digits without a numeric loss
+    (``unmarked_digits``), and the number of number tokens with several digits (``wide_tokens``).
     """
     source.tokens.update(answer.ids[:-1])
     # By character, because T5 gives the token of a space the offset of the digit after it.
@@ -291,10 +291,10 @@ def _count_numbers(
 
 
 def _clipped_answer(encoded: EncodedExample) -> Any:
-    """Return the parsed answer with its shapes clipped to the image, so that it can be formatted.
+    """Clip the shapes of an answer to the image, after the answer was formatted and parsed.
 
     If an image is padded to a square, rounding can move a coordinate from the edge of the image
-    into the padding, by half a coordinate step. Coordinates in the padding cannot be formatted.
+    into the padding, by half a coordinate step. Such an answer could not be formatted again.
     """
     answer, frame = encoded.parsed, encoded.frame
     if frame is None:
@@ -352,7 +352,7 @@ def _notes(report: DataReport) -> Iterator[str]:
 
 
 def _collapsed(encoded: EncodedExample) -> int:
-    """Return how many shapes of the answer have zero width or height after rounding and parsing."""
+    """Count the shapes that have no width or height after an answer was formatted and parsed."""
     answer = encoded.parsed
     items = answer.items if isinstance(answer, Instances) else [answer]
     shapes = [item.shape if isinstance(item, Instance) else item for item in items]

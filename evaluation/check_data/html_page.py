@@ -1,7 +1,7 @@
 """The HTML page of ``check-data``: training samples with their images, shapes and tokens.
 
-Left   the image with the true shapes (dashed), and the shapes decoded from the labels (solid)
-Right  the tokens of the sample: tokens in the loss have a background, number tokens a colour
+Left   the image with the correct shapes (dashed), and the shapes decoded from the labels (solid)
+Right  the tokens of the sample: supervised tokens have a background, number tokens a colour
 """
 
 from collections.abc import Iterator, Sequence

@@ -44,7 +44,7 @@ def verdict(report: DataReport) -> str:
 
 
 def problem_title(kind: str, problem: Problem) -> str:
-    """Return the title of a problem, such as ``12 x the image is missing`` if it has 12 rows."""
+    """Return the title of a problem, such as ``12 x the image is missing`` for 12 rows."""
     count = len(problem.messages)
     return f"{count:,} x {kind}" if count > 1 else kind
 
@@ -83,7 +83,7 @@ def facts(report: DataReport, source: SourceReport) -> Iterator[tuple[str, str]]
 
 
 def ceiling_text(source: SourceReport) -> str:
-    """Return the best value that a model can reach for each metric, at most 9 metrics, as text."""
+    """Return a text with the best value that a model can reach in each metric (at most 9)."""
     if source.scorer is None or not source.ceiling:
         return "none: no answer can be scored"
     strict = [m for m in source.scorer.metrics if not m.name.startswith("lenient_")]

@@ -113,7 +113,7 @@ class MetricOnRows(NamedTuple):
 
 
 def metrics_by_category(scorer: Scorer, buckets: Sequence[Mapping[str, str]]) -> list[MetricOnRows]:
-    """List the metrics to report: first those per category of rows, then those over all rows.
+    """List metrics to report: first on each single category of rows, then on all rows.
 
     If all rows have the same category, there are no metrics per category. ``buckets`` has one
     dictionary per row, such as ``{"category": "extrapolation"}``.

@@ -1,7 +1,7 @@
 """95 % confidence intervals of metrics by percentile bootstrap.
 
-For one run, rows are drawn with replacement; for several runs, training seeds and rows. A fixed
-random seed makes the intervals reproducible.
+For one run, test rows are drawn with replacement; for several runs, training seeds and test rows. A
+fixed random seed makes the intervals reproducible.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -79,7 +79,7 @@ def _row_draws(
 
 
 class _ResampledColumns(dict[str, Any]):
-    """Columns on resampled rows. To save memory, a column is copied only when a metric reads it."""
+    """Metric columns that are resampled only when a metric reads them, which saves memory."""
 
     def __init__(self, columns: Columns, rows: NDArray[np.int64]) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 
 IoU       intersection over union in pixels of the original image, with continuous coordinates: the
           box [0, 0, 10, 10] has area 100, not 121 as in tools that include the last pixel
-Acc@t     share of rows with IoU >= t, as in RefCOCO's scripts (some use > t)
+Acc@t     fraction of test rows with IoU >= t, as in RefCOCO's scripts (some use > t)
 lenient   the same metrics after reversed boxes are corrected and boxes are clipped to the image
 
 An unparseable answer has IoU 0; it is never excluded. A reversed box (x2 < x1 or y2 < y1) has area
@@ -35,7 +35,7 @@ def iou(prediction: Shape, target: Shape) -> float:
 def shape_ious(
     predictions: Sequence[Shape | None], targets: Sequence[Shape]
 ) -> NDArray[np.float64]:
-    """Compute the IoU of each ``predictions[i]`` and ``targets[i]``; 0 if a prediction is None."""
+    """Return the IoU of each ``predictions[i]`` with ``targets[i]``; 0 without a prediction."""
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
     is_read = np.array([prediction is not None for prediction in predictions], dtype=np.bool_)

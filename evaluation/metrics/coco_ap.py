@@ -10,7 +10,8 @@ official   raise an error if all scores are equal; other ties are ordered as in 
 averaged   average over all orders of detections with equal scores: if 2 of 5 such detections are
            correct, each counts as 0.4 correct. AP is computed from the resulting mean curve, and
            equals that of pycocotools if no scores are equal. Without scores, all detections are
-           treated as equal. Within an image, they are matched in the order of the answer.
+           treated as equal. Within an image, they are matched in the order in which
+           the model wrote them.
 """
 
 import contextlib
@@ -38,7 +39,7 @@ TIES = ("official", "averaged")
 
 
 def protocol(ties: str, source: str) -> dict[str, Any]:
-    """Describe how AP is computed, for results.json. ``source`` is where the scores come from."""
+    """Describe how AP is computed, for results.json. ``source`` describes the confidence scores."""
     order = {
         "official": "pycocotools: by image id, then as listed; the same score for all is an error",
         "averaged": "each counts as the mean of its tie; without scores all are one tie",
@@ -65,7 +66,7 @@ def average_precision(
 ) -> dict[str, float]:
     """Compute COCO's twelve AP and AR metrics, 0 to 1.
 
-    A metric without true shapes is nan, such as ``ap_small`` if no true shape is small.
+    A metric is nan if no true shape counts for it: ``ap_small`` if no true shape is small.
 
     Args:
         predictions: For each image, its labelled detections; None for an unparseable answer.
@@ -139,7 +140,7 @@ def _with_image_id(images: Sequence[Sequence[Instance]]) -> Iterator[tuple[int, 
 
 
 def _boxes(images: Sequence[Sequence[Instance]]) -> Iterator[dict[str, Any]]:
-    """Yield ``bbox`` ([x, y, width, height]) and ``area`` of each shape in COCO's JSON format."""
+    """Yield each shape in COCO's format: ``bbox`` ([x, y, width, height]) and ``area``."""
     shapes = collect_shapes([[item.shape for item in items] for items in images])
     for (x1, y1, x2, y2), area in zip(shapes.bounds.tolist(), shapes.areas.tolist(), strict=True):
         yield {"bbox": [x1, y1, x2 - x1, y2 - y1], "area": area}
@@ -148,7 +149,7 @@ def _boxes(images: Sequence[Sequence[Instance]]) -> Iterator[dict[str, Any]]:
 def _flat_scores(
     scores: Sequence[Sequence[float | None] | None], images: Sequence[Sequence[Instance]]
 ) -> Iterator[float | None]:
-    """Yield the score of each detection, image by image; None if an image has no scores."""
+    """Yield the score of each detection, image by image, or None if its image has no scores."""
     for image, (given, items) in enumerate(zip(scores, images, strict=True), start=1):
         if given is not None and len(given) != len(items):
             raise ValueError(
@@ -169,7 +170,7 @@ def _check_images(dataset: Mapping[str, Any], results: Sequence[Mapping[str, Any
 
 
 def _scored(results: Sequence[Mapping[str, Any]], ties: str) -> Sequence[Mapping[str, Any]]:
-    """Check that each detection has a score. If none has and ties are averaged, set all to 1."""
+    """Check that all detections have scores; ``ties="averaged"`` sets all to 1 if none has one."""
     without = [number for number, row in enumerate(results, start=1) if row.get("score") is None]
     if ties == "averaged" and len(without) == len(results):
         return [{**row, "score": 1.0} for row in results]

@@ -139,8 +139,9 @@ def pair_detections(
 ) -> PairedDetections:
     """Find overlapping pairs of predicted and true shapes, and predictions in ignored regions.
 
-    If ``labelled``, both shapes of a pair must have the same label. A detection lies in an ignored
-    region if intersection / (its area + ``added_px``) > 0.5; Total-Text adds 1 square pixel.
+    If ``labelled``, both shapes of a pair must have the same label. A detection is in an ignored
+    region if intersection / (area of the detection + ``added_px``) > 0.5. ``added_px`` is 1 in
+    Total-Text's script, and 0 in others.
     """
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
@@ -164,7 +165,7 @@ def pair_detections(
 
 
 def number_of(target: Instances) -> str:
-    """Return the number of true shapes that are not ignored, as a text such as ``2 to 5``."""
+    """Return how many shapes are to be found (not ignored), as a range such as ``2 to 5``."""
     count = sum(not item.ignore for item in target.items)
     if count < 2:
         return str(count)
@@ -172,7 +173,7 @@ def number_of(target: Instances) -> str:
 
 
 def median_size_of(target: Instances) -> str:
-    """Return ``small``, ``medium`` or ``large`` for the median area of the non-ignored shapes."""
+    """Return ``small``, ``medium`` or ``large``: the median size of the shapes to be found."""
     areas = collect_shapes([[item.shape for item in target.items if not item.ignore]]).areas
     return size_name(float(np.median(areas))) if len(areas) else "nothing to be found"
 

@@ -63,7 +63,7 @@ ICDAR2013 = {
 def score_total_text(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> RowColumns:
-    """Compute credits by Total-Text's DetEval; return columns with one value per image.
+    """Compute the recall and precision credit of each image by Total-Text's DetEval.
 
     A prediction is None if the answer is missing or unparseable.
     """
@@ -118,7 +118,7 @@ def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
 def score_icdar2013(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> RowColumns:
-    """Compute credits by ICDAR 2013's DetEval; return columns with one value per image.
+    """Compute the recall and precision credit of each image by ICDAR 2013's DetEval.
 
     A prediction is None if the answer is missing or unparseable.
     """
@@ -143,7 +143,7 @@ def _icdar2013_credits(
     """Return the total recall credit and the total precision credit of one image.
 
     ``recalls`` and ``precisions`` are area recalls and area precisions, [truths, detections].
-    ``care`` is False for ignored truths, ``counts`` is False for detections in an ignored region.
+    ``care`` marks truths that are not ignored, ``counts`` detections outside of ignored regions.
     """
     least_recall, least_precision = ICDAR2013["area_recall"], ICDAR2013["area_precision"]
     fits = (recalls >= least_recall) & (precisions >= least_precision)

@@ -92,7 +92,7 @@ def digit_count(number: Number) -> str:
 
 
 def _digit_columns(pairs: Sequence[tuple[Number | None, Number]]) -> dict[str, Array]:
-    """Count each target's digits by digit place, and how many of them the answer has right."""
+    """Count per digit place the digits of each target, and those that the answer has right."""
     names = [f"{kind}{place}" for place in ("digits", *_PLACES) for kind in ("", "right_")]
     columns = {name: np.zeros(len(pairs)) for name in names}
     for row, (prediction, target) in enumerate(pairs):
@@ -150,7 +150,7 @@ def _pearson(columns: Columns, counts: Any) -> Any:
 
 
 def _spearman(columns: Columns, counts: Any) -> Any:
-    """Return Spearman's correlation of answers and targets, over the rows whose ``counts`` is 1."""
+    """Return Spearman's correlation of answers and targets. ``counts`` is 1 for rows to include."""
     given, wanted = (
         _ranks(np.where(counts > 0, columns[name], np.inf))
         for name in ("answer_value", "target_value")

@@ -61,7 +61,10 @@ class SeriesStyle:
 def choose_styles(
     objectives: Sequence[str], baseline: str, control: str | None
 ) -> dict[str, SeriesStyle]:
-    """Return a style per objective: baseline black, control grey, all other objectives coloured."""
+    """Choose how charts show each objective: ``baseline`` black, ``control`` grey, others coloured.
+
+    All objectives are compared to the baseline. The control tests if a larger loss alone helps.
+    """
     styles = {}
     others = count()
     for name in objectives:
@@ -102,7 +105,7 @@ def tick_text(value: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DotRow:
-    """One row of ``dot_chart``: an objective's mean, its interval, and the value of each seed."""
+    """One row of ``dot_chart``: the mean of a metric, its interval, and the value of each seed."""
 
     style: SeriesStyle
     mean: float
@@ -117,9 +120,9 @@ class DotRow:
 
 
 def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit: str) -> Markup:
-    """Draw one row per objective: the mean, its interval, and a ring for the value of each seed.
+    """Draw one row per objective: the mean of a metric, its interval, a ring per training seed.
 
-    ``baseline`` is the mean of the baseline, drawn as a dashed line. The axis shows values
+    ``baseline``, the mean of the baseline objective, is a dashed line. The axis shows values
     multiplied by ``scale``. Horizontal positions are percentages of the chart width, so that the
     text keeps its size on a narrow screen.
     """
@@ -195,7 +198,7 @@ def line_chart(
 
 
 def share_chart(curves: Mapping[SeriesStyle, Points], x: Axis, description: str) -> Block:
-    """Draw one curve per objective, of shares (0 to 1) shown in percent. The first is on top."""
+    """Draw fractions (0 to 1) in percent, with a curve per objective. The first curve is on top."""
     lines = [styled_line(style, points) for style, points in curves.items()]
     y = Axis(low=0, high=1, ticks=[(s / 4, f"{25 * s}%") for s in range(5)])
     chart = line_chart(lines[::-1], x, y, description=description, width=460, height=290)

@@ -1,4 +1,4 @@
-"""Report chapters for clock reading: deviations, and answers drawn on the images.
+"""Report sections for clock reading: deviations, and answers drawn on the images.
 
 Units    minutes on a 12-hour dial; a deviation is 0 to 360, a signed deviation -359 to 360
 Rows     lines of ``scores.jsonl`` with the columns
@@ -34,7 +34,7 @@ _TIME = re.compile(r"(1[0-2]|0?[1-9]):([0-5]\d)")
 
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
-    """Return the report chapters for clock reading, or [] if no answer was scored."""
+    """Return the report sections for clock reading, or [] if no answer was scored."""
     pooled = results.pooled_rows(folder, styles, scores, ["deviation_minutes"])
     return [_deviations(pooled), _gallery(folder, styles, scores)] if pooled else []
 
@@ -55,7 +55,7 @@ def signed_deviation(row: ScoredRow) -> int | None:
 
 
 def sector_shares(rows: Sequence[ScoredRow]) -> dict[int, float]:
-    """Return the share of answers in each of 72 ten-minute sectors of the deviation.
+    """Return the fraction of answers by how late or early they are, in 72 sectors of 10 minutes.
 
     Sector 0 has answers up to 5 minutes late or early. Sector 1 has answers 6 to 15 minutes late,
     sector 2 answers 16 to 25 minutes late. Sector 71 has answers 6 to 15 minutes early. Sectors
@@ -71,7 +71,7 @@ def sector_shares(rows: Sequence[ScoredRow]) -> dict[int, float]:
 
 
 def _bin_shares(rows: Sequence[ScoredRow]) -> list[float]:
-    """Return the share of answers in each range of deviations, and last that of parse failures."""
+    """Return the fraction of answers in each range of deviations, then that of parse failures."""
     counts = [0] * (len(BINS) + 1)
     for row in rows:
         if row["parsed"] is None:
@@ -91,7 +91,7 @@ def _is_within(row: ScoredRow, minutes: int) -> bool:
 
 
 def _hour_errors(pooled: Pooled) -> str:
-    """Return a sentence: how many large deviations are whole hours, as if the hour was misread."""
+    """Return a sentence on how many large deviations are whole hours (only the hour is wrong)."""
     every = [row for rows in pooled.values() for row in rows if row["parsed"] is not None]
     large = [row["deviation_minutes"] for row in every if row["deviation_minutes"] > 15]
     if not large:
@@ -232,7 +232,7 @@ def _worst_table(
     runs: Mapping[tuple[str, int], Mapping[str, ScoredRow]],
     seed: int,
 ) -> Block:
-    """Return a table of the images with the largest mean deviation, as answered with one seed."""
+    """Return a table of the images with the largest mean deviation and the answers of one seed."""
     names = [name for name in styles if (name, seed) in runs]
     rows = []
     for mean, id_ in worst:

@@ -1,4 +1,4 @@
-"""Report chapter on the mean probability of digits, by their difference to the correct digit.
+"""Report section on the mean probability of digits, by their difference to the correct digit.
 
 The chart follows a figure of the NTL paper (arXiv 2411.02083). The values are read from
 ``digits.json`` of each run, which ``mm_numeric.inference.digit_distribution`` writes.
@@ -40,7 +40,7 @@ def read_digits(comparison: Comparison) -> dict[str, list[Means]]:
 
 
 def digits_section(comparison: Comparison, styles: Styles) -> Section | None:
-    """Return the chapter on digit probabilities, or None if no run has a digits.json."""
+    """Return the section on digit probabilities, or None if no run has a digits.json."""
     found = read_digits(comparison)
     seeds = {name: found[name] for name in styles if name in found}
     if not seeds:

@@ -1,6 +1,6 @@
-"""Report chapters on boxes and polygons: IoU, object sizes and partly invalid answers.
+"""Report sections on boxes and polygons: IoU, object sizes and partly invalid answers.
 
-Units    IoU is 0 to 1. A share is a fraction of all true shapes. If an answer could not be parsed,
+Units    IoU is 0 to 1. Shares are fractions of all true shapes. If an answer could not be parsed,
          the true shapes of its row are included with IoU 0.
 """
 
@@ -34,10 +34,10 @@ _BARS = (
 
 
 def iou_section(found: _Statistics, answer: Instance | None, *, single: bool) -> Section:
-    """Return the chapter on the IoU of true and answered shapes: curves, a table and histograms.
+    """Return the section on the IoU of true and answered shapes: curves, a table and histograms.
 
     Args:
-        found: The IoU statistics of each objective, and last those of always answering ``answer``.
+        found: The IoU statistics of each objective, and last those of the mean box.
         answer: The mean of all true boxes (the mean box); None if there are no true shapes.
         single: True if each answer is exactly one shape.
     """
@@ -73,7 +73,7 @@ def _definition(answer: Instance | None, *, single: bool) -> str:
 
 
 def _mean_box_text(found: _Statistics, answer: Instance | None, *, single: bool) -> str:
-    """Return a sentence: the scores of answering the mean of all true boxes for every image."""
+    """Return a sentence: the scores of always answering with the mean of all true boxes."""
     if answer is None:
         return "There are no true shapes in these images."
     edges = ", ".join(f"{edge:.0f}" for point in answer.shape.points for edge in point)
@@ -97,7 +97,7 @@ def _iou_cells(own: IouStatistics, *, single: bool) -> list[_Content]:
 
 
 def size_section(found: _Statistics, rows: Pooled, *, single: bool) -> Section | None:
-    """Return the chapter on small, medium and large shapes, or None without true shapes.
+    """Return the section on small, medium and large shapes, or None if there are no true shapes.
 
     Sizes are those of COCO. For ``found`` and ``single`` see ``iou_section``. Precision is included
     if the scored ``rows`` have the columns ``paired_SIZE`` and ``detected_SIZE``.
@@ -145,7 +145,7 @@ _INVALID = {
 
 
 def invalid_answers_section(rows: Pooled) -> Section | None:
-    """Return the chapter on partly invalid answers; None if scores.jsonl has no counts of them."""
+    """Return the section on partly invalid answers; None if scores.jsonl has no counts of them."""
     columns = [c for c in _INVALID if any(c in row for own in rows.values() for row in own)]
     if not columns:
         return None
@@ -188,7 +188,7 @@ def _histogram(own: IouStatistics, longest: float) -> Block:
 
 
 def _table(labels: Sequence[str], found: _Statistics, cells: Sequence[Sequence[_Content]]) -> Table:
-    """Return a table with a row per objective, and a grey row for the mean of all true boxes."""
+    """Return a table with a row per objective, and a grey row for the mean true box as answer."""
     rows = []
     for own, line in zip(found, cells, strict=True):
         kind: Literal["aside", ""] = "aside" if own.style is MEAN_BOX else ""

@@ -3,7 +3,7 @@
 The mean box is the mean of all true boxes. As the answer for every image, it shows which scores a
 model reaches without using the image.
 
-Units    IoU is 0 to 1. A share is a fraction of all true shapes. If an answer could not be parsed,
+Units    IoU is 0 to 1. Shares are fractions of all true shapes. If an answer could not be parsed,
          the true shapes of its row are included with IoU 0.
 """
 
@@ -31,7 +31,7 @@ MEAN_BOX = SeriesStyle(
 
 @dataclass(frozen=True)
 class IouStatistics:
-    """The IoU of each true shape with the answers of one objective, for all seeds together."""
+    """The IoU of each true shape with its prediction, for all runs (seeds) of one objective."""
 
     style: SeriesStyle
     ious: NDArray[np.float64]  # of each true shape
@@ -41,34 +41,34 @@ class IouStatistics:
 
     @property
     def unparsed(self) -> float:
-        """Return the share of true shapes whose answer could not be parsed."""
+        """Return the fraction of true shapes that are in rows with an unparseable answer."""
         return _mean(~self.parsed)
 
     @property
     def without_overlap(self) -> float:
-        """Return the share of true shapes with a parsed answer and an IoU of 0."""
+        """Return the fraction of true shapes that have IoU 0 although the answer was parsed."""
         return _mean(self.parsed & (self.ious == 0))
 
     def share_from(self, threshold: float, size: str | None = None) -> float | None:
-        """Return the share of true shapes whose IoU is at least ``threshold``.
+        """Return the fraction of true shapes whose IoU is at least ``threshold``.
 
-        With ``size`` (small, medium or large), only true shapes of this size are included.
+        With ``size`` (small, medium or large), it is the fraction of true shapes of this size.
         """
         ious = self.ious if size is None else self.ious[self.sizes == size]
         return _mean(ious >= threshold) if len(ious) else None
 
     def mean_iou(self, size: str | None = None) -> float | None:
-        """Return the mean IoU of all true shapes, or of the true shapes of one size."""
+        """Return the mean IoU of all true shapes, or of those of one size (such as ``small``)."""
         ious = self.ious if size is None else self.ious[self.sizes == size]
         return _mean(ious) if len(ious) else None
 
     @property
     def precision(self) -> float | None:
-        """Return the share of answered shapes that match a true shape with an IoU >= 0.5."""
+        """Return the fraction of predicted shapes that match a true shape with an IoU >= 0.5."""
         return int((self.ious >= FOUND_IOU).sum()) / self.answers if self.answers else None
 
     def bins(self) -> list[float]:
-        """Return the histogram as ``unparsed``, ``without_overlap``, and 20 ranges of IoU."""
+        """Return a histogram: ``unparsed``, ``without_overlap``, then the 20 IoU ranges."""
         edges = [step / BINS for step in range(BINS + 1)]
         counts, _ = np.histogram(self.ious[self.ious > 0], edges)
         return [self.unparsed, self.without_overlap, *(counts / max(len(self.ious), 1)).tolist()]
@@ -77,7 +77,7 @@ class IouStatistics:
 def statistics_of(
     style: SeriesStyle, rows: Sequence[ScoredRow], paired: Sequence[MatchedShapes]
 ) -> IouStatistics:
-    """Return the IoU statistics of one objective, from its matched shapes in each row."""
+    """Return the IoU statistics of the models trained with one objective, from matched shapes."""
     sizes = [size_of(truth.shape) for own in paired for truth in own.truths]
     parsed = [
         row["parsed"] is not None for row, own in zip(rows, paired, strict=True) for _ in own.truths
@@ -94,7 +94,7 @@ def statistics_of(
 def mean_box_statistics(
     rows: Sequence[ScoredRow], paired: Sequence[MatchedShapes]
 ) -> tuple[Instance, IouStatistics] | None:
-    """Return the mean of all true boxes, and the IoU statistics of answering it for every row.
+    """Return the mean of all true boxes, and the IoU statistics of always answering with it.
 
     The box has the most frequent label. Returns None if there are no true shapes.
     """

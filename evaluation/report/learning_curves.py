@@ -1,4 +1,4 @@
-"""Report chapter on learning curves: each component of the loss by training step."""
+"""Report section on learning curves: each component of the loss by training step."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,11 +23,11 @@ def curves_section(
     logs: Mapping[tuple[str, int], Log],
     starts: Mapping[tuple[str, int], Log],
 ) -> Section:
-    """Return the chapter with a chart for each component of the loss, such as ``ce``.
+    """Return the section with a chart for each component of the loss, such as ``ce``.
 
     ``logs[objective, seed]`` is the training log of a run. ``starts[objective, seed]`` is the log
-    of its warm start: an earlier training that the run continues. The curve of the baseline's warm
-    start is grey.
+    of its warm start: an earlier training that the run continues. The warm start of the objective
+    ``baseline`` is drawn in grey.
     """
     warm = {baseline: [starts.get((baseline, seed), []) for seed in seeds]}
     for name in styles:
@@ -101,7 +101,7 @@ def _chart(
 ) -> Block:
     """Draw one component of the loss by training step, for each objective.
 
-    The runs continue an earlier training, the warm start; its last steps get negative numbers.
+    If the runs continue an earlier training, its last steps are shown with negative numbers.
     """
     every = [curve for curves in found.values() for curve in curves if curve]
     last = max(x for curve in every for x, _ in curve)

@@ -1,4 +1,4 @@
-"""Report chapters for numbers as answers: error sizes, accuracy by category, and questions.
+"""Report sections for numbers as answers: error sizes, accuracy by category, and questions.
 
 Rows     lines of ``scores.jsonl`` with the columns
          id, target, parsed   the id of the test row, the true number, and the answered number
@@ -30,7 +30,7 @@ WORST, SPREAD = 8, 8
 
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
-    """Return the report chapters for numbers as answers, or [] if no answer was scored."""
+    """Return the report sections for numbers as answers, or [] if no answer was scored."""
     pooled = results.pooled_rows(folder, styles, scores, COLUMNS)
     if not pooled:
         return []
@@ -48,7 +48,7 @@ def _errors_section(pooled: Pooled) -> Section:
 
 
 def _shares(rows: Sequence[ScoredRow]) -> list[float]:
-    """Return the share of exact answers, of each range of relative errors, and of failures."""
+    """Return fractions: exact answers, answers in each range of relative error, parse failures."""
     counts = [0] * (len(WITHIN) + 2)
     for row in rows:
         if row["parsed"] is None:
@@ -100,7 +100,7 @@ def _accuracies(rows: Sequence[ScoredRow], kind: str, labels: Iterable[str]) -> 
 def _buckets(rows: Sequence[ScoredRow]) -> dict[str, dict[str, int]]:
     """Count the rows in each category, such as ``{"digits": {"1": 20, "2": 80}}``.
 
-    The outer keys are those of the column ``buckets``, and the number of digits of the true number.
+    The outer keys are the kinds of categories: those in the column ``buckets``, then ``digits``.
     """
     kinds = dict.fromkeys(kind for row in rows for kind in row.get("buckets") or {})
     found: dict[str, dict[str, int]] = {}
@@ -119,7 +119,7 @@ def _label(row: ScoredRow, kind: str) -> str:
 
 
 def questions_section(styles: Styles, scores: Scores) -> Section:
-    """Return the chapter with the worst-answered questions, and a sample of the other questions."""
+    """Return the section with the worst-answered questions, and with some of the others."""
     seed = min(seed for _, seed in scores)
     by_id: dict[str, dict[str, ScoredRow]] = defaultdict(dict)
     for (name, own), rows in scores.items():

@@ -1,4 +1,4 @@
-"""Report chapter that shows published results next to the results of the comparison.
+"""Report section that shows published results next to the results of the comparison.
 
 Each published result is shown next to our result of the objective and metric of the same name.
 Differences to the baseline are shown as well: they can be compared even if the models and the data
@@ -14,7 +14,7 @@ from mm_numeric.evaluation.table import Cell, Table
 
 
 def published_section(comparison: Comparison) -> Section | None:
-    """Return the chapter on published results, or None if summary.json names no published table."""
+    """Return the section on published results, or None if summary.json names no published table."""
     name = comparison.summary.get("published")
     if not name:
         return None
@@ -48,7 +48,7 @@ def _notes(comparison: Comparison, table: PublishedTable) -> list[str]:
 
 
 def _table(comparison: Comparison, table: PublishedTable, metrics: list[ReportedMetric]) -> Table:
-    """Return a table with two columns per metric: the published value, and that of our runs."""
+    """Return a table with two columns per metric: the published value and the value of our runs."""
     header = [f"{m.label}, {whose}" for m in metrics for whose in ("published", "ours")]
     rows = []
     for name in [*table.rows, *(row for row in comparison.styles if row not in table.rows)]:

@@ -7,7 +7,7 @@ Writes   report.html   self-contained: no script, no network request
          report.tex    all tables
          report.csv    the table of all metrics
 
-A task adds chapters of its own: its attribute ``report_sections`` names functions that return them.
+A task adds sections of its own: its attribute ``report_sections`` names functions that return them.
 """
 
 import warnings
@@ -77,9 +77,9 @@ def _sections(comparison: Comparison) -> list[Section]:
 
 
 def _task_sections(name: str, folder: Path, styles: Styles, scores: Scores) -> list[Section]:
-    """Return the report chapters of a task, by calling the functions in its ``report_sections``.
+    """Return the report sections of a task, by calling the functions in its ``report_sections``.
 
-    If the module of the task cannot be imported, warn and return no chapters.
+    If the module of the task cannot be imported, warn and return no sections.
     """
     try:
         names = task_class(name, "the report").report_sections
@@ -150,7 +150,7 @@ def _headline(comparison: Comparison) -> Section:
 
 
 def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list[DotRow]:
-    """Return a list with the objective's row of the dot chart; [] if its mean is missing."""
+    """Return a list with an objective's row of the dot chart, empty if its mean is missing."""
     cell = comparison.cell(name, metric)
     if cell is None:
         return []
@@ -207,7 +207,7 @@ def _metrics_table(comparison: Comparison, metrics: Sequence[ReportedMetric]) ->
 
 
 def _best(comparison: Comparison, metric: ReportedMetric) -> set[str]:
-    """Return the objectives with the best mean (several if equal), except the control objective."""
+    """Return the objectives whose mean of ``metric`` is best; the control objective is left out."""
     names = [n for n in comparison.styles if n != comparison.summary["control"]]
     means = {n: cell["mean"] for n in names if (cell := comparison.cell(n, metric))}
     if len(means) < 2:
@@ -236,7 +236,7 @@ def _failures(comparison: Comparison, failures: Mapping[str, Counter[str]]) -> S
 
 
 def _facts(comparison: Comparison) -> Section:
-    """Return the chapter with the settings of the comparison and the command to repeat it."""
+    """Return the section with the settings of the comparison and the command to repeat it."""
     facts = comparison.summary["facts"]
     command = facts.get("command") or f"mm-numeric compare {comparison.summary['title']}"
     code = Block(element("pre", plain(command, 600)), f"    {plain(command, 600)}")

@@ -98,16 +98,16 @@ class Comparison:
     styles: Styles
 
     def cell(self, objective: str, metric: ReportedMetric) -> dict[str, Any] | None:
-        """Return the result of one objective for one metric, or None if the mean is missing.
+        """Return the result of an objective for a metric, or None if the mean is missing.
 
-        Its keys are mean, low and high (the interval), seeds (a value per seed), and difference (to
+        The keys are mean, low and high (the interval), seeds (a value per seed), and difference (to
         the baseline, with its own interval).
         """
         cells: dict[str, dict[str, Any] | None] = self.summary["table"][objective]
         return cells.get(metric.name)
 
     def ranked(self) -> list[str]:
-        """Return the objectives sorted by the first metric, the best first.
+        """Return the objectives sorted by the first metric of the comparison, the best first.
 
         Objectives without a value come next, and the control objective is last.
         """
@@ -157,7 +157,7 @@ def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str
 
 
 def read_starts(comparison: Comparison) -> Runs:
-    """Return the log of each run's warm start: the training from which the run continues."""
+    """Read the log of each run's warm start: the earlier training that the run continues."""
     starts: Runs = {}
     for run in comparison.summary["runs"]:
         if run["objective"] in comparison.styles:
@@ -171,7 +171,7 @@ def pooled_rows(folder: Path, styles: Styles, scores: Scores, columns: Sequence[
     """Concatenate the scored rows of all seeds for each objective; omit objectives without rows.
 
     Raises:
-        ValueError: If a row has no number in one of ``columns``, as in a file of another scorer.
+        ValueError: If a row has no number in one of ``columns`` (it was scored for another task).
     """
     pooled: dict[SeriesStyle, list[ScoredRow]] = {style: [] for style in styles.values()}
     for (name, seed), rows in scores.items():
@@ -187,9 +187,9 @@ def pooled_rows(folder: Path, styles: Styles, scores: Scores, columns: Sequence[
 
 
 def ranked_ids(scores: Scores, column: str) -> list[tuple[float, str]]:
-    """Return (mean, id) of each test row, sorted by decreasing mean.
+    """Return (mean of ``column``, id) of each test row, the largest mean first.
 
-    ``column`` is averaged over the answers of all objectives and seeds to the same row.
+    The mean is over the answers of all runs (objectives and seeds) to this row.
     """
     values: dict[str, list[float]] = defaultdict(list)
     for row in (row for rows in scores.values() for row in rows):

@@ -27,7 +27,7 @@ Content = Block | Table | str
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """One chapter of a report, with a title and the id of the HTML anchor."""
+    """One section of a report, with a title and the id of the HTML anchor."""
 
     anchor: str
     title: str
@@ -75,7 +75,7 @@ def figure(chart: Markup, caption: Cell | None = None, css: str | None = None) -
 
 
 def group(css: str | None, blocks: Iterable[Content]) -> Block:
-    """Join blocks into one block, in an HTML ``div`` of class ``css`` unless ``css`` is None."""
+    """Join blocks into one, in an HTML ``div`` of the CSS class ``css`` (no ``div`` if None)."""
     found = [_block(block) for block in blocks]
     html = joined(*(joined(block.html, Markup("\n")) for block in found))
     return Block(

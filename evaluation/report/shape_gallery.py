@@ -1,4 +1,4 @@
-"""Report chapters for boxes and polygons in images: IoU, sizes, a gallery, invalid answers.
+"""Report sections for boxes and polygons in images: IoU, sizes, a gallery, invalid answers.
 
 Rows     lines of ``scores.jsonl`` with the columns
          id, image, prompt   id, image file and question of the test row; prompt is optional
@@ -32,7 +32,7 @@ WORST, FOLDED, SPREAD = 8, 4, 4
 
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
-    """Return the report chapters for boxes and polygons, or [] if no answer was scored."""
+    """Return the report sections for boxes and polygons, or [] if no answer was scored."""
     scores = {key: rows for key, rows in scores.items() if rows}
     if not scores:
         return []
@@ -61,7 +61,7 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
 def _paired(
     folder: Path, key: tuple[str, int], rows: Sequence[ScoredRow], single: bool
 ) -> list[MatchedShapes]:
-    """Check the scores of one run, and match the true and the answered shapes in each row."""
+    """Check that each row of a run has scores, and match its true and answered shapes."""
     where = f"{folder}, scores.jsonl of {key[0]}, seed {key[1]}"
     columns = ("iou",) if single else shape_tiles.COUNTS
     if not all(isinstance(row.get(column), int | float) for row in rows for column in columns):
@@ -98,7 +98,7 @@ class _ShapeCase:
 
 
 def _cases(styles: Styles, scores: Scores, paired: PairedRuns, seed: int) -> list[_ShapeCase]:
-    """Return one test row per image, the worst-answered one, sorted from worst to best."""
+    """Return the worst-answered test row of each image, sorted from worst to best."""
     answers: dict[str, dict[str, tuple[ScoredRow, MatchedShapes]]] = defaultdict(dict)
     for name in (name for name in styles if (name, seed) in scores):
         for row, own in zip(scores[name, seed], paired[name, seed], strict=True):

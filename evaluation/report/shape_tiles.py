@@ -169,7 +169,7 @@ def shape_tile(
 
 
 def _drawn(answers: Sequence[Instance]) -> list[Instance]:
-    """Return the first shapes of an answer, up to ``POINTS`` corners in total, to be drawn."""
+    """Return the shapes of an answer to draw: the first ones, up to ``POINTS`` corners in total."""
     drawn, points = [], 0
     for item in answers:
         points += len(item.shape.points)

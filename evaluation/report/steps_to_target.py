@@ -1,4 +1,4 @@
-"""Report chapter on the number of training steps until a metric reaches a given value.
+"""Report section on the number of training steps until a metric reaches a given value.
 
 These values are called levels. A level is reached at the first evaluation during training whose
 metric is at least as good as the level. The last evaluation of the warm start (the training that a
@@ -32,7 +32,7 @@ class StepsToLevel:
 
     @property
     def mean(self) -> float | None:
-        """Return the mean number of steps over seeds, or None if a seed did not reach the level."""
+        """Return the mean step over the seeds, or None if one of them did not reach the level."""
         known = [step for step in self.steps if step is not None]
         return sum(known) / len(known) if known and len(known) == len(self.steps) else None
 
@@ -50,7 +50,7 @@ class StepsToLevel:
         return f"{number(self.mean, 0)} ({number(low, 0)} to {number(high, 0)})"
 
     def interval(self) -> tuple[float, float]:
-        """Return the bootstrap interval of the mean: seeds are drawn with replacement."""
+        """Return the bootstrap interval of ``mean``, for which seeds are drawn with replacement."""
         values = np.array(self.steps, dtype=np.float64)
         at = np.random.default_rng(0).integers(len(values), size=(_DRAWS, len(values)))
         return draws_interval(values[at].mean(axis=1))
@@ -58,7 +58,7 @@ class StepsToLevel:
 
 @dataclass(frozen=True, kw_only=True)
 class _MetricLevels:
-    """The levels (values to reach) of one metric, easiest first, and each objective's steps."""
+    """Levels (values to reach) of one metric, easiest first, and the steps to each by objective."""
 
     metric: ReportedMetric
     levels: Sequence[float]
@@ -74,7 +74,7 @@ def first_step(curve: Curve, level: float, *, higher_is_better: bool) -> int | N
 def steps_section(
     comparison: Comparison, styles: Styles, logs: Runs, starts: Runs
 ) -> Section | None:
-    """Return the chapter, or None if no metric was evaluated during training.
+    """Return the section on steps to levels; None if no metric was evaluated during training.
 
     ``logs[objective, seed]`` is the log of a run. ``starts[objective, seed]`` is that of its warm
     start, the training that the run continues.
@@ -98,7 +98,7 @@ def steps_section(
 def _levels_of(
     metric: ReportedMetric, styles: Styles, seeds: Sequence[int], logs: Runs, starts: Runs
 ) -> _MetricLevels:
-    """Choose levels of a metric (values to reach), and count each objective's steps to reach them.
+    """Choose levels (values of a metric to reach), and find the step at which each run does so.
 
     There are no levels if the metric was not evaluated during training.
     """
@@ -140,7 +140,7 @@ def _evaluations(
 def _shown(metrics: Sequence[ReportedMetric], logs: Runs) -> list[ReportedMetric]:
     """Return the metrics to show: the first one evaluated during training, and one error metric.
 
-    The error metric is the first other one for which lower is better and that is no percentage.
+    The error metric is the next one that is better if lower and not a percentage, such as MAE.
     Metrics of single categories are not evaluated during training.
     """
     evaluated = {name for log in logs.values() for row in log for name in row.get("eval") or ()}

@@ -62,7 +62,7 @@ def _trend(cell: dict[str, Any] | None, metric: ReportedMetric) -> str:
 
 
 def _difference(cell: dict[str, Any], metric: ReportedMetric) -> str:
-    """Describe the difference to the baseline, and whether the interval includes 0."""
+    """Describe an objective's difference to the baseline, and if its interval includes 0."""
     if not cell["difference"]:
         return "without a paired difference, so it may be random variation"
     change = metric.change(cell["difference"])

@@ -1,4 +1,4 @@
-"""Check the inputs of an objective: logits, labels, number positions, and the output head's size.
+"""Check the inputs of the loss (logits, labels, number positions) and the size of the output head.
 
 Axes    b samples, t positions, n supervised positions (those with a label), c number tokens in the
         vocabulary, r positions in the flattened inputs (b * t, or n)
@@ -25,11 +25,11 @@ def supervised_rows(
     Args:
         inputs: Logits or hidden states, [b, t, :] for b samples of t positions, or [n, :] for only
             the n supervised positions (those with a label).
-        labels: [b, t] or [n].
+        labels: Label ids, [b, t] or [n].
         spans: The tokens of each number in the labels. Labels [n] require them.
-        shift: True shifts labels [b, t] by one position first.
+        shift: True shifts labels [b, t] left by one position before anything else.
         what: Name of the inputs in error messages, such as "logits".
-        find: Function that returns the spans of labels [b, t] if ``spans`` is None.
+        find: Function that finds ``spans`` in labels [b, t]; called if ``spans`` is None.
 
     Returns:
         Flattened inputs [r, :], labels [n], spans, and for each label the index of its input, [n]
@@ -59,10 +59,10 @@ def supervised_rows(
 
 
 def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -> None:
-    """Check that labels [n] are valid token ids, and that ``spans`` were made from these labels.
+    """Check that labels [n] are valid token ids, and that ``spans`` describes these labels.
 
-    ``spans`` are the tokens of each number, ``ids`` [c] the ids of all number tokens, and
-    ``tokens`` is the number of token ids that the output head predicts. On a GPU the check is an
+    ``tokens`` is the number of ids that the output head predicts, and ``ids`` [c] has the ids of
+    all number tokens. ``spans`` lists the number tokens among the labels. On a GPU the check is an
     asynchronous assertion, which does not synchronise the device.
     """
     known = (labels >= 0) & (labels < tokens)
@@ -83,7 +83,7 @@ def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -
 
 
 def check_head(largest_id: int, tokens: int) -> None:
-    """Check that an output head with ``tokens`` rows includes the largest number token id."""
+    """Check that the largest number token id is below ``tokens``, the output size of lm_head."""
     if largest_id >= tokens:
         raise ValueError(
             f"the number token with id {largest_id} is not one of the {tokens} tokens of "

@@ -44,9 +44,9 @@ def add_adapters(
 ) -> Any:
     """Add LoRA or DoRA adapters to a model, and return it as a PEFT model.
 
-    The config section ``modules`` selects the modules that get adapters (``adapted``). Adapters
-    that the model has already must match the config. ``base`` and ``revision`` name the base model;
-    they are saved with the adapters.
+    Modules that the config section ``modules`` sets to ``adapted`` get adapters. If the model has
+    adapters already, they must match the config. ``base`` and ``revision`` name the base model, and
+    are saved with the adapters.
     """
     if isinstance(model, PeftModel):
         _require_same_adapters(model, lora, modules, base)
@@ -128,7 +128,7 @@ def saved_parameters(model: PeftModel) -> list[Tensor]:
 
 
 def merged(model: Any) -> Any:
-    """Return a model with its adapters, if any, merged into its weights, which keep their dtype."""
+    """Merge the adapters of a model into its weights; return models without adapters unchanged."""
     return model.merge_and_unload() if isinstance(model, PeftModel) else model
 
 

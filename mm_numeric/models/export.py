@@ -24,8 +24,9 @@ def export(run: Path, out: Path) -> None:
     """Save the model of a finished run, with tokenizer and model card, in a new folder.
 
     The folder also contains the image processor and the settings for image size and coordinates.
-    Adapters are merged into the weights, which keep their dtype. If the model was quantised for
-    training, adapters are merged into the original weights. Baseline models cannot be exported.
+    Adapters are merged into the weights without changing their dtype. If the model was quantised
+    for training, adapters are merged into the original weights. A model with ``model.baseline`` in
+    its config cannot be exported, because transformers has no class for it.
     """
     quiet_unless_terminal()
     config = read_run(run)

@@ -23,8 +23,8 @@ VISION_MODULES = ("vision", "projector")
 class ModelModules:
     """Assigns parameters to modules (vision, ..., head), and applies the settings of each module.
 
-    ``learning_rate`` is the default for modules without their own. ``where`` names the config in
-    error messages.
+    ``learning_rate`` applies to modules that the config gives no learning rate. ``where`` names the
+    config in error messages.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ModelModules:
         return self.learning_rate if own is None else own
 
     def reject_learning_rates(self, who: str) -> None:
-        """Raise ValueError if a module has its own learning rate: optimiser ``who`` ignores it."""
+        """Raise ValueError if modules have learning rates, which the optimiser ``who`` ignores."""
         modules = self.family.module_patterns
         if any(self.settings.of(module).learning_rate is not None for module in modules):
             raise ValueError(
@@ -143,7 +143,7 @@ class ModelModules:
         return found
 
     def _shared(self, model: nn.Module) -> dict[str, set[str]]:
-        """Map each module with tied weights, such as ``head``, to all modules that share them."""
+        """Map each module with tied weights to the set of modules that use the same weights."""
         holders: dict[int, set[str]] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
             holders.setdefault(id(parameter), set()).add(self.module_of(name))

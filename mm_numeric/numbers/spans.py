@@ -1,11 +1,11 @@
 """The numbers in the labels of a batch, and the tokens that spell them, as flat tensors.
 
-Axes    b samples, t positions, n supervised rows (positions with a label), m numbers,
-        k labels that are number tokens, q boxes, r clock times
+Axes    b samples, t positions, n supervised rows (rows of the logits at positions with a label),
+        m numbers, k labels that are number tokens, q boxes, r clock times
 
 A span is the range of tokens that spells a number. Spans are built once per batch, in the collator
-on the CPU. The numeric losses then need no loops on the GPU: they gather logits, compute a softmax
-over the number tokens and sum over each number.
+on the CPU. The numeric losses then need no loops on the GPU: they gather the logits at number
+tokens, compute a softmax over all number tokens, and sum over the tokens of each number.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -89,11 +89,11 @@ def numbers_in_answer(
     offsets: Sequence[tuple[int, int]],
     vocabulary: NumberVocabulary,
 ) -> list[TokenNumber]:
-    """Find the tokens of those numbers in an answer that the task has marked for numeric losses.
+    """Find the tokens of those numbers in an answer that get a numeric loss.
 
-    ``marks`` has the start and end character of each such number in ``text``, its role (such as
-    ``x``) and its group (such as the index of the box). ``ids`` are the tokens of ``text``, and
-    ``offsets`` the start and end character of each token.
+    The task selects them with ``marks``: the start and end character of each number in ``text``,
+    its role (such as ``x``) and its group (such as the index of its box). ``ids`` are the tokens of
+    ``text``, and ``offsets`` the start and end character of each token.
 
     Raises:
         ValueError: If the marked text is not a number, or if one of its digits is not in a number
@@ -127,7 +127,7 @@ def _marked_numeral(
     ids: Sequence[int],
     vocabulary: NumberVocabulary,
 ) -> TokenNumber:
-    """Return the value and the tokens of the number at the position ``mark`` of an answer."""
+    """Return the value and the tokens of one number; ``mark`` is its position in the answer."""
     numeral = Numeral(mark.start, mark.end, text[mark.start : mark.end])
     if find_numerals(numeral.text, thousands_separators=True) != [
         Numeral(0, len(numeral.text), numeral.text)
@@ -185,8 +185,8 @@ def _whole(target: int, position: int, vocabulary: NumberVocabulary) -> TokenNum
 class NumberSpans:
     """The numbers in the labels of a batch, and the rows of the logits that predict their tokens.
 
-    A supervised row is a position with a label. The axes are n supervised rows, k labels that are
-    number tokens, m numbers, q boxes and r clock times.
+    A supervised row is a row of the logits at a position with a label. The axes are n supervised
+    rows, k labels that are number tokens, m numbers, q boxes and r clock times.
 
     Attributes:
         row: [k] index of the supervised row that predicts each number token, 0 to n - 1.
@@ -196,14 +196,14 @@ class NumberSpans:
         value: [m] numeric value, float64, including the sign.
         sign: [m] +1 or -1.
         role: [m] kind of number, such as ``x`` or ``hour``, as an index into ``answers.ROLES``.
-        group: [m] index of the box, polygon or time that the number is part of, within the sample;
-            -1 if it is in no group.
+        group: [m] index of the box, polygon or time, within the sample, that the number belongs
+            to; -1 for any other number.
         sample: [m] index of the sample in the batch.
         samples: [] number of samples in the batch, including those without numbers.
         boxes: [q, 4] indices (0 to m - 1) of the numbers x1, y1, x2 and y2 of each box.
         times: [r, 2] indices (0 to m - 1) of the hour and the minute of each time.
         supervised: [n] index of each supervised row in the flattened labels [samples * positions].
-            None if the objective receives the logits of supervised rows only.
+            None if only the logits of supervised rows are passed to the loss.
     """
 
     row: Tensor
@@ -230,7 +230,7 @@ class NumberSpans:
         """Build the spans of a batch from the numbers of each sample.
 
         ``rows[i][p]`` is the index of the supervised row (position with a label) that predicts
-        token p of sample i. ``supervised`` is described at the attribute of the same name.
+        token p of sample i. ``supervised`` is stored as the attribute of the same name.
         """
         found = [(s, number) for s, sample in enumerate(numbers) for number in sample]
         tokens = [
@@ -306,9 +306,9 @@ class NumberSpans:
 
 
 def _grouped(found: Sequence[tuple[int, TokenNumber]], roles: tuple[str, ...]) -> Tensor:
-    """Return a table with a row per box (or time) that contains the indices of its numbers.
+    """Return the indices of the numbers of each box, or of each time, with one row per box or time.
 
-    ``roles`` names the columns, such as ("hour", "minute"). Other groups of numbers are omitted.
+    The columns are the ``roles``: ("hour", "minute") lists times, and omits boxes and polygons.
     """
     groups: dict[tuple[int, int], list[int]] = {}
     for m, (sample, number) in enumerate(found):

@@ -130,8 +130,8 @@ class NumberVocabulary:
     def __or__(self, other: "NumberVocabulary") -> "NumberVocabulary":
         """Return the union of two vocabularies.
 
-        A token that has digits in one vocabulary and is a whole number in the other (made by
-        ``from_tokens``) becomes a whole number.
+        If one vocabulary treats a token as digits and the other as a whole number (as those from
+        ``from_tokens`` do), the union treats it as a whole number.
         """
         both = sorted((*self.tokens, *other.tokens), key=lambda token: not token.digits)
         tokens = {token.id: token for token in both}

@@ -13,8 +13,8 @@ the model must return the output of its head unchanged. This excludes models tha
 (Granite, Cohere) or soft-cap them (Gemma 2).
 
 Tied head, for a head that shares its weight with the input embeddings: torch adds the gradients of
-both uses. The one of ``torch.nn.functional.linear`` is transposed, so torch 2.13 needs a third
-buffer of the same size for the sum. The replaced method makes it contiguous, which avoids this.
+head and embeddings. ``torch.nn.functional.linear`` returns a transposed gradient, so torch 2.13
+needs a third buffer of this size for the sum. The replaced method returns a contiguous gradient.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -78,8 +78,9 @@ class ChunkedHead:
     ) -> tuple[Any, ObjectiveResult]:
         """Run the model, and return its outputs and the objective's loss and number metrics.
 
-        ``labels`` has one label per position with logits. The loss of a micro-batch with
-        ``chunked_from`` or more logits is computed in chunks; ``outputs.logits`` is then the loss.
+        ``labels`` has one label for each position whose logits are computed. With
+        ``chunked_from`` or more logits, the loss is computed in chunks, and ``outputs.logits``
+        contains the loss instead of the logits.
         """
         head = self.head
         if head is None or not self.is_chunked(inputs, labels, objective, chunked_from):
@@ -113,7 +114,7 @@ def linear_head(model: Any) -> nn.Linear | None:
 
 
 def is_tied(model: Any, head: nn.Linear) -> bool:
-    """Return True if a head is trained, has no bias, and its weight is that of the embeddings."""
+    """Return True if a head is trained, has no bias, and shares its weight with the embeddings."""
     trained = head.weight.requires_grad and head.bias is None
     return trained and model.get_input_embeddings().weight is head.weight
 
@@ -169,7 +170,7 @@ class _TiedLinear(torch.autograd.Function):
 
 @contextmanager
 def _contiguous_gradient(head: nn.Linear) -> Iterator[None]:
-    """Context manager for contiguous weight gradients of a tied head, except under autocast."""
+    """Make the weight gradient of a tied head contiguous in the context, except under autocast."""
 
     def product(hidden: Tensor) -> Tensor:
         # Checked here because accelerate enables autocast inside of the call of the model.

@@ -37,7 +37,7 @@ _SINGLE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_AD
 
 
 def require_deepspeed(where: str) -> None:
-    """Check that DeepSpeed is installed; without a launcher, set its environment variables."""
+    """Check that DeepSpeed is installed; set ``RANK`` and similar variables if no launcher did."""
     if find_spec("deepspeed") is None:
         raise ValueError(
             f"{where}: DeepSpeed is not installed; run `pip install 'mm-numeric[deepspeed]'`, or "

@@ -1,9 +1,9 @@
 """Periodic evaluation during training: generate answers, score them, keep the best weights.
 
-Each rank answers a share of the rows to evaluate, and rank 0 scores all answers as
+Each rank answers some of the evaluation questions, and rank 0 scores all answers as
 ``mm-numeric score`` does. The trainer logs each metric as ``eval_NAME`` (shown as ``eval/NAME`` by
-W&B and TensorBoard), and log.jsonl has it too. A metric that is not finite, such as a mean over no
-rows, is omitted. A resumed run finds the best evaluation in the trainer's log.
+W&B and TensorBoard), and log.jsonl has it too. A metric that is not finite, such as the mean of no
+values, is omitted. A resumed run finds the best evaluation in the trainer's log.
 
 Files in the run folder:
     evaluation/predictions.jsonl    predictions of the last evaluation
@@ -56,7 +56,7 @@ class Best(NamedTuple):
 
 
 def evaluated_rows(config: Config) -> list[Example]:
-    """Return the rows to evaluate on during training ([] if the config has no ``evaluate``)."""
+    """Load the examples for evaluation during training ([] if the config has no ``evaluate``)."""
     settings = config.evaluate
     if settings is None:
         return []
@@ -166,7 +166,7 @@ class EvaluationCallback(TrainerCallback):
         return {"best": best, "stopped_early": stopped}
 
     def _answer(self) -> list[dict[str, Any]]:
-        """Generate answers to all rows and return the predictions in row order, on every rank.
+        """Generate answers to all examples; return them in the same order on every rank.
 
         Under ZeRO-3 all ranks must take part in each forward pass, so all generate the same number
         of batches. When a rank has no more batches, it repeats the last one without using the

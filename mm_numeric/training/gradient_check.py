@@ -17,7 +17,7 @@ class GradientCheck(TrainerCallback):
 
     A module passes if any of its parameters has a gradient. Some parameters may have none: LLaVA,
     for example, does not use the last layer of its CLIP tower. Modules that process images are
-    checked at the first step with an image. Steps whose rows are all skipped are not checked.
+    checked at the first step with an image. Steps whose samples are all skipped do not count.
     """
 
     def __init__(self, modules: ModelModules) -> None:
@@ -30,7 +30,7 @@ class GradientCheck(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Register a hook that inspects batches and, under DeepSpeed, hooks that read gradients."""
+        """Register hooks that see each batch and, with DeepSpeed, each gradient."""
         present = {self.modules.module_of(name) for name, _ in model.named_parameters()}
         frozen = {module for module in present if self.modules.settings.of(module).how == FROZEN}
         self._waiting = [module for module in MODULE_NAMES if module in present - frozen]

@@ -40,10 +40,10 @@ class GradientNorms:
     def measuring(
         self, model: nn.Module, step: int, engine: Any = None
     ) -> AbstractContextManager[None]:
-        """Return a context manager for a backward pass, which measures the gradient norms after it.
+        """Return a context manager that measures gradient norms after the backward pass inside it.
 
-        The backward pass must be the last of the optimiser step ``step``. All ranks must enter the
-        context. ``engine`` is the DeepSpeed engine, or None without DeepSpeed.
+        This must be the last backward pass of the optimiser step ``step``. All ranks must enter
+        the context. ``engine`` is the DeepSpeed engine, or None without DeepSpeed.
         """
         if engine is None:
             return self._after_backward(model, step)
@@ -64,7 +64,7 @@ class GradientNorms:
 
     @contextmanager
     def _before_step(self, model: nn.Module, step: int, engine: Any) -> Iterator[None]:
-        """Measure norms before accelerate's ``backward`` calls DeepSpeed's ``engine.step()``."""
+        """Context manager: measure norms before accelerate calls DeepSpeed's ``engine.step()``."""
 
         def measure() -> None:
             from deepspeed.utils import safe_get_local_grad
@@ -86,8 +86,8 @@ class GradientNorms:
     ) -> None:
         """Compute and store the gradient norm of each module.
 
-        ``gradient_of`` is a function from a parameter to its gradient or, if ``sharded``, to this
-        rank's shard; squares are then summed over ranks. Norms are divided by the loss ``scale``.
+        ``gradient_of`` returns the gradient of a parameter. If ``sharded``, it returns this rank's
+        shard, and squares are summed over ranks. Norms are divided by ``scale``, the loss scale.
         """
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         names = [self.modules.module_of(name) for name, _ in trained]

@@ -27,8 +27,8 @@ def loss_func(objective: Objective, *, shift: bool = True) -> Callable[..., Tens
             False for encoder-decoders.
 
     Raises:
-        ValueError: If the objective weights its losses by running means (``balance: running``):
-            they must be updated after each step, which this function cannot detect.
+        ValueError: If the objective weights its losses by running means (``balance: running``).
+            The means must be updated after each step, but this function cannot detect its end.
     """
     if objective.spec.balance == "running":
         raise ValueError(
@@ -99,7 +99,7 @@ def end_step(
 
 
 def aligned_labels(labels: Tensor | None, shift: bool) -> Tensor:
-    """Return labels [b, t]; if ``shift``, each moves to the position before, which predicts it."""
+    """Return labels [b, t]; if ``shift``, shift them left by one to align them with the logits."""
     if labels is None:
         raise ValueError(
             "a batch has no labels: the data collator must return `labels` [b, t], -100 to ignore."

@@ -46,8 +46,8 @@ class NumericLossMixin(_Trainer):
 
     Batches need ``labels`` [b, t] with -100 at positions to ignore; padded, packed, padding-free
     and completion-only batches all work. Labels are shifted unless the model is an encoder-decoder.
-    If the model accepts ``logits_to_keep`` and its outputs are not requested, only the logits at
-    supervised positions (those with a label) are computed. With ``chunked_from`` or more
+    If the model accepts ``logits_to_keep``, only the logits at supervised positions (those with a
+    label) are computed, except for ``return_outputs=True``. With ``chunked_from`` or more
     logits per micro-batch the loss is computed in chunks, if ``chunked_head`` supports the model.
     FSDP and torch.compile disable the computation in chunks.
 
@@ -86,7 +86,7 @@ class NumericLossMixin(_Trainer):
         self._figures: Tensor | None = None
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Reset the running means with which the objective can balance its losses, then train."""
+        """Reset the running means of the losses (for ``balance: running``), then train."""
         self.objective.balance.reset()
         self._head = None  # another model may have been loaded
         return super().train(*args, **kwargs)
@@ -136,7 +136,7 @@ class NumericLossMixin(_Trainer):
     ) -> tuple[dict[str, Any], Tensor, NumberSpans | None]:
         """Return the keyword arguments for the model, the labels, and the number spans.
 
-        The arguments request logits at positions with a label only, or with ``all_rows`` at all.
+        The model computes logits only at positions with a label, or with ``all_rows`` everywhere.
         """
         batch = dict(inputs)
         labels, spans = self._labels(batch), batch.pop("spans", None)
@@ -177,7 +177,7 @@ class NumericLossMixin(_Trainer):
         return self._head(model, batch, self.objective, labels, spans, counts, self.chunked_from)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Train on one micro-batch, and update the objective at the end of each optimiser step."""
+        """Train on one micro-batch; after the last of a step, update the objective's means."""
         loss: Tensor = super().training_step(*args, **kwargs)
         if self.accelerator.sync_gradients and self._counts is not None:
             self._end_step()
@@ -196,7 +196,7 @@ class NumericLossMixin(_Trainer):
         super().log(logs, start_time)
 
     def _end_step(self) -> None:
-        """Sum the loss components of a step over all ranks, and pass them to the objective."""
+        """Sum the loss components of a step over all ranks, and update the running means."""
         sums = sums_over_ranks(self._step_sums, self.accelerator)
         self.objective.end_step(sums)
         self._step_sums, self._seen = sums, added_sums(self._seen, sums)
@@ -221,7 +221,7 @@ class NumericLossMixin(_Trainer):
     def _labels(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the labels of a batch, shifted by one position for decoder-only models.
 
-        Batches of ``TrainingCollator`` are already shifted; their entry ``supervised`` marks them.
+        Batches of ``TrainingCollator`` (with an entry ``supervised``) are already shifted.
         """
         shift = not self._is_encoder_decoder and "supervised" not in batch
         return aligned_labels(batch.get("labels"), shift)

@@ -20,7 +20,7 @@ _STEPS_PER_CHECK = 10  # on a GPU, where each check waits for the device
 
 @dataclass(frozen=True)
 class _Step:
-    """Flags of one optimiser step, still on the device: which of its values are finite."""
+    """Flags on the device that record if the losses and gradient norm of a step are finite."""
 
     number: int
     names: list[str]
@@ -31,7 +31,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class _NonFinite:
-    """The first step with a non-finite value on one rank."""
+    """The first step at which this rank found a non-finite value, and the samples of that step."""
 
     step: int
     names: list[str]
@@ -44,7 +44,7 @@ class FiniteCheck:
 
     For each value, a flag on the GPU records whether the value is finite. Because reading flags
     makes the CPU wait, they are read only every 10 steps, and before logging and saving, where the
-    CPU waits anyway. The error names the first non-finite step and the ids of its rows.
+    CPU waits anyway. The error names the first non-finite step and the ids of its samples.
     """
 
     def __init__(self, ranks: Ranks, args: TrainingArguments, *, fp16: bool) -> None:
@@ -55,7 +55,7 @@ class FiniteCheck:
         self._ids: list[Sequence[str]] = []
 
     def begin_step(self, ids: list[Sequence[str]]) -> None:
-        """Store the ids of the step's samples, for error messages; one sequence per micro-batch."""
+        """Store the sample ids of each micro-batch of a step, to name them in error messages."""
         self._ids, self._losses = ids, []
 
     def add_loss(self, loss: Tensor) -> None:
@@ -78,9 +78,9 @@ class FiniteCheck:
             self.check()
 
     def check(self, model: torch.nn.Module | None = None) -> None:
-        """Raise an error if a recorded value, or a weight of ``model`` (optional), is not finite.
+        """Raise an error if a recorded value is not finite, or a weight of ``model`` if given.
 
-        All ranks must call this method. All raise EveryRankError if any rank has such a value.
+        All ranks must call this method. If one has a non-finite value, all raise EveryRankError.
         """
         stored, self._steps = self._steps, []
         broken = next(filter(None, map(_non_finite, stored)), None)

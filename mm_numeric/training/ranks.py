@@ -27,10 +27,10 @@ class Ranks:
         """Send an object to all ranks, and return all sent objects that are not None.
 
         Args:
-            found: Object to send, or None to send nothing. A string is an error message.
+            found: Object that this rank sends, or None. A string is an error message to raise.
 
         Raises:
-            EveryRankError: If any rank passes an error message; the first one is raised.
+            EveryRankError: If any rank sends an error message. That of the lowest rank is raised.
         """
         all_found = [found]
         if self._group is not None:

@@ -19,7 +19,7 @@ _BATCH_SIZE, _ACCUMULATION = "per_device_train_batch_size", "gradient_accumulati
 
 
 def write_step(checkpoint: Path, *, ranks: int, rows: int) -> None:
-    """Write step.json: the number of ranks, and of rows per optimiser step (over all ranks)."""
+    """Write the number of ranks and the batch size (samples per optimiser step) to step.json."""
     write_json(checkpoint / STEP, {"ranks": ranks, "rows": rows})
 
 
@@ -35,11 +35,11 @@ def num_ranks() -> int:
 
 
 def with_same_rows(config: Config, checkpoint: Path) -> Config:
-    """Return a config with the same number of rows per optimiser step as the checkpoint.
+    """Return a config with the same batch size (samples per optimiser step) as the checkpoint.
 
     With fewer ranks, ``gradient_accumulation_steps`` grows. With more ranks it shrinks; if that is
     not possible, ``per_device_train_batch_size`` changes instead. Raises ValueError if the ranks
-    cannot share the rows equally. Without ``step.json`` the config is returned unchanged.
+    cannot get equal numbers of samples. Without ``step.json`` the config is returned unchanged.
     """
     step = _read_step(checkpoint)
     if step is None:

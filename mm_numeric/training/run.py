@@ -112,7 +112,7 @@ def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> P
 def _validate(
     config: Config, args: TrainingArguments, checkpoint: Path | None, *, resume: bool
 ) -> None:
-    """Check the options of the numeric losses and, with ``resume``, that the run can resume."""
+    """Check the numeric loss options and, with ``resume``, that there is a run to resume."""
     for term in config.objective.spec.terms:
         make_term(term.name, term.options, f"{config.title}, objective")
     folder = config.output_dir

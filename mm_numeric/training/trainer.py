@@ -44,8 +44,8 @@ class NumericTrainer(NumericLossMixin, Trainer):
 
     ``NumericLossMixin`` computes the loss and logs its components. This class saves and loads
     weights, makes parameter groups for each module (vision, projector, ...), and checks for errors
-    on all ranks. ``modules`` holds the options of each module, such as its learning rate. If None,
-    all modules are trained alike.
+    on all ranks. ``modules`` has the settings of each module, such as its learning rate. If it is
+    None, all modules have the same settings.
     """
 
     model: Any
@@ -119,7 +119,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return loader
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Return the row sampler. With ``group_by_length``, a step has rows of similar length."""
+        """Return the sampler; ``group_by_length`` puts samples of similar length in one step."""
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
         return LengthGroupedSampler(
@@ -169,7 +169,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return self.norms.measuring(self.model, step, engine)
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
-        """Return the gradient norm, and pass it to ``FiniteCheck`` with the step's loss sums."""
+        """Return the gradient norm; ``FiniteCheck`` records if it and the losses are finite."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         self.finite.end_step(self.state.global_step + 1, self._step_sums, norm)
         return norm
@@ -192,8 +192,8 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         """Save a checkpoint after checking that losses and weights are finite.
 
-        An error of one rank is raised on all ranks. Under ZeRO and FSDP the ranks save together and
-        cannot exchange the error; there the launcher ends the other ranks.
+        If saving fails on one rank, all ranks raise the error. Under ZeRO and FSDP, where the ranks
+        save together, only this rank raises it, and the launcher ends the others.
         """
         self.finite.check(self.model)
         self.skipped_rows.count()
@@ -246,7 +246,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
             model.load_state_dict(saved.state_dict())
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the weights, even before the first step, when DeepSpeed has no engine yet."""
+        """Save the weights, also before the first step, when DeepSpeed is not yet initialised."""
         if self.is_deepspeed_enabled and self.deepspeed is None:
             self._save(output_dir)
         else:

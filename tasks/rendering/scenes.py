@@ -72,7 +72,7 @@ class _Shape:
 def render_scenes(folder: Path, count: int, seed: int, style: SceneStyle, *, lists: bool) -> Path:
     """Generate images of coloured shapes; return the path of the .jsonl file with their rows.
 
-    With ``lists``, a row asks for all shapes of a colour (zero or more), else for one shape.
+    With ``lists``, a question asks for all shapes of a colour (perhaps none), else for one shape.
     """
     size = {"width": style.width_px, "height": style.height_px}
 
@@ -91,7 +91,7 @@ def _one(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
 
 
 def _list(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
-    """Return a row that asks for all shapes of a colour. In 1 row of 5, no shape has the colour."""
+    """Return a row that asks for all shapes of one colour. In 1 row of 5, there are none."""
     present = {shape.colour for shape in shapes}
     absent = [colour for colour in _COLOURS if colour not in present]
     colour = rng.choice(absent) if rng.random() < 0.2 else rng.choice(sorted(present))
@@ -133,7 +133,7 @@ def _by_position(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
 
 
 def _placed(rng: random.Random, style: SceneStyle) -> list[_Shape]:
-    """Return random shapes that do not touch; successive shapes often share form and colour."""
+    """Return random shapes that do not touch; many have the form and colour of the one before."""
     short = min(style.width_px, style.height_px)
     shapes: list[_Shape] = []
     while len(shapes) < 2:

@@ -165,7 +165,7 @@ class _PlacedWord:
 
 
 def _placed(shape: tuple[int, ...], rng: random.Random, style: PageStyle) -> _PlacedWord | None:
-    """Choose a random size, angle and position for a word; return None if it leaves the page."""
+    """Choose a random size, angle and position for a word; return None if it crosses the edge."""
     scale = rng.uniform(*style.letters_px) / shape[0]
     width, height = shape[1] * scale, shape[0] * scale
     angle = math.radians(rng.uniform(-style.rotation_degrees, style.rotation_degrees))

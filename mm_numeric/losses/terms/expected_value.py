@@ -1,4 +1,4 @@
-"""Losses on the difference between the expected value of a number token and its label.
+"""Losses that compare the expected value of the predicted number token with the value of the label.
 
 Axes    k labels that are number tokens, c number tokens in the vocabulary (classes)
 Units   token values (``ntl_mae``) or squared token values (``ntl_mse``, ``ntl_huber``)
@@ -24,21 +24,21 @@ from mm_numeric.numbers.spans import NumberSpans
 class ExpectedValue:
     """Base class of losses that apply a function, ``cost``, to the error of the expected value.
 
-    The error is ``sum_j p_j v_j - v_y``, where p is the softmax over the number tokens, v_j the
-    value of token j, and y the label.
+    The error is ``sum_j p_j v_j - v_y``: the expected value of the predicted token minus the value
+    v_y of the label. p is the softmax over the number tokens, and v_j the value of token j.
 
     Attributes:
-        reweigh: True also penalises probability on other tokens: the loss becomes
+        reweigh: True also penalises probability on tokens outside of this softmax. The loss becomes
             ``m d + 1.01 d_max (1 - m)``, where d is the cost, d_max the largest possible cost, and
-            m the total probability of the tokens that compete with the label in one softmax. False
-            in the paper, True by default in the ntloss package.
+            m the probability of all tokens in this softmax together. False in the NTL paper,
+            True by default in the ntloss package.
     """
 
     per: ClassVar[Literal["token"]] = "token"
     reweigh: bool = False
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the loss of each number token, [k]."""
+        """Return the loss at each of the k labels that are number tokens, [k]."""
         values = numbers.values
         losses = self.cost(numbers.probs @ values - values[spans.target])
         if not self.reweigh:
@@ -46,7 +46,7 @@ class ExpectedValue:
         return reweighed(losses, self.cost(numbers.classes.reach[spans.target]), numbers)
 
     def cost(self, error: Tensor) -> Tensor:
-        """Return the loss for each error, elementwise."""
+        """Apply the loss function to each error (expected value minus true value)."""
         raise NotImplementedError
 
 

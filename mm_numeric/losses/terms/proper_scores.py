@@ -30,7 +30,7 @@ class RankedProbability:
     per: ClassVar[Literal["token"]] = "token"
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the loss of each number token, [k]."""
+        """Return the loss at each of the k labels that are number tokens, [k]."""
         wanted = one_hot(spans.target, len(numbers.values))
         difference, gaps = cumulative_difference(numbers, wanted)
         return difference.square() @ gaps
@@ -58,7 +58,7 @@ class SmoothedDiscrepancy:
             raise ValueError(f"smmd: bandwidth must be > 0, not {self.bandwidth}.")
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the loss of each number token, [k]."""
+        """Return the loss at each of the k labels that are number tokens, [k]."""
         values, same = numbers.values, numbers.classes.same
         kernel = (((values[:, None] - values) / self.bandwidth).square() / -2).exp()
         if same is not None:

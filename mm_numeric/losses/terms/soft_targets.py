@@ -16,9 +16,9 @@ from mm_numeric.numbers.spans import NumberSpans
 def spread_target(numbers: NumberLogits, target: Tensor, tau: float) -> Tensor:
     """Return Gaussian soft targets ``q_j ~ exp(-(v_j - v_y) ** 2 / tau)``, [k, c].
 
-    v_j is the value of class j (a number token), and ``target`` [k] has the class y of each label.
-    ``tau`` is twice the variance, in squared token values. q is 0 for number tokens that do not
-    compete with the label in one softmax.
+    Each of the k labels gets a distribution over the c number tokens: v_j is the value of token j,
+    and v_y that of the label. ``target`` [k] has the index y of each label among these tokens.
+    ``tau`` is twice the variance. q is 0 for tokens that share no softmax with the label.
     """
     values = numbers.values
     # Divide before squaring: ``tau`` itself may underflow in float32.
@@ -29,7 +29,7 @@ def spread_target(numbers: NumberLogits, target: Tensor, tau: float) -> Tensor:
 
 
 def log_probs(numbers: NumberLogits) -> Tensor:
-    """Return log-probabilities of the number tokens, [k, c], from a softmax over all tokens."""
+    """Return log-probabilities [k, c] of c number tokens at k labels (softmax over all tokens)."""
     return numbers.logits - numbers.log_normaliser[:, None]
 
 
@@ -55,7 +55,7 @@ class SpreadTarget:
             raise ValueError(f"dist2: tau must be > 0, not {self.tau}.")
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the loss of each number token, [k]."""
+        """Return the loss at each of the k labels that are number tokens, [k]."""
         target = spread_target(numbers, spans.target, self.tau)
         # xlogy: far from the label q underflows to 0, and 0 log 0 is 0.
         entropy = torch.special.xlogy(target, target)
@@ -83,6 +83,6 @@ class GaussianCrossEntropy:
             raise ValueError(f"gce: sigma must be > 0, not {self.sigma}.")
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the loss of each number token, [k]."""
+        """Return the loss at each of the k labels that are number tokens, [k]."""
         target = spread_target(numbers, spans.target, 2 * self.sigma**2)
         return -(target * log_probs(numbers)).sum(dim=-1)

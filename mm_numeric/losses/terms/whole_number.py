@@ -67,9 +67,9 @@ class StraightThroughDigits:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedDigits:
-    """Base class of losses that predict the number ``sum_k 10 ** k E_p[digit]``.
+    """Base class of losses that use the expected number ``sum_k 10 ** k E_p[digit]``.
 
-    E_p[digit] is the expected digit at digit place k, and p the softmax over the number tokens.
+    E_p[digit] is the expected digit at place k (0 for units), p the softmax over number tokens.
     """
 
     per: ClassVar[Literal["number"]] = "number"
@@ -83,10 +83,10 @@ class ExpectedDigits:
 def _number_values(
     digit: Tensor, numbers: NumberLogits, spans: NumberSpans
 ) -> tuple[Tensor, Tensor]:
-    """Return the m predicted and the m true numbers, [m] each, computed from their digits.
+    """Return the m predicted and the m true numbers of a batch, [m] each, from their digits.
 
-    Each digit is multiplied by its power of ten: 923 is 900 + 20 + 3. ``digit`` [k] is the
-    predicted digit at each of the k number tokens.
+    Each digit is multiplied by its power of ten: 923 is 900 + 20 + 3. ``digit`` [k] has the
+    predicted digit at each of the k labels that are number tokens.
     """
     wanted = numbers.values.double()[spans.target]
     worth = 10.0 ** spans.place.double().clamp(-_LARGEST_PLACE, _LARGEST_PLACE)
@@ -155,17 +155,17 @@ class SoftMagnitudeError(ExpectedDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class SymmetricPercentage(ExpectedDigits):
-    """NL-NTL: ``|X - Y| / (|X| + |Y|)`` of the expected number X and the label Y, from 0 to 1.
+    """Relative error ``|X - Y| / (|X| + |Y|)`` of the expected number X and the label Y, 0 to 1.
 
-    Source: class NumberLevelLoss of the ntloss package, reproduced to 1e-6.
+    Source: number-level NTL (class NumberLevelLoss of the ntloss package), reproduced to 1e-6.
 
     Attributes:
         epsilon: Added to the denominator, above 0. With the package's tiny value, the default, the
             loss for the label 0 is always 1, without a gradient. Use 1 to avoid this.
         reweigh: True also penalises probability on text. The loss becomes ``m d + 1.01 (1 - m)``,
-            where d is the loss above and m the total probability, at the number's first token, of
-            the tokens that compete with the label in one softmax. False in the paper, True by
-            default in the ntloss package.
+            where d is the loss above and m the probability, at the number's first token, of all
+            tokens in the softmax of E_p together. False in the NTL paper, True by default in the
+            ntloss package.
     """
 
     epsilon: float = torch.finfo(torch.float32).eps
