@@ -28,7 +28,7 @@ from mm_numeric.files import read_rows, write_text
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.log import progress
 from mm_numeric.parsing import read_dataclass
-from mm_numeric.registry import PROTOCOLS, SCORERS, choose, load
+from mm_numeric.registry import PROTOCOLS, SCORERS, TASKS, choose, load
 from mm_numeric.run_folder import RESULTS, SCORES
 from mm_numeric.tasks.base import Task, task_class
 
@@ -115,7 +115,8 @@ def score(
         predictions: A .jsonl file; each row has ``id``, ``text`` and ``target``, and may have
             ``task``, ``task_options`` (options of the task, such as ``{"answer": "list"}``),
             ``image`` and ``buckets`` (such as ``{"category": "interpolation"}``).
-        task_name: Name of the task; overrides the field ``task`` of the rows.
+        task_name: Name or import path of the task; overrides the field ``task`` of the rows, which
+            may only hold a name of ``mm_numeric.registry.TASKS``.
         out: The folder to write to; the folder of the predictions when None.
         protocol: Rules of scoring for tasks with many shapes per image, one of ``PROTOCOLS``; the
             task's own scorer when None.
@@ -205,6 +206,11 @@ def _with_task(row: Mapping[str, Any], where: str, task_name: str | None) -> Par
     name = task_name or row.get("task")
     if not isinstance(name, str):
         raise ValueError(f"{where}: the rows name no task; name it with --task.")
+    if task_name is None and ":" in name and name not in TASKS:
+        raise ValueError(
+            f"{where}: the task {name!r} is an import path, and a data file may not import code; "
+            f"if you trust the module {name.partition(':')[0]}, add --task {name}."
+        )
     options = row.get("task_options") or {}
     task = read_dataclass(task_class(name, where), options, f"{where}, task")
     return ParsedPredictions(name, task, options)

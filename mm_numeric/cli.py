@@ -172,8 +172,11 @@ def _train(arguments: argparse.Namespace) -> None:
         model = None
     leave_process_group()
     if rank() == 0 and model is not None:
+        from mm_numeric.config.trust import FLAG, named_code
+
+        flag = f" {FLAG}" if named_code(config.to_dict()) else ""
         print(f"trained: {model}")
-        print(f"next: mm-numeric predict --model {config.output_dir}")
+        print(f"next: mm-numeric predict --model {config.output_dir}{flag}")
 
 
 def _predict(arguments: argparse.Namespace) -> None:
@@ -182,7 +185,7 @@ def _predict(arguments: argparse.Namespace) -> None:
     if arguments.images and not arguments.data:
         raise ValueError("--images is the image folder of --data; add --data or remove --images.")
     from mm_numeric.inference.generate import predict
-    from mm_numeric.run_folder import PREDICTIONS
+    from mm_numeric.run_folder import PREDICTIONS, read_run
 
     source = DataSource(path=arguments.data, images=arguments.images) if arguments.data else None
     out = arguments.out or arguments.model / PREDICTIONS
@@ -193,9 +196,12 @@ def _predict(arguments: argparse.Namespace) -> None:
         batch_size=arguments.batch_size,
         max_new_tokens=arguments.max_new_tokens,
         limit=arguments.limit,
+        trust_remote_code=arguments.trust_remote_code,
     )
+    task = read_run(arguments.model, trust_remote_code=arguments.trust_remote_code).task_name
+    option = f" --task {task}" if ":" in task else ""
     print(f"{count} new answers: {out}")
-    print(f"next: mm-numeric score {out}")
+    print(f"next: mm-numeric score {out}{option}")
 
 
 def _score(arguments: argparse.Namespace) -> None:
@@ -238,26 +244,30 @@ def _compare(arguments: argparse.Namespace) -> None:
         logger.error("%s", message)
         sys.exit(code)
     if arguments.seeds is None:
-        _show_report(folder)
+        _show_report(folder, trust_remote_code=True)  # summary.json names the config's own task
 
 
 def _export(arguments: argparse.Namespace) -> None:
     from mm_numeric.models.export import CARD, export
 
-    export(arguments.run, arguments.out)
+    export(arguments.run, arguments.out, trust_remote_code=arguments.trust_remote_code)
     print(f"exported: {arguments.out}; {arguments.out / CARD} describes it and how to load it")
 
 
 def _report(arguments: argparse.Namespace) -> None:
-    _show_report(arguments.folder, [arguments.format] if arguments.format else ["html", "md"])
+    formats = [arguments.format] if arguments.format else ["html", "md"]
+    _show_report(arguments.folder, formats, trust_remote_code=arguments.trust_remote_code)
 
 
-def _show_report(folder: Path, formats: Sequence[str] = ("html", "md")) -> None:
+def _show_report(
+    folder: Path, formats: Sequence[str] = ("html", "md"), *, trust_remote_code: bool
+) -> None:
     """Write the report of a comparison in each format; print its table and the file paths."""
     from mm_numeric.comparison.summary import summary_table
     from mm_numeric.evaluation.report.report import write_report
     from mm_numeric.evaluation.report.results import read_summary
 
     print(summary_table(read_summary(folder)))
-    for index, path in enumerate(write_report(folder, formats)):
+    paths = write_report(folder, formats, trust_remote_code=trust_remote_code)
+    for index, path in enumerate(paths):
         print(f"{'' if index else 'report:':<7} {path.resolve()}")

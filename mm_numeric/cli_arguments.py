@@ -101,6 +101,15 @@ def _add_limit(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
+def _add_trust(parser: argparse.ArgumentParser, whose: str) -> None:
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help=f"permit the Python code that {whose} names: modules of a task, family or baseline, "
+        "and the code of a checkpoint (default: an error that names the code)",
+    )
+
+
 def _add_cp(add: _Add) -> None:
     cp = add("cp", "copy a shipped config to a new file")
     cp.add_argument(
@@ -190,6 +199,7 @@ def _add_predict(add: _Add) -> None:
         help="maximum number of new tokens (default: predict.max_new_tokens of the run's config)",
     )
     _add_limit(predict, "rows")
+    _add_trust(predict, "the config of the run")
 
 
 def _add_score(add: _Add) -> None:
@@ -199,7 +209,11 @@ def _add_score(add: _Add) -> None:
         type=Path,
         help="a .jsonl file with id, text and target; with --truth, detections of another tool",
     )
-    score.add_argument("--task", help="name of the task, if the rows do not contain it")
+    score.add_argument(
+        "--task",
+        help="name of the task, if the rows do not contain it; or an import path such as "
+        "my_tasks:Thermometer, which rows may not name themselves",
+    )
     score.add_argument(
         "--out",
         type=Path,
@@ -255,6 +269,7 @@ def _add_export(add: _Add) -> None:
         metavar="FOLDER",
         help="folder to create; an existing folder is not overwritten",
     )
+    _add_trust(export, "the config of the run")
 
 
 def _add_report(add: _Add) -> None:
@@ -265,6 +280,12 @@ def _add_report(add: _Add) -> None:
         choices=["html", "md", "latex", "csv"],
         help="write only one file: report.html, report.md, report.tex (all tables; needs the "
         "package booktabs) or report.csv (the table of metrics) (default: html and md)",
+    )
+    report.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="import the module of a task that the comparison names by an import path "
+        "(default: leave out the chapters of that task)",
     )
 
 

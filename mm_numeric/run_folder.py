@@ -24,7 +24,9 @@ from typing import IO, Any
 
 from mm_numeric import __version__
 from mm_numeric.config.reader import config_from_dict
+from mm_numeric.config.renamed import with_new_names
 from mm_numeric.config.schema import Config
+from mm_numeric.config.trust import named_code, require_no_code
 from mm_numeric.files import read_json, write_json, write_text
 from mm_numeric.parsing import read_yaml
 
@@ -55,7 +57,12 @@ def claim(folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER) -> bo
     left = [p for p in entries if any(p.match(name) for name in _LEFTOVERS)]
     begun = len(left) < len(entries) or last_checkpoint(folder)
     if (folder / CONFIG).is_file() and begun:
-        difference = _first_difference(_without(_read(folder), ignore), _without(config, ignore))
+        stored, own = _stored(folder), config.to_dict()
+        # Before the stored config is read, because that would import what only it names.
+        difference = _first_difference(named_code(stored), named_code(own))
+        if difference is None:
+            theirs = _read(folder, stored).to_dict()
+            difference = _first_difference(_without(theirs, ignore), _without(own, ignore))
         if difference:
             raise ValueError(
                 f"{folder} contains another run: {difference}. Choose another folder, or delete it."
@@ -111,22 +118,34 @@ def _lock(file: IO[str]) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def read_run(folder: Path) -> Config:
-    """Return the config of a finished run."""
+def read_run(folder: Path, *, trust_remote_code: bool = False) -> Config:
+    """Return the config of a finished run.
+
+    Without ``trust_remote_code``, a config that names Python code is an error; see
+    ``mm_numeric.config.trust``.
+    """
     if not (folder / CONFIG).is_file():
         raise ValueError(f"{folder} contains no run; use the output_dir of `mm-numeric train`.")
     if not (folder / FINISHED).is_file():
         raise ValueError(f"{folder} is not finished; resume with `mm-numeric train ... --resume`.")
-    return _read(folder)
+    stored = _stored(folder)
+    if not trust_remote_code:
+        require_no_code(stored, folder, folder / MODEL)
+    return _read(folder, stored)
 
 
-def _read(folder: Path) -> Config:
+def _stored(folder: Path) -> dict[str, Any]:
+    """Return the content of config.yaml with the present names of settings; import nothing."""
     path = folder / CONFIG
-    return config_from_dict(read_yaml(path), where=str(path), title=folder.name, stored=True)
+    return with_new_names(read_yaml(path), str(path), warn=False)
 
 
-def _without(config: Config, sections: Set[str]) -> dict[str, Any]:
-    return {key: value for key, value in config.to_dict().items() if key not in sections}
+def _read(folder: Path, stored: dict[str, Any]) -> Config:
+    return config_from_dict(stored, where=str(folder / CONFIG), title=folder.name, stored=True)
+
+
+def _without(config: dict[str, Any], sections: Set[str]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in sections}
 
 
 def last_checkpoint(folder: Path) -> Path | None:

@@ -10,18 +10,17 @@ import io
 import json
 import math
 import re
-import shutil
 from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
+from old_files import FILES, copy_and_enter
 from safetensors.torch import load_file
 
 from mm_numeric.cli import main
 
-FILES = Path(__file__).parent / "fixtures" / "b5a6f42"
 COMPARED = [
     f"comparison/seed{seed}/{name}"
     for seed in (0, 1)
@@ -32,9 +31,7 @@ COMPARED = [
 @pytest.fixture
 def old(tmp_path, monkeypatch):
     """Copy the files and change to the copy, because their paths are relative to their folder."""
-    folder = tmp_path / "old"
-    shutil.copytree(FILES, folder)
-    monkeypatch.chdir(folder)
+    folder = copy_and_enter(tmp_path / "old", monkeypatch)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in make.py
     yield folder

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mm_numeric.config.trust import FLAG
 from mm_numeric.evaluation.markup import element, markdown_text, plain
 from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import DotRow, dot_chart
@@ -29,7 +30,7 @@ from mm_numeric.evaluation.report.steps_to_target import steps_section
 from mm_numeric.evaluation.report.verdict import verdict
 from mm_numeric.evaluation.table import Cell, Column, Table, TableRow
 from mm_numeric.files import write_text
-from mm_numeric.registry import REPORT_SECTIONS, choose
+from mm_numeric.registry import REPORT_SECTIONS, TASKS, choose
 from mm_numeric.tasks.base import task_class
 
 FORMATS = {"html": "report.html", "md": "report.md", "latex": "report.tex", "csv": "report.csv"}
@@ -38,16 +39,22 @@ FORMATS = {"html": "report.html", "md": "report.md", "latex": "report.tex", "csv
 _COLUMNS = 6  # of a table: more do not fit on a laptop
 
 
-def write_report(folder: Path, formats: Sequence[str] = ("html", "md")) -> tuple[Path, ...]:
+def write_report(
+    folder: Path, formats: Sequence[str] = ("html", "md"), *, trust_remote_code: bool = False
+) -> tuple[Path, ...]:
     """Write the report of a comparison, and return the paths of the written files.
 
     Args:
         folder: The output folder of ``compare``, with ``summary.json``. The report is saved there.
         formats: Any of ``html``, ``md``, ``latex`` and ``csv``.
+        trust_remote_code: Import the task of the comparison if ``summary.json`` has an import path,
+            such as ``my_tasks:Thermometer``. Otherwise the chapters of that task are left out.
     """
     folder = Path(folder)
     comparison = results.read_comparison(folder)
-    sections = _sections(comparison) if set(formats) - {"csv"} else []
+    sections = []
+    if set(formats) - {"csv"}:
+        sections = _sections(comparison, trust_remote_code=trust_remote_code)
     paths = []
     for name in formats:
         if name == "csv":
@@ -61,7 +68,7 @@ def write_report(folder: Path, formats: Sequence[str] = ("html", "md")) -> tuple
     return tuple(paths)
 
 
-def _sections(comparison: Comparison) -> list[Section]:
+def _sections(comparison: Comparison, *, trust_remote_code: bool) -> list[Section]:
     summary = comparison.summary
     logs, scores, failures = results.read_runs(comparison)
     starts = results.read_starts(comparison)
@@ -71,9 +78,23 @@ def _sections(comparison: Comparison) -> list[Section]:
         found.append(curves_section(styles, summary["baseline"], summary["seeds"], logs, starts))
     found.append(steps_section(comparison, styles, logs, starts))
     found.append(digits_section(comparison, styles))
-    found += _task_sections(summary["task"], comparison.folder, styles, scores)
+    if trust_remote_code or _is_shipped(summary["task"], comparison.folder):
+        found += _task_sections(summary["task"], comparison.folder, styles, scores)
     found += [_failures(comparison, failures), _facts(comparison)]
     return [section for section in found if section is not None]
+
+
+def _is_shipped(name: str, folder: Path) -> bool:
+    """Return False, with a warning, if the name of a task is an import path."""
+    if name in TASKS or ":" not in name:
+        return True
+    warnings.warn(
+        f"{folder}/summary.json: the task {name!r} is an import path, and a stored comparison may "
+        "not import code. The chapters of the task are left out; if you trust the module, add "
+        f"{FLAG}.",
+        stacklevel=4,
+    )
+    return False
 
 
 def _task_sections(name: str, folder: Path, styles: Styles, scores: Scores) -> list[Section]:

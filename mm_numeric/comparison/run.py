@@ -130,9 +130,11 @@ def _run(config: Config) -> None:
     started = time.monotonic()
     if not (folder / FINISHED).is_file():
         train(config, resume=last_checkpoint(folder) is not None)
-    predict(folder, None, folder / PREDICTIONS)
-    write_digit_distribution(folder)
-    scores = score(folder / PREDICTIONS)
+    # From here the folder's own config is used. It names the same code as the user's config.
+    claim(folder, config)
+    predict(folder, None, folder / PREDICTIONS, trust_remote_code=True)
+    write_digit_distribution(folder, trust_remote_code=True)
+    scores = score(folder / PREDICTIONS, task_name=config.task_name)
     for checkpoint in folder.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)  # the model is saved, and a comparison has many runs
     headline = scores.scorer.metrics[0]

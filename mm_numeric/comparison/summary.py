@@ -32,7 +32,7 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
     objectives = [row.name for row in entries]
     starts = list(dict.fromkeys(row.warm_start for row in entries))
     runs = {
-        name: [read_run_scores(folder / f"seed{seed}" / name) for seed in seeds]
+        name: [read_run_scores(folder / f"seed{seed}" / name, config.task_name) for seed in seeds]
         for name in (*objectives, *starts)
     }
     if len({tuple(row["id"] for row in s.rows) for found in runs.values() for s in found}) > 1:
@@ -97,9 +97,12 @@ def _table(
     return table
 
 
-def read_run_scores(folder: Path) -> Scores:
-    """Score the predictions of one run, and sort the scored samples by id."""
-    scores = read_scores(folder / PREDICTIONS)
+def read_run_scores(folder: Path, task_name: str | None = None) -> Scores:
+    """Score the predictions of one run, and sort the scored samples by id.
+
+    ``task_name`` is the name of the task; None for the name that the predictions contain.
+    """
+    scores = read_scores(folder / PREDICTIONS, task_name=task_name)
     order = sorted(range(len(scores.rows)), key=lambda i: scores.rows[i]["id"])
     return replace(
         scores,

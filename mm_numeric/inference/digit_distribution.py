@@ -39,9 +39,12 @@ from mm_numeric.run_folder import DIGITS, MODEL, read_run
 _MAX_DIFFERENCE = 9
 
 
-def write_digit_distribution(run: Path) -> None:
-    """Measure the digit probabilities of a finished run; write digits.json to its folder."""
-    config = read_run(run)
+def write_digit_distribution(run: Path, *, trust_remote_code: bool = False) -> None:
+    """Measure the digit probabilities of a finished run; write digits.json to its folder.
+
+    ``trust_remote_code`` permits the Python code that the run's config names.
+    """
+    config = read_run(run, trust_remote_code=trust_remote_code)
     cache = Path(config.data.cache)
     examples = load_examples(config.task, config.data.test, cache, training=False)
     answered = [example for example in examples if example.answer is not None]

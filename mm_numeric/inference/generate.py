@@ -47,6 +47,7 @@ def predict(
     batch_size: int | None = None,
     max_new_tokens: int | None = None,
     limit: int | None = None,
+    trust_remote_code: bool = False,
 ) -> int:
     """Generate an answer to each row that has no answer in the output file yet.
 
@@ -58,12 +59,13 @@ def predict(
         batch_size: Number of rows per batch; None for ``predict.batch_size`` of the config.
         max_new_tokens: Maximum answer length; None for ``predict.max_new_tokens`` of the config.
         limit: Answer only the first ``limit`` rows; all if None.
+        trust_remote_code: Permit the Python code that the run's config names.
 
     Returns:
         The number of new answers.
     """
     quiet_unless_terminal()
-    config = read_run(run)
+    config = read_run(run, trust_remote_code=trust_remote_code)
     source = source or config.data.test
     examples = load_examples(config.task, source, Path(config.data.cache), training=False)
     length = max_new_tokens or config.predict.max_new_tokens

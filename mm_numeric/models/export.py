@@ -20,16 +20,17 @@ from mm_numeric.run_folder import FINISHED, MODEL, RESULTS, read_run
 CARD = "README.md"
 
 
-def export(run: Path, out: Path) -> None:
+def export(run: Path, out: Path, *, trust_remote_code: bool = False) -> None:
     """Save the model of a finished run, with tokenizer and model card, in a new folder.
 
     The folder also contains the image processor and the settings for image size and coordinates.
     Adapters are merged into the weights without changing their dtype. If the model was quantised
     for training, adapters are merged into the original weights. A model with ``model.baseline`` in
     its config cannot be exported, because transformers has no class for it.
+    ``trust_remote_code`` permits the Python code that the run's config names.
     """
     quiet_unless_terminal()
-    config = read_run(run)
+    config = read_run(run, trust_remote_code=trust_remote_code)
     if config.model.baseline is not None:
         name = read_baseline(config.model.baseline, f"{run}, model.baseline").name
         raise ValueError(

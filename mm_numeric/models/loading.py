@@ -11,6 +11,7 @@ import transformers
 from mm_numeric.baselines.baseline import with_baseline
 from mm_numeric.compat import keep_checkpoint_names
 from mm_numeric.config.schema import Config
+from mm_numeric.config.trust import checkpoint_code
 from mm_numeric.families.family import Family
 from mm_numeric.log import shows_progress
 from mm_numeric.models.adapters import has_adapters, load_adapted
@@ -82,6 +83,15 @@ def _short_errors(config: Config, source: str) -> Iterator[None]:
         raise ValueError(
             f"{config.title}, model.name: {source!r} cannot be loaded ({first}). Give a hub name, "
             f"a folder with a checkpoint, or {TINY!r}."
+        ) from error
+    except ValueError as error:
+        if "trust_remote_code=True" not in str(error):
+            raise
+        classes = checkpoint_code(Path(source)) or ["see its files on the hub"]
+        raise ValueError(
+            f"{config.title}, model.name: {source!r} needs Python code of its own to be loaded "
+            f"({', '.join(classes)}); if you trust whoever made it, set model.trust_remote_code "
+            "to true."
         ) from error
     except RuntimeError as error:  # only under ZeRO-3; otherwise load_weights reports it
         lines = [line.strip() for line in str(error).splitlines() if "size mismatch" in line]

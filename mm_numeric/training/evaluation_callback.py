@@ -197,7 +197,7 @@ class EvaluationCallback(TrainerCallback):
         file = self.config.output_dir / EVALUATION / PREDICTIONS
         file.parent.mkdir(exist_ok=True)
         write_text(file, "".join(json.dumps(line) + "\n" for line in lines))
-        scores = read_scores(file)
+        scores = read_scores(file, task_name=self.config.task_name)
         values = {
             m.name: float(m.value(select_rows(scores.columns, rows))) for m, rows in scores.figures
         }

@@ -86,10 +86,13 @@ def write_lines(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def written(folder, summary):
-    """Write the summary and the report, and return the text of both forms."""
+def written(folder, summary, **options):
+    """Write the summary and the report, and return the text of both forms.
+
+    ``options`` are arguments of ``write_report``.
+    """
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-    return tuple(path.read_text(encoding="utf-8") for path in write_report(folder))
+    return tuple(path.read_text(encoding="utf-8") for path in write_report(folder, **options))
 
 
 def html_cells(page, anchor):

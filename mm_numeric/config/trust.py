@@ -1,0 +1,84 @@
+"""Which Python code the config of a stored run names, and the error without permission to use it.
+
+A config that the user names on the command line may import modules. A run folder may come from
+somebody else, so its own config.yaml grants nothing: code is used only if the command line permits
+it with ``--trust-remote-code``.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mm_numeric.files import read_json
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.registry import BASELINES, FAMILIES, TASKS
+
+FLAG = "--trust-remote-code"
+
+REMOTE_CODE = "model.trust_remote_code"
+
+
+def named_code(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a config that import a module or execute the code of a checkpoint.
+
+    For example ``{"task": "my_tasks:Thermometer", "model.trust_remote_code": True}``. Loss terms
+    are not included, because only training imports them.
+    """
+    model = raw.get("model")
+    model = model if isinstance(model, Mapping) else {}
+    names = {
+        "task": (_name(raw.get("task"), "name"), TASKS),
+        "model.family": (model.get("family"), FAMILIES),
+        "model.baseline": (_name(model.get("baseline"), "name"), BASELINES),
+        "objective": (_name(raw.get("objective"), "preset"), PRESETS),
+    }
+    found: dict[str, Any] = {
+        setting: name
+        for setting, (name, table) in names.items()
+        if isinstance(name, str) and ":" in name and name not in table
+    }
+    if model.get("trust_remote_code"):
+        found[REMOTE_CODE] = model["trust_remote_code"]
+    return found
+
+
+def require_no_code(raw: Mapping[str, Any], run: Path, weights: Path) -> None:
+    """Raise ValueError if the config of a stored run names code; the message says which.
+
+    Args:
+        raw: Content of config.yaml.
+        run: Folder of the run, for the error message.
+        weights: Folder with the weights, whose JSON files name the code of the checkpoint.
+    """
+    found = named_code(raw)
+    if not found:
+        return
+    uses = [f"import {name} ({key})" for key, name in found.items() if key != REMOTE_CODE]
+    if REMOTE_CODE in found:
+        classes = checkpoint_code(weights)
+        what = ", ".join(classes) if classes else "whatever its base model brings"
+        uses.append(f"execute Python code of the checkpoint ({REMOTE_CODE}: {what})")
+    raise ValueError(
+        f"{run}: the config of this run would {' and '.join(uses)}, but a stored run may not "
+        f"execute code by itself; if you trust whoever made it, add {FLAG}."
+    )
+
+
+def checkpoint_code(folder: Path) -> list[str]:
+    """Return the classes of a checkpoint's own Python code that its JSON files name."""
+    found: dict[str, None] = {}
+    for file in sorted(folder.glob("*.json")):
+        try:
+            content = read_json(file)
+        except ValueError:
+            continue  # the error message only lists what can be read
+        classes = content.get("auto_map") if isinstance(content, Mapping) else None
+        for names in classes.values() if isinstance(classes, Mapping) else ():
+            for name in names if isinstance(names, list) else [names]:
+                if name:
+                    found[f"{name} in {file.name}"] = None
+    return list(found)
+
+
+def _name(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, Mapping) else value

@@ -1,0 +1,213 @@
+"""Stored runs, checkpoints and data files execute no Python code without the command line's flag.
+
+Each attack is real: ``evil.py`` lies in the working directory, where the commands find modules, and
+the code of the checkpoint lies next to its weights. Both write a file when they are executed.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from old_files import copy_and_enter
+
+from mm_numeric import cli
+from mm_numeric.config.trust import named_code
+
+EVIL = """
+from pathlib import Path
+Path("executed").touch()
+from mm_numeric.families.causal_lm import CausalLM as Family
+from mm_numeric.losses.spec import ObjectiveSpec
+from mm_numeric.tasks.arithmetic import Arithmetic as Task
+SPEC = ObjectiveSpec()
+"""
+MODEL_CODE = """
+from pathlib import Path
+Path("executed").touch()
+from transformers import GPT2Config, GPT2LMHeadModel
+class Config(GPT2Config):
+    pass
+class Model(GPT2LMHeadModel):
+    config_class = Config
+"""
+FLAG = "--trust-remote-code"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Enter a folder with a finished run, a checkpoint, a comparison and ``evil.py``."""
+    copy_and_enter(tmp_path / "files", monkeypatch)
+    Path("evil.py").write_text(EVIL, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path / "files"
+    sys.modules.pop("evil", None)
+
+
+def change(file: str, setting: str, value) -> None:
+    """Change a dotted setting of a YAML file."""
+    config = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    *sections, last = setting.split(".")
+    at = config
+    for section in sections:
+        at = at[section]
+    at[last] = value
+    Path(file).write_text(yaml.safe_dump(config), encoding="utf-8")
+
+
+def add_model_code(weights: str) -> None:
+    """Let config.json of a checkpoint name Python code that lies next to it."""
+    file = Path(weights, "config.json")
+    config = json.loads(file.read_text(encoding="utf-8"))
+    classes = {"AutoConfig": "modeling_evil.Config", "AutoModelForCausalLM": "modeling_evil.Model"}
+    file.write_text(json.dumps({**config, "model_type": "evil", "auto_map": classes}))
+    Path(weights, "modeling_evil.py").write_text(MODEL_CODE, encoding="utf-8")
+
+
+def error_of(capsys, *words: str) -> str:
+    """Run a command that must end with one sentence and exit code 2, and execute nothing."""
+    assert cli.main(list(words)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert not Path("executed").exists()
+    assert "evil" not in sys.modules
+    return line
+
+
+COMMANDS = {
+    "predict": ["predict", "--model", "run", "--out", "new/predictions.jsonl"],
+    "export": ["export", "run", "--out", "new"],
+}
+STORED = [
+    ("task.name", "evil:Task", "import evil:Task (task)"),
+    ("task", "evil:Task", "import evil:Task (task)"),
+    ("model.family", "evil:Family", "import evil:Family (model.family)"),
+    ("model.baseline", "evil:Baseline", "import evil:Baseline (model.baseline)"),
+    ("model.baseline", {"name": "evil:Baseline"}, "import evil:Baseline (model.baseline)"),
+    ("objective", "evil:SPEC", "import evil:SPEC (objective)"),
+    ("objective", {"preset": "evil:SPEC"}, "import evil:SPEC (objective)"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("setting", "value", "what"), STORED)
+def test_a_stored_run_imports_nothing(folder, capsys, command, setting, value, what):
+    change("run/config.yaml", setting, value)
+    assert error_of(capsys, *COMMANDS[command]) == (
+        f"mm-numeric: run: the config of this run would {what}, but a stored run may not execute "
+        f"code by itself; if you trust whoever made it, add {FLAG}."
+    )
+    assert not Path("new").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_stored_run_executes_no_code_of_its_checkpoint(folder, capsys, command):
+    change("run/config.yaml", "model.trust_remote_code", True)
+    add_model_code("run/model")
+    found = error_of(capsys, *COMMANDS[command])
+    assert (
+        "run: the config of this run would execute Python code of the checkpoint "
+        "(model.trust_remote_code: modeling_evil.Config in config.json, modeling_evil.Model in "
+        "config.json), but a stored run may not execute code by itself; "
+    ) in found
+
+
+def test_the_flag_of_this_command_permits_the_code_of_a_run(folder, capsys):
+    change("run/config.yaml", "model.trust_remote_code", True)
+    add_model_code("run/model")
+    assert cli.main([*COMMANDS["predict"], FLAG]) == 0
+    assert Path("executed").exists()
+    assert len(Path("new/predictions.jsonl").read_text(encoding="utf-8").splitlines()) == 24
+
+
+def test_the_flag_permits_the_module_of_a_task_and_the_next_command_names_it(folder, capsys):
+    change("run/config.yaml", "task", "evil:Task")
+    assert cli.main([*COMMANDS["predict"], "--limit", "2", FLAG]) == 0
+    assert Path("executed").exists()
+    assert "next: mm-numeric score new/predictions.jsonl --task evil:Task\n" in (
+        capsys.readouterr().out
+    )
+
+
+def test_a_checkpoint_with_code_that_nobody_permitted_is_one_sentence(folder, capsys):
+    add_model_code("run/model")
+    assert (
+        "run, model.name: 'run/model' needs Python code of its own to be loaded "
+        "(modeling_evil.Config in config.json, modeling_evil.Model in config.json); if you trust "
+        "whoever made it, set model.trust_remote_code to true."
+    ) in error_of(capsys, *COMMANDS["predict"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("task", "evil:Task"), ("model.trust_remote_code", True)]
+)
+def test_training_into_the_folder_of_another_run_executes_nothing(folder, capsys, setting, value):
+    change("checkpoint/config.yaml", setting, value)
+    found = error_of(capsys, "train", "checkpoint.yaml", "--resume")
+    assert f"checkpoint contains another run: {setting} is {value!r} there and None here." in found
+
+
+def test_comparing_into_the_folder_of_another_comparison_executes_nothing(folder, capsys):
+    change("comparison/config.yaml", "task.name", "evil:Task")
+    found = error_of(capsys, "compare", "comparison.yaml")
+    assert "comparison contains another run: task is 'evil:Task' there and None here." in found
+
+
+def name_task_in_predictions() -> None:
+    file = Path("run/predictions.jsonl")
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = [json.dumps({**row, "task": "evil:Task"}) + "\n" for row in rows]
+    file.write_text("".join(lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize("options", [[], ["--protocol", "coco_ap"], ["--protocol", "labelled"]])
+def test_a_predictions_file_imports_nothing(folder, capsys, options):
+    name_task_in_predictions()
+    assert (
+        "run/predictions.jsonl, line 1: the task 'evil:Task' is an import path, and a data file "
+        "may not import code; if you trust the module evil, add --task evil:Task."
+    ) in error_of(capsys, "score", "run/predictions.jsonl", *options)
+
+
+def test_the_command_line_may_name_the_module_of_a_task(folder, capsys):
+    name_task_in_predictions()
+    recorded = json.loads(Path("run/results.json").read_text(encoding="utf-8"))["metrics"]
+    assert cli.main(["score", "run/predictions.jsonl", "--task", "evil:Task"]) == 0
+    assert Path("executed").exists()
+    found = json.loads(Path("run/results.json").read_text(encoding="utf-8"))["metrics"]
+    assert found["accuracy"]["value"] == recorded["accuracy"]["value"]
+
+
+def test_a_report_imports_the_task_of_a_stored_comparison_only_with_the_flag(folder):
+    file = Path("comparison/summary.json")
+    summary = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps({**summary, "task": "evil:Task"}), encoding="utf-8")
+    message = (
+        "comparison/summary.json: the task 'evil:Task' is an import path, and a stored comparison "
+        "may not import code. The chapters of the task are left out; if you trust the module, add "
+        f"{FLAG}."
+    )
+    with pytest.warns(UserWarning, match=re.escape(message)):
+        assert cli.main(["report", "comparison"]) == 0
+    assert not Path("executed").exists()
+    assert "Error sizes" not in Path("comparison/report.md").read_text(encoding="utf-8")
+    assert cli.main(["report", "comparison", FLAG]) == 0
+    assert Path("executed").exists()
+    assert "Error sizes" in Path("comparison/report.md").read_text(encoding="utf-8")
+
+
+def test_settings_that_name_code_are_found():
+    """Names of the tables and loss terms are not code that ``predict`` would execute."""
+    assert named_code({}) == {}
+    raw = {
+        "task": {"name": "clock"},
+        "model": {"family": "t5", "baseline": None, "trust_remote_code": False},
+        "objective": {"terms": [{"name": "evil:Term"}]},
+    }
+    assert named_code(raw) == {}
+    assert named_code({"task": "a:B", "model": {"family": "c:D", "trust_remote_code": True}}) == {
+        "task": "a:B",
+        "model.family": "c:D",
+        "model.trust_remote_code": True,
+    }
