@@ -17,13 +17,14 @@ TRAINER_METHODS: Mapping[str, tuple[str, ...]] = {
     "_get_train_sampler": ("train_dataset",),
     "_load_from_checkpoint": ("resume_from_checkpoint", "model"),
     "_load_optimizer_and_scheduler": ("checkpoint",),
+    "_prepare_for_training": ("max_steps", "train_dataloader", "resume_from_checkpoint"),
     "_save": ("output_dir", "state_dict"),
     "_save_checkpoint": ("model", "trial"),
     "_save_optimizer_and_scheduler": ("output_dir",),
 }
 """Private methods of ``transformers.Trainer`` (5.23) that ``NumericTrainer`` or
 ``NumericLossMixin`` overrides, and the parameters of each. Trainer has no public hooks for the
-gradient norm of a step, the order of rows and the content of a checkpoint."""
+gradient norm of a step, the order of rows, and the content and the loading of a checkpoint."""
 
 MODEL_METHODS: Mapping[str, tuple[str, ...]] = {"_init_weights": ("module",)}
 """Private method of ``transformers.PreTrainedModel`` (5.23) that baselines override, and its
@@ -35,6 +36,27 @@ ADAPTED_MODEL = "base_model.model."
 _WRAPPERS = re.compile(
     rf"^{re.escape(ADAPTED_MODEL)}|(_orig_mod|_fsdp_wrapped_module|base_layer)\."
 )
+
+
+_SHARDS = "torch.distributed.checkpoint"
+SHARD_METADATA_GLOBALS = frozenset(
+    {
+        ("pathlib", "PosixPath"),
+        ("torch", "Size"),
+        ("torch.serialization", "_get_layout"),
+        (f"{_SHARDS}.filesystem", "_StorageInfo"),
+        (f"{_SHARDS}.metadata", "BytesStorageMetadata"),
+        (f"{_SHARDS}.metadata", "ChunkStorageMetadata"),
+        (f"{_SHARDS}.metadata", "Metadata"),
+        (f"{_SHARDS}.metadata", "MetadataIndex"),
+        (f"{_SHARDS}.metadata", "StorageMeta"),
+        (f"{_SHARDS}.metadata", "TensorProperties"),
+        (f"{_SHARDS}.metadata", "TensorStorageMetadata"),
+        (f"{_SHARDS}.metadata", "_MEM_FORMAT_ENCODING"),
+    }
+)
+"""(module, name) of each class and function in the ``.metadata`` file of a sharded checkpoint of
+torch (2.13), besides dtypes. torch loads this file with ``pickle.load``."""
 
 
 # -- names and hooks of modules -------------------------------------------------------------------
@@ -135,6 +157,29 @@ def without_deepspeed_settings(args: Any) -> Iterator[None]:
         deepspeed.set_hf_deepspeed_config(deepspeed_settings(args) or args.deepspeed_plugin.dschf)
 
 
+@contextmanager
+def postponed_rotation() -> Iterator[Callable[[], None]]:
+    """Keep ``Trainer._save_checkpoint`` inside the context from deleting older checkpoints.
+
+    The context returns a function that deletes them. transformers (5.23) calls
+    ``rotate_checkpoints`` as soon as rank 0 has saved, when other ranks may still write their part.
+    """
+    from transformers import trainer
+
+    rotate = trainer.rotate_checkpoints
+    calls: list[dict[str, Any]] = []
+
+    def delete_older() -> None:
+        for arguments in calls:
+            rotate(**arguments)
+
+    trainer.rotate_checkpoints = lambda **arguments: calls.append(arguments)
+    try:
+        yield delete_older
+    finally:
+        trainer.rotate_checkpoints = rotate
+
+
 def decoded_columns(features: Mapping[str, Any]) -> list[str]:
     """Return the names of the dataset columns that are decoded when a row is read.
 
@@ -229,6 +274,18 @@ def before_deepspeed_step(engine: Any, action: Callable[[], None]) -> Iterator[N
 def deepspeed_loss_scale(engine: Any) -> float:
     """Return the factor by which DeepSpeed (0.19) has scaled the loss; 1 without fp16."""
     return float(engine.optimizer.loss_scale)
+
+
+def deepspeed_state_classes() -> list[Any]:
+    """Return the classes of DeepSpeed (0.19) in its optimiser states, besides tensors.
+
+    They only hold values. DeepSpeed saves them with pickle and has no list of them.
+    """
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    return [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]
 
 
 def write_universal_checkpoint(source: Path, target: Path) -> None:

@@ -34,6 +34,7 @@ CONFIG, LOG, MODEL, FINISHED = "config.yaml", "log.jsonl", "model", "run.json"
 EVALUATION, BEST = "evaluation", "best"
 PREDICTIONS, SCORES, RESULTS = "predictions.jsonl", "scores.jsonl", "results.json"
 DIGITS = "digits.json"
+STEP, MANIFEST = "step.json", "manifest.json"  # in a checkpoint
 
 WARM_START = "warm_start"
 """Prefix of the folder names of warm starts; no other run of a comparison may begin with it."""
@@ -92,16 +93,20 @@ def _is_ours(folder: Path) -> bool:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder inside the context. The lock is also released if the process is killed."""
-    path = folder.with_name(f".{folder.name}.lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+def locked(path: Path, kind: str = "folder") -> Iterator[None]:
+    """Lock a path inside the context. The lock is also released if the process is killed.
+
+    ``kind`` is ``folder`` or ``file``, for the error message if another process has locked it.
+    """
+    target = path.resolve()  # "." has no name, and a link is another name
+    lock = target.with_name(f".{target.name}.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
         try:
             _lock(file)
         except OSError:
             raise ValueError(
-                f"{folder}: another process is using this folder; wait, or choose another folder."
+                f"{path}: another process is using this {kind}; wait, or choose another {kind}."
             ) from None
         yield
 
@@ -151,14 +156,23 @@ def _without(config: dict[str, Any], sections: Set[str]) -> dict[str, Any]:
 def last_checkpoint(folder: Path) -> Path | None:
     """Return the complete checkpoint with the highest step, or None.
 
-    A checkpoint is complete if it has a valid ``trainer_state.json``, which is written last.
+    A checkpoint is complete if it has ``manifest.json``, which is written last. Earlier versions
+    wrote none, and ``trainer_state.json`` last; their ``step.json`` promises no manifest.
     """
     complete = [
-        path.parent
-        for path in folder.glob("checkpoint-*/trainer_state.json")
-        if path.parent.name.rpartition("-")[2].isdecimal() and _is_json(path)
+        path
+        for path in folder.glob("checkpoint-*")
+        if path.name.rpartition("-")[2].isdecimal() and _is_complete(path)
     ]
     return max(complete, key=lambda p: int(p.name.rpartition("-")[2]), default=None)
+
+
+def _is_complete(checkpoint: Path) -> bool:
+    if (checkpoint / MANIFEST).is_file():
+        return True  # it is written atomically
+    step = checkpoint / STEP
+    promised = step.is_file() and (not _is_json(step) or "manifest" in read_json(step))
+    return not promised and _is_json(checkpoint / "trainer_state.json")
 
 
 def finish(folder: Path, facts: dict[str, Any]) -> None:

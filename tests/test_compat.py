@@ -179,6 +179,30 @@ def test_concrete_classes():
     assert compat.concrete_classes(GPT2LMHeadModel) is None
 
 
+def test_postponed_rotation(tmp_path):
+    from transformers import trainer
+
+    assert hasattr(trainer, "rotate_checkpoints"), gone(
+        "transformers", "trainer.rotate_checkpoints", "postponed_rotation"
+    )
+    assert "rotate_checkpoints(" in inspect.getsource(Trainer._save_checkpoint)
+    folders = [tmp_path / f"checkpoint-{step}" for step in (1, 2)]
+    for folder in folders:
+        folder.mkdir()
+    with compat.postponed_rotation() as delete_older:
+        trainer.rotate_checkpoints(output_dir=str(tmp_path), save_total_limit=1)
+        assert all(folder.is_dir() for folder in folders)
+        delete_older()
+    assert [folder.is_dir() for folder in folders] == [False, True]
+
+
+def test_deepspeed_state_classes():
+    """Each holds values alone: none has a method of its own that loading a pickle would call."""
+    for kind in compat.deepspeed_state_classes():
+        assert kind.__module__.startswith("deepspeed."), kind
+        assert "__setstate__" not in vars(kind), kind
+
+
 def test_decoded_columns():
     datasets = pytest.importorskip("datasets")
     features = datasets.Features({"image": datasets.Image(), "text": datasets.Value("string")})

@@ -29,6 +29,7 @@ from mm_numeric.config.schema import Config
 from mm_numeric.config.training_arguments import find_deepspeed
 from mm_numeric.files import read_json
 from mm_numeric.training.resume import num_ranks, saved_ranks
+from mm_numeric.training.tensor_files import tensors_only
 
 GATHER_KEY = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
 """DeepSpeed setting that makes ZeRO-3 save weights which ``from_pretrained`` can load."""
@@ -134,10 +135,16 @@ def make_universal(args: TrainingArguments, checkpoint: Path) -> None:
         return
     if (checkpoint / "latest_universal").is_file():  # written last
         return
-    source = checkpoint / (checkpoint / "latest").read_text(encoding="utf-8").strip()
+    latest = (checkpoint / "latest").read_text(encoding="utf-8").strip()
+    source = checkpoint / latest
+    if source.parent != checkpoint or not latest.startswith("global_step"):
+        raise ValueError(
+            f"{checkpoint / 'latest'}: expected the name of a folder next to it, such as "
+            f"global_step{checkpoint.name.rpartition('-')[2]}, found {latest!r:.60}."
+        )
     target = source.with_name(f"{source.name}_universal")
     shutil.rmtree(target, ignore_errors=True)  # an incomplete conversion
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), tensors_only(checkpoint):
         write_universal_checkpoint(source, target)
 
 

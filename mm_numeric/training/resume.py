@@ -12,15 +12,17 @@ from mm_numeric.config.reader import with_trainer
 from mm_numeric.config.schema import Config
 from mm_numeric.files import read_json, write_json
 from mm_numeric.log import logger
-
-STEP = "step.json"
+from mm_numeric.run_folder import MANIFEST, STEP
 
 _BATCH_SIZE, _ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
 
 
 def write_step(checkpoint: Path, *, ranks: int, rows: int) -> None:
-    """Write the number of ranks and the batch size (samples per optimiser step) to step.json."""
-    write_json(checkpoint / STEP, {"ranks": ranks, "rows": rows})
+    """Write the number of ranks and the batch size (samples per optimiser step) to step.json.
+
+    The entry ``manifest`` tells that the checkpoint is incomplete until manifest.json is written.
+    """
+    write_json(checkpoint / STEP, {"ranks": ranks, "rows": rows, "manifest": MANIFEST})
 
 
 def saved_ranks(checkpoint: Path) -> int:

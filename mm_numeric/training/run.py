@@ -47,7 +47,9 @@ from mm_numeric.training.errors import StoppedError, translate_disk_full
 from mm_numeric.training.evaluation_callback import EvaluationCallback, evaluated_rows
 from mm_numeric.training.gradient_check import GradientCheck
 from mm_numeric.training.json_log import JsonLog, validate_report_to
+from mm_numeric.training.manifest import check_files
 from mm_numeric.training.resume import with_same_rows
+from mm_numeric.training.tensor_files import require_tensor_files
 from mm_numeric.training.trainer import NumericTrainer
 
 
@@ -86,7 +88,7 @@ def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> P
             with without_zero3_init(args):
                 source = model_source(config, folder)
             if checkpoint and args.should_save:
-                make_universal(args, checkpoint)
+                _open_checkpoint(checkpoint, args)
             family = load_family(config, source)
             examples = rows.for_trainer(make_collator(config, family))
         logger.debug("loading %s", source)
@@ -117,12 +119,22 @@ def _validate(
         make_term(term.name, term.options, f"{config.title}, objective")
     folder = config.output_dir
     if resume and checkpoint is None and not (folder / FINISHED).is_file():
-        raise ValueError(f"{folder}: no checkpoint to resume from; train without --resume.")
+        cut = sorted(path.name for path in folder.glob("checkpoint-*"))
+        which = f" ({', '.join(cut)}: saved incompletely)" if cut else ""
+        raise ValueError(f"{folder}: no checkpoint to resume from{which}; train without --resume.")
     if resume and args.save_only_model:
         raise ValueError(
             f"{config.title}, trainer.save_only_model: its checkpoints lack the state of the "
             "optimiser, so the run cannot be resumed; train without --resume."
         )
+
+
+def _open_checkpoint(checkpoint: Path, args: TrainingArguments) -> None:
+    """Check the files of a checkpoint; under ZeRO, convert them if the number of ranks changed."""
+    plugin = args.deepspeed_plugin
+    check_files(checkpoint, None if plugin is None else plugin.deepspeed_config)
+    require_tensor_files(checkpoint)
+    make_universal(args, checkpoint)
 
 
 def _facts(

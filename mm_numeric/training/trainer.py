@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, Trainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.training_args import OptimizerNames
 
-from mm_numeric.compat import base_dataloader
+from mm_numeric.compat import base_dataloader, postponed_rotation
 from mm_numeric.data.length_sampler import LengthGroupedSampler, rows_per_step, sampler_seed
 from mm_numeric.data.streaming import ExampleStream, stream_loader
 from mm_numeric.models.adapters import (
@@ -28,12 +29,14 @@ from mm_numeric.training.errors import (
     worker_error_message,
 )
 from mm_numeric.training.gradient_norms import GradientNorms, is_logged
+from mm_numeric.training.manifest import write_manifest
 from mm_numeric.training.mixin import NumericLossMixin
 from mm_numeric.training.non_finite import FiniteCheck
 from mm_numeric.training.preemption import IgnoreSignalsInWorker, StopOnSignal
 from mm_numeric.training.ranks import Ranks
 from mm_numeric.training.resume import write_step
 from mm_numeric.training.skipped_rows import SkippedRows
+from mm_numeric.training.tensor_files import tensors_only
 from mm_numeric.training.throughput import Throughput
 
 _OWN_GROUPS = {"params", "model", "optimizer_dict"}  # options of optimisers with their own groups
@@ -192,18 +195,29 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         """Save a checkpoint after checking that losses and weights are finite.
 
-        If saving fails on one rank, all ranks raise the error. Under ZeRO and FSDP, where the ranks
+        When all ranks have saved, write manifest.json, and only then delete older checkpoints. If
+        saving fails on one rank, all ranks raise the error. Under ZeRO and FSDP, where the ranks
         save together, only this rank raises it, and the launcher ends the others.
         """
         self.finite.check(self.model)
         self.skipped_rows.count()
+        folder = Path(str(self.args.output_dir))
         message = None
+        with postponed_rotation() as delete_older:
+            try:
+                with translate_disk_full(folder), self.throughput.paused():
+                    super()._save_checkpoint(model, trial)
+            except ValueError as error:
+                if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+                    raise
+                message = str(error)
+        self.ranks.exchange(message)
         try:
-            with translate_disk_full(Path(str(self.args.output_dir))), self.throughput.paused():
-                super()._save_checkpoint(model, trial)
+            if self.args.should_save:
+                with translate_disk_full(folder), self.throughput.paused():
+                    write_manifest(folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+                    delete_older()
         except ValueError as error:
-            if self.is_deepspeed_enabled or self.is_fsdp_enabled:
-                raise
             message = str(error)
         self.ranks.exchange(message)
 
@@ -281,6 +295,16 @@ class NumericTrainer(NumericLossMixin, Trainer):
         if args.should_save:
             write_step(Path(output_dir), ranks=args.world_size, rows=rows_per_step(args))
             self.skipped_rows.save(Path(output_dir))
+
+    def _prepare_for_training(
+        self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None
+    ) -> Any:
+        """Prepare model and optimiser, and load their state from a checkpoint without its code."""
+        loading = tensors_only(resume_from_checkpoint) if resume_from_checkpoint else nullcontext()
+        with loading:
+            return super()._prepare_for_training(
+                max_steps, train_dataloader, resume_from_checkpoint
+            )
 
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: torch.nn.Module | None = None

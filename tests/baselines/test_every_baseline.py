@@ -134,7 +134,7 @@ def test_a_resumed_run_ends_where_one_in_one_piece_does(tmp_path, baseline):
         path.unlink()
     newest = last_checkpoint(run)
     assert newest.name == "checkpoint-4"
-    (newest / "trainer_state.json").unlink()
+    (newest / "manifest.json").unlink()
     train(config, resume=True)
     assert losses(run) == pytest.approx(losses(runs[0]), rel=1e-5)
 

@@ -1,6 +1,8 @@
 """Small training runs in processes of their own."""
 
 import itertools
+import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,9 +16,11 @@ from mm_numeric import cli
 _NUMBERS = itertools.count()
 
 
-def start(config_file: Path, *arguments: str, ranks: int = 1) -> Job:
+def start(config_file: Path, *arguments: str, ranks: int = 1, scan: bool = True) -> Job:
     """Start ``mm-numeric train`` in a process, or on several ranks."""
     output = config_file.with_name(f"output-{next(_NUMBERS)}.txt")
+    if not scan:
+        return Job(train_without_scan, [str(config_file), *arguments], output, ranks=ranks)
     return Job(cli.main, ["train", str(config_file), *arguments], output, ranks=ranks)
 
 
@@ -54,3 +58,29 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 def same(one: Path, other: Path) -> bool:
     first, second = weights(one), weights(other)
     return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+
+
+def cut_off(run: Path, step: int) -> Path:
+    """Leave of a run what a kill after the checkpoint of a step would leave; return this one."""
+    for path in (run / "model", *run.glob("checkpoint-*")):
+        if path.name != f"checkpoint-{step}":
+            shutil.rmtree(path)
+    (run / "run.json").unlink()
+    return run / f"checkpoint-{step}"
+
+
+def forget_manifest(checkpoint: Path) -> None:
+    """Change a checkpoint to one of an earlier version, which has no manifest."""
+    (checkpoint / "manifest.json").unlink()
+    file = checkpoint / "step.json"
+    step = json.loads(file.read_text())
+    del step["manifest"]
+    file.write_text(json.dumps(step))
+
+
+def train_without_scan(arguments: list[str]) -> int:
+    """Run ``mm-numeric train`` without the check of a checkpoint's files before they are loaded."""
+    from mm_numeric.training import run
+
+    run.require_tensor_files = lambda checkpoint: None
+    return cli.main(["train", *arguments])

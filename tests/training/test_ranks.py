@@ -152,6 +152,11 @@ def test_a_run_goes_on_with_other_ranks(tmp_path, rows):
     cut(tmp_path / "ddp", 3)
     run(2, [str(file) for file in files.values()])
     whole["zero2"] = weights(tmp_path / "zero2")
+    for path in (tmp_path / "zero2" / "run").glob("checkpoint-*"):
+        listed = set(json.loads((path / "manifest.json").read_text())["files"])
+        states = {file.relative_to(path).as_posix() for file in path.glob("global_step*/*.pt")}
+        assert {"rng_state_0.pth", "rng_state_1.pth", *states} <= listed
+        assert len(states) == 3
     two = weights(tmp_path / "ddp")
     cut(tmp_path / "ddp", 9)
     cut(tmp_path / "zero2", 3)

@@ -11,10 +11,19 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from tiny_models import small_config, tiny_checkpoint
-from train_runs import command, run_to_error, same, start, weights, write_config
+from train_runs import (
+    command,
+    forget_manifest,
+    run_to_error,
+    same,
+    start,
+    weights,
+    write_config,
+)
 
 from mm_numeric.config.reader import read_config
 from mm_numeric.run_folder import last_checkpoint, locked
+from mm_numeric.training.manifest import write_manifest
 from mm_numeric.training.run import train
 
 
@@ -82,6 +91,7 @@ def test_a_checkpoint_that_lacks_a_weight_is_refused(tmp_path):
     kept = load_file(file)
     kept.pop("model.norm.weight")
     save_file(kept, file, metadata={"format": "pt"})
+    write_manifest(file.parent)
     with pytest.raises(ValueError, match=r"checkpoint-6: 1 missing_keys \(.*norm\.weight"):
         train(config, resume=True)
 
@@ -94,7 +104,14 @@ def test_a_checkpoint_that_is_damaged_is_one_sentence(tmp_path, name):
     shutil.rmtree(tmp_path / "run" / "checkpoint-6")
     file = tmp_path / "run" / "checkpoint-4" / name
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(ValueError, match=r"checkpoint-4: a file in it is corrupt \(.*\); delete"):
+    with pytest.raises(ValueError, match=rf"checkpoint-4: {name} is not as saved, .*; restore the"):
+        train(config, resume=True)
+    forget_manifest(file.parent)
+    message = {
+        "model.safetensors": r"checkpoint-4: a file in it is corrupt \(.*\); delete",
+        "optimizer.pt": r"optimizer\.pt: it cannot be read as tensors \(RuntimeError: .*\); delete",
+    }
+    with pytest.raises(ValueError, match=message[name]):
         train(config, resume=True)
 
 
@@ -181,10 +198,19 @@ def test_a_checkpoint_that_was_cut_off_is_not_resumed_from(tmp_path):
     train(small_config(tmp_path, "trainer.save_total_limit=null"))
     run = tmp_path / "run"
     assert last_checkpoint(run).name == "checkpoint-6"
-    (run / "checkpoint-6" / "trainer_state.json").write_text('{"global_st')
+    (run / "checkpoint-6" / "manifest.json").unlink()  # written when every rank has saved
     assert last_checkpoint(run).name == "checkpoint-4"
-    (run / "checkpoint-4" / "trainer_state.json").unlink()
+    forget_manifest(run / "checkpoint-4")
+    assert last_checkpoint(run).name == "checkpoint-4"
+    (run / "checkpoint-4" / "trainer_state.json").write_text('{"global_st')
     assert last_checkpoint(run).name == "checkpoint-2"
+    (run / "checkpoint-2" / "manifest.json").unlink()
+    message = (
+        r"no checkpoint to resume from \(checkpoint-2, checkpoint-4, checkpoint-6: saved incom"
+    )
+    (run / "run.json").unlink()
+    with pytest.raises(ValueError, match=message):
+        train(small_config(tmp_path, "trainer.save_total_limit=null"), resume=True)
 
 
 def rows_file(folder: Path, *rows: dict) -> str:

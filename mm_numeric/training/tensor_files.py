@@ -1,0 +1,125 @@
+"""Load the pickle files of a checkpoint without executing code that they may contain.
+
+A pickle can call any function when it is loaded. transformers loads the state of optimiser,
+scheduler and random generators with ``weights_only``; DeepSpeed and FSDP load theirs without it.
+"""
+
+import os
+import pickle
+import re
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.serialization import safe_globals
+from transformers.trainer_pt_utils import safe_globals as safe_numpy_globals
+
+from mm_numeric.compat import SHARD_METADATA_GLOBALS, deepspeed_state_classes
+
+_FORCE, _FORBID = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+_ENDINGS = (".pt", ".pth", ".bin")
+_NOT_LOADED = "training_args.bin"  # written by transformers for information
+_NAMED = re.compile(r"GLOBAL (\S+)")
+
+
+@contextmanager
+def tensors_only(checkpoint: str | Path) -> Iterator[None]:
+    """Make every ``torch.load`` inside the context accept only tensors and plain values.
+
+    This also applies to calls with ``weights_only=False``. ``checkpoint`` is the folder that is
+    loaded; a file with another content raises a ValueError that names it.
+    """
+    before = {name: os.environ.pop(name, None) for name in (_FORCE, _FORBID)}
+    os.environ[_FORCE] = "1"
+    try:
+        with _allowed_classes(Path(checkpoint)):
+            yield
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"{checkpoint}: {_reason(error)}") from error
+    finally:
+        del os.environ[_FORCE]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+
+
+def require_tensor_files(checkpoint: Path) -> None:
+    """Raise ValueError, which names the file, if a file of a checkpoint holds more than tensors.
+
+    Nothing in the files is executed, and the values of tensors are not read.
+    """
+    for folder, _, names in sorted(os.walk(checkpoint, followlinks=True)):
+        for name in sorted(names):
+            file = Path(folder, name)
+            is_torch = name.endswith(_ENDINGS) and name != _NOT_LOADED
+            try:
+                if is_torch:
+                    _check_torch_file(file, checkpoint)
+                elif name.endswith(".metadata"):  # of torch.distributed.checkpoint, used by FSDP
+                    _check_shard_metadata(file)
+            except Exception as error:  # an arbitrary file can raise any error
+                raise ValueError(f"{file}: {_reason(error)}") from error
+
+
+def _check_torch_file(file: Path, checkpoint: Path) -> None:
+    with _allowed_classes(checkpoint):
+        # Memory-mapped, so that only the structure is read; older formats do not allow it.
+        is_mapped = zipfile.is_zipfile(file)
+        torch.load(file, map_location="meta", weights_only=True, mmap=is_mapped)
+
+
+def _check_shard_metadata(file: Path) -> None:
+    with file.open("rb") as stream:
+        _InertUnpickler(stream).load()
+
+
+@contextmanager
+def _allowed_classes(checkpoint: Path) -> Iterator[None]:
+    """Allow the classes that random states and DeepSpeed's optimiser states contain."""
+    with ExitStack() as stack:
+        stack.enter_context(safe_numpy_globals())
+        if any(checkpoint.glob("global_step*")):
+            stack.enter_context(safe_globals(deepspeed_state_classes()))
+        yield
+
+
+def _reason(error: Exception) -> str:
+    """Return the end of an error message about a file that is rejected."""
+    if isinstance(error, pickle.UnpicklingError) and (named := _NAMED.search(str(error))):
+        return (
+            f"it names {named[1]}, which is neither a tensor nor a plain value, and loading it "
+            "could execute code; resume from a checkpoint that you trust."
+        )
+    first = str(error).strip().partition("\n")[0].partition(". In PyTorch")[0].rstrip(".")
+    return (
+        f"it cannot be read as tensors ({type(error).__name__}: {first:.100}); delete this "
+        "checkpoint and resume from the previous one with --resume."
+    )
+
+
+class _Inert:
+    """Stands for every class and function that a pickle names, so that nothing is called."""
+
+    def __new__(cls, *_: Any, **__: Any) -> "_Inert":
+        return object.__new__(cls)
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __setstate__(self, _: Any) -> None:
+        pass
+
+
+class _InertUnpickler(pickle.Unpickler):
+    """Unpickler that raises an error for a name outside of ``SHARD_METADATA_GLOBALS``."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return ``_Inert`` for an allowed name."""
+        if (module, name) not in SHARD_METADATA_GLOBALS and not _is_dtype(module, name):
+            raise pickle.UnpicklingError(f"GLOBAL {module}.{name} is not allowed")
+        return _Inert
+
+
+def _is_dtype(module: str, name: str) -> bool:
+    return module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)

@@ -1,0 +1,159 @@
+"""Loading a checkpoint executes no code: each attack is a pickle that would write a file."""
+
+import os
+import pickle
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed.checkpoint as sharded
+from old_files import copy_and_enter
+from train_runs import cut_off, run_to_error, same, start, write_config
+
+from mm_numeric import cli
+from mm_numeric.training.deepspeed import make_universal
+from mm_numeric.training.manifest import write_manifest
+from mm_numeric.training.tensor_files import require_tensor_files, tensors_only
+
+
+class Touch:
+    """An object whose pickle creates a file when it is loaded."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.file}",)
+
+
+def save_with_torch(content, file: Path) -> None:
+    torch.save({"state": content, "step": torch.ones(2)}, file)
+
+
+def save_old_format(content, file: Path) -> None:
+    torch.save({"state": content}, file, _use_new_zipfile_serialization=False)
+
+
+def save_pickle(content, file: Path) -> None:
+    file.write_bytes(pickle.dumps(content, protocol=2))
+
+
+FILES = [
+    "optimizer.pt", "scheduler.pt", "rng_state.pth", "pytorch_model.bin", "optimizer_0/.metadata",
+    "global_step4/zero_pp_rank_0_mp_rank_00_optim_states.pt",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("save", [save_with_torch, save_old_format, save_pickle])
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_would_execute_a_command_is_named(tmp_path, name, save):
+    executed, file = tmp_path / "executed", tmp_path / "checkpoint-4" / name
+    file.parent.mkdir(parents=True)
+    if name.endswith(".metadata"):
+        save = save_pickle
+    save(Touch(executed), file)
+    message = rf"{file}: it names (posix|nt)\.system, which is neither a tensor nor a plain value, "
+    with pytest.raises(ValueError, match=message):
+        require_tensor_files(tmp_path / "checkpoint-4")
+    assert not executed.exists()
+    if save is save_pickle:  # the attack works on who loads it
+        pickle.loads(file.read_bytes())
+    else:
+        torch.load(file, weights_only=False)
+    assert executed.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"\x80\x02", b"PK\x03\x04"])
+def test_a_file_that_is_no_tensor_is_one_sentence(tmp_path, content):
+    (tmp_path / "optimizer.pt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"optimizer\.pt: it cannot be read as tensors \(") as info:
+        require_tensor_files(tmp_path)
+    assert "\n" not in str(info.value)
+
+
+def test_sharded_checkpoints_of_torch_are_accepted(tmp_path):
+    """FSDP writes such folders. Names that only resemble theirs are rejected."""
+    state = {"a": torch.ones(2, 3), "b": torch.zeros(2, dtype=torch.bfloat16), "step": 3}
+    sharded.save({"optimizer": state}, checkpoint_id=tmp_path / "optimizer_0")
+    require_tensor_files(tmp_path)
+
+    class Nested:
+        def __reduce__(self):
+            return eval, ("1",)
+
+    (tmp_path / "optimizer_0" / ".metadata").write_bytes(pickle.dumps({"a": [Nested()]}))
+    with pytest.raises(ValueError, match=r"it names builtins\.eval, "):
+        require_tensor_files(tmp_path)
+
+
+@pytest.mark.parametrize("before", [{}, {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}])
+def test_every_load_inside_the_context_accepts_only_tensors(tmp_path, monkeypatch, before):
+    for name, value in before.items():
+        monkeypatch.setenv(name, value)
+    variables = dict(os.environ)
+    file, executed = tmp_path / "a.pt", tmp_path / "executed"
+    torch.save({"state": Touch(executed)}, file)
+    with pytest.raises(ValueError, match=r": it names \w+\.system, "), tensors_only(tmp_path):
+        torch.load(file, weights_only=False)
+    assert not executed.exists()
+    assert dict(os.environ) == variables
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_resuming_a_foreign_checkpoint_is_one_sentence(tmp_path, monkeypatch, capsys, name):
+    folder = copy_and_enter(tmp_path / "files", monkeypatch)
+    torch.save({"state": Touch(folder / "executed")}, f"checkpoint/checkpoint-4/{name}")
+    assert cli.main(["train", "checkpoint.yaml", "--resume"]) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"mm-numeric: checkpoint/checkpoint-4/{name}: it names ")
+    assert not (folder / "executed").exists()
+
+
+@pytest.mark.slow
+def test_a_deepspeed_checkpoint_is_loaded_without_its_code(tmp_path):
+    """The command is also not executed if no scan of the files comes before the loading."""
+    zero2 = "trainer.deepspeed=zero2", "trainer.max_steps=4", "trainer.save_total_limit=null"
+    files = {name: write_config(tmp_path / name, *zero2) for name in ("whole", "resumed")}
+    jobs = [start(file) for file in files.values()]
+    assert [job.wait() for job in jobs] == [[0], [0]], jobs[0].text()
+    run = tmp_path / "resumed" / "run"
+    checkpoint = cut_off(run, 2)
+    shutil.copytree(checkpoint, tmp_path / "kept")
+    states = {
+        "mp_rank_00_model_states.pt": [False],
+        "zero_pp_rank_0_mp_rank_00_optim_states.pt": [True, False],
+    }
+    for name, scans in states.items():
+        (state,) = checkpoint.glob(f"global_step*/{name}")
+        original, executed = state.read_bytes(), tmp_path / "executed"
+        content = torch.load(state, weights_only=False)
+        torch.save({**content, "more": Touch(executed)}, state)
+        write_manifest(checkpoint)  # as whoever made the checkpoint could
+        for scan in scans:
+            sentence = run_to_error(start(files["resumed"], "--resume", scan=scan))
+            where = state if scan else checkpoint
+            assert f"{where}: it names posix.system, which is neither a tensor nor" in sentence
+            assert not executed.exists()
+        state.write_bytes(original)
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "kept", checkpoint)
+    job = start(files["resumed"], "--resume")
+    assert job.wait() == [0], job.text()
+    assert same(tmp_path / "whole" / "run", run)
+
+
+def test_the_folder_that_latest_names_lies_in_the_checkpoint(tmp_path):
+    """The conversion for another number of ranks deletes and writes next to this folder."""
+    settings = SimpleNamespace(get_value=lambda name: True)
+    args = SimpleNamespace(hf_deepspeed_config=settings)
+    checkpoint, other = tmp_path / "checkpoint-4", tmp_path / "mine_universal"
+    for folder in (checkpoint, other):
+        folder.mkdir()
+    (checkpoint / "latest").write_text("../mine")
+    with pytest.raises(
+        ValueError, match=r"latest: expected the name of a folder next to it, such "
+    ):
+        make_universal(args, checkpoint)
+    assert other.is_dir()
