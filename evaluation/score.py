@@ -7,7 +7,7 @@ version of the task's parser, and the scorer.
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from mm_numeric.evaluation.metrics.bootstrap import interval
 from mm_numeric.evaluation.table import Cell, Column, Table
 from mm_numeric.files import read_rows, write_text
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.log import progress
+from mm_numeric.log import logger, progress
 from mm_numeric.parsing import read_dataclass
 from mm_numeric.registry import PROTOCOLS, SCORERS, TASKS, choose, load
 from mm_numeric.run_folder import RESULTS, SCORES
@@ -108,6 +108,7 @@ def score(
     task_name: str | None = None,
     out: Path | None = None,
     protocol: str | None = None,
+    keep: str | None = None,
 ) -> Scores:
     """Score a predictions file, and write results.json and scores.jsonl.
 
@@ -120,8 +121,9 @@ def score(
         out: The folder to write to; the folder of the predictions when None.
         protocol: Rules of scoring for tasks with many shapes per image, one of ``PROTOCOLS``; the
             task's own scorer when None.
+        keep: ``last`` scores only the last row of each id; None rejects an id that appears twice.
     """
-    scores = read_scores(predictions, task_name=task_name, protocol=protocol)
+    scores = read_scores(predictions, task_name=task_name, protocol=protocol, keep=keep)
     version = task_class(scores.task, str(predictions)).version
     head = {"task": scores.task, "task_version": version, "predictions": str(predictions)}
     write_scores(scores, out or predictions.parent, head)
@@ -146,10 +148,14 @@ def write_scores(scores: Scores, folder: Path, head: Mapping[str, Any]) -> None:
 
 
 def read_scores(
-    predictions: Path, *, task_name: str | None = None, protocol: str | None = None
+    predictions: Path,
+    *,
+    task_name: str | None = None,
+    protocol: str | None = None,
+    keep: str | None = None,
 ) -> Scores:
     """Score a predictions file like ``score``, but write no files."""
-    read = read_answers(predictions, task_name=task_name)
+    read = read_answers(predictions, task_name=task_name, keep=keep)
     if protocol is None:
         scorer = scorer_of(read.task, read.name, read.targets[0], str(predictions))
     else:
@@ -167,11 +173,16 @@ def check_shapes(read: ParsedPredictions, protocol: str, predictions: Path) -> N
         )
 
 
-def read_answers(predictions: Path, *, task_name: str | None = None) -> ParsedPredictions:
+def read_answers(
+    predictions: Path, *, task_name: str | None = None, keep: str | None = None
+) -> ParsedPredictions:
     """Parse the text of every row of a predictions file; see ``score`` for the arguments."""
     read: ParsedPredictions | None = None
     seen: set[str] = set()
-    for where, row in progress(read_rows(predictions), desc="scoring", unit="row"):
+    found: Iterable[tuple[str, dict[str, Any]]] = read_rows(predictions)
+    if keep == "last":
+        found = _last_of_each_id(found, predictions)
+    for where, row in progress(found, desc="scoring", unit="row"):
         _check_prediction(row, where, seen)
         if read is None:
             read = _with_task(row, where, task_name)
@@ -198,8 +209,27 @@ def _check_prediction(row: Mapping[str, Any], where: str, seen: set[str]) -> Non
     if row.get("target") is None:
         raise ValueError(f'{where}: no "target"; a prediction needs id, text, target.')
     if row["id"] in seen:
-        raise ValueError(f"{where}: the id {row['id']!r} appears twice; score each row once.")
+        raise ValueError(
+            f"{where}: the id {row['id']!r} appears twice; remove one of the rows, or score the "
+            "last row of each id with --keep last."
+        )
     seen.add(row["id"])
+
+
+def _last_of_each_id(
+    rows: Iterable[tuple[str, dict[str, Any]]], predictions: Path
+) -> Collection[tuple[str, dict[str, Any]]]:
+    """Return the last row of each id, in the order of these rows; log how many are left out."""
+    count, last = 0, dict[str, tuple[str, dict[str, Any]]]()
+    for where, row in rows:
+        count += 1
+        key = json.dumps(row.get("id"))
+        last.pop(key, None)
+        last[key] = where, row
+    if len(last) < count:
+        message = "%s: %d earlier rows are not scored, because a later row has the same id."
+        logger.warning(message, predictions, count - len(last))
+    return last.values()
 
 
 def _with_task(row: Mapping[str, Any], where: str, task_name: str | None) -> ParsedPredictions:

@@ -127,6 +127,7 @@ def rank_predictions(
     task_name: str | None = None,
     ties: str = "official",
     out: Path | None = None,
+    keep: str | None = None,
 ) -> dict[str, float]:
     """Compute COCO's average precision and recall for a predictions.jsonl.
 
@@ -136,10 +137,11 @@ def rank_predictions(
         task_name: As in ``score``.
         ties: Treatment of equal scores, ``official`` or ``averaged``; see ``metrics.coco_ap``.
         out: The folder for results.json; the folder of the predictions when None.
+        keep: As in ``score``.
     """
     from mm_numeric.evaluation.metrics.coco_ap import average_precision, protocol
 
-    read = read_answers(predictions, task_name=task_name)
+    read = read_answers(predictions, task_name=task_name, keep=keep)
     check_shapes(read, COCO_AP, predictions)
     answers = [answer if isinstance(answer, Instances) else None for answer in read.answers]
     scores = [row.get("scores") for row in read.rows]

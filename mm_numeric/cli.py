@@ -213,12 +213,14 @@ def _score(arguments: argparse.Namespace) -> None:
         raise ValueError("--truth cannot be combined with --task or a .jsonl file of answers.")
     is_text = predictions.is_dir() or predictions.suffix == ".zip"
     is_external = arguments.lines or is_text or (is_ranked and predictions.suffix != ".jsonl")
+    if truth is not None and arguments.keep:
+        raise ValueError("--keep is for a .jsonl file of answers; remove it, or --truth.")
     if truth is None and is_external:
         raise ValueError(f"{predictions}: files of other tools require --truth.")
     from mm_numeric.evaluation import score_external
     from mm_numeric.evaluation.score import results_table, score
 
-    options = {"task_name": arguments.task, "out": arguments.out}
+    options = {"task_name": arguments.task, "out": arguments.out, "keep": arguments.keep}
     if truth is not None:
         options = {"truth": truth, "lines": arguments.lines, "out": arguments.out}
     function: Any

@@ -215,6 +215,11 @@ def _add_score(add: _Add) -> None:
         "my_tasks:Thermometer, which rows may not name themselves",
     )
     score.add_argument(
+        "--keep",
+        choices=["last"],
+        help="score the last of several rows with the same id (default: such rows are an error)",
+    )
+    score.add_argument(
         "--out",
         type=Path,
         metavar="FOLDER",

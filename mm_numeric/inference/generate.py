@@ -36,7 +36,7 @@ from mm_numeric.files import write_json, write_text
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.log import progress
 from mm_numeric.models.loading import device_type, load_family, load_model, quiet_unless_terminal
-from mm_numeric.run_folder import FINISHED, MODEL, read_run
+from mm_numeric.run_folder import FINISHED, MODEL, locked, read_run
 
 
 def predict(
@@ -55,7 +55,7 @@ def predict(
         run: Folder of a finished run.
         source: Rows to answer; the test rows of the run if None.
         out: File to append predictions to. An existing file must be from the same run, rows and
-            settings, otherwise a ValueError is raised.
+            settings, and no other process may be writing it; otherwise a ValueError is raised.
         batch_size: Number of rows per batch; None for ``predict.batch_size`` of the config.
         max_new_tokens: Maximum answer length; None for ``predict.max_new_tokens`` of the config.
         limit: Answer only the first ``limit`` rows; all if None.
@@ -69,17 +69,25 @@ def predict(
     source = source or config.data.test
     examples = load_examples(config.task, source, Path(config.data.cache), training=False)
     length = max_new_tokens or config.predict.max_new_tokens
-    done = _claim_predictions(out, run, examples, length)
-    examples = examples[:limit]
-    todo = [example for example in examples if example.id not in done]
-    if not todo:
-        return 0
+    size = batch_size or config.predict.batch_size
+    with locked(out, "file"):
+        done = _claim_predictions(out, run, examples, length)
+        examples = examples[:limit]
+        todo = [example for example in examples if example.id not in done]
+        if todo:
+            bar = progress(desc="answering", unit="row", total=len(examples), initial=len(done))
+            _append_answers(config, run, todo, out, size, length, bar)
+    return len(todo)
+
+
+def _append_answers(
+    config: Config, run: Path, todo: list[Example], out: Path, size: int, length: int, bar: Any
+) -> None:
+    """Load the model of a run, and append the answers to the examples ``todo`` to a file."""
     family = load_family(config, str(run / MODEL))
     model = load_model(config, family, str(run / MODEL))
     model.to(device_type()).eval()
-    size = batch_size or config.predict.batch_size
     batches = [todo[i : i + size] for i in range(0, len(todo), size)]
-    bar = progress(desc="answering", unit="row", total=len(examples), initial=len(done))
     with out.open("a", encoding="utf-8") as file, bar:
         for batch in batches:
             answers = generate(model, family, batch, length)
@@ -88,7 +96,6 @@ def predict(
                 file.write(json.dumps(line) + "\n")  # ASCII only, so that each line is valid UTF-8
             file.flush()
             bar.update(len(batch))
-    return len(todo)
 
 
 class Generated(NamedTuple):

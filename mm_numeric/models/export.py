@@ -12,10 +12,11 @@ from mm_numeric.config.baseline import read_baseline
 from mm_numeric.config.data import named
 from mm_numeric.config.schema import Config
 from mm_numeric.families.family import Family
+from mm_numeric.files import read_json
 from mm_numeric.models.adapters import merged
 from mm_numeric.models.loading import load_family, load_model, quiet_unless_terminal
 from mm_numeric.models.parameter_groups import table_text
-from mm_numeric.run_folder import FINISHED, MODEL, RESULTS, read_run
+from mm_numeric.run_folder import FINISHED, MODEL, RESULTS, locked, read_run
 
 CARD = "README.md"
 
@@ -37,23 +38,32 @@ def export(run: Path, out: Path, *, trust_remote_code: bool = False) -> None:
             f"{run}: a model of {name} cannot be exported, because transformers has no class for "
             "it; predict with the run itself."
         )
-    if out.exists():
-        raise ValueError(f"{out} exists; name a folder that does not, or delete it.")
+    with locked(out):
+        if out.exists():
+            raise ValueError(f"{out} exists; name a folder that does not, or delete it.")
+        unfinished = out.with_name(f"{out.name}.unfinished")
+        if unfinished.exists():  # of a killed process
+            shutil.rmtree(unfinished)
+        try:
+            _save(config, run, unfinished, out.name)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        unfinished.rename(out)
+
+
+def _save(config: Config, run: Path, folder: Path, name: str) -> None:
+    """Save the merged model of a run and its card, which uses ``name`` in its example code."""
     config = replace(config, model=replace(config.model, quantize=None))
     family = load_family(config, str(run / MODEL))
     model = merged(load_model(config, family, str(run / MODEL)))
-    unfinished = out.with_name(f"{out.name}.unfinished")
-    if unfinished.exists():
-        shutil.rmtree(unfinished)
-    unfinished.mkdir(parents=True)
-    model.save_pretrained(unfinished)
-    family.save(unfinished)
-    facts = json.loads((run / FINISHED).read_text(encoding="utf-8"))
-    results = run / RESULTS
-    scored = json.loads(results.read_text(encoding="utf-8")) if results.is_file() else None
-    card = model_card(config, family, model, facts, scored, out.name)
-    (unfinished / CARD).write_text(card, encoding="utf-8")
-    unfinished.rename(out)
+    folder.mkdir(parents=True)
+    model.save_pretrained(folder)
+    family.save(folder)
+    facts = read_json(run / FINISHED)
+    scored = read_json(run / RESULTS) if (run / RESULTS).is_file() else None
+    card = model_card(config, family, model, facts, scored, name)
+    (folder / CARD).write_text(card, encoding="utf-8")
 
 
 def model_card(
