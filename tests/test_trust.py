@@ -6,6 +6,7 @@ the code of the checkpoint lies next to its weights. Both write a file when they
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -152,6 +153,38 @@ def test_comparing_into_the_folder_of_another_comparison_executes_nothing(folder
     change("comparison/config.yaml", "task.name", "evil:Task")
     found = error_of(capsys, "compare", "comparison.yaml")
     assert "comparison contains another run: task is 'evil:Task' there and None here." in found
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_adapters_import_nothing(folder, capsys, nested):
+    """PEFT imports any module of a package ``megatron``, here one in the working directory.
+
+    Nested adapters are those whose base model is again a folder with adapters.
+    """
+    Path("megatron").mkdir()
+    Path("megatron", "__init__.py").touch()
+    shutil.copy("evil.py", "megatron/evil.py")
+    lora = ["modules={language: adapted, embeddings: frozen, head: frozen}", "lora={rank: 2}"]
+    new = ["model.name=micro", "trainer.output_dir=adapted", "trainer.max_steps=1"]
+    assert cli.main(["train", "run.yaml", *lora, *new]) == 0
+    capsys.readouterr()
+    file = Path("adapted/model/adapter_config.json")
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    settings |= {"megatron_config": {"a": 1}, "megatron_core": "megatron.evil"}
+    file.write_text(json.dumps(settings), encoding="utf-8")
+    if nested:
+        shutil.copytree("adapted/model", "base")
+        settings |= {"base_model_name_or_path": "base", "megatron_config": None}
+        file.write_text(json.dumps(settings), encoding="utf-8")
+    found = error_of(capsys, "predict", "--model", "adapted", "--out", "new/predictions.jsonl")
+    sys.modules.pop("megatron", None)
+    assert "megatron.evil" not in sys.modules
+    if nested:
+        assert "model.name: 'base' holds adapters, and a whole model is needed here; " in found
+    else:
+        assert (
+            "adapter_config.json: megatron_config would make PEFT import the module 'meg" in found
+        )
 
 
 def name_task_in_predictions() -> None:

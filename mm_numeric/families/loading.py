@@ -23,6 +23,9 @@ BASELINE = "mm_numeric_baseline"
 """Key in config.json, for models trained with a baseline. The value holds the baseline's name,
 settings and fitted statistics."""
 
+ADAPTER_SETTINGS = "adapter_config.json"
+"""PEFT's configuration, in a folder that holds adapters instead of a whole model."""
+
 FRAME = "frame.json"
 """File next to the weights of a trained model, with its image resizing and coordinate format."""
 
@@ -34,6 +37,11 @@ def load_weights(
 
     If ``new`` is set, weights whose names start with it may be missing, and get random values.
     """
+    if Path(source, ADAPTER_SETTINGS).is_file():  # transformers would load their base model
+        raise ValueError(
+            f"model.name: {source!r} holds adapters, and a whole model is needed here; export its "
+            "run with `mm-numeric export`, and set the folder of the result."
+        )
     check_model_type(model_class, family, source, model)
     require_attention(model.attention)
     loaded, info = model_class.from_pretrained(

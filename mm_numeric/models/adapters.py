@@ -27,16 +27,16 @@ from mm_numeric.compat import ADAPTED_MODEL, is_adapter, is_partitioned, origina
 from mm_numeric.config.modules import ADAPTED, MODULE_NAMES, TRAINED, LoraSettings
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
+from mm_numeric.families.loading import ADAPTER_SETTINGS
 from mm_numeric.models.parameter_groups import ModelModules
 
 ADAPTER = "adapter_model.safetensors"
-SETTINGS = "adapter_config.json"
 TRAINED_WEIGHTS = "trained.safetensors"
 
 
 def has_adapters(source: str) -> bool:
     """Return True if a folder holds adapters instead of a whole model."""
-    return Path(source, SETTINGS).is_file()
+    return Path(source, ADAPTER_SETTINGS).is_file()
 
 
 def add_adapters(
@@ -69,6 +69,11 @@ def add_adapters(
 def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftModel:
     """Load the adapters in the folder ``source`` and the base model that they belong to."""
     config = LoraConfig.from_pretrained(source)
+    if config.megatron_config is not None:
+        raise ValueError(
+            f"{Path(source, ADAPTER_SETTINGS)}: megatron_config would make PEFT import the module "
+            f"{config.megatron_core!r}, and a checkpoint may not import code; remove it."
+        )
     base, revision = str(config.base_model_name_or_path), config.revision or "main"
     try:
         model = family.load_model(base, replace(settings, revision=revision))
@@ -76,7 +81,7 @@ def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftMode
         raise ValueError(
             f"model.name: the adapters in {source} belong to {base!r}, which cannot be loaded "
             f"({str(error).strip().partition(chr(10))[0]}); restore it, or correct "
-            f"base_model_name_or_path in {Path(source, SETTINGS)}."
+            f"base_model_name_or_path in {Path(source, ADAPTER_SETTINGS)}."
         ) from error
     config.inference_mode = False  # the saved value would freeze the adapters
     adapted = get_peft_model(model, config)
