@@ -166,7 +166,12 @@ def _train(arguments: argparse.Namespace) -> None:
     from mm_numeric.training.run import leave_process_group, train
 
     try:
-        model = train(config, resume=arguments.resume, stoppable=True)
+        model = train(
+            config,
+            resume=arguments.resume,
+            stoppable=True,
+            trust_remote_code=arguments.trust_remote_code,
+        )
     except StoppedError as stopped:
         logger.warning("%s", stopped)
         model = None

@@ -165,6 +165,12 @@ def _add_train(add: _Add) -> None:
     train.add_argument(
         "--resume", action="store_true", help="resume from the last checkpoint of the run folder"
     )
+    train.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="with --resume: load a checkpoint of DeepSpeed or FSDP also if its files could "
+        "execute code (default: an error that names the file)",
+    )
 
 
 def _add_predict(add: _Add) -> None:

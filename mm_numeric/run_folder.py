@@ -171,8 +171,8 @@ def _is_complete(checkpoint: Path) -> bool:
     if (checkpoint / MANIFEST).is_file():
         return True  # it is written atomically
     step = checkpoint / STEP
-    promised = step.is_file() and (not _is_json(step) or "manifest" in read_json(step))
-    return not promised and _is_json(checkpoint / "trainer_state.json")
+    promises = step.is_file() and MANIFEST in step.read_text(encoding="utf-8", errors="replace")
+    return not promises and _is_json(checkpoint / "trainer_state.json")
 
 
 def finish(folder: Path, facts: dict[str, Any]) -> None:

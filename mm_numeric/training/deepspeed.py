@@ -124,11 +124,14 @@ def with_universal_checkpoint(config: Config, checkpoint: Path) -> Config:
     return with_trainer(config, deepspeed={**settings, "checkpoint": reading})
 
 
-def make_universal(args: TrainingArguments, checkpoint: Path) -> None:
+def make_universal(
+    args: TrainingArguments, checkpoint: Path, *, trust_remote_code: bool = False
+) -> None:
     """Convert a ZeRO checkpoint to DeepSpeed's universal format, for any number of ranks.
 
     Does nothing if the checkpoint has been converted before, or if the DeepSpeed setting
-    ``checkpoint.load_universal`` is not true.
+    ``checkpoint.load_universal`` is not true. Only tensors and plain values are loaded, unless
+    ``trust_remote_code`` permits other objects.
     """
     settings = deepspeed_settings(args)
     if settings is None or not settings.get_value("checkpoint.load_universal"):
@@ -144,7 +147,8 @@ def make_universal(args: TrainingArguments, checkpoint: Path) -> None:
         )
     target = source.with_name(f"{source.name}_universal")
     shutil.rmtree(target, ignore_errors=True)  # an incomplete conversion
-    with contextlib.redirect_stdout(sys.stderr), tensors_only(checkpoint):
+    loading = tensors_only(checkpoint, trust_remote_code=trust_remote_code)
+    with contextlib.redirect_stdout(sys.stderr), loading:
         write_universal_checkpoint(source, target)
 
 

@@ -53,13 +53,21 @@ from mm_numeric.training.tensor_files import require_tensor_files
 from mm_numeric.training.trainer import NumericTrainer
 
 
-def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> Path:
+def train(
+    config: Config,
+    *,
+    resume: bool = False,
+    stoppable: bool = False,
+    trust_remote_code: bool = False,
+) -> Path:
     """Fine-tune a model.
 
     Args:
         config: Config of the run.
         resume: Resume from the last checkpoint of the run folder.
         stoppable: Save a checkpoint and stop when SIGTERM or SIGUSR1 is received.
+        trust_remote_code: Resume from a checkpoint of DeepSpeed or FSDP also if its files hold more
+            than tensors, so that loading them could execute code.
 
     Returns:
         The folder with the weights of the trained model.
@@ -88,11 +96,12 @@ def train(config: Config, *, resume: bool = False, stoppable: bool = False) -> P
             with without_zero3_init(args):
                 source = model_source(config, folder)
             if checkpoint and args.should_save:
-                _open_checkpoint(checkpoint, args)
+                _open_checkpoint(checkpoint, args, trust_remote_code)
             family = load_family(config, source)
             examples = rows.for_trainer(make_collator(config, family))
         logger.debug("loading %s", source)
         trainer = make_trainer(config, args, examples, family, source)
+        trainer.trust_remote_code = trust_remote_code
         assert trainer.modules is not None
         modules = trainer.modules.table(trainer.model)
         logger.info("%s", table_text(modules), extra=NO_PREFIX)
@@ -129,12 +138,12 @@ def _validate(
         )
 
 
-def _open_checkpoint(checkpoint: Path, args: TrainingArguments) -> None:
+def _open_checkpoint(checkpoint: Path, args: TrainingArguments, trust_remote_code: bool) -> None:
     """Check the files of a checkpoint; under ZeRO, convert them if the number of ranks changed."""
     plugin = args.deepspeed_plugin
     check_files(checkpoint, None if plugin is None else plugin.deepspeed_config)
-    require_tensor_files(checkpoint)
-    make_universal(args, checkpoint)
+    require_tensor_files(checkpoint, trust_remote_code=trust_remote_code)
+    make_universal(args, checkpoint, trust_remote_code=trust_remote_code)
 
 
 def _facts(

@@ -18,6 +18,7 @@ from torch.serialization import safe_globals
 from transformers.trainer_pt_utils import safe_globals as safe_numpy_globals
 
 from mm_numeric.compat import SHARD_METADATA_GLOBALS, deepspeed_state_classes
+from mm_numeric.config.trust import FLAG
 
 _FORCE, _FORBID = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 _ENDINGS = (".pt", ".pth", ".bin")
@@ -26,30 +27,36 @@ _NAMED = re.compile(r"GLOBAL (\S+)")
 
 
 @contextmanager
-def tensors_only(checkpoint: str | Path) -> Iterator[None]:
+def tensors_only(checkpoint: str | Path, *, trust_remote_code: bool = False) -> Iterator[None]:
     """Make every ``torch.load`` inside the context accept only tensors and plain values.
 
-    This also applies to calls with ``weights_only=False``. ``checkpoint`` is the folder that is
-    loaded; a file with another content raises a ValueError that names it.
+    This also applies to calls with ``weights_only=False``, unless ``trust_remote_code`` permits
+    them. ``checkpoint`` is the folder that is loaded. A file with another content raises a
+    ValueError that names the folder.
     """
     before = {name: os.environ.pop(name, None) for name in (_FORCE, _FORBID)}
-    os.environ[_FORCE] = "1"
+    if not trust_remote_code:
+        os.environ[_FORCE] = "1"
     try:
         with _allowed_classes(Path(checkpoint)):
             yield
     except pickle.UnpicklingError as error:
         raise ValueError(f"{checkpoint}: {_reason(error)}") from error
     finally:
-        del os.environ[_FORCE]
+        os.environ.pop(_FORCE, None)
         os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
-def require_tensor_files(checkpoint: Path) -> None:
+def require_tensor_files(checkpoint: Path, *, trust_remote_code: bool = False) -> None:
     """Raise ValueError, which names the file, if a file of a checkpoint holds more than tensors.
 
-    Nothing in the files is executed, and the values of tensors are not read.
+    Nothing in the files is executed, and the values of tensors are not read. With
+    ``trust_remote_code``, the files of DeepSpeed and FSDP, which are in subfolders, may hold more.
+    transformers loads the other files, and accepts only tensors.
     """
-    for folder, _, names in sorted(os.walk(checkpoint, followlinks=True)):
+    for folder, folders, names in os.walk(checkpoint, followlinks=True):
+        if trust_remote_code:
+            folders.clear()
         for name in sorted(names):
             file = Path(folder, name)
             is_torch = name.endswith(_ENDINGS) and name != _NOT_LOADED
@@ -89,7 +96,8 @@ def _reason(error: Exception) -> str:
     if isinstance(error, pickle.UnpicklingError) and (named := _NAMED.search(str(error))):
         return (
             f"it names {named[1]}, which is neither a tensor nor a plain value, and loading it "
-            "could execute code; resume from a checkpoint that you trust."
+            "could execute code; resume from another checkpoint, or, if it is a file of DeepSpeed "
+            f"or FSDP and you trust whoever made it, add {FLAG}."
         )
     first = str(error).strip().partition("\n")[0].partition(". In PyTorch")[0].rstrip(".")
     return (

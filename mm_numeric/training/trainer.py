@@ -56,6 +56,9 @@ class NumericTrainer(NumericLossMixin, Trainer):
     evaluation: Any = None
     """``EvaluationCallback`` that ``evaluate`` runs; if None, ``evaluate`` computes the loss."""
 
+    trust_remote_code: bool = False
+    """Load checkpoints of DeepSpeed and FSDP also if their files could execute code."""
+
     lengths: Sequence[int] = ()
     """Number of tokens of each row, for ``train_sampling_strategy: group_by_length``."""
 
@@ -300,7 +303,9 @@ class NumericTrainer(NumericLossMixin, Trainer):
         self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None
     ) -> Any:
         """Prepare model and optimiser, and load their state from a checkpoint without its code."""
-        loading = tensors_only(resume_from_checkpoint) if resume_from_checkpoint else nullcontext()
+        loading: AbstractContextManager[None] = nullcontext()
+        if resume_from_checkpoint:
+            loading = tensors_only(resume_from_checkpoint, trust_remote_code=self.trust_remote_code)
         with loading:
             return super()._prepare_for_training(
                 max_steps, train_dataloader, resume_from_checkpoint

@@ -82,5 +82,5 @@ def train_without_scan(arguments: list[str]) -> int:
     """Run ``mm-numeric train`` without the check of a checkpoint's files before they are loaded."""
     from mm_numeric.training import run
 
-    run.require_tensor_files = lambda checkpoint: None
+    run.require_tensor_files = lambda checkpoint, **options: None
     return cli.main(["train", *arguments])

@@ -65,6 +65,20 @@ def test_a_file_that_would_execute_a_command_is_named(tmp_path, name, save):
     assert executed.exists()
 
 
+def test_the_flag_permits_files_of_deepspeed_and_fsdp_alone(tmp_path):
+    (tmp_path / "optimizer_0").mkdir()
+    save_pickle(Touch(tmp_path / "executed"), tmp_path / "optimizer_0" / ".metadata")
+    require_tensor_files(tmp_path, trust_remote_code=True)
+    file = tmp_path / "a.pt"
+    torch.save({"state": Touch(tmp_path / "executed")}, file)
+    with pytest.raises(ValueError, match=r"a\.pt: it names "):
+        require_tensor_files(tmp_path, trust_remote_code=True)
+    assert not (tmp_path / "executed").exists()
+    with tensors_only(tmp_path, trust_remote_code=True):
+        torch.load(file, weights_only=False)
+    assert (tmp_path / "executed").exists()
+
+
 @pytest.mark.parametrize("content", [b"", b"hello", b"\x80\x02", b"PK\x03\x04"])
 def test_a_file_that_is_no_tensor_is_one_sentence(tmp_path, content):
     (tmp_path / "optimizer.pt").write_bytes(content)
@@ -136,6 +150,10 @@ def test_a_deepspeed_checkpoint_is_loaded_without_its_code(tmp_path):
             where = state if scan else checkpoint
             assert f"{where}: it names posix.system, which is neither a tensor nor" in sentence
             assert not executed.exists()
+        assert start(files["resumed"], "--resume", "--trust-remote-code").wait() == [0]
+        assert executed.exists()
+        executed.unlink()
+        cut_off(run, 2)
         state.write_bytes(original)
     shutil.rmtree(checkpoint)
     shutil.copytree(tmp_path / "kept", checkpoint)
