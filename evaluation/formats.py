@@ -20,13 +20,13 @@ annotations are ignored regions.
 """
 
 import re
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon, Shape
+from mm_numeric.archives import zipped_files
 from mm_numeric.files import read_json
 
 LINES = ("box", "quad", "polygon", "polygon_yx")
@@ -92,17 +92,9 @@ def _text_files(path: Path) -> Iterator[tuple[str, str, str]]:
         for file in sorted(path.glob("*.txt")):
             yield str(file), file.name, _decoded(file.read_bytes(), str(file))
         return
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for name in sorted(archive.namelist()):
-                inner = PurePosixPath(name)
-                if inner.suffix == ".txt" and not inner.name.startswith("."):
-                    where = f"{path}, {name}"
-                    yield where, inner.name, _decoded(archive.read(name), where)
-    except FileNotFoundError as error:
-        raise ValueError(f"{path}: there is no such file.") from error
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{path}: cannot be read as a zip ({error}).") from error
+    for name, content in zipped_files(path, (".txt",)):
+        where = f"{path}, {name}"
+        yield where, PurePosixPath(name).name, _decoded(content, where)
 
 
 def _decoded(content: bytes, where: str) -> str:

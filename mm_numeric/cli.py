@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mm_numeric.archives import set_limit
 from mm_numeric.cli_arguments import GLOBAL_FLAGS, make_parser
 from mm_numeric.log import ALL_RANKS, logger, rank, set_verbosity, warnings_as_messages
 
@@ -49,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):  # `my_tasks:Thermometer`; last, so that it hides no other module
         sys.path.append(os.getcwd())
     try:
+        set_limit(arguments)
         with warnings_as_messages():
             arguments.command(arguments)
         sys.stdout.flush()  # raises BrokenPipeError here and not when Python exits

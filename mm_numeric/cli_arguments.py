@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from mm_numeric.archives import add_limit_option
+
 EXAMPLES = """\
 examples:
   mm-numeric ls                                        list tasks, families, losses and configs
@@ -82,6 +84,7 @@ def _global_options() -> argparse.ArgumentParser:
         default=argparse.SUPPRESS,
         help="write only errors to stderr, and no progress bars",
     )
+    add_limit_option(shared)
     return shared
 
 

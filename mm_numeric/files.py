@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from mm_numeric.archives import UnpackedSizeError, packed_lines, read_gzip
+
 
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (location, fields) of each row in a file. The location is for error messages.
@@ -34,16 +36,20 @@ def rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueErr
         )
         return
     try:
-        with (gzip.open if is_packed else open)(path, "rt", encoding="utf-8-sig") as file:
-            if ending == ".jsonl":
-                yield from _jsonl_rows(file, path)
-                return
-            text = file.read()
+        if ending == ".jsonl":
+            with (gzip.open if is_packed else open)(path, "rt", encoding="utf-8-sig") as file:
+                yield from _jsonl_rows(packed_lines(path, file) if is_packed else file, path)
+            return
+        with io.BytesIO(read_gzip(path)) if is_packed else path.open("rb") as content:
+            text = io.TextIOWrapper(content, encoding="utf-8-sig").read()
     except FileNotFoundError:
         yield ValueError(f"{path}: there is no such file.")
         return
     except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
         yield ValueError(f"{path}: cannot be read ({error}).")
+        return
+    except UnpackedSizeError as error:
+        yield error
         return
     yield from _csv_rows(text, path) if ending == ".csv" else _json_rows(text, path)
 

@@ -6,6 +6,7 @@ import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from mm_numeric.archives import add_limit_option, set_limit
 from mm_numeric.importers.importer import Option
 from mm_numeric.importers.prepare import Prepared, prepare
 from mm_numeric.moved import warn_renamed
@@ -49,6 +50,7 @@ def run(name: str, words: Sequence[str]) -> bool:
     """
     kind = choose(name, IMPORTERS, "format", "prepare")
     arguments = _parser(name, kind).parse_args(words)
+    set_limit(arguments)
     options = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(kind)}
     importer, flags = kind(**options), {"clip": arguments.clip, "force": arguments.force}
     prepared = prepare(name, importer, arguments.inputs, arguments.out, **flags)
@@ -70,6 +72,7 @@ def _parser(name: str, kind: type) -> argparse.ArgumentParser:
         help="number of invalid lines up to which the exit code is 0 (default: 0)",
     )
     parser.add_argument("--force", action="store_true", help="replace existing output files")
+    add_limit_option(parser)
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
         hint, option = hints[field.name], Option("")

@@ -1,14 +1,13 @@
 """Functions that importers share, to read files and archives and to find images and sizes."""
 
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
+from mm_numeric.archives import zipped_files
 from mm_numeric.data.images import image_size
 from mm_numeric.files import rows_or_errors
 from mm_numeric.importers.importer import ImportedItem, InvalidLine, InvalidRowError
@@ -48,23 +47,12 @@ def read_texts(
         if path.suffix.lower() != ".zip":
             yield str(path), PurePosixPath(path.name), _decoded(path.read_bytes(), encoding)
             continue
-        try:
-            with zipfile.ZipFile(path) as archive:
-                names = [n for n in archive.namelist() if _is_wanted(PurePosixPath(n), endings)]
-                if not names:
-                    raise ValueError(f"{path}: no {' or '.join(endings)} files in this archive.")
-                for name in sorted(names, key=_natural):
-                    text = _decoded(archive.read(name), encoding)
-                    yield f"{path}/{name}", PurePosixPath(name), text
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-            raise ValueError(f"{path}: not a whole .zip archive ({error}).") from error
-        except (RuntimeError, NotImplementedError) as error:  # password, unknown compression
-            raise ValueError(f"{path}: cannot be unpacked ({error}).") from error
-
-
-def _is_wanted(name: PurePosixPath, endings: Sequence[str]) -> bool:
-    hidden = name.name.startswith(".") or "__MACOSX" in name.parts
-    return name.suffix.lower() in endings and not hidden
+        is_empty = True
+        for name, raw in zipped_files(path, endings, order=_natural):
+            is_empty = False
+            yield f"{path}/{name}", PurePosixPath(name), _decoded(raw, encoding)
+        if is_empty:
+            raise ValueError(f"{path}: no {' or '.join(endings)} files in this archive.")
 
 
 def _decoded(raw: bytes, encoding: str) -> str | InvalidRowError:

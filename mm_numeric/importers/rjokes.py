@@ -7,13 +7,13 @@ The score is the logarithm of the number of votes for a joke. Files:
 Tabs and backslashes in a joke are escaped with a backslash, as in the authors' script.
 """
 
-import gzip
 import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mm_numeric.archives import read_gzip
 from mm_numeric.importers.files import FileImporter
 from mm_numeric.importers.importer import ImportedItem, InvalidRowError, Row, parse_text, shorten
 from mm_numeric.tasks.rjokes import HIGHEST
@@ -39,9 +39,9 @@ class RJokesImporter(FileImporter):
 
 
 def _text(path: Path) -> str:
-    raw = path.read_bytes()
     try:
-        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
+        raw = read_gzip(path) if path.suffix == ".gz" else path.read_bytes()
+        return raw.decode("utf-8-sig")
     except (UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
         raise ValueError(f"{path}: cannot be read ({error}).") from error
 

@@ -1,0 +1,114 @@
+"""Read zip and gzip files whose unpacked size is limited.
+
+An archive of 4 MB can hold 2 GB of text (a zip bomb), which would fill the memory. The limit holds
+for each archive. ``--max-unpacked`` raises it, through an environment variable that the processes
+of a run inherit.
+"""
+
+import argparse
+import gzip
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, TextIO
+
+UNPACKED_LIMIT = "MM_NUMERIC_MAX_UNPACKED"
+"""Environment variable with the limit in MiB."""
+
+DEFAULT_LIMIT_MIB = 256
+_MIB = 1 << 20
+
+
+class UnpackedSizeError(ValueError):
+    """Raised for an archive whose content is larger than the limit."""
+
+
+def add_limit_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--max-unpacked`` to the options of a command; see ``set_limit``."""
+    parser.add_argument(
+        "--max-unpacked",
+        type=int,
+        default=argparse.SUPPRESS,  # so that it may come before or after the name of the command
+        metavar="MIB",
+        help=f"largest unpacked size of a zip or gzip file (default: {DEFAULT_LIMIT_MIB})",
+    )
+
+
+def set_limit(arguments: argparse.Namespace) -> None:
+    """Set the limit to the value of ``--max-unpacked``, if the option was given."""
+    mib = getattr(arguments, "max_unpacked", None)
+    if mib is not None:
+        if mib < 1:
+            raise ValueError(f"--max-unpacked is a number of MiB of at least 1, not {mib}.")
+        os.environ[UNPACKED_LIMIT] = str(mib)
+
+
+def _limit() -> int:
+    """Return the limit in bytes."""
+    text = os.environ.get(UNPACKED_LIMIT) or str(DEFAULT_LIMIT_MIB)
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise ValueError(f"{UNPACKED_LIMIT} is a number of MiB of at least 1, not {text!r:.40}.")
+    return int(text) * _MIB
+
+
+def _too_large(path: Path, size: str) -> UnpackedSizeError:
+    return UnpackedSizeError(
+        f"{path}: unpacks to {size}, more than the limit of {_limit() // _MIB} MiB; if you trust "
+        "the file, raise the limit with --max-unpacked MIB."
+    )
+
+
+def zipped_files(
+    path: Path, endings: Sequence[str], order: Callable[[str], Any] | None = None
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the content of each file in a zip that has one of the endings.
+
+    Hidden files are left out. The sizes are checked before anything is unpacked.
+
+    Args:
+        path: The zip file.
+        endings: Endings of the names, such as ``.txt``, in lower case.
+        order: Function that returns the sort key of a name; alphabetical when None.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            wanted = [info for info in archive.infolist() if _is_wanted(info.filename, endings)]
+            # zipfile never unpacks more of a file than the size that the archive states for it.
+            size = sum(info.file_size for info in wanted)
+            if size > _limit():
+                raise _too_large(path, f"{-(-size // _MIB)} MiB")
+            for name in sorted((info.filename for info in wanted), key=order):
+                yield name, archive.read(name)
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: there is no such file.") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        raise ValueError(f"{path}: not a whole .zip archive ({error}).") from error
+    except (RuntimeError, NotImplementedError) as error:  # password, unknown compression
+        raise ValueError(f"{path}: cannot be unpacked ({error}).") from error
+
+
+def _is_wanted(name: str, endings: Sequence[str]) -> bool:
+    inner = PurePosixPath(name)
+    hidden = inner.name.startswith(".") or "__MACOSX" in inner.parts
+    return inner.suffix.lower() in endings and not hidden
+
+
+def read_gzip(path: Path) -> bytes:
+    """Return the content of a gzip file, which does not state its size reliably."""
+    limit = _limit()
+    with gzip.open(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise _too_large(path, f"at least {len(content)} bytes")
+    return content
+
+
+def packed_lines(path: Path, file: TextIO) -> Iterator[str]:
+    """Yield the lines of an opened gzip file. The limit holds for each line, not for the file."""
+    limit = _limit()
+    while line := file.readline(limit + 1):
+        if len(line) > limit:
+            raise _too_large(path, f"a line of at least {len(line)} characters")
+        yield line
