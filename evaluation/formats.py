@@ -28,6 +28,7 @@ from typing import Any
 from mm_numeric.answers import Box, Instance, Instances, Polygon, Shape
 from mm_numeric.archives import zipped_files
 from mm_numeric.files import read_json
+from mm_numeric.geometry.row_shapes import finite_numbers, finite_xywh
 
 LINES = ("box", "quad", "polygon", "polygon_yx")
 """Shapes that a line of a text file can hold; ``polygon_yx`` has y before x."""
@@ -153,7 +154,8 @@ def _read_line(
     quoted = _QUOTED.fullmatch(text)
     text = quoted[1].replace('\\"', '"').replace("\\\\", "\\") if quoted else text.strip()
     ignore = truth and (text == IGNORED or text.endswith(f",{IGNORED}"))
-    shape = _shape([float(field) for field in fields[:size]], lines)
+    numbers = finite_numbers([float(field) for field in fields[:size]], where)
+    shape = _shape(numbers, lines)
     if truth and isinstance(shape, Box) and (shape.x2 < shape.x1 or shape.y2 < shape.y1):
         raise ValueError(
             f"{where}: the box {line!r:.60} is reversed; write the smaller x and y first."

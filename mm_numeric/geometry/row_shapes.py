@@ -7,7 +7,8 @@ from typing import Any
 
 from mm_numeric.answers import Box, Instance, Instances, Point, Polygon, Shape
 
-_LONGEST_PX = 1_000_000_000  # largest width or height; far above it a float is infinite
+LONGEST_PX = 1_000_000_000
+"""Largest width or height of an image; far above it a float is infinite."""
 
 
 def read_id(row: Mapping[str, Any], names: Sequence[str], image: Path) -> str:
@@ -24,7 +25,7 @@ def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int
     width, height = row.get("width"), row.get("height")
     if width is None and height is None:
         return Path(image), None
-    edges = range(1, _LONGEST_PX + 1)
+    edges = range(1, LONGEST_PX + 1)
     if not (type(width) is int and width in edges and type(height) is int and height in edges):
         raise ValueError(
             f"{where}: width {width!r:.40} and height {height!r:.40} are not the pixels of an "
@@ -35,13 +36,14 @@ def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int
 
 def read_box(value: Any, where: str, *, xywh: bool = False) -> Box:
     """Read a box from ``[x1, y1, x2, y2]``, or from ``[x, y, width, height]`` if ``xywh``."""
-    numbers = _numbers(value, where)
+    numbers = finite_numbers(value, where)
     if len(numbers) != 4:
         form = "x, y, width, height" if xywh else "x1, y1, x2, y2"
         raise ValueError(f"{where}: a box is [{form}], not {len(numbers)} numbers.")
     x1, y1, x2, y2 = numbers
     if xywh:
         x2, y2 = x1 + x2, y1 + y2
+        finite_numbers([x2, y2], f"{where}, right and bottom edge")
     if x2 < x1 or y2 < y1:
         raise ValueError(
             f"{where}: the box [{x1:g}, {y1:g}, {x2:g}, {y2:g}] is reversed; "
@@ -56,7 +58,7 @@ def read_polygon(value: Any, where: str) -> Polygon:
     """Read a polygon from ``[x1, y1, x2, y2, x3, y3, ...]`` or ``[[x1, y1], [x2, y2], ...]``."""
     if isinstance(value, list) and all(isinstance(p, list) and len(p) == 2 for p in value):
         value = [number for point in value for number in point]
-    numbers = _numbers(value, where)
+    numbers = finite_numbers(value, where)
     if len(numbers) < 6 or len(numbers) % 2:
         raise ValueError(
             f"{where}: a polygon is [x1, y1, x2, y2, x3, y3, ...] with at least three points, not "
@@ -129,13 +131,29 @@ def clipped(shape: Shape, width: float, height: float) -> Shape:
     return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)
 
 
-def _numbers(value: Any, where: str) -> list[float]:
+def finite_numbers(value: Any, where: str) -> list[float]:
+    """Validate a list of finite numbers and return it; nan and infinite numbers are errors.
+
+    Every reader of boxes and polygons calls it, because comparisons with nan are always false: a
+    scorer that skips pairs with ``iou < 0.5`` would match a box of nan to everything.
+    """
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise ValueError(f"{where}: expected a list of numbers, found {value!r:.40}.")
     for number in value:
         if type(number) not in (int, float) or not abs(number) <= sys.float_info.max:  # nan is not
-            raise ValueError(f"{where}: {number!r:.40} is not a number.")
+            kind = "finite number" if type(number) in (int, float) else "number"
+            raise ValueError(f"{where}: {number!r:.40} is not a {kind}.")
     return [float(number) for number in value]
+
+
+def finite_xywh(value: Any, where: str) -> list[float]:
+    """Validate a box [x, y, width, height] whose corners are finite, and return it."""
+    numbers = finite_numbers(value, where)
+    if len(numbers) != 4:
+        raise ValueError(f"{where} is [x, y, width, height], not {value!r:.60}.")
+    x, y, width, height = numbers
+    finite_numbers([x + width, y + height], f"{where}, right and bottom edge")
+    return numbers
 
 
 def corners(shape: Shape) -> tuple[Point, ...]:

@@ -4,14 +4,13 @@ An importer reads files in a published format. It yields ``Row`` for each conver
 ``InvalidLine`` for each error in the files, and ``SkippedLine`` for what is left out on purpose.
 """
 
-import math
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
-from mm_numeric.geometry.row_shapes import read_box, read_polygon
+from mm_numeric.geometry.row_shapes import finite_numbers, read_box, read_polygon
 
 _NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)\s*", re.ASCII)
 
@@ -166,12 +165,10 @@ def shorten(value: Any) -> str:
 
 def parse_number_list(value: Any) -> list[float]:
     """Check that a value is a list of finite numbers, and return the numbers as floats."""
-    if not isinstance(value, list):
-        raise InvalidRowError("numbers", f"expected a list of numbers, found {value!r:.40}.")
-    for item in value:
-        if type(item) not in (int, float) or not math.isfinite(item):
-            raise InvalidRowError("numbers", f"{item!r:.40} is not a number.")
-    return [float(item) for item in value]
+    try:
+        return finite_numbers(value, "numbers")
+    except ValueError as error:
+        raise InvalidRowError("numbers", _reason(error)) from error
 
 
 def _reason(error: ValueError) -> str:

@@ -225,7 +225,8 @@ class LlavaImporter(FileImporter):
         except ValueError as error:
             raise InvalidRowError("image", f"{error}.") from error
         instances = Frame(width, height, view, self._coordinates).read(text)
-        assert isinstance(instances, Instances), text
+        if not isinstance(instances, Instances) or instances.malformed:
+            raise InvalidRowError("range", f"a coordinate beyond any image: {text!r:.60}.")
         boxes = []
         for instance in instances.items:
             assert isinstance(instance.shape, Box), text

@@ -114,6 +114,8 @@ def test_a_marked_text_of_a_polygon_may_be_a_number_or_ignored(tmp_path):
         ),
         ({"a.txt": f"{SQUARE}\n\n1,2,3"}, 0, None, r"line 3: expected 8 numbers first, for a quad"),
         (
+        ({"a.txt": "1,2,3,1e999"}, 0, "box", "line 1: inf is not a finite number"),
+        ({"a.txt": f"{'9' * 400},2,3,4"}, 1, "box", "line 1: inf is not a finite number"),
             {"a.txt": "1,2,nan,4"},
             0,
             "box",
