@@ -170,8 +170,14 @@ def _shape(numbers: Sequence[float], lines: str) -> Shape:
     return Polygon(tuple((y, x) if lines == "polygon_yx" else (x, y) for x, y in points))
 
 
-def read_coco_truth(path: Path) -> dict[str, Any]:
-    """Read and validate the ground truth in a COCO instances file."""
+def read_coco_truth(path: Path, *, masks: bool = False) -> dict[str, Any]:
+    """Read and validate the ground truth in a COCO instances file.
+
+    Args:
+        path: The file, with ``images``, ``annotations`` and ``categories``.
+        masks: True if masks are scored, so that each annotation needs ``segmentation``; otherwise
+            it needs ``bbox``.
+    """
     found = read_json(path)
     if not isinstance(found, dict):
         raise ValueError(f"{path}: expected an object with images and annotations, found a list.")
@@ -186,23 +192,22 @@ def read_coco_truth(path: Path) -> dict[str, Any]:
     known = {image["id"] for image in found["images"]}
     for number, row in enumerate(found["annotations"], start=1):
         where = f"{path}, annotation {number}"
-        _check_coco_row(row, where)
+        _check_coco_row(row, where, masks)
         if row["image_id"] not in known:
             raise ValueError(f"{where}: the image {row['image_id']!r} is not among the images.")
     return found
 
 
-def read_coco_results(path: Path) -> list[dict[str, Any]]:
-    """Read and validate a JSON file with detections in COCO's results format."""
+def read_coco_results(path: Path, *, masks: bool = False) -> list[dict[str, Any]]:
+    """Read and validate detections in COCO's results format; see ``read_coco_truth``."""
     found = read_json(path)
     if not isinstance(found, list):
         raise ValueError(f"{path}: expected a list of results, [{{...}}, ...].")
     for number, row in enumerate(found, start=1):
         where = f"{path}, result {number}"
-        _check_coco_row(row, where)
-        score = row.get("score")
-        if score is not None and type(score) not in (int, float):
-            raise ValueError(f"{where}: the score {score!r:.40} is not a number.")
+        _check_coco_row(row, where, masks)
+        if row.get("score") is not None:
+            finite_numbers([row["score"]], f"{where}, score")
     return found
 
 
@@ -222,15 +227,22 @@ def coco_detections(dataset: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
     return Detections({k: Instances(tuple(items)) for k, items in instances.items()}, scores)
 
 
-def _check_coco_row(row: Any, where: str) -> None:
+def _check_coco_row(row: Any, where: str, masks: bool) -> None:
     if not isinstance(row, dict):
         raise ValueError(f'{where}: expected an object {{"image_id": ...}}, found {row!r:.40}.')
-    for name in ("image_id", "category_id", "bbox"):
+    for name in ("image_id", "category_id"):
         if row.get(name) is None:
             raise ValueError(f'{where}: no "{name}".')
-        if name != "bbox" and type(row[name]) not in (int, str):
+        if type(row[name]) not in (int, str):
             raise ValueError(f"{where}: {name} {row[name]!r:.40} is neither a number nor a text.")
-    numbers = row["bbox"]
-    are_numbers = isinstance(numbers, list) and all(type(n) in (int, float) for n in numbers)
-    if not are_numbers or len(numbers) != 4:
-        raise ValueError(f"{where}: bbox is [x, y, width, height], not {numbers!r:.60}.")
+    if row.get("iscrowd") not in (0, 1, None):
+        raise ValueError(f"{where}: iscrowd is 0 or 1, not {row['iscrowd']!r:.40}.")
+    if masks:  # validated with the size of the image, when they are converted
+        return
+    if row.get("bbox") is None:
+        raise ValueError(
+            f'{where}: no "bbox"; masks are scored with --protocol coco_ap --iou segm.'
+            if row.get("segmentation")
+            else f'{where}: no "bbox".'
+        )
+    finite_xywh(row["bbox"], f"{where}: bbox")

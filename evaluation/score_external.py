@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mm_numeric.answers import Instance, Instances, Unreadable
 from mm_numeric.evaluation import formats
+from mm_numeric.evaluation.metrics.coco_ap import Ranking, Rules, rank_answers, rank_rows
 from mm_numeric.evaluation.score import (
     Scores,
     check_shapes,
@@ -24,6 +26,9 @@ from mm_numeric.run_folder import RESULTS
 
 COCO_AP = "coco_ap"
 """Name of the COCO AP protocol. AP has no value per image, thus no bootstrap interval."""
+
+MOST_LABELS_SHOWN = 20
+"""A terminal shows the AP of each label up to this number of labels."""
 
 
 def score_files(
@@ -79,22 +84,21 @@ def rank_files(
     predictions: Path,
     truth: Path,
     *,
-    ties: str = "official",
+    rules: Rules | None = None,
     lines: str | None = None,
     out: Path | None = None,
-) -> dict[str, float]:
+) -> Ranking:
     """Compute COCO's average precision and recall for detections that another tool wrote.
 
     Args:
         predictions: As in ``score_files``. All detections need a confidence score, except that
-            ``ties="averaged"`` also accepts files without any scores.
+            ``Rules(ties="averaged")`` also accepts files without any scores.
         truth: Ground truth in the same format.
-        ties: Treatment of equal scores, ``official`` or ``averaged``; see ``metrics.coco_ap``.
+        rules: Settings, such as boxes or masks; see ``metrics.coco_ap``. COCO's own when None.
         lines: As in ``score_files``.
         out: The folder for results.json; nothing is written when None.
     """
-    from mm_numeric.evaluation.metrics import coco_ap
-
+    rules = rules or Rules()
     if formats.is_text(truth):
         found, wanted = _read(predictions, truth, lines)
         names = list(wanted.instances)
@@ -104,49 +108,53 @@ def rank_files(
             for side in (found, wanted)
         )
         scores = [found.scores.get(name, ()) for name in names]
-        figures = coco_ap.average_precision(answers, targets, scores, ties=ties)
+        rank = partial(rank_answers, answers, targets, scores)
     else:
         _check_same_format(predictions, truth)
-        dataset, results = formats.read_coco_truth(truth), formats.read_coco_results(predictions)
-        figures = coco_ap.coco_average_precision(dataset, results, ties=ties)
+        masks = rules.iou == "segm"
+        dataset = formats.read_coco_truth(truth, masks=masks)
+        rank = partial(rank_rows, dataset, formats.read_coco_results(predictions, masks=masks))
+    try:
+        ranking = rank(rules)
+    except ValueError as error:
+        raise ValueError(f"{predictions}, with the truth {truth}: {error}") from error
     if out is not None:
         _check_not_overwritten(out, predictions, truth)
         head = {
             "predictions": str(predictions),
             "truth": str(truth),
             "protocol": COCO_AP,
-            "protocols": {"all": coco_ap.protocol(ties, "as the files have them")},
+            "protocols": {"all": rules.protocol("as the files have them")},
         }
-        _write_ranked(out, head, figures)
-    return figures
+        _write_ranked(out, head, ranking)
+    return ranking
 
 
 def rank_predictions(
     predictions: Path,
     *,
     task_name: str | None = None,
-    ties: str = "official",
+    rules: Rules | None = None,
     out: Path | None = None,
     keep: str | None = None,
-) -> dict[str, float]:
+) -> Ranking:
     """Compute COCO's average precision and recall for a predictions.jsonl.
 
     Args:
         predictions: As in ``score``, with the field ``scores``: one confidence per predicted shape.
             ``mm-numeric predict`` writes the mean probability of the tokens of each shape.
         task_name: As in ``score``.
-        ties: Treatment of equal scores, ``official`` or ``averaged``; see ``metrics.coco_ap``.
+        rules: Settings; see ``metrics.coco_ap``. COCO's own when None.
         out: The folder for results.json; the folder of the predictions when None.
         keep: As in ``score``.
     """
-    from mm_numeric.evaluation.metrics.coco_ap import average_precision, protocol
-
+    rules = rules or Rules()
     read = read_answers(predictions, task_name=task_name, keep=keep)
     check_shapes(read, COCO_AP, predictions)
     answers = [answer if isinstance(answer, Instances) else None for answer in read.answers]
     scores = [row.get("scores") for row in read.rows]
     try:
-        figures = average_precision(answers, read.targets, scores, ties=ties)
+        ranking = rank_answers(answers, read.targets, scores, rules)
     except ValueError as error:
         raise ValueError(f"{predictions}: {error}") from error
     head = {
@@ -154,25 +162,38 @@ def rank_predictions(
         "task_version": read.task.version,
         "predictions": str(predictions),
         "rows": len(read.rows),
-        "protocols": {"all": protocol(ties, "of the rows (predict: mean probability of tokens)")},
+        "protocols": {"all": rules.protocol("of the rows (predict: mean probability of tokens)")},
     }
-    _write_ranked(out or predictions.parent, head, figures)
-    return figures
+    _write_ranked(out or predictions.parent, head, ranking)
+    return ranking
 
 
-def _write_ranked(folder: Path, head: Mapping[str, Any], figures: Mapping[str, float]) -> None:
-    shown = {name: finite(value) for name, value in figures.items()}
+def _write_ranked(folder: Path, head: Mapping[str, Any], ranking: Ranking) -> None:
+    shown = {name: finite(value) for name, value in ranking.metrics.items()}
+    labels = [
+        {k: finite(v) if isinstance(v, float) else v for k, v in row.items()}
+        for row in ranking.labels
+    ]
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / RESULTS, json.dumps({**head, "metrics": shown}, indent=1) + "\n")
+    results = {**head, "metrics": shown, "labels": labels}
+    write_text(folder / RESULTS, json.dumps(results, indent=1) + "\n")
 
 
-def ranked_table(figures: Mapping[str, float]) -> str:
-    """Format COCO's AP and AR metrics as a table for a terminal."""
+def ranked_table(ranking: Ranking, rules: Rules) -> str:
+    """Format COCO's AP and AR as a table for a terminal, with the AP of each label if few."""
+    what = "boxes" if rules.iou == "bbox" else "masks"
     rows = [
         (name[:2].upper() + name[2:].replace("_", " "), in_unit(finite(value), "%"))
-        for name, value in figures.items()
+        for name, value in ranking.metrics.items()
     ]
-    return f"COCO average precision and recall of boxes (pycocotools)\n{indented_table(rows)}"
+    lines = [f"COCO average precision and recall of {what}", indented_table(rows)]
+    count = len(ranking.labels)
+    if count > MOST_LABELS_SHOWN:
+        lines.append(f"results.json (--out FOLDER) has the AP of each of the {count} labels.")
+    elif count > 1:
+        own = [(row["name"], in_unit(finite(row["ap"]), "%")) for row in ranking.labels]
+        lines += ["AP of each label", indented_table(own)]
+    return "\n".join(lines)
 
 
 def _read(

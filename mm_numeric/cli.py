@@ -214,8 +214,11 @@ def _predict(arguments: argparse.Namespace) -> None:
 def _score(arguments: argparse.Namespace) -> None:
     predictions, truth = arguments.predictions, arguments.truth
     is_ranked = arguments.protocol == "coco_ap"
-    if arguments.ties and not is_ranked:
-        raise ValueError("--ties requires --protocol coco_ap.")
+    names = {"ties": "ties", "iou": "iou", "max_dets": "max_detections", "areas": "areas"}
+    settings = {names[n]: getattr(arguments, n) for n in names if getattr(arguments, n) is not None}
+    if settings and not is_ranked:
+        used = next(name for name in names if names[name] in settings).replace("_", "-")
+        raise ValueError(f"--{used} requires --protocol coco_ap.")
     if truth is not None and (arguments.task or predictions.suffix == ".jsonl"):
         raise ValueError("--truth cannot be combined with --task or a .jsonl file of answers.")
     is_text = predictions.is_dir() or predictions.suffix == ".zip"
@@ -225,6 +228,7 @@ def _score(arguments: argparse.Namespace) -> None:
     if truth is None and is_external:
         raise ValueError(f"{predictions}: files of other tools require --truth.")
     from mm_numeric.evaluation import score_external
+    from mm_numeric.evaluation.metrics.coco_ap import Rules
     from mm_numeric.evaluation.score import results_table, score
 
     options = {"task_name": arguments.task, "out": arguments.out, "keep": arguments.keep}
@@ -232,12 +236,16 @@ def _score(arguments: argparse.Namespace) -> None:
         options = {"truth": truth, "lines": arguments.lines, "out": arguments.out}
     function: Any
     if is_ranked:
+        if "areas" in settings:
+            settings["areas"] = dict(settings["areas"])
+        rules = Rules(**settings)
         function = score_external.rank_predictions if truth is None else score_external.rank_files
-        metrics = function(predictions, ties=arguments.ties or "official", **options)
-        print(score_external.ranked_table(metrics))
-    else:
-        function = score if truth is None else score_external.score_files
-        print(results_table(function(predictions, protocol=arguments.protocol, **options)))
+        print(score_external.ranked_table(function(predictions, rules=rules, **options), rules))
+        return
+    function = score if truth is None else score_external.score_files
+    print(results_table(function(predictions, protocol=arguments.protocol, **options)))
+    if truth is not None and not is_text and arguments.protocol is None:
+        print("next: --protocol coco_ap computes COCO's average precision (AP) from the scores")
 
 
 def _compare(arguments: argparse.Namespace) -> None:

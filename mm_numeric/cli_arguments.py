@@ -252,11 +252,37 @@ def _add_score(add: _Add) -> None:
         help="shape in each line of the text files: box, quad, polygon, polygon_yx "
         "(default: detected from the first line)",
     )
+    _add_ranking(score)
+
+
+def _add_ranking(score: argparse.ArgumentParser) -> None:
     score.add_argument(
         "--ties",
         metavar="ORDER",
         help="order of equal scores under coco_ap: official (as in pycocotools; default) or "
         "averaged over all orders, which also allows results without scores",
+    )
+    score.add_argument(
+        "--iou",
+        choices=["bbox", "segm"],
+        help="shapes that coco_ap compares: bbox (boxes; default) or segm (masks of COCO files, as "
+        "polygons or RLE)",
+    )
+    score.add_argument(
+        "--max-dets",
+        type=_positive,
+        nargs="+",
+        metavar="N",
+        help="detections per image and label under coco_ap: AR for each N, and AP for the largest "
+        "(default: 1 10 100)",
+    )
+    score.add_argument(
+        "--areas",
+        type=_area,
+        nargs="+",
+        metavar="NAME=MIN:MAX",
+        help="area ranges under coco_ap, in square pixels (default: small=0:1024 medium=1024:9216 "
+        "large=9216:1e10)",
     )
 
 
@@ -308,6 +334,14 @@ def _size(text: str) -> tuple[int, int]:
     if not found:
         raise argparse.ArgumentTypeError(f"{text:.40} is not a size such as 640x480")
     return int(found[1]), int(found[2])
+
+
+def _area(text: str) -> tuple[str, tuple[float, float]]:
+    number = r"[0-9]+(?:\.[0-9]*)?(?:e[0-9]+)?"
+    found = re.fullmatch(f"([a-z][a-z0-9_]*)=({number}):({number})", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text:.40} is not a range such as small=0:1024")
+    return found[1], (float(found[2]), float(found[3]))
 
 
 def _positive(text: str) -> int:

@@ -160,10 +160,11 @@ def test_scoring_files_loads_no_torch(tmp_path):
     code = f"""
 import sys
 from pathlib import Path
+from mm_numeric.evaluation.metrics.coco_ap import Rules
 from mm_numeric.evaluation.score_external import rank_files, score_files
 folder = Path({str(tmp_path)!r})
 score_files(folder, folder)
-rank_files(folder, folder, ties="averaged")
+rank_files(folder, folder, rules=Rules(ties="averaged"))
 assert not {{"torch", "transformers"}} & set(sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -1,10 +1,11 @@
-"""COCO average precision (AP), with or without confidence scores.
+"""COCO average precision (AP) of boxes or masks, with or without confidence scores.
 
-pycocotools computes AP: box IoU from 0.50 to 0.95 in steps of 0.05, 101 recall thresholds, at most
-100 detections per image and label, and ignored regions as crowds. AP ranks detections by their
-score. A language model does not predict scores; the mean probability of a box's tokens can be used.
-If all scores are equal, AP depends on the order of the images (AP50 was .474 to .499 for the same
-boxes with other image ids). The argument ``ties`` selects how equal scores are treated:
+The metrics equal those of pycocotools: IoU from 0.50 to 0.95 in steps of 0.05, 101 recall
+thresholds, at most 100 detections per image and label, and ignored regions as crowds. AP ranks
+detections by their score. A language model does not predict scores; the mean probability of a box's
+tokens can be used. If all scores are equal, AP depends on the order of the images (AP50 was .474 to
+.499 for the same boxes with other image ids). The setting ``ties`` selects how equal scores are
+treated:
 
 official   raise an error if all scores are equal; other ties are ordered as in pycocotools
 averaged   average over all orders of detections with equal scores: if 2 of 5 such detections are
@@ -14,20 +15,27 @@ averaged   average over all orders of detections with equal scores: if 2 of 5 su
            the model wrote them.
 """
 
-import contextlib
-import io
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 
-from mm_numeric.answers import Instance, Instances
-from mm_numeric.evaluation.metrics.polygon_iou import collect_shapes
+from mm_numeric.answers import Instances
+from mm_numeric.evaluation.metrics.coco_masks import mask_ious
+from mm_numeric.evaluation.metrics.coco_matching import IouOfPairs, Matches, Side, box_ious, match
+from mm_numeric.evaluation.metrics.coco_rows import (
+    check_images,
+    checked_scores,
+    flat_scores,
+    side_of_answers,
+    side_of_rows,
+    sorted_ids,
+)
+from mm_numeric.evaluation.metrics.polygon_iou import Bools, Floats, Ints
 
 METRIC_NAMES = (
     "ap", "ap_50", "ap_75", "ap_small", "ap_medium", "ap_large",
@@ -36,25 +44,86 @@ METRIC_NAMES = (
 """Names of COCO's twelve metrics, in the order of ``COCOeval.summarize``."""
 
 TIES = ("official", "averaged")
+IOU_KINDS = ("bbox", "segm")
+THRESHOLDS = np.linspace(0.5, 0.95, 10)
+RECALLS = np.linspace(0.0, 1.0, 101)
+_LARGEST_AREA = 1e10
+
+AREAS: Mapping[str, tuple[float, float]] = {
+    "small": (0, 32**2),
+    "medium": (32**2, 96**2),
+    "large": (96**2, _LARGEST_AREA),
+}
+"""COCO's sizes: smallest and largest area in square pixels."""
 
 
-def protocol(ties: str, source: str) -> dict[str, Any]:
-    """Describe how AP is computed, for results.json. ``source`` describes the confidence scores."""
-    order = {
-        "official": "pycocotools: by image id, then as listed; the same score for all is an error",
-        "averaged": "each counts as the mean of its tie; without scores all are one tie",
-    }
-    return {
-        "variant": "COCO AP of boxes (pycocotools)",
-        "thresholds": [round(0.5 + 0.05 * step, 2) for step in range(10)],
-        "comparison": "IoU >= t",
-        "matching": "by score, each matches the best unmatched truth of its label",
-        "scores": source,
-        "ties": order[ties],
-        "shapes": "upright boxes around them",
-        "ignored regions": "crowds: a detection inside one is neither correct nor wrong",
-        "unreadable answer": "no detections; its truths count",
-    }
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """Settings of COCO's AP."""
+
+    ties: str = "official"
+    """Treatment of equal scores, ``official`` or ``averaged``; see the top of this module."""
+
+    iou: str = "bbox"
+    """Shapes that are compared: ``bbox`` (boxes) or ``segm`` (masks)."""
+
+    max_detections: tuple[int, ...] = (1, 10, 100)
+    """AR is computed for each of these numbers of detections per image and label. AP and the
+    metrics by area use the largest one."""
+
+    areas: Mapping[str, tuple[float, float]] = field(default_factory=lambda: AREAS)
+    """Name of each area range, and its smallest and largest area in square pixels."""
+
+    def __post_init__(self) -> None:
+        if self.ties not in TIES:
+            raise ValueError(f"ties is one of {', '.join(TIES)}, not {self.ties!r}.")
+        if self.iou not in IOU_KINDS:
+            raise ValueError(f"iou is one of {', '.join(IOU_KINDS)}, not {self.iou!r}.")
+        if not self.max_detections or min(self.max_detections) < 1:
+            raise ValueError(f"max_detections are at least 1, not {self.max_detections}.")
+        object.__setattr__(self, "max_detections", tuple(sorted(set(self.max_detections))))
+        for name, (low, high) in self.areas.items():
+            if not (name.isidentifier() and 0 <= low < high <= _LARGEST_AREA):
+                raise ValueError(
+                    f"the area range {name!r:.40} is {low:g} to {high:g}; give it a name that "
+                    f"begins with a letter, and two areas within 0 to {_LARGEST_AREA:g}, the "
+                    "smaller one first."
+                )
+
+    def protocol(self, source: str) -> dict[str, Any]:
+        """Describe how AP is computed, for results.json; ``source`` is the origin of the scores."""
+        order = {
+            "official": "pycocotools: by image id, then as listed; the same score for all is an "
+            "error",
+            "averaged": "each counts as the mean of its tie; without scores all are one tie",
+        }
+        boxes = self.iou == "bbox"
+        return {
+            "variant": f"COCO AP of {'boxes' if boxes else 'masks'} (rules of pycocotools)",
+            "thresholds": [round(float(threshold), 2) for threshold in THRESHOLDS],
+            "comparison": "IoU >= t",
+            "matching": "by score, each matches the best unmatched truth of its label",
+            "scores": source,
+            "ties": order[self.ties],
+            "shapes": "upright boxes around them" if boxes else "masks; areas are those of masks",
+            "max_detections": list(self.max_detections),
+            "areas": {name: list(limits) for name, limits in self.areas.items()},
+            "ignored regions": "crowds: a detection inside one is neither correct nor wrong",
+            "unreadable answer": "no detections; its truths count",
+        }
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """AP and AR of a data set."""
+
+    metrics: dict[str, float]
+    """The metrics, 0 to 1, such as ``ap_50``; nan without true shapes, such as ``ap_small`` if no
+    true shape is small."""
+
+    labels: list[dict[str, Any]]
+    """For each label: its ``name``, the number of ``truths`` without crowds, and its ``ap``,
+    ``ap_50``, ``ap_75`` and AR."""
 
 
 def average_precision(
@@ -64,178 +133,175 @@ def average_precision(
     *,
     ties: str = "official",
 ) -> dict[str, float]:
-    """Compute COCO's twelve AP and AR metrics, 0 to 1.
-
-    A metric is nan if no true shape counts for it: ``ap_small`` if no true shape is small.
-
-    Args:
-        predictions: For each image, its labelled detections; None for an unparseable answer.
-        targets: For each image, its true shapes. Their labels are the categories.
-        scores: For each image, the confidence of each detection; None without scores.
-        ties: Treatment of equal scores, ``official`` or ``averaged``; see the top of this module.
-    """
-    detections = [() if prediction is None else prediction.items for prediction in predictions]
-    truths = [target.items for target in targets]
-    labels = sorted({item.label for items in (*detections, *truths) for item in items})
-    numbers = {label: number for number, label in enumerate(labels, start=1)}
-    annotations, results = (
-        [
-            {"image_id": i, "category_id": numbers[item.label], **box, "iscrowd": int(item.ignore)}
-            for (i, item), box in zip(_with_image_id(side), _boxes(side), strict=True)
-        ]
-        for side in (truths, detections)
-    )
-    if scores is not None:
-        for row, score in zip(results, _flat_scores(scores, detections), strict=True):
-            row["score"] = score
-    images = [{"id": image} for image in range(1, len(targets) + 1)]
-    categories = [{"id": number, "name": label} for label, number in numbers.items()]
-    dataset = {"images": images, "annotations": annotations, "categories": categories}
-    return coco_average_precision(dataset, results, ties=ties)
+    """Compute COCO's twelve AP and AR metrics of boxes; see ``rank_answers``."""
+    return rank_answers(predictions, targets, scores, Rules(ties=ties)).metrics
 
 
 def coco_average_precision(
     dataset: Mapping[str, Any], results: Sequence[Mapping[str, Any]], *, ties: str = "official"
 ) -> dict[str, float]:
-    """Compute COCO's twelve AP and AR metrics for data in COCO's JSON format.
+    """Compute COCO's twelve AP and AR metrics of boxes in COCO's JSON format; see ``rank_rows``."""
+    return rank_rows(dataset, results, Rules(ties=ties)).metrics
+
+
+def rank_answers(
+    predictions: Sequence[Instances | None],
+    targets: Sequence[Instances],
+    scores: Sequence[Sequence[float | None] | None] | None = None,
+    rules: Rules | None = None,
+) -> Ranking:
+    """Compute AP and AR of answers, which are compared as upright boxes.
 
     Args:
-        dataset: ``images``, ``annotations`` and ``categories``, as in an instances file. Annotation
-            ids are renumbered from 1, because pycocotools treats a match with id 0 as unmatched.
-        results: Detections with ``image_id``, ``category_id``, ``bbox`` and ``score``.
-        ties: Treatment of equal scores, ``official`` or ``averaged``; see the top of this module.
+        predictions: For each image, its labelled detections; None for an unparseable answer.
+        targets: For each image, its true shapes. Their labels are the categories.
+        scores: For each image, the confidence of each detection; None without scores.
+        rules: Settings; those of COCO when None.
     """
-    if ties not in TIES:
-        raise ValueError(f"ties is one of {', '.join(TIES)}, not {ties!r}.")
-    if not dataset["annotations"]:
-        raise ValueError("the ground truth has no annotations, so AP is undefined.")
-    if not results:
-        raise ValueError(
-            "there are no detections to rank, so AP is undefined; use precision, recall and F1."
-        )
-    _check_images(dataset, results)
-    results = _scored(results, ties)
-    truths = [
-        {"iscrowd": 0, **row, "id": number}
-        for number, row in enumerate(dataset["annotations"], start=1)
-    ]
-    with contextlib.redirect_stdout(io.StringIO()):
-        truth = COCO()
-        truth.dataset = {**dataset, "annotations": truths}
-        truth.createIndex()
-        evaluation = COCOeval(truth, truth.loadRes([dict(row) for row in results]), "bbox")
-        evaluation.evaluate()
-        evaluation.accumulate()
-        if ties == "averaged":
-            evaluation.eval["precision"] = _averaged_precision(evaluation)
-        evaluation.summarize()
-    return {
-        name: float(value) if value > -1 else float("nan")
-        for name, value in zip(METRIC_NAMES, evaluation.stats, strict=True)
+    rules = rules or Rules()
+    if rules.iou != "bbox":
+        raise ValueError("answers have no masks; compare their boxes (--iou bbox).")
+    found = [() if prediction is None else prediction.items for prediction in predictions]
+    wanted = [target.items for target in targets]
+    labels = sorted({item.label for items in (*found, *wanted) for item in items})
+    flat = list(flat_scores(scores, found))
+    ranks = checked_scores(flat, rules.ties, sum(map(len, wanted)))
+    detections, boxes = side_of_answers(found, labels, ranks)
+    truths, true_boxes = side_of_answers(wanted, labels)
+    iou = partial(box_ious, boxes, true_boxes, truths.crowd)
+    return _rank(detections, truths, iou, labels, rules)
+
+
+def rank_rows(
+    dataset: Mapping[str, Any],
+    results: Sequence[Mapping[str, Any]],
+    rules: Rules | None = None,
+) -> Ranking:
+    """Compute AP and AR of data in COCO's JSON format.
+
+    Args:
+        dataset: ``images``, ``annotations`` and ``categories``, as in an instances file.
+        results: Detections with ``image_id``, ``category_id``, ``score`` and ``bbox`` (for masks,
+            ``segmentation``). As in pycocotools, detections of other categories do not count.
+        rules: Settings; those of COCO when None.
+    """
+    rules = rules or Rules()
+    annotations = dataset["annotations"]
+    images = {image["id"]: image for image in dataset["images"]}
+    names = {row["id"]: str(row.get("name", row["id"])) for row in dataset["categories"]}
+    for what, rows in (("detection", results), ("annotation", annotations)):
+        check_images(rows, what, images)
+    ranks = checked_scores([row.get("score") for row in results], rules.ties, len(annotations))
+    masks = rules.iou == "segm"
+    detections, shapes = side_of_rows(results, "detection", images, names, ranks, masks=masks)
+    truths, true_shapes = side_of_rows(annotations, "annotation", images, names, masks=masks)
+    iou_of_pairs: Callable[..., Floats] = mask_ious if masks else box_ious
+    iou = partial(iou_of_pairs, shapes, true_shapes, truths.crowd)
+    return _rank(detections, truths, iou, [names[key] for key in sorted_ids(names)], rules)
+
+
+def _rank(
+    detections: Side, truths: Side, iou: IouOfPairs, labels: Sequence[str], rules: Rules
+) -> Ranking:
+    """Match detections to truths, and compute the metrics."""
+    limits = {"all": (0.0, _LARGEST_AREA), **rules.areas}
+    matches = match(
+        detections,
+        truths,
+        iou,
+        thresholds=THRESHOLDS.tolist(),
+        areas=list(limits.values()),
+        max_detections=rules.max_detections[-1],
+    )
+    counts = np.array(
+        [np.bincount(truths.label[~out], minlength=len(labels)) for out in matches.truth_ignored.T]
+    )  # [areas, labels]
+    precision = _precisions(matches, detections, counts, rules.ties)
+    label = detections.label[matches.kept]
+    correct = matches.matched & ~matches.ignored
+
+    def recall(area: int, most: int) -> Floats:
+        """Return the recall of each label, averaged over the thresholds, [labels]."""
+        hits = correct[:, area].mean(axis=1) * (matches.rank < most)
+        return _divided(np.bincount(label, hits, minlength=len(labels)), counts[area])
+
+    ap = {
+        "ap": precision[0].mean(axis=1),
+        "ap_50": precision[0][:, 0],
+        "ap_75": precision[0][:, 5],
     }
+    most = rules.max_detections[-1]
+    ar = {f"ar_{number}": recall(0, number) for number in rules.max_detections}
+    by_area = list(enumerate(rules.areas, start=1))
+    of_labels = {
+        **ap,
+        **{f"ap_{name}": precision[area].mean(axis=1) for area, name in by_area},
+        **ar,
+        **{f"ar_{name}": recall(area, most) for area, name in by_area},
+    }
+    rows = [
+        {
+            "name": name,
+            "truths": int(counts[0, k]),
+            **{m: float(v[k]) for m, v in {**ap, **ar}.items()},
+        }
+        for k, name in enumerate(labels)
+    ]
+    return Ranking({name: _mean(values) for name, values in of_labels.items()}, rows)
 
 
-def _with_image_id(images: Sequence[Sequence[Instance]]) -> Iterator[tuple[int, Instance]]:
-    return ((image, item) for image, items in enumerate(images, start=1) for item in items)
+def _divided(part: NDArray[Any], whole: Ints) -> Floats:
+    """Divide; nan where ``whole`` is 0."""
+    return np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
 
 
-def _boxes(images: Sequence[Sequence[Instance]]) -> Iterator[dict[str, Any]]:
-    """Yield each shape in COCO's format: ``bbox`` ([x, y, width, height]) and ``area``."""
-    shapes = collect_shapes([[item.shape for item in items] for items in images])
-    for (x1, y1, x2, y2), area in zip(shapes.bounds.tolist(), shapes.areas.tolist(), strict=True):
-        yield {"bbox": [x1, y1, x2 - x1, y2 - y1], "area": area}
+def _mean(values: Floats) -> float:
+    """Return the mean of the labels that have true shapes; nan if none has."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
 
 
-def _flat_scores(
-    scores: Sequence[Sequence[float | None] | None], images: Sequence[Sequence[Instance]]
-) -> Iterator[float | None]:
-    """Yield the score of each detection, image by image, or None if its image has no scores."""
-    for image, (given, items) in enumerate(zip(scores, images, strict=True), start=1):
-        if given is not None and len(given) != len(items):
-            raise ValueError(
-                f"image {image}: {len(given)} scores for {len(items)} detections; give one per "
-                "detection."
-            )
-        yield from [None] * len(items) if given is None else given
+def _precisions(matches: Matches, detections: Side, counts: Ints, ties: str) -> Floats:
+    """Compute precision, averaged over the recall thresholds, [areas, labels, IoU thresholds].
 
-
-def _check_images(dataset: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> None:
-    known = {image["id"] for image in dataset["images"]}
-    for number, row in enumerate(results, start=1):
-        if row["image_id"] not in known:
-            raise ValueError(
-                f"detection {number}: the image {row['image_id']!r} is not among the "
-                f"{len(known)} of the ground truth; remove it, or add the image there."
-            )
-
-
-def _scored(results: Sequence[Mapping[str, Any]], ties: str) -> Sequence[Mapping[str, Any]]:
-    """Check that all detections have scores; ``ties="averaged"`` sets all to 1 if none has one."""
-    without = [number for number, row in enumerate(results, start=1) if row.get("score") is None]
-    if ties == "averaged" and len(without) == len(results):
-        return [{**row, "score": 1.0} for row in results]
-    if without:
-        averaged = ", or average ties (ties='averaged', --ties averaged)"
-        advice = averaged if len(without) == len(results) else ""
-        raise ValueError(
-            f"detection {without[0]}: no score, but AP ranks detections by score; give each one, "
-            f"such as the probability of its tokens{advice}."
-        )
-    for number, row in enumerate(results, start=1):
-        if not math.isfinite(row["score"]):
-            raise ValueError(
-                f"detection {number}: the score is {row['score']}; give a finite number."
-            )
-    common, count = Counter(row["score"] for row in results).most_common(1)[0]
-    if ties == "official" and count == len(results) > 1:
-        raise ValueError(
-            f"all {count} scores are {common}: AP would depend on the order of the images (AP50 "
-            "from .474 to .499 for the same boxes); give different scores, or average ties "
-            "(ties='averaged', --ties averaged)."
-        )
-    return results
-
-
-def _averaged_precision(evaluation: Any) -> NDArray[np.float64]:
-    """Compute precision like ``COCOeval.accumulate``, averaged over the orders of tied detections.
-
-    Shape: [IoU thresholds, recall thresholds, labels, area ranges, detection limits].
+    ``counts`` has the number of truths, [areas, labels]; precision is nan without truths.
     """
-    params = evaluation.params
-    precision: NDArray[np.float64] = np.full_like(evaluation.eval["precision"], -1)
-    images, areas = len(params.imgIds), len(params.areaRng)
-    for k in range(len(params.catIds)):
-        for a in range(areas):
-            start = (k * areas + a) * images
-            rows = [e for e in evaluation.evalImgs[start : start + images] if e is not None]
-            truths = sum(int((row["gtIgnore"] == 0).sum()) for row in rows)
-            if truths:
-                for m, most in enumerate(params.maxDets):
-                    precision[:, :, k, a, m] = _precision_of(rows, most, truths, params.recThrs)
+    scores, label = detections.scores[matches.kept], detections.label[matches.kept]
+    precision = np.full((*counts.shape, len(THRESHOLDS)), np.nan)
+    ends = np.searchsorted(label, np.arange(counts.shape[1] + 1))
+    for k in np.flatnonzero(counts.any(axis=0)):
+        own = slice(ends[k], ends[k + 1])
+        order = np.argsort(-scores[own], kind="stable")
+        tie = np.arange(len(order))
+        if ties == "averaged":
+            tie = np.unique(-scores[own][order], return_inverse=True)[1]
+        for a in np.flatnonzero(counts[:, k]):
+            counted = ~matches.ignored[own][order, a]
+            correct = counted & matches.matched[own][order, a]
+            for t in range(len(THRESHOLDS)):
+                values = _precision_at_recalls(counted[:, t], correct[:, t], tie, counts[a, k])
+                precision[a, k, t] = values.mean()
     return precision
 
 
-def _precision_of(
-    rows: Sequence[Mapping[str, Any]], most: int, truths: int, recalls: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Compute precision for one label and area range, shape [IoU thresholds, recall thresholds]."""
-    scores = np.concatenate([row["dtScores"][:most] for row in rows])
-    matched = np.concatenate([row["dtMatches"][:, :most] for row in rows], axis=1) > 0
-    counts = np.concatenate([row["dtIgnore"][:, :most] for row in rows], axis=1) == 0
-    order = np.argsort(-scores, kind="stable")
-    _, tie = np.unique(-scores[order], return_inverse=True)
-    precisions = np.zeros((len(matched), len(recalls)))
-    for t in range(len(matched)):
-        counted = counts[t, order]
-        sizes = np.bincount(tie, counted)
-        right = np.bincount(tie, counted & matched[t, order])
-        nth = np.cumsum(counted)
-        within = nth - (np.cumsum(sizes) - sizes)[tie]
-        before = (np.cumsum(right) - right)[tie]
-        hits = before + right[tie] * within / np.maximum(sizes[tie], 1)
-        precision = hits / (nth + np.spacing(1))
-        highest = np.maximum.accumulate(precision[::-1])[::-1]
-        at = np.searchsorted(hits / truths, recalls, side="left")
-        reached = at < len(highest)
-        precisions[t, reached] = highest[at[reached]]
-    return precisions
+def _precision_at_recalls(counted: Bools, correct: Bools, tie: Ints, truths: int) -> Floats:
+    """Compute the precision at each recall threshold, [101], as ``COCOeval.accumulate`` does.
+
+    Args:
+        counted: True for a detection that is correct or wrong, in the order of the scores, [d].
+        correct: True for a correct detection, [d].
+        tie: Number of the group of equal scores, [d], over whose orders the hits are averaged.
+        truths: Number of true shapes.
+    """
+    sizes, right = np.bincount(tie, counted), np.bincount(tie, correct)
+    nth = np.cumsum(counted)
+    within = nth - (np.cumsum(sizes) - sizes)[tie]
+    before = (np.cumsum(right) - right)[tie]
+    hits = before + right[tie] * within / np.maximum(sizes[tie], 1)
+    precision = hits / (nth + np.spacing(1))
+    highest = np.maximum.accumulate(precision[::-1])[::-1]
+    at = np.searchsorted(hits / truths, RECALLS, side="left")
+    reached = at < len(highest)
+    found = np.zeros(len(RECALLS))
+    found[reached] = highest[at[reached]]
+    return found

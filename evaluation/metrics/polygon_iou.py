@@ -121,7 +121,7 @@ def overlapping_pairs(detections: Shapes, truths: Shapes) -> Pairs:
     """Find all pairs of a detection and a truth that overlap in the same image, sorted by truth."""
     nothing = np.empty(0, dtype=np.int64)
     chunks = [Pairs(nothing, nothing, np.empty(0))]
-    for detection, truth in _candidates(detections, truths):
+    for detection, truth in pairs_in_groups(detections.image, truths.image):
         areas = intersection_areas(detections, detection, truths, truth)
         chunks.append(Pairs(detection, truth, areas).select(areas > 0))
     return Pairs(
@@ -129,6 +129,30 @@ def overlapping_pairs(detections: Shapes, truths: Shapes) -> Pairs:
         np.concatenate([pairs.truth for pairs in chunks]),
         np.concatenate([pairs.intersection for pairs in chunks]),
     )
+
+
+def pairs_in_groups(detections: Ints, truths: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Yield all pairs of a detection and a truth in the same group, as index arrays, in chunks.
+
+    Args:
+        detections: Number of the group, such as the image, of each detection; sorted.
+        truths: Number of the group of each truth; sorted. The pairs are sorted by truth.
+    """
+    groups = int(max(detections.max(initial=-1), truths.max(initial=-1))) + 1
+    counts = np.bincount(detections, minlength=groups)
+    starts = np.cumsum(counts) - counts
+    per_truth = counts[truths]
+    ends = np.cumsum(per_truth)
+    first = 0
+    while first < len(per_truth):
+        before = ends[first] - per_truth[first]
+        last = max(int(np.searchsorted(ends, before + _MAX_PAIRS, side="right")), first + 1)
+        some = np.arange(first, last)
+        truth = np.repeat(some, per_truth[some])
+        own_start = np.repeat(ends[some] - per_truth[some], per_truth[some])
+        nth = before + np.arange(len(truth)) - own_start
+        yield nth + starts[truths[truth]], truth
+        first = last
 
 
 def greedy_one_to_one(pairs: Pairs) -> Bools:
@@ -155,25 +179,6 @@ def greedy_one_to_one(pairs: Pairs) -> Bools:
             is_used[side[left[first]]] = True
         left = left[~(used[0][sides[0][left]] | used[1][sides[1][left]])]
     return selected
-
-
-def _candidates(detections: Shapes, truths: Shapes) -> Iterator[tuple[Ints, Ints]]:
-    """Yield all pairs of a detection and a truth in the same image, as index arrays, in chunks."""
-    images = int(max(detections.image.max(initial=-1), truths.image.max(initial=-1))) + 1
-    counts = np.bincount(detections.image, minlength=images)
-    starts = np.cumsum(counts) - counts
-    per_truth = counts[truths.image]
-    ends = np.cumsum(per_truth)
-    first = 0
-    while first < len(per_truth):
-        before = ends[first] - per_truth[first]
-        last = max(int(np.searchsorted(ends, before + _MAX_PAIRS, side="right")), first + 1)
-        some = np.arange(first, last)
-        truth = np.repeat(some, per_truth[some])
-        own_start = np.repeat(ends[some] - per_truth[some], per_truth[some])
-        nth = before + np.arange(len(truth)) - own_start
-        yield nth + starts[truths.image[truth]], truth
-        first = last
 
 
 def _dense_index(values: Ints) -> Ints:

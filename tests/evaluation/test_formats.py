@@ -1,6 +1,7 @@
 """Files of other tools: what is read, what is refused in one sentence, and the same figures."""
 
 import json
+import math
 import zipfile
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from mm_numeric.evaluation.formats import (
     read_coco_truth,
     read_text_files,
 )
-from mm_numeric.evaluation.metrics.coco_ap import coco_average_precision
+from mm_numeric.evaluation.metrics.coco_ap import Rules, coco_average_precision
 from mm_numeric.evaluation.score_external import rank_files, ranked_table, score_files
 
 ICDAR = Path(__file__).parents[3] / "shared" / "data" / "icdar2015" / "textdet_test.json"
@@ -113,9 +114,9 @@ def test_a_marked_text_of_a_polygon_may_be_a_number_or_ignored(tmp_path):
             "it begins with 6 numbers, .* box, quad, polygon,",
         ),
         ({"a.txt": f"{SQUARE}\n\n1,2,3"}, 0, None, r"line 3: expected 8 numbers first, for a quad"),
-        (
         ({"a.txt": "1,2,3,1e999"}, 0, "box", "line 1: inf is not a finite number"),
         ({"a.txt": f"{'9' * 400},2,3,4"}, 1, "box", "line 1: inf is not a finite number"),
+        (
             {"a.txt": "1,2,nan,4"},
             0,
             "box",
@@ -286,13 +287,26 @@ def test_coco_files_are_read_by_image(tmp_path):
         ({"image_id": None}, r'result 1: no "image_id"'),
         ({"image_id": [7]}, r"result 1: image_id \[7\] is neither a number nor a text"),
         ({"bbox": [1, 2, 3]}, r"result 1: bbox is \[x, y, width, height\], not \[1, 2, 3\]"),
-        ({"bbox": [1, 2, 3, "4"]}, r"result 1: bbox is \[x, y"),
-        ({"score": "high"}, "result 1: the score 'high' is not a number"),
+        ({"bbox": [1, 2, 3, "4"]}, r"result 1: bbox: '4' is not a number"),
+        ({"bbox": [math.nan] * 4}, r"result 1: bbox: nan is not a finite number"),
+        ({"bbox": [0, 0, 1, math.inf]}, r"result 1: bbox: inf is not a finite number"),
+        ({"bbox": [0, 0, 10**400, 1]}, r"result 1: bbox: 10{39} is not a finite number"),
+        ({"bbox": [1e308, 0, 1e308, 1]}, r"result 1: bbox, right and bottom edge: inf is not"),
+        ({"bbox": None, "segmentation": {}}, r'result 1: no "bbox"\.'),
+        ({"bbox": None, "segmentation": [[0]]}, r"masks are scored with --protocol coco_ap --iou"),
+        ({"iscrowd": math.nan}, "result 1: iscrowd is 0 or 1, not nan"),
+        ({"score": "high"}, "result 1, score: 'high' is not a number"),
+        ({"score": math.nan}, "result 1, score: nan is not a finite number"),
     ],
 )
 def test_a_bad_result_is_one_sentence(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         read_coco_results(as_json(tmp_path / "r.json", [{**RESULT, **change}]))
+    if "score" not in change:
+        rows = [{**DATASET["annotations"][0], **change}]
+        truth = as_json(tmp_path / "t.json", {**DATASET, "annotations": rows})
+        with pytest.raises(ValueError, match=message.replace("result 1", "annotation 1")):
+            read_coco_truth(truth)
 
 
 @pytest.mark.parametrize(
@@ -322,19 +336,22 @@ def test_ap_of_coco_files_and_of_text_files(tmp_path):
     truth = as_json(tmp_path / "truth.json", DATASET)
     results = as_json(tmp_path / "results.json", [RESULT])
     figures = rank_files(results, truth, out=tmp_path / "out")
-    assert figures == pytest.approx(coco_average_precision(DATASET, [RESULT]), nan_ok=True)
+    expected = coco_average_precision(DATASET, [RESULT])
+    assert figures.metrics == pytest.approx(expected, nan_ok=True)
     saved = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
-    assert saved["metrics"]["ap_50"] == figures["ap_50"] == pytest.approx(1)
+    assert saved["metrics"]["ap_50"] == figures.metrics["ap_50"] == pytest.approx(1)
     assert saved["metrics"]["ap_large"] is None
     assert "the same score for all is an error" in saved["protocols"]["all"]["ties"]
-    assert ranked_table(figures).splitlines()[2] == "  AP 50                          100.0 %"
+    assert (
+        ranked_table(figures, Rules()).splitlines()[2] == "  AP 50                          100.0 %"
+    )
     with pytest.raises(ValueError, match=r"results\.json would be overwritten by the results"):
         rank_files(results, truth, out=tmp_path)
     gt = folder(tmp_path / "gt", {"gt_1.txt": f"{SQUARE},x\n50,0,60,0,60,10,50,10,###"})
     res = folder(tmp_path / "res", {"res_1.txt": f"{SQUARE},0.9\n50,0,60,0,60,10,50,10,0.95"})
-    assert rank_files(res, gt)["ap"] == pytest.approx(1)
+    assert rank_files(res, gt).metrics["ap"] == pytest.approx(1)
     bare = folder(tmp_path / "bare", {"res_1.txt": SQUARE})
-    assert rank_files(bare, gt, ties="averaged")["ap"] == pytest.approx(1)
+    assert rank_files(bare, gt, rules=Rules(ties="averaged")).metrics["ap"] == pytest.approx(1)
 
 
 @pytest.mark.skipif(not ICDAR.is_file(), reason="the sample is not here")
@@ -374,4 +391,4 @@ def test_real_annotations_find_themselves(tmp_path):
             for n, row in enumerate(dataset["annotations"]) if not row["iscrowd"]]  # fmt: skip
     results = as_json(tmp_path / "r.json", rows)
     assert score_files(results, COCO_SAMPLE).metrics()["f1_at_0.9"]["value"] == 1
-    assert rank_files(results, COCO_SAMPLE)["ap"] == pytest.approx(1, abs=1e-3)
+    assert rank_files(results, COCO_SAMPLE).metrics["ap"] == pytest.approx(1, abs=1e-3)

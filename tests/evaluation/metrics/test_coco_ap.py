@@ -16,9 +16,9 @@ from mm_numeric import cli
 from mm_numeric.answers import Box, Instance, Instances, Polygon
 from mm_numeric.evaluation.metrics.coco_ap import (
     METRIC_NAMES,
+    Rules,
     average_precision,
     coco_average_precision,
-    protocol,
 )
 from mm_numeric.evaluation.score_external import rank_predictions
 
@@ -209,8 +209,8 @@ def test_ignored_regions_are_crowds_and_polygons_the_boxes_around_them():
 
 
 def test_the_protocol_says_what_becomes_of_ties():
-    assert "the same score for all is an error" in protocol("official", "token probability")["ties"]
-    averaged = protocol("averaged", "none")
+    assert "the same score for all is an error" in Rules().protocol("token probability")["ties"]
+    averaged = Rules(ties="averaged").protocol("none")
     assert "mean of its tie" in averaged["ties"]
     assert averaged["scores"] == "none"
 
@@ -286,7 +286,7 @@ def test_what_does_not_rank_predictions_is_one_sentence(tmp_path, scores, messag
 def test_predictions_without_scores_have_an_ap_of_averaged_ties(tmp_path):
     path = tmp_path / "predictions.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows([None] * 3)))
-    assert 0.4 < rank_predictions(path, ties="averaged")["ap_50"] < 0.6
+    assert 0.4 < rank_predictions(path, rules=Rules(ties="averaged")).metrics["ap_50"] < 0.6
     path.write_text('{"task": "clock", "id": "a", "text": "7:05", "target": "7:05"}')
     with pytest.raises(ValueError, match="'coco_ap' scores shapes in an image, but answers of"):
         rank_predictions(path)

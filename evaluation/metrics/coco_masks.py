@@ -1,0 +1,131 @@
+"""Masks of COCO files, as polygons or run-length encodings (RLE), with the code of pycocotools.
+
+polygons    [[x1, y1, x2, y2, x3, y3, ...], ...]: the mask is the union of the polygons
+RLE         {"size": [height, width], "counts": ...}: lengths of runs of equal pixels, column by
+            column, as a list, or as the text that pycocotools writes
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pycocotools import mask
+
+from mm_numeric.evaluation.metrics.polygon_iou import Bools, Floats, Ints
+from mm_numeric.geometry.row_shapes import finite_numbers
+
+Rle = dict[str, Any]
+"""Run-length encoding as pycocotools reads it; ``counts`` are bytes."""
+
+_FARTHEST_PX = 100_000
+
+
+def read_mask(value: Any, size: tuple[int, int], where: str) -> Rle:
+    """Read and validate the field ``segmentation`` of an annotation or a result.
+
+    Args:
+        value: Polygons, or an RLE with counts as a list or as text.
+        size: Height and width of the image in pixels.
+        where: Location of the field, for error messages.
+    """
+    if isinstance(value, list) and value:
+        return _from_polygons(value, size, where)
+    if not isinstance(value, Mapping) or not {"size", "counts"} <= set(value):
+        raise ValueError(
+            f'{where}: expected polygons [[x1, y1, ...], ...], or {{"size": [height, width], '
+            f'"counts": ...}}, found {value!r:.60}.'
+        )
+    if value["size"] != list(size):
+        raise ValueError(
+            f"{where}: its size (height, width) is {value['size']!r:.40}, but that of the image is "
+            f"{list(size)}; write masks in the size of their image."
+        )
+    counts = value["counts"]
+    if isinstance(counts, list):
+        if not all(type(count) is int and 0 <= count < 2**32 for count in counts):
+            raise ValueError(f"{where}: counts are lengths in pixels, not {counts!r:.60}.")
+        pixels = sum(counts)
+    else:
+        pixels = _pixels_of(counts, where)
+    # pycocotools does not check this, and computes forever or reads foreign memory.
+    if pixels != size[0] * size[1]:
+        raise ValueError(
+            f"{where}: the counts hold {pixels} pixels, but an image of {size[1]} x {size[0]} has "
+            f"{size[0] * size[1]}; the mask is truncated or damaged."
+        )
+    if isinstance(counts, list):
+        found: Rle = mask.frPyObjects({"size": list(size), "counts": counts}, *size)
+        return found
+    return {"size": list(size), "counts": counts.encode() if isinstance(counts, str) else counts}
+
+
+def _from_polygons(value: list[Any], size: tuple[int, int], where: str) -> Rle:
+    polygons = []
+    for i, raw in enumerate(value):
+        numbers = finite_numbers(raw, f"{where}, polygon {i + 1}")
+        if len(numbers) < 6 or len(numbers) % 2:
+            raise ValueError(
+                f"{where}, polygon {i + 1}: at least three points are required, as "
+                f"[x1, y1, x2, y2, x3, y3, ...], not {len(numbers)} numbers."
+            )
+        if max(map(abs, numbers)) > _FARTHEST_PX:  # pycocotools would overflow 32-bit integers
+            raise ValueError(
+                f"{where}, polygon {i + 1}: a coordinate is beyond {_FARTHEST_PX} pixels."
+            )
+        polygons.append(numbers)
+    found: Rle = mask.merge(mask.frPyObjects(polygons, *size))
+    return found
+
+
+def _pixels_of(counts: Any, where: str) -> int:
+    """Return the number of pixels in RLE counts that are compressed to text.
+
+    Each character has five bits of a number, and a bit that is set if the number goes on. From the
+    fourth on, a number is the difference to the one before the previous.
+    """
+    if isinstance(counts, str) and counts.isascii():
+        counts = counts.encode()
+    if not isinstance(counts, bytes):
+        raise ValueError(f"{where}: counts are a list or a text, not {counts!r:.60}.")
+    runs: list[int] = []
+    value = shift = 0
+    for code in counts:
+        bits = code - 48
+        if not 0 <= bits < 64 or shift > 30:
+            raise ValueError(f"{where}: the text of the counts is damaged at run {len(runs) + 1}.")
+        value |= (bits & 31) << shift
+        shift += 5
+        if not bits & 32:
+            value -= (bits & 16) << (shift - 4)
+            runs.append(value + runs[-2] if len(runs) > 2 else value)
+            value = shift = 0
+    if shift or min(runs, default=0) < 0:
+        raise ValueError(f"{where}: the text of the counts is truncated or damaged.")
+    return sum(runs)
+
+
+def mask_areas(masks: Sequence[Rle]) -> Floats:
+    """Return the number of pixels of each mask."""
+    areas: Floats = np.asarray(mask.area(list(masks)), dtype=np.float64).reshape(-1)
+    return areas
+
+
+def mask_ious(
+    detections: Sequence[Rle],
+    truths: Sequence[Rle],
+    crowd: Bools,
+    at_detection: Ints,
+    at_truth: Ints,
+) -> Floats:
+    """Compute the IoU of pairs of masks in the same image, [p], with pycocotools.
+
+    For a crowd region, the intersection is divided by the area of the detection. The pairs are
+    sorted by truth.
+    """
+    found = np.zeros(len(at_truth))
+    starts = np.flatnonzero(np.diff(at_truth, prepend=-1))
+    for start, end in zip(starts, np.append(starts, len(at_truth))[1:], strict=True):
+        truth = at_truth[start]
+        some = [detections[i] for i in at_detection[start:end]]
+        found[start:end] = mask.iou(some, [truths[truth]], [int(crowd[truth])])[:, 0]
+    return found

@@ -1,0 +1,183 @@
+"""Arrays for COCO's AP, from answers or from rows in COCO's JSON format, and their validation."""
+
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mm_numeric.answers import Instance
+from mm_numeric.evaluation.metrics.coco_masks import Rle, mask_areas, read_mask
+from mm_numeric.evaluation.metrics.coco_matching import Side
+from mm_numeric.evaluation.metrics.polygon_iou import Floats, collect_shapes
+from mm_numeric.geometry.row_shapes import LONGEST_PX, finite_xywh
+
+
+def side_of_answers(
+    images: Sequence[Sequence[Instance]], labels: Sequence[str], ranks: Floats | None = None
+) -> tuple[Side, Floats]:
+    """Return the instances of all images as arrays, and their boxes [x, y, width, height].
+
+    ``ranks`` are the scores of detections. As in pycocotools, the area of a detection is that of
+    the box around it, and the area of a truth is its own.
+    """
+    shapes = collect_shapes([[item.shape for item in items] for items in images])
+    flat = [item for items in images for item in items]
+    number = {label: index for index, label in enumerate(labels)}
+    boxes = np.hstack([shapes.bounds[:, :2], shapes.bounds[:, 2:] - shapes.bounds[:, :2]])
+    side = Side(
+        image=shapes.image.astype(np.int64),
+        label=np.array([number[item.label] for item in flat], dtype=np.int64),
+        areas=shapes.areas if ranks is None else boxes[:, 2] * boxes[:, 3],
+        scores=np.zeros(len(flat)) if ranks is None else ranks,
+        crowd=np.array([item.ignore for item in flat], dtype=np.bool_),
+    )
+    return side, boxes
+
+
+def side_of_rows(
+    rows: Sequence[Mapping[str, Any]],
+    what: str,
+    images: Mapping[Any, Mapping[str, Any]],
+    names: Mapping[Any, str],
+    ranks: Floats | None = None,
+    *,
+    masks: bool = False,
+) -> tuple[Side, Any]:
+    """Return the rows whose category is in ``names`` as arrays, and their boxes or masks.
+
+    Args:
+        rows: Detections, or annotations, which have an area and may be crowds.
+        what: What a row is called in error messages.
+        images: Id of each image, and its row.
+        names: Id of each category, and its name.
+        ranks: Scores of the detections; None for annotations.
+        masks: Whether masks are compared, not boxes.
+    """
+    image_index, label_index = (
+        {key: index for index, key in enumerate(sorted_ids(keys))} for keys in (images, names)
+    )
+    known = [i for i, row in enumerate(rows) if row["category_id"] in names]
+    shapes: Any
+    if masks:
+        shapes = [_mask(rows[i], f"{what} {i + 1}", images) for i in known]
+        areas = mask_areas(shapes)
+    else:
+        shapes = _boxes([rows[i]["bbox"] for i in known], known, what)
+        areas = shapes[:, 2] * shapes[:, 3]
+    crowd = np.zeros(len(known), dtype=np.bool_)
+    if ranks is None:
+        areas = np.array([_area(rows[i], f"{what} {i + 1}") for i in known], dtype=np.float64)
+        crowd = np.array([bool(rows[i].get("iscrowd")) for i in known], dtype=np.bool_)
+    side = Side(
+        image=np.array([image_index[rows[i]["image_id"]] for i in known], dtype=np.int64),
+        label=np.array([label_index[rows[i]["category_id"]] for i in known], dtype=np.int64),
+        areas=areas,
+        scores=np.zeros(len(known)) if ranks is None else ranks[known],
+        crowd=crowd,
+    )
+    return side, shapes
+
+
+def sorted_ids(keys: Iterable[Any]) -> list[Any]:
+    """Sort ids as pycocotools does: numbers by value, texts alphabetically."""
+    return sorted(keys, key=lambda key: (isinstance(key, str), key))
+
+
+def _boxes(boxes: Sequence[Any], known: Sequence[int], what: str) -> Floats:
+    """Return boxes [x, y, width, height] as an array [n, 4]; raise ValueError for invalid ones."""
+    try:
+        found = np.array(boxes, dtype=np.float64).reshape(len(boxes), 4)
+        with np.errstate(over="ignore"):
+            valid = bool(np.isfinite(found[:, :2] + found[:, 2:]).all())
+    except (ValueError, TypeError, OverflowError):
+        valid = False
+    if not valid:
+        for i, box in zip(known, boxes, strict=True):
+            finite_xywh(box, f"{what} {i + 1}, bbox")
+    return found
+
+
+def _mask(row: Mapping[str, Any], where: str, images: Mapping[Any, Mapping[str, Any]]) -> Rle:
+    image = images[row["image_id"]]
+    height, width = image.get("height"), image.get("width")
+    edges = range(1, LONGEST_PX + 1)
+    if not (type(height) is int and height in edges and type(width) is int and width in edges):
+        raise ValueError(
+            f"image {row['image_id']!r:.40}: masks need its height and width in pixels, not "
+            f"{height!r:.20} and {width!r:.20}."
+        )
+    if row.get("segmentation") is None:
+        raise ValueError(f'{where}: no "segmentation", which --iou segm compares; add the mask.')
+    return read_mask(row["segmentation"], (height, width), f"{where}, segmentation")
+
+
+def _area(row: Mapping[str, Any], where: str) -> float:
+    """Return the area of a true shape, which COCO's files hold."""
+    area = row.get("area")
+    if isinstance(area, bool) or not isinstance(area, int | float) or not 0 <= area < math.inf:
+        found = 'no "area"' if area is None else f"the area {area!r:.40} is not a number from 0"
+        raise ValueError(
+            f"{where}: {found}, which AP by size needs; give the area of the mask, or width x "
+            "height of the box, in square pixels."
+        )
+    return area
+
+
+def check_images(rows: Sequence[Mapping[str, Any]], what: str, images: Mapping[Any, Any]) -> None:
+    """Raise ValueError for a row of an image that is not in ``images``; ``what`` names the row."""
+    for number, row in enumerate(rows, start=1):
+        if row["image_id"] not in images:
+            raise ValueError(
+                f"{what} {number}: the image {row['image_id']!r} is not among the "
+                f"{len(images)} of the ground truth; remove it, or add the image there."
+            )
+
+
+def flat_scores(
+    scores: Sequence[Sequence[float | None] | None] | None, images: Sequence[Sequence[Instance]]
+) -> Iterator[float | None]:
+    """Yield the score of each detection, image by image; None if an image has no scores."""
+    scores = [None] * len(images) if scores is None else scores
+    for image, (given, items) in enumerate(zip(scores, images, strict=True), start=1):
+        if given is not None and len(given) != len(items):
+            raise ValueError(
+                f"image {image}: {len(given)} scores for {len(items)} detections; give one per "
+                "detection."
+            )
+        yield from [None] * len(items) if given is None else given
+
+
+def checked_scores(scores: Sequence[float | None], ties: str, truths: int) -> Floats:
+    """Validate the scores of detections. If all are missing and ties are averaged, return ones.
+
+    ``truths`` is the number of true shapes.
+    """
+    if not truths:
+        raise ValueError("the ground truth has no annotations, so AP is undefined.")
+    if not scores:
+        raise ValueError(
+            "there are no detections to rank, so AP is undefined; use precision, recall and F1."
+        )
+    without = [number for number, score in enumerate(scores, start=1) if score is None]
+    if ties == "averaged" and len(without) == len(scores):
+        return np.ones(len(scores))
+    if without:
+        averaged = ", or average ties (ties='averaged', --ties averaged)"
+        advice = averaged if len(without) == len(scores) else ""
+        raise ValueError(
+            f"detection {without[0]}: no score, but AP ranks detections by score; give each one, "
+            f"such as the probability of its tokens{advice}."
+        )
+    for number, score in enumerate(scores, start=1):
+        if not abs(score) <= sys.float_info.max:  # type: ignore[arg-type]  # nan is not
+            raise ValueError(f"detection {number}: the score is {score:.40}; give a finite number.")
+    found = np.array(scores, dtype=np.float64)
+    if ties == "official" and len(found) > 1 and (found == found[0]).all():
+        raise ValueError(
+            f"all {len(found)} scores are {scores[0]}: AP would depend on the order of the images "
+            "(AP50 from .474 to .499 for the same boxes); give different scores, or average ties "
+            "(ties='averaged', --ties averaged)."
+        )
+    return found
