@@ -2,10 +2,15 @@
 
     python scripts/bench_scoring.py
     python scripts/bench_scoring.py --images 2000 --repeats 5
+    python scripts/bench_scoring.py --boxes 100000 1000000
 
 The images are synthetic, with five words each, most of them detected, and one wrong detection. Each
 scorer is timed on n, 2n and 4n images; a linear cost has ratios near 2 and 4. Times are the best of
 several rounds, in seconds of processor time, without reading files or bootstrap intervals.
+
+ICDAR 2015 is also timed next to the loop over images, truths and detections of
+``tests/helpers/reference_detection.py``. COCO AP is timed once for each of ``--boxes``, next to
+pycocotools and, if it is installed, faster-coco-eval. Compare ratios of one run, not its seconds.
 """
 
 import argparse
@@ -17,8 +22,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 import numpy as np
+from _bench_coco import compare_ap
+from reference_detection import icdar2015
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon, Shape
 from mm_numeric.evaluation.metrics.boxes import shape_ious
@@ -75,6 +83,19 @@ def growth(name: str, score: Callable[..., object], sizes: Sequence[int], repeat
     print(f"{name:<34}" + " ".join(f"{each:8.3f}" for each in taken) + f"   {ratios}")
 
 
+def beside_a_loop(count: int, repeats: int) -> None:
+    """Print the times of the ICDAR 2015 scorer and of a loop, and check that they agree."""
+    predictions, targets = images(count, quad)
+    ours = seconds(lambda: score_instances(predictions, targets), repeats)
+    loop = seconds(lambda: icdar2015(predictions, targets), 1)
+    columns = score_instances(predictions, targets)
+    mine = [columns[name].tolist() for name in ("matched", "detected", "truths")]
+    same = np.array_equal(np.array(mine).T, np.array(icdar2015(predictions, targets)))
+    print(f"\nICDAR 2015 of {count} images, next to a loop; counts equal: {same}")
+    print(f"  all columns of the scorer       {ours:8.3f}")
+    print(f"  loop, ICDAR 2015 only           {loop:8.3f}   {loop / ours:6.2f} x ours")
+
+
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(
@@ -83,6 +104,14 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=500, help="n (default: 500)")
     parser.add_argument(
         "--pairs", type=int, default=1_000_000, help="pairs of boxes (default: 1000000)"
+    )
+    parser.add_argument(
+        "--boxes",
+        type=int,
+        nargs="*",
+        default=[100_000, 1_000_000],
+        metavar="N",
+        help="detections of COCO AP (default: 100000 1000000)",
     )
     parser.add_argument("--repeats", type=int, default=3, help="timed rounds (default: 3)")
     options = parser.parse_args()
@@ -113,6 +142,9 @@ def main() -> None:
     a, b = ((side * (options.pairs // len(side) + 1))[: options.pairs] for side in (a, b))
     taken = seconds(lambda: shape_ious(a, b), options.repeats)
     print(f"  {len(a):,} rows of one box each   {taken:8.3f}")
+    beside_a_loop(options.images, options.repeats)
+    for boxes in options.boxes:
+        compare_ap(boxes)
 
 
 if __name__ == "__main__":

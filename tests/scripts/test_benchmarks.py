@@ -256,7 +256,8 @@ def test_a_bench_file_of_another_kind_is_named(tmp_path):
 
 
 def test_scoring_is_timed():
-    done = run("bench_scoring.py", "--images", 5, "--pairs", 400, "--repeats", 1)
+    sizes = ["--images", 5, "--pairs", 400, "--repeats", 1, "--boxes", 300]
+    done = run("bench_scoring.py", *sizes)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split(",")[0].split("  ")[0] for line in lines[2:5]] == [
@@ -265,6 +266,9 @@ def test_scoring_is_timed():
         "DetEval",
     ]
     assert "400 pairs of boxes, 10 x 10 in 4 images" in lines
+    assert "ICDAR 2015 of 5 images, next to a loop; counts equal: True" in lines
+    (line,) = [line for line in lines if line.startswith("  pycocotools")]
+    assert float(line.split()[-1]) < 1e-9
 
 
 def test_a_step_of_every_trainer_is_measured(tmp_path):
