@@ -83,7 +83,7 @@ def growth(name: str, score: Callable[..., object], sizes: Sequence[int], repeat
     print(f"{name:<34}" + " ".join(f"{each:8.3f}" for each in taken) + f"   {ratios}")
 
 
-def beside_a_loop(count: int, repeats: int) -> None:
+def compare_with_loop(count: int, repeats: int) -> None:
     """Print the times of the ICDAR 2015 scorer and of a loop, and check that they agree."""
     predictions, targets = images(count, quad)
     ours = seconds(lambda: score_instances(predictions, targets), repeats)
@@ -142,7 +142,7 @@ def main() -> None:
     a, b = ((side * (options.pairs // len(side) + 1))[: options.pairs] for side in (a, b))
     taken = seconds(lambda: shape_ious(a, b), options.repeats)
     print(f"  {len(a):,} rows of one box each   {taken:8.3f}")
-    beside_a_loop(options.images, options.repeats)
+    compare_with_loop(options.images, options.repeats)
     for boxes in options.boxes:
         compare_ap(boxes)
 

@@ -106,8 +106,8 @@ def _pixels_of(counts: Any, where: str) -> int:
 
 def mask_areas(masks: Sequence[Rle]) -> Floats:
     """Return the number of pixels of each mask."""
-    areas: Floats = np.asarray(mask.area(list(masks)), dtype=np.float64).reshape(-1)
-    return areas
+    # One by one: pycocotools 2.0.11 fails on more than 255 at once.
+    return np.array([mask.area(found) for found in masks], dtype=np.float64)
 
 
 def mask_ious(

@@ -247,3 +247,23 @@ def test_rows_of_two_tasks_are_not_scored_as_one(tmp_path):
     file.write_text("".join(json.dumps({**row, "id": t, "task": t}) + "\n" for t in ("clock", "x")))
     with pytest.raises(ValueError, match=r"line 2: the task 'x' among rows of 'clock'"):
         score(file)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "1" + "0" * 400])
+@pytest.mark.parametrize(
+    ("task", "target"),
+    [
+        ("grounding", '{"box": [0, 0, 5, VALUE]}'),
+        ("text_detection", '[{"polygon": [0, 0, 9, 0, 9, VALUE]}]'),
+    ],
+)
+def test_a_true_shape_that_is_not_finite_is_one_sentence(tmp_path, task, target, value):
+    size = {"width_px": 100, "height_px": 100}
+    view = {**size, "scale_x": 1, "scale_y": 1}
+    frame = {**size, "view": view, "coordinates": {"format": "brackets"}}
+    row = {"task": task, "id": "1", "text": "[1, 2, 3, 4]", "target": "TARGET", "frame": frame}
+    text = json.dumps(row).replace('"TARGET"', target.replace("VALUE", value))
+    path = tmp_path / "predictions.jsonl"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"line 1: .*(nan|inf|10{39}) is not a finite number"):
+        score(path)

@@ -56,9 +56,10 @@ def test_each_label_has_the_ap_of_pycocotools():
     assert math.isnan(rows[3]["ap"])
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_masks_equal_pycocotools(seed):
-    dataset, results = as_masks(*crowded(seed))
+@pytest.mark.parametrize(("seed", "images"), [(0, 12), (1, 12), (2, 12), (3, 40)])
+def test_masks_equal_pycocotools(seed, images):
+    dataset, results = as_masks(*crowded(seed, images))
+    assert (len(results) > 255) == (images > 12)  # more than mask.area takes at once
     expected = summarized(evaluated(copy.deepcopy(dataset), copy.deepcopy(results), "segm"))
     assert 0.05 < expected["ap"] < 0.95
     assert rank_rows(dataset, results, Rules(iou="segm")).metrics == close(expected)
@@ -70,6 +71,14 @@ def test_detections_of_an_unknown_label_do_not_count():
     other = {**results[0], "category_id": 77, "score": 0.99}
     assert rank_rows(dataset, [other, *results]).metrics == expected
     assert summarized(evaluated(dataset, [other, *results])) == close(expected)
+
+
+def test_detections_of_unknown_labels_only_have_an_ap_of_0():
+    dataset, results = crowded(3)
+    other = [{**row, "category_id": 77} for row in results]
+    assert rank_rows(dataset, other).metrics["ap"] == 0
+    metrics = rank_rows({**dataset, "categories": []}, results).metrics
+    assert all(map(math.isnan, metrics.values()))
 
 
 def test_boxes_of_nan_are_an_error_though_pycocotools_pays_for_them():
