@@ -32,6 +32,7 @@ from mm_numeric.tasks.rendering.word_pages import PageStyle, render_pages
 class TextDetection(BaseTask):
     """Task: detect the words in an image."""
 
+    version: ClassVar[int] = 2
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
 
     prompt: str = "Locate every word."

@@ -17,7 +17,12 @@ from numpy.typing import NDArray
 
 from mm_numeric.answers import Box, Shape
 from mm_numeric.evaluation.metrics.base import RowColumns, Scorer, mean_of, percentage, unparseable
-from mm_numeric.evaluation.metrics.polygon_iou import collect_shapes, intersection_areas, ious
+from mm_numeric.evaluation.metrics.polygon_iou import (
+    Pairs,
+    collect_shapes,
+    intersection_areas,
+    ious,
+)
 
 THRESHOLDS = (0.5, 0.75, 0.9)
 """Values of t for which Acc@t is reported."""
@@ -41,9 +46,9 @@ def shape_ious(
     is_read = np.array([prediction is not None for prediction in predictions], dtype=np.bool_)
     a = collect_shapes([[prediction for prediction in predictions if prediction is not None]])
     b = collect_shapes([list(compress(targets, is_read))])
-    pairs = np.arange(len(a.areas))
+    at = np.arange(len(a.areas))
     values = np.zeros(len(targets))
-    values[is_read] = ious(a, pairs, b, pairs, intersection_areas(a, pairs, b, pairs))
+    values[is_read] = ious(a, b, Pairs(at, at, intersection_areas(a, at, b, at)))
     return values
 
 

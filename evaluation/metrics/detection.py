@@ -13,17 +13,23 @@ and CTW1500. In each image
 
 Precision = matched / detections and recall = matched / truths; all counts are sums over the images.
 
+The script computes areas with the package Polygon (Polygon2, Polygon3). The area of a polygon that
+crosses itself is the absolute value of the shoelace formula, in which its loops may cancel, while
+intersections follow the even-odd rule. ``hmean``, ``precision`` and ``recall`` do the same, so
+that an IoU may exceed 1 here. All other metrics use the repaired polygon for both.
+
 Metrics named ``..._at_t`` match greedily by decreasing IoU and count pairs with IoU >= t, so that
 the order of the file does not matter. They exclude a detection in an ignored region only if it is
 unpaired, so that the ground truth itself always scores 1. Object detection pairs shapes with the
 same label only. A missing image or an unparseable answer counts as an image without detections.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import shapely
 from numpy.typing import NDArray
 
 from mm_numeric.answers import Instances
@@ -38,6 +44,7 @@ from mm_numeric.evaluation.metrics.base import (
 from mm_numeric.evaluation.metrics.boxes import SIZE_LIMITS_PX, SIZES, THRESHOLDS, size_name
 from mm_numeric.evaluation.metrics.polygon_iou import (
     Bools,
+    Floats,
     Pairs,
     Shapes,
     collect_shapes,
@@ -76,17 +83,18 @@ def score_instances(
         invalid_detections, invalid_truths: Shapes that had to be repaired or have no area.
         unreadable: 1 if the answer is unparseable, otherwise 0.
     """
-    detections, truths, pairs, outside, care = pair_detections(
-        predictions, targets, labelled=labelled
-    )
-    iou = ious(detections, pairs.detection, truths, pairs.truth, pairs.intersection)
-    above = pairs.select((iou > MATCHED_IOU) & outside[pairs.detection])
+    found = pair_detections(predictions, targets, labelled=labelled)
+    detections, truths, pairs, care = found.detections, found.truths, found.pairs, found.care
+    official = found.outside_ignored(detections.ring_areas)
+    is_above = ious(detections, truths, pairs, ring_areas=True) > MATCHED_IOU
+    above = pairs.select(is_above & official[pairs.detection])
     matched = above.select(greedy_one_to_one(above))
+    iou = ious(detections, truths, pairs)
     order = np.argsort(-iou, kind="stable")
     order = order[iou[order] >= THRESHOLDS[0]]
     best = order[greedy_one_to_one(pairs.select(order))]
     pairs, iou = pairs.select(best), iou[best]
-    counts = outside.copy()
+    counts = found.outside_ignored(detections.areas)
     counts[pairs.detection] = True
 
     def count(shapes: Shapes, which: Any, weights: Any = None) -> NDArray[np.float64]:
@@ -95,7 +103,7 @@ def score_instances(
 
     columns = {
         "matched": count(truths, matched.truth),
-        "detected": count(detections, outside),
+        "detected": count(detections, official),
         "counted": count(detections, counts),
         "truths": count(truths, care),
         **{f"paired_at_{t:g}": count(truths, pairs.truth[iou >= t]) for t in THRESHOLDS},
@@ -123,11 +131,27 @@ class PairedDetections(NamedTuple):
     pairs: Pairs
     """All overlapping detections and truths. Truths that are ignored regions are left out."""
 
-    outside: Bools
-    """True for a detection that lies in no ignored region, [detections]."""
+    ignored: Pairs
+    """All overlapping detections and ignored regions."""
 
     care: Bools
     """True for a truth that is not an ignored region, [truths]."""
+
+    def outside_ignored(self, areas: Floats, added_px: float = 0.0) -> Bools:
+        """Return True for each detection that lies in no ignored region, [detections].
+
+        A detection lies in an ignored region if intersection / (area + ``added_px``) > 0.5. With
+        ``added_px`` = 0, a detection of area 0 lies in no region.
+
+        Args:
+            areas: Area of each detection, [detections].
+            added_px: Square pixels to add to each area; Total-Text's script adds 1.
+        """
+        area = areas[self.ignored.detection] + added_px
+        share = np.divide(self.ignored.intersection, area, out=np.zeros_like(area), where=area > 0)
+        outside = np.ones(len(areas), dtype=np.bool_)
+        outside[self.ignored.detection[share > IGNORED_SHARE]] = False
+        return outside
 
 
 def pair_detections(
@@ -135,20 +159,19 @@ def pair_detections(
     targets: Sequence[Instances],
     *,
     labelled: bool = False,
-    added_px: float = 0.0,
+    repair: Callable[[NDArray[np.object_]], NDArray[np.object_]] = shapely.make_valid,
 ) -> PairedDetections:
-    """Find overlapping pairs of predicted and true shapes, and predictions in ignored regions.
+    """Find all overlapping pairs of a predicted shape and a true shape or ignored region.
 
-    If ``labelled``, both shapes of a pair must have the same label. A detection is in an ignored
-    region if intersection / (area of the detection + ``added_px``) > 0.5. ``added_px`` is 1 in
-    Total-Text's script, and 0 in others.
+    If ``labelled``, both shapes of a pair must have the same label. ``repair`` is a function from
+    invalid shapely polygons to valid geometries.
     """
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
     predicted = [() if prediction is None else prediction.items for prediction in predictions]
     true = [target.items for target in targets]
     detections, truths = (
-        collect_shapes([[item.shape for item in items] for items in side])
+        collect_shapes([[item.shape for item in items] for items in side], repair)
         for side in (predicted, true)
     )
     care = np.array([not i.ignore for items in true for i in items], dtype=np.bool_)
@@ -158,10 +181,8 @@ def pair_detections(
         true_labels = np.array([i.label for items in true for i in items], dtype=object)
         same_label = predicted_labels[pairs.detection] == true_labels[pairs.truth]
         pairs = pairs.select(same_label | (~care & (true_labels == ""))[pairs.truth])
-    inside = pairs.intersection / (detections.areas[pairs.detection] + added_px) > IGNORED_SHARE
-    outside = np.ones(len(detections.areas), dtype=np.bool_)
-    outside[pairs.detection[inside & ~care[pairs.truth]]] = False
-    return PairedDetections(detections, truths, pairs.select(care[pairs.truth]), outside, care)
+    cares = care[pairs.truth]
+    return PairedDetections(detections, truths, pairs.select(cares), pairs.select(~cares), care)
 
 
 def number_of(target: Instances) -> str:
@@ -251,6 +272,8 @@ TEXT_DETECTION = Scorer(
             "ignored regions": "a detection is excluded if more than 0.5 of it lies in one",
             "labels": "ignored",
             **SHARED_RULES,
+            "invalid polygons": "as in the script (package Polygon): area by the shoelace formula, "
+            "intersection by the even-odd rule; counted; a shape without area stays a detection",
         },
         "*_at_t, mean_iou_of_pairs, *_small, *_medium, *_large": {
             **_PAIRS_RULES,

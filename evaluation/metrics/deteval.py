@@ -67,8 +67,10 @@ def score_total_text(
 
     A prediction is None if the answer is missing or unparseable.
     """
-    detections, truths, pairs, outside, care = pair_detections(predictions, targets, added_px=1.0)
-    pairs = pairs.select(outside[pairs.detection])
+    found = pair_detections(predictions, targets)
+    detections, truths, care = found.detections, found.truths, found.care
+    outside = found.outside_ignored(detections.areas, added_px=1.0)
+    pairs = found.pairs.select(outside[found.pairs.detection])
     # Area recall (sigma) and area precision (tau).
     sigma = np.round(pairs.intersection / truths.areas[pairs.truth], 2)
     tau = np.round(pairs.intersection / detections.areas[pairs.detection], 2)

@@ -100,12 +100,14 @@ def match_rows(rows: Sequence[Mapping[str, Any]], where: str) -> list[MatchedSha
         [read_shapes(row[key], f"{where}, {row['id']!r:.40}, {key}") for row in rows]
         for key in ("target", "parsed")
     )
-    answers, truths, pairs, outside, care = pair_detections(
+    found = pair_detections(
         [Instances(tuple(items)) for items in predictions],
         [Instances(tuple(items)) for items in targets],
         labelled=any(truth.label for items in targets for truth in items),
     )
-    iou = ious(answers, pairs.detection, truths, pairs.truth, pairs.intersection)
+    pairs, care = found.pairs, found.care
+    outside = found.outside_ignored(found.detections.areas)
+    iou = ious(found.detections, found.truths, pairs)
     order = np.argsort(-iou, kind="stable")
     order = order[outside[pairs.detection[order]]]
     matched = order[greedy_one_to_one(pairs.select(order))]

@@ -3,12 +3,17 @@
 Shapes  [s] has one entry per shape, [p] one entry per pair of shapes; both are sorted by image
 Units   pixels of the original image, continuous coordinates: the box [0, 0, 10, 10] has area 100
 
-A polygon whose boundary crosses or touches itself is repaired with ``shapely.make_valid``. A
-reversed box, a point, a line, and a shape with a coordinate beyond 1e9 pixels have area 0. Repaired
-shapes and shapes of area 0 are marked as invalid.
+A polygon whose boundary crosses or touches itself is repaired with ``shapely.make_valid``, which
+keeps the points inside an odd number of loops (the even-odd rule). A reversed box, a point, a line,
+and a shape with a coordinate beyond 1e9 pixels have area 0. Repaired shapes and shapes of area 0
+are marked as invalid.
+
+Official scripts do not repair polygons before they compute areas: they apply the shoelace formula
+to the corners. ``ring_areas`` has these areas. They equal ``areas`` for valid shapes, but the two
+halves of a bow tie cancel each other.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
@@ -41,7 +46,10 @@ class Shapes:
     """Bounding box x1, y1, x2, y2, [s, 4]; zeros for a shape of area 0."""
 
     areas: Floats
-    """Area in square pixels, [s]."""
+    """Area in square pixels, after the repair, [s]."""
+
+    ring_areas: Floats
+    """Absolute area by the shoelace formula, in square pixels, without a repair, [s]."""
 
     is_box: Bools
     """True for an upright box, False for a polygon, [s]."""
@@ -71,23 +79,32 @@ class Pairs:
         return Pairs(self.detection[chosen], self.truth[chosen], self.intersection[chosen])
 
 
-def collect_shapes(images: Sequence[Sequence[Shape]]) -> Shapes:
-    """Convert the shapes of many images (one list per image) to arrays."""
+def collect_shapes(
+    images: Sequence[Sequence[Shape]],
+    repair: Callable[[NDArray[np.object_]], NDArray[np.object_]] = shapely.make_valid,
+) -> Shapes:
+    """Convert the shapes of many images (one list per image) to arrays.
+
+    ``repair`` is a function from invalid shapely polygons to valid geometries.
+    """
     shapes = list(chain.from_iterable(images))
     image = np.repeat(np.arange(len(images)), [len(shapes_of_image) for shapes_of_image in images])
     is_box = np.fromiter((isinstance(shape, Box) for shape in shapes), np.bool_, len(shapes))
     bounds, areas = np.zeros((len(shapes), 4)), np.zeros(len(shapes))
     polygons = np.full(len(shapes), None, dtype=object)
-    made_valid = np.zeros(len(shapes), dtype=np.bool_)
+    repaired = np.zeros(len(shapes), dtype=np.bool_)
     if is_box.any():
         bounds[is_box], areas[is_box] = _boxes([s for s in shapes if isinstance(s, Box)])
+    ring_areas = areas.copy()
     if not is_box.all():
-        others = [shape for shape in shapes if isinstance(shape, Polygon)]
-        polygons[~is_box], made_valid[~is_box] = _polygons(others)
-        areas[~is_box] = shapely.area(polygons[~is_box])
-        around = shapely.bounds(polygons[~is_box])
+        rings = _polygons([shape for shape in shapes if isinstance(shape, Polygon)])
+        ring_areas[~is_box] = shapely.area(rings)  # of an invalid polygon: the shoelace formula
+        repaired[~is_box] = invalid = ~shapely.is_valid(rings)
+        rings[invalid] = repair(rings[invalid])
+        polygons[~is_box], areas[~is_box] = rings, shapely.area(rings)
+        around = shapely.bounds(rings)
         bounds[~is_box] = np.where(areas[~is_box, None] > 0, around, 0)
-    return Shapes(image, bounds, areas, is_box, polygons, made_valid | (areas == 0))
+    return Shapes(image, bounds, areas, ring_areas, is_box, polygons, repaired | (areas == 0))
 
 
 def intersection_areas(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints) -> Floats:
@@ -107,13 +124,17 @@ def intersection_areas(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints) -> Floats:
     return shared
 
 
-def ious(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints, intersection: Floats) -> Floats:
+def ious(detections: Shapes, truths: Shapes, pairs: Pairs, *, ring_areas: bool = False) -> Floats:
     """Compute the IoU of each pair of shapes, [p] for p pairs.
 
-    Pair i is shape ``at_a[i]`` of ``a`` and shape ``at_b[i]`` of ``b``. ``intersection`` has the
-    intersection area of each pair. The IoU is 0 if both shapes have area 0.
+    The IoU is 0 if the area of the union is not positive. With ``ring_areas``, areas are those of
+    the corners as written, without a repair. The IoU of crossing polygons may then exceed 1.
     """
-    union = a.areas[at_a] + b.areas[at_b] - intersection
+    areas, true_areas = (
+        side.ring_areas if ring_areas else side.areas for side in (detections, truths)
+    )
+    intersection = pairs.intersection
+    union = areas[pairs.detection] + true_areas[pairs.truth] - intersection
     return np.divide(intersection, union, out=np.zeros(len(union)), where=union > 0)
 
 
@@ -195,8 +216,11 @@ def _boxes(boxes: Sequence[Box]) -> tuple[Floats, Floats]:
     return corners, (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
 
 
-def _polygons(shapes: Sequence[Polygon]) -> tuple[NDArray[np.object_], Bools]:
-    """Convert polygons to valid shapely geometries; also return a mask of the repaired ones."""
+def _polygons(shapes: Sequence[Polygon]) -> NDArray[np.object_]:
+    """Convert polygons to shapely geometries, which may be invalid.
+
+    A polygon with less than three corners or a coordinate beyond 1e9 pixels becomes empty.
+    """
     lengths = np.array([len(shape.points) for shape in shapes])
     points = np.array([point for shape in shapes for point in shape.points], dtype=np.float64)
     owner = np.repeat(np.arange(len(shapes)), lengths)
@@ -207,9 +231,7 @@ def _polygons(shapes: Sequence[Polygon]) -> tuple[NDArray[np.object_], Bools]:
     if usable.any():
         rings = shapely.linearrings(points[kept], indices=_dense_index(owner[kept]))
         geometries[usable] = shapely.polygons(rings)
-    was_invalid = ~shapely.is_valid(geometries)
-    geometries[was_invalid] = shapely.make_valid(geometries[was_invalid])
-    return geometries, was_invalid
+    return geometries
 
 
 def _geometries(shapes: Shapes, at: Ints) -> NDArray[np.object_]:

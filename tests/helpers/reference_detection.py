@@ -1,6 +1,6 @@
-"""Each protocol of detection as its description says: one image, one pair at a time.
+"""Each protocol of detection in plain loops: one image, one pair at a time.
 
-Slow on purpose, and written from the descriptions of the protocols, not from the code under test.
+Slow on purpose, and written from the official scripts, not from the code under test.
 """
 
 import numpy as np
@@ -58,21 +58,55 @@ def in_dont_care(detection, truths, care):
     return False
 
 
+def ring(shape):
+    """The corners of a shape, in the order in which they were written."""
+    if isinstance(shape, Box):
+        return [(shape.x1, shape.y1), (shape.x2, shape.y1), (shape.x2, shape.y2),
+                (shape.x1, shape.y2)] if outline(shape).area else []  # fmt: skip
+    return list(shape.points)
+
+
+def ring_area(shape):
+    """``area()`` of the package Polygon: the absolute value of the shoelace formula."""
+    points = ring(shape)
+    turned = zip(points, points[1:] + points[:1], strict=True)
+    return 0.5 * abs(sum((x1 + x2) * (y2 - y1) for (x1, y1), (x2, y2) in turned))
+
+
 def icdar2015(predictions, targets):
-    """Matched, detected and truths of each image."""
+    """Matched, detected and truths of each image, as in ``script.py`` of ICDAR 2015's task 4.1.
+
+    ``&`` of the package Polygon follows the even-odd rule, as ``shapely.make_valid`` does.
+    """
     rows = []
-    for detections, truths, care in images(predictions, targets):
-        counted = [not in_dont_care(d, truths, care) for d in detections]
+    for prediction, target in zip(predictions, targets, strict=True):
+        detections = [] if prediction is None else [i.shape for i in prediction.items]
+        truths = [i.shape for i in target.items]
+        dont_care_truths = [n for n, i in enumerate(target.items) if i.ignore]
+        dont_care_detections = []
+        for d, detection in enumerate(detections):
+            for g in dont_care_truths:
+                shared, area = both(outline(truths[g]), outline(detection)), ring_area(detection)
+                if (0 if area == 0 else shared / area) > 0.5:
+                    dont_care_detections.append(d)
+                    break
         truth_taken, detection_taken = [False] * len(truths), [False] * len(detections)
         matched = 0
         for g, truth in enumerate(truths):
             for d, detection in enumerate(detections):
-                if not care[g] or not counted[d] or truth_taken[g] or detection_taken[d]:
+                if truth_taken[g] or detection_taken[d]:
                     continue
-                if iou(truth, detection) > 0.5:
+                if g in dont_care_truths or d in dont_care_detections:
+                    continue
+                shared = both(outline(truth), outline(detection))
+                union = ring_area(detection) + ring_area(truth) - shared
+                if (shared / union if union else 0) > 0.5:
                     truth_taken[g] = detection_taken[d] = True
                     matched += 1
-        rows.append((matched, sum(counted), sum(care)))
+        rows.append(
+            (matched, len(detections) - len(dont_care_detections),
+             len(truths) - len(dont_care_truths))
+        )  # fmt: skip
     return rows
 
 

@@ -183,7 +183,10 @@ def test_invalid_shapes_are_made_valid_and_counted():
     backwards, point = Box(10, 0, 0, 10), Polygon(((1.0, 1.0),))
     columns = score_instances([found(bow, backwards, point, box(0, 0))], [wanted(bow, box(50, 50))])
     assert (columns["invalid_detections"], columns["invalid_truths"]) == (3, 1)
-    assert (columns["matched"], columns["detected"]) == (1, 4)  # what covers nothing is no match
+    # The truth's loops cancel: the box, not the same bow tie, has IoU 50 / (100 + 0 - 50) with it.
+    assert (columns["matched"], columns["detected"]) == (1, 4)
+    assert score_instances([found(bow)], [wanted(bow)])["matched"] == 0
+    assert columns["paired_at_0.9"] == 1  # with the repaired bow tie
     figure = figures([found(bow, box(0, 0))], [wanted(bow)])
     assert figure["invalid_detections"] == 0.5
 
