@@ -145,63 +145,90 @@ def best_first(predictions, targets, least=0.5, labelled=False):
     return found
 
 
-def deteval_total_text(predictions, targets, tr=0.7, tp=0.6, fsc_k=0.8, k=2):
-    """Sums for recall and precision, and how many truths and detections, of each image."""
+TR, TP, FSC_K, K = 0.7, 0.6, 0.8, 2
+
+
+def total_text_shared(a, b):
+    """``area_of_intersection`` of polygon_fast.py."""
+    a, b = (shapely.Polygon(points) if len(points) > 2 else shapely.Polygon() for points in (a, b))
+    return float(a.buffer(0).intersection(b.buffer(0)).area)
+
+
+def total_text_area(points):
+    """``area`` of polygon_fast.py."""
+    return float(shapely.Polygon(points).area) if len(points) > 2 else 0.0
+
+
+def total_text_ratio(shared, area):
+    """Rounded as in Deteval.py, which stops at a polygon of area 0; here it overlaps nothing."""
+    return np.round(shared / area, 2) if area else 0.0
+
+
+def deteval_total_text(predictions, targets):
+    """Sums for recall and precision, and how many truths and detections, of each image.
+
+    Step by step as in Evaluation_Protocol/Python_scripts/Deteval.py of cs-chan/Total-Text-Dataset,
+    in the version since April 2019.
+    """
     rows = []
-    for all_detections, all_truths, care in images(predictions, targets):
-        detections = []
-        for detection in all_detections:
-            inside = [
-                both(detection, truth) / (detection.area + 1.0)
-                for truth, cares in zip(all_truths, care, strict=True)
-                if not cares
+    for prediction, target in zip(predictions, targets, strict=True):
+        detections = [] if prediction is None else [ring(i.shape) for i in prediction.items]
+        for region in (ring(i.shape) for i in target.items if i.ignore):
+            detections = [
+                d
+                for d in detections
+                if not total_text_shared(d, region) / (total_text_area(d) + 1.0) > 0.5
             ]
-            if not any(part > 0.5 for part in inside):
-                detections.append(detection)
-        truths = [truth for truth, cares in zip(all_truths, care, strict=True) if cares]
-        sigma = np.zeros((len(truths), len(detections)))
-        tau = np.zeros((len(truths), len(detections)))
+        truths = [ring(i.shape) for i in target.items if not i.ignore]
+        sigma, tau = np.zeros((2, len(truths), len(detections)))
         for g, truth in enumerate(truths):
             for d, detection in enumerate(detections):
-                shared = both(detection, truth)
-                sigma[g, d] = np.round(shared / truth.area, 2) if truth.area else 0
-                tau[g, d] = np.round(shared / detection.area, 2) if detection.area else 0
-        recall = precision = 0.0
-        truth_used, detection_used = [False] * len(truths), [False] * len(detections)
-        for g in range(len(truths)):
-            good_sigma = [d for d in range(len(detections)) if sigma[g, d] > tr]
-            good_tau = [d for d in range(len(detections)) if tau[g, d] > tp]
-            if len(good_sigma) == 1 and len(good_tau) == 1:
-                recall, precision = recall + 1, precision + 1
-                truth_used[g] = detection_used[good_sigma[0]] = True
-        for g in range(len(truths)):
-            if truth_used[g] or sum(sigma[g, d] > 0 for d in range(len(detections))) < k:
-                continue
-            good = [d for d in range(len(detections)) if tau[g, d] >= tp and not detection_used[d]]
-            if len(good) == 1:
-                if sigma[g, good[0]] >= tr:
-                    recall, precision = recall + 1, precision + 1
-                    truth_used[g] = detection_used[good[0]] = True
-            elif sum(sigma[g, d] for d in good) >= tr:
-                recall, precision = recall + fsc_k, precision + len(good) * fsc_k
-                truth_used[g] = True
-                for d in good:
-                    detection_used[d] = True
-        for d in range(len(detections)):
-            if detection_used[d] or sum(tau[g, d] > 0 for g in range(len(truths))) < k:
-                continue
-            good = [g for g in range(len(truths)) if sigma[g, d] >= tp and not truth_used[g]]
-            if len(good) == 1:
-                if tau[good[0], d] >= tp and sigma[good[0], d] >= tr:
-                    recall, precision = recall + 1, precision + 1
-                    truth_used[good[0]] = detection_used[d] = True
-            elif sum(tau[g, d] for g in good) >= tp:
-                recall, precision = recall + len(good) * fsc_k, precision + fsc_k
-                detection_used[d] = True
-                for g in good:
-                    truth_used[g] = True
+                areas = total_text_area(truth), total_text_area(detection)
+                if all(areas):
+                    shared = total_text_shared(detection, truth)
+                    sigma[g, d] = total_text_ratio(shared, areas[0])
+                    tau[g, d] = total_text_ratio(shared, areas[1])
+        recall, precision = total_text_credits(sigma, tau)
         rows.append((recall, precision, len(truths), len(detections)))
     return rows
+
+
+def total_text_credits(sigma, tau):
+    """The functions ``one_to_one``, ``one_to_many`` and ``many_to_one`` of Deteval.py."""
+    truth_flag, detection_flag = np.zeros(sigma.shape[0]), np.zeros(sigma.shape[1])
+    recall = precision = 0.0
+    for g in range(sigma.shape[0]):
+        own_sigma, own_tau = np.where(sigma[g, :] > TR)[0], np.where(tau[g, :] > TP)[0]
+        # All entries of the columns of these detections: those with other truths count, too.
+        column_sigma = np.where(sigma[:, own_sigma] > TR)[0]
+        column_tau = np.where(tau[:, own_tau] > TP)[0]
+        if len(own_sigma) == len(own_tau) == len(column_sigma) == len(column_tau) == 1:
+            recall, precision = recall + 1.0, precision + 1.0
+            truth_flag[g] = 1
+            detection_flag[own_sigma] = 1
+    for g in range(sigma.shape[0]):
+        if truth_flag[g] > 0 or (sigma[g, :] > 0).sum() < K:
+            continue
+        found = np.where((tau[g, :] >= TP) & (detection_flag == 0))[0]
+        if len(found) == 1:
+            if tau[g, found[0]] >= TP and sigma[g, found[0]] >= TR:
+                recall, precision = recall + 1.0, precision + 1.0
+                truth_flag[g] = detection_flag[found[0]] = 1
+        elif sigma[g, found].sum() >= TR:
+            recall, precision = recall + FSC_K, precision + len(found) * FSC_K
+            truth_flag[g] = detection_flag[found] = 1
+    for d in range(sigma.shape[1]):
+        if detection_flag[d] > 0 or (tau[:, d] > 0).sum() < K:
+            continue
+        found = np.where((sigma[:, d] >= TP) & (truth_flag == 0))[0]
+        if len(found) == 1:
+            if tau[found[0], d] >= TP and sigma[found[0], d] >= TR:
+                recall, precision = recall + 1.0, precision + 1.0
+                truth_flag[found[0]] = detection_flag[d] = 1
+        elif tau[found, d].sum() >= TP:
+            recall, precision = recall + len(found) * FSC_K, precision + FSC_K
+            truth_flag[found] = detection_flag[d] = 1
+    return recall, precision
 
 
 def rectangle(shape):
