@@ -4,10 +4,13 @@
 ``f1``              word F1 of answer and target, mean over rows (SQuAD F1)
 ``f1_answers``      F1 of the class "yes" over all rows (F1a of SuperGLUE's MultiRC)
 ``exact_questions`` share of questions for which all rows are correct (EM of MultiRC)
+``f1_questions``    harmonic mean of precision and recall (F1m of MultiRC), where
+                    ``precision_questions`` and ``recall_questions`` are means over questions
 
 ``exact`` and ``f1`` ignore case, punctuation and the articles a, an and the.
 
-Sources: https://rajpurkar.github.io/SQuAD-explorer (evaluate-v1.1.py) and SuperGLUE's jiant.
+Sources: https://rajpurkar.github.io/SQuAD-explorer (evaluate-v1.1.py), SuperGLUE's jiant, and
+https://github.com/CogComp/multirc (eval/measures.py).
 """
 
 import re
@@ -74,8 +77,8 @@ def score_texts(predictions: Sequence[Text | None], targets: Sequence[Text]) -> 
 def score_choices(predictions: Sequence[Choice | None], targets: Sequence[Choice]) -> RowColumns:
     """Score yes-or-no answers; return columns with one value per row.
 
-    Several rows can belong to the same question. All columns are 0 or 1, except ``question`` and
-    ``question_right``.
+    Several rows can belong to the same question. All columns are 0 or 1, except those that begin
+    with ``question``.
 
     Columns:
         right: The prediction equals the target.
@@ -84,6 +87,8 @@ def score_choices(predictions: Sequence[Choice | None], targets: Sequence[Choice
         found: Both the prediction and the target are yes.
         question: 1 / (number of rows of the same question), so that its sum counts questions.
         question_right: Equal to ``question`` if all rows of the question are right, otherwise 0.
+        question_precision: ``question`` times the precision among the rows of the question.
+        question_recall: ``question`` times the recall among the rows of the question.
         unreadable: The prediction is unparseable.
     """
     pairs = list(zip(predictions, targets, strict=True))
@@ -94,16 +99,35 @@ def score_choices(predictions: Sequence[Choice | None], targets: Sequence[Choice
     missed = {name for name, is_right in zip(names, right, strict=True) if not is_right}
     said = [p is not None and p.chosen == POSITIVE for p, _ in pairs]
     there = [t.chosen == POSITIVE for t in targets]
+    found = [a and b for a, b in zip(said, there, strict=True)]
     columns = {
         "right": right,
         "said": said,
         "there": there,
-        "found": [a and b for a, b in zip(said, there, strict=True)],
+        "found": found,
         "question": [1 / sizes[name] for name in names],
         "question_right": [0.0 if name in missed else 1 / sizes[name] for name in names],
+        "question_precision": _shares_by_question(names, found, said),
+        "question_recall": _shares_by_question(names, found, there),
         "unreadable": [p is None for p, _ in pairs],
     }
     return {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
+
+
+def _shares_by_question(
+    names: Sequence[str], part: Sequence[bool], whole: Sequence[bool]
+) -> list[float]:
+    """Divide two counts of each question; spread the result evenly over the question's rows.
+
+    The result is (rows with ``part``) / (rows with ``whole``), or 1 if no row has ``whole``, as in
+    MultiRC's script. ``names`` has the question of each row.
+    """
+    sizes, parts, wholes = Counter(names), Counter[str](), Counter[str]()
+    for name, is_part, is_whole in zip(names, part, whole, strict=True):
+        parts[name] += is_part
+        wholes[name] += is_whole
+    shares = {name: parts[name] / wholes[name] if wholes[name] else 1.0 for name in sizes}
+    return [shares[name] / sizes[name] for name in names]
 
 
 def _numbers(target: Text) -> str:
@@ -132,11 +156,16 @@ TEXTS = Scorer(
 )
 """Scorer for ``Text`` answers."""
 
+_PRECISION, _RECALL = ("question_precision", "question"), ("question_recall", "question")
+
 CHOICES = Scorer(
     columns=score_choices,
     metrics=(
         percentage("f1_answers", "F1a", hmean_of(("found", "said"), ("found", "there"))),
         percentage("exact_questions", "EM", share_of("question_right", "question")),
+        percentage("f1_questions", "F1m", hmean_of(_PRECISION, _RECALL)),
+        percentage("precision_questions", "P per question", share_of(*_PRECISION)),
+        percentage("recall_questions", "R per question", share_of(*_RECALL)),
         percentage("accuracy", "accuracy", mean_of("right")),
         _UNREADABLE,
     ),
@@ -145,7 +174,14 @@ CHOICES = Scorer(
         "f1_answers, exact_questions": {
             "variant": "SuperGLUE, MultiRC: F1a over all answers, EM over questions",
             "unreadable answer": "wrong, and not labelled as correct",
-        }
+        },
+        "f1_questions, precision_questions, recall_questions": {
+            "variant": "CogComp/multirc, eval/measures.py: F1m is the harmonic mean of the mean "
+            "precision and the mean recall of the questions",
+            "no answer labelled as correct": "precision 1",
+            "no correct answer": "recall 1",
+            "unreadable answer": "not labelled as correct",
+        },
     },
 )
 """Scorer for ``Choice`` answers, such as yes or no."""

@@ -85,6 +85,52 @@ def test_choices_are_judged_as_superglue_does(seed):
     assert found["unreadable"] == sum(a is None for a in answers) / 20
 
 
+def slow_by_question(answers, targets):
+    """Return P, R and F1m as ``per_question_metrics`` of CogComp's measures.py."""
+    precisions, recalls = [], []
+    for question in {t.question for t in targets}:
+        rows = [i for i, t in enumerate(targets) if t.question == question]
+        predicted = [int(answers[i] is not None and answers[i].chosen == "yes") for i in rows]
+        correct = [int(targets[i].chosen == "yes") for i in rows]
+        agreement = sum(a * b for a, b in zip(correct, predicted, strict=True))
+        precisions.append(agreement / sum(predicted) if sum(predicted) > 0 else 1.0)
+        recalls.append(agreement / sum(correct) if sum(correct) > 0 else 1.0)
+    p, r = sum(precisions) / len(precisions), sum(recalls) / len(recalls)
+    return p, r, 2 * p * r / (p + r) if p + r else 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_questions_are_judged_as_in_the_multirc_script(seed):
+    rng = random.Random(seed)
+    targets = [
+        Choice(rng.choice(["yes", "no"]), question=str(rng.randint(0, 7))) for _ in range(20)
+    ]
+    answers = [rng.choice([t, t, Choice("yes"), Choice("no"), None]) for t in targets]
+    columns = CHOICES.judge(answers, targets)
+    found = {metric.name: metric.value(columns) for metric in CHOICES.metrics}
+    names = ("precision_questions", "recall_questions", "f1_questions")
+    assert [found[n] for n in names] == pytest.approx(slow_by_question(answers, targets))
+
+
+def test_multirc_figures_are_those_that_the_script_printed():
+    """Figures of CogComp's measures.py for 300 questions, some without a correct answer."""
+    draw = random.Random(7)
+    answers, targets = [], []
+    for question in range(300):
+        count = draw.randint(1, 8)
+        right = [draw.random() < 0.4 for _ in range(count)]
+        said = [r if draw.random() < 0.75 else not r for r in right]
+        for own, labels in ((targets, right), (answers, said)):
+            own += [Choice("yes" if label else "no", question=str(question)) for label in labels]
+    columns = CHOICES.judge(answers, targets)
+    found = {metric.name: metric.value(columns) for metric in CHOICES.metrics}
+    assert found["precision_questions"] == pytest.approx(0.7523730158730157, abs=1e-12)
+    assert found["recall_questions"] == pytest.approx(0.7890158730158726, abs=1e-12)
+    assert found["f1_questions"] == pytest.approx(0.7702588960279251, abs=1e-12)
+    assert found["exact_questions"] == pytest.approx(0.3433333333333333, abs=1e-12)
+    assert found["f1_answers"] == pytest.approx(0.7187237615449201, abs=1e-12)
+
+
 def test_a_question_without_a_name_is_one_answer():
     columns = CHOICES.judge([Choice("yes"), None], [Choice("yes"), Choice("yes")])
     assert CHOICES.metrics[1].value(columns) == 0.5
