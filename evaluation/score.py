@@ -72,6 +72,11 @@ class Scores:
             found[metric.name] = {name: finite(value) for name, value in ends.items()}
         return found
 
+    def counts(self) -> dict[str, int]:
+        """Return the counts that the scorer reports, such as ``{"detections": 520}``."""
+        sums = {name: self.columns[column].sum() for name, column in self.scorer.counts.items()}
+        return {name: int(count) for name, count in sums.items()}
+
     def buckets(self) -> dict[str, dict[str, dict[str, float | None]]]:
         """Compute all metrics for each group of rows, such as ``["size"]["small"]["mean_iou"]``."""
         found: dict[str, dict[str, dict[str, float | None]]] = {}
@@ -137,6 +142,7 @@ def write_scores(scores: Scores, folder: Path, head: Mapping[str, Any]) -> None:
         **head,
         "rows": len(scores.rows),
         "protocols": scores.scorer.protocols,
+        "counts": scores.counts(),
         "metrics": scores.metrics(),
         "failures": scores.failures,
         "buckets": scores.buckets(),
@@ -334,16 +340,28 @@ def scorer_of(task: Task, name: str, answer: Any, where: str) -> Scorer:
 
 
 def results_table(scores: Scores) -> str:
-    """Format metrics and parse failures as a table for a terminal."""
+    """Format counts, metrics and parse failures as a table for a terminal.
+
+    Metrics without a value, such as the recall of large shapes if no true shape is large, are
+    listed after the table.
+    """
     metrics = {metric.name: metric for metric, _ in scores.figures}
     what = "protocol" if scores.task in PROTOCOLS else "task"
-    head = f"{len(scores.rows)} rows, {what} {scores.task}"
-    lines = [f"{head}; 95 % bootstrap intervals over the rows"]
-    rows = []
+    number = f"{len(scores.rows):,} row{'s' if len(scores.rows) > 1 else ''}"
+    lines = [f"{number}, {what} {scores.task}; 95 % bootstrap intervals over the rows"]
+    if counts := scores.counts():
+        lines.append(", ".join(f"{name} {count:,}" for name, count in counts.items()))
+    rows, missing = [], []
     for name, found in scores.metrics().items():
-        value, low, high = (in_unit(found[k], metrics[name].unit) for k in ("value", "low", "high"))
-        rows.append([metrics[name].label, value, f"{low} to {high}"])
+        label, unit = metrics[name].label, metrics[name].unit
+        value, low, high = (in_unit(found[k], unit) for k in ("value", "low", "high"))
+        if found["value"] is None:
+            missing.append(label)
+        else:
+            rows.append([label, value, "" if found["low"] is None else f"{low} to {high}"])
     lines.append(indented_table(rows))
+    if missing:
+        lines.append(f"metrics without a value: {'; '.join(missing)}")
     if scores.failures:
         lines.append("answers that could not be parsed:")
         lines.append(indented_table([[r, str(count)] for r, count in scores.failures.items()]))
@@ -361,12 +379,12 @@ def indented_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def in_unit(value: float | None, unit: str) -> str:
-    """Format a value with its unit: ``81.2 %``, ``3.5 min``, ``0.973``; ``-`` for None."""
+    """Format a value with its unit: ``81.25 %``, ``3.46 min``, ``0.973``; ``-`` for None."""
     if value is None:
         return "-"
     if not unit:
         return plain_figure(value)
-    return f"{100 * value:.1f} %" if unit == "%" else f"{value:.1f} {unit}"
+    return f"{100 * value:.2f} %" if unit == "%" else f"{value:.2f} {unit}"
 
 
 def plain_figure(value: float, sign: str = "") -> str:

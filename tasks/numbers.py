@@ -33,6 +33,7 @@ _NUMBER = re.compile(
 class Numbers(BaseTask):
     """Task: answer a question with a number."""
 
+    version: ClassVar[int] = 2
     report_sections: ClassVar[tuple[str, ...]] = ("numbers",)
 
     bucket_fields: ClassVar[tuple[str, ...]] = ("category",)

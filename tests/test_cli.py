@@ -149,10 +149,14 @@ def test_files_of_other_tools_are_scored(capsys, tmp_path):
     command = ["score", str(tmp_path / "res"), "--truth", str(tmp_path / "gt")]
     assert cli.main(command) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == "1 rows, protocol icdar2015; 95 % bootstrap intervals over the rows"
-    assert said[1].split() == ["Hmean", "100.0", "%", "100.0", "%", "to", "100.0", "%"]
+    assert said[0] == "1 row, protocol icdar2015; 95 % bootstrap intervals over the rows"
+    counts = "matched 1, truths 1, detections 1, invalid detections 0, invalid truths 0"
+    assert said[1] == counts
+    assert said[2].split() == ["Hmean", "100.00", "%", "100.00", "%", "to", "100.00", "%"]
+    assert "recall, large" in said[-1]
+    assert said[-1].startswith("metrics without a value: ")
     assert cli.main([*command, "--protocol", "coco_ap", "--lines", "quad"]) == 0
-    assert "AP 50                          100.0 %" in capsys.readouterr().out
+    assert "AP 50                         100.00 %" in capsys.readouterr().out
 
 
 def test_scoring_files_loads_no_torch(tmp_path):

@@ -65,6 +65,10 @@ class Scorer:
     """Names of metrics -> their rules: variant, thresholds, matching, score of an unparseable
     answer. The rules are stored in results.json next to the metrics."""
 
+    counts: Mapping[str, str] = field(default_factory=dict)
+    """Names of counts, such as ``detections`` -> name of the column whose sum is the count. Counts
+    are reported next to the metrics that are computed from them."""
+
     reason: Callable[[Any, Any], str | None] | None = None
     """Function from an answer and its target to the reason of a parse failure; None if the answer
     is parseable. Only needed for scorers that extract the answer with the help of the question."""

@@ -3,6 +3,7 @@
 IoU       intersection over union in pixels of the original image, with continuous coordinates: the
           box [0, 0, 10, 10] has area 100, not 121 as in tools that include the last pixel
 Acc@t     fraction of test rows with IoU >= t, as in RefCOCO's scripts (some use > t)
+success   mean IoU at success is the mean over the test rows with IoU >= 0.5
 lenient   the same metrics after reversed boxes are corrected and boxes are clipped to the image
 
 An unparseable answer has IoU 0; it is never excluded. A reversed box (x2 < x1 or y2 < y1) has area
@@ -11,12 +12,20 @@ An unparseable answer has IoU 0; it is never excluded. A reversed box (x2 < x1 o
 
 from collections.abc import Sequence
 from itertools import compress
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mm_numeric.answers import Box, Shape
-from mm_numeric.evaluation.metrics.base import RowColumns, Scorer, mean_of, percentage, unparseable
+from mm_numeric.evaluation.metrics.base import (
+    Columns,
+    RowColumns,
+    Scorer,
+    mean_of,
+    percentage,
+    unparseable,
+)
 from mm_numeric.evaluation.metrics.polygon_iou import (
     Pairs,
     collect_shapes,
@@ -62,6 +71,14 @@ def score_shapes(predictions: Sequence[Shape | None], targets: Sequence[Shape]) 
     return {"iou": ious, **accuracies, "unreadable": unparseable(predictions)}
 
 
+def mean_iou_at_success(columns: Columns) -> Any:
+    """Compute the mean IoU of the rows with IoU >= 0.5; nan if there are no such rows."""
+    success = columns[f"accuracy_at_{THRESHOLDS[0]:g}"]
+    count = np.asarray(success.sum(axis=-1))
+    total = (columns["iou"] * success).sum(axis=-1)
+    return np.divide(total, count, out=np.full_like(count, np.nan), where=count > 0)
+
+
 def size_of(target: Shape) -> str:
     """Return COCO's size class of a shape: ``small``, ``medium`` or ``large``."""
     return size_name(float(collect_shapes([[target]]).areas[0]))
@@ -94,6 +111,7 @@ BOXES = Scorer(
     metrics=(
         *(percentage(f"accuracy_at_{t:g}", f"Acc@{t:g}") for t in THRESHOLDS),
         percentage("mean_iou", "mean IoU", mean_of("iou")),
+        percentage("mean_iou_at_success", "mean IoU at success", mean_iou_at_success),
         percentage("unreadable", "unreadable", good=False),
         *(percentage(f"lenient_accuracy_at_{t:g}", f"lenient Acc@{t:g}") for t in THRESHOLDS),
         percentage("lenient_mean_iou", "lenient mean IoU", mean_of("lenient_iou")),
@@ -109,6 +127,7 @@ BOXES = Scorer(
             "reversed corners": "an unparseable answer",
             "unreadable answer": "IoU 0; it stays in the mean",
         },
+        "mean_iou_at_success": {"variant": "mean IoU of the rows with IoU >= 0.5"},
         "lenient_*": {
             "variant": "the same, for a lenient reading of the answer",
             "clipping": "to the image, if its size is stored with the prediction",

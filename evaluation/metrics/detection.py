@@ -237,6 +237,12 @@ _BY_SIZE = (
     ),
     percentage("unreadable", "unreadable", good=False),
 )
+_COUNTS = {
+    "truths": "truths",
+    "detections": "detected",
+    "invalid detections": "invalid_detections",
+    "invalid truths": "invalid_truths",
+}
 _NTIL = percentage("ntil_accuracy_at_0.5", "NTIL Acc@0.5", share_of(_AT_HALF, "truths"))
 _BUCKETS = {"instances": number_of, "median size": median_size_of}
 SHARED_RULES = {
@@ -262,6 +268,7 @@ TEXT_DETECTION = Scorer(
     columns=score_instances,
     metrics=(*_ICDAR2015, *_PAIRS, _NTIL, *_BY_SIZE),
     buckets=_BUCKETS,
+    counts={"matched": "matched", **_COUNTS},
     protocols={
         "hmean, precision, recall": {
             "variant": "ICDAR 2015 script of the Robust Reading Competition; for Total-Text and "
@@ -291,6 +298,7 @@ LABELLED_DETECTION = Scorer(
     columns=partial(score_instances, labelled=True),
     metrics=(*_PAIRS, *_BY_SIZE),
     buckets=_BUCKETS,
+    counts={"matched": _AT_HALF, **_COUNTS, "detections": "counted"},
     protocols={
         "all": {**_PAIRS_RULES, "labels": "must be equal, including case"},
     },

@@ -254,6 +254,7 @@ def _scorer(columns: Callable[..., RowColumns], name: str, rules: Mapping[str, A
             percentage("unreadable", "unreadable", good=False),
         ),
         buckets=TEXT_DETECTION.buckets,
+        counts={"truths": "truths", "detections": "detected"},
         protocols={"deteval_*": {"variant": name, **rules}},
     )
 

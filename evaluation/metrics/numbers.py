@@ -146,7 +146,8 @@ def _r2(columns: Columns, counts: Any, *, prefix: str = "") -> Any:
 
 
 def _pearson(columns: Columns, counts: Any) -> Any:
-    return _correlation(columns["answer_value"], columns["target_value"], counts)
+    found = _correlation(columns["answer_value"], columns["target_value"], counts)
+    return _nan_if_unparseable(columns, found)
 
 
 def _spearman(columns: Columns, counts: Any) -> Any:
@@ -155,7 +156,12 @@ def _spearman(columns: Columns, counts: Any) -> Any:
         _ranks(np.where(counts > 0, columns[name], np.inf))
         for name in ("answer_value", "target_value")
     )
-    return _correlation(given, wanted, counts)
+    return _nan_if_unparseable(columns, _correlation(given, wanted, counts))
+
+
+def _nan_if_unparseable(columns: Columns, values: Any) -> Any:
+    """Replace correlations by nan where no answer is parseable, because all answers are made up."""
+    return np.where((columns["unreadable"] == 0).any(axis=-1), values, np.nan)
 
 
 def _correlation(x: Any, y: Any, counts: Any) -> Any:
@@ -267,6 +273,7 @@ NUMBERS = Scorer(
             "log": "sign(x) log10(1 + abs(x))",
             "mape": "over the rows whose target is not 0",
             "nothing varies": "no value",
+            "no parseable answer": "pearson and spearman have no value",
         },
         "digit_accuracy, units_accuracy, ...": {
             "variant": "digits of the target that the answer has at the same place, without sign",

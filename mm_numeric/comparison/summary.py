@@ -177,10 +177,10 @@ def _range(low: float | None, high: float | None, unit: str, sign: str = "") -> 
 
 
 def _number(value: float, unit: str, sign: str = "") -> str:
-    """Format a value without its unit. If the unit is ``%``, 0.5 is formatted as 50.0."""
+    """Format a value without its unit. If the unit is ``%``, 0.5 is formatted as 50.00."""
     if not unit:
         return plain_figure(value, sign)
-    return f"{value * (100 if unit == '%' else 1):{sign}.1f}"
+    return f"{value * (100 if unit == '%' else 1):{sign}.2f}"
 
 
 def _difference(entry: Mapping[str, Any] | None, unit: str) -> str:

@@ -183,17 +183,17 @@ def test_the_table_of_a_terminal(tmp_path):
         "objective within 5 min within 1 min exact mean deviation median deviation "
         "within 5 min, against baseline"
     )
-    assert words[2] == "(warm start) 0.0 % (0.0 to 0.0) 0.0 % 0.0 % 360.0 min 360.0 min -"
-    assert words[3] == "ce 50.0 % (0.0 to 100.0) 25.0 % 25.0 % 106.0 min 32.0 min -"
+    assert words[2] == ("(warm start) 0.00 % (0.00 to 0.00) 0.00 % 0.00 % 360.00 min 360.00 min -")
+    assert words[3] == "ce 50.00 % (0.00 to 100.00) 25.00 % 25.00 % 106.00 min 32.00 min -"
     assert words[4] == (
-        "emd 75.0 % (25.0 to 100.0) 50.0 % 50.0 % 3.0 min 1.0 min +25.0 (+0.0 to +75.0)"
+        "emd 75.00 % (25.00 to 100.00) 50.00 % 50.00 % 3.00 min 1.00 min +25.00 (+0.00 to +75.00)"
     )
     assert words[5] == (
         "Mean of 2 seeds; 95 %, bootstrap over seeds and test rows together; "
         "differences are paired."
     )
     assert set(lines[1]) == {"-", " "}
-    assert lines[0].index("within 5 min,") == lines[4].index("+25.0")
+    assert lines[0].index("within 5 min,") == lines[4].index("+25.00")
 
 
 def test_a_figure_in_minutes_is_not_a_share(tmp_path):
@@ -202,7 +202,7 @@ def test_a_figure_in_minutes_is_not_a_share(tmp_path):
     summary["metrics"] = [m for m in summary["metrics"] if m["name"] == "mean_deviation_minutes"]
     last = " ".join(summary_table(summary).splitlines()[4].split())
     low, high = (summary["table"]["emd"]["mean_deviation_minutes"][k] for k in ("low", "high"))
-    assert last.startswith(f"emd 3.0 min ({low:.1f} to {high:.1f}) -103.0 (")
+    assert last.startswith(f"emd 3.00 min ({low:.2f} to {high:.2f}) -103.00 (")
 
 
 def test_a_summary_that_is_not_there_or_broken(tmp_path):

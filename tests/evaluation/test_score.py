@@ -167,9 +167,9 @@ def test_the_table_has_every_figure_and_every_failure(tmp_path):
     assert lines[0] == "5 rows, task clock; 95 % bootstrap intervals over the rows"
     assert len(lines) == 1 + 12 + 1 + 2
     figures = [" ".join(line.split()) for line in lines]
-    assert figures[1] == "within 5 min 40.0 % 0.0 % to 80.0 %"
-    assert figures[4].startswith("mean deviation 216.6 min ")
-    assert figures[6] == "mean deviation, parsed only 1.5 min 0.0 min to 3.0 min"
+    assert figures[1] == "within 5 min 40.00 % 0.00 % to 80.00 %"
+    assert figures[4].startswith("mean deviation 216.60 min ")
+    assert figures[6] == "mean deviation, parsed only 1.50 min 0.00 min to 3.00 min"
     assert lines[-3:] == [
         "answers that could not be parsed:",
         "  no time as H:MM                      2",
@@ -180,16 +180,34 @@ def test_the_table_has_every_figure_and_every_failure(tmp_path):
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
-        (0.8125, "%", "81.2 %"),
-        (3.46, "min", "3.5 min"),
+        (0.8125, "%", "81.25 %"),
+        (3.46, "min", "3.46 min"),
         (None, "%", "-"),
-        (0.0, "min", "0.0 min"),
+        (0.0, "min", "0.00 min"),
         (0.9734, "", "0.973"),
         (-2.5e9, "", "-2.5e+09"),
     ],
 )
 def test_a_figure_is_written_with_its_unit(value, unit, text):
     assert in_unit(value, unit) == text
+
+
+def test_metrics_without_a_value_are_listed_after_the_table(tmp_path):
+    rows = [
+        {"id": str(n), "text": "no idea", "target": target, "task": "numbers"}
+        for n, target in enumerate(["-7", "1", "4", "30"])
+    ]
+    path = tmp_path / "predictions.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    lines = results_table(score(path)).splitlines()
+    assert not any("- to -" in line or "-1.000" in line for line in lines)
+    assert not any(line.lstrip().startswith(("Pearson", "Spearman")) for line in lines)
+    missing = next(line for line in lines if line.startswith("metrics without a value: "))
+    assert {"Pearson", "Spearman", "MAE, parsed only"} <= set(missing.split(": ")[1].split("; "))
+    assert lines[0].startswith("4 rows, task numbers; ")
+    metrics = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["metrics"]
+    assert metrics["pearson"] == {"value": None, "low": None, "high": None}
+    assert metrics["mae"]["value"] == 2 * (7 + 1 + 4 + 30) / 4
 
 
 def test_shapes_may_be_judged_by_another_protocol(tmp_path):

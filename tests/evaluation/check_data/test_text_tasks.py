@@ -12,11 +12,11 @@ from mm_numeric.evaluation.check_data.text import report_text
 @pytest.mark.parametrize(
     ("family", "task", "ceiling"),
     [
-        ("qwen2_vl", "mathvista", "strict 100.0 %, official 100.0 %"),
-        ("causal_lm", "gsm8k", "accuracy 100.0 %"),
-        ("t5", "{name: gsm8k, plain: true}", "accuracy 100.0 %"),
-        ("causal_lm", "multirc", "F1 of words 100.0 %"),
-        ("t5", "{name: multirc, answer: yes_no}", "F1a 100.0 %"),
+        ("qwen2_vl", "mathvista", "strict 100.00 %, official 100.00 %"),
+        ("causal_lm", "gsm8k", "accuracy 100.00 %"),
+        ("t5", "{name: gsm8k, plain: true}", "accuracy 100.00 %"),
+        ("causal_lm", "multirc", "F1 of words 100.00 %"),
+        ("t5", "{name: multirc, answer: yes_no}", "F1a 100.00 %"),
     ],
 )
 def test_good_rows_are_ready(tmp_path, family, task, ceiling):

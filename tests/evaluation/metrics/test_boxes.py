@@ -107,6 +107,13 @@ def test_kinder_figures_stand_beside_the_strict_ones():
     assert BOXES.judge(answers, targets)["lenient_iou"] == pytest.approx([1, 0, 1 / 3, 1])
 
 
+def test_mean_iou_at_success_is_over_the_rows_above_one_half():
+    metric = next(m for m in BOXES.metrics if m.name == "mean_iou_at_success")
+    boxes = [Box(0, 0, 10, height) for height in (10, 6, 4)]
+    assert metric.value(BOXES.judge(boxes, [Box(0, 0, 10, 10)] * 3)) == pytest.approx(0.8)
+    assert np.isnan(metric.value(BOXES.judge([None], [Box(0, 0, 10, 10)])))
+
+
 def test_sizes_are_coco_s():
     sides = {31: "small", 32: "medium", 95: "medium", 96: "large"}
     assert {side: size_of(Box(0, 0, side, side)) for side in sides} == sides

@@ -17,6 +17,7 @@ from mm_numeric.evaluation.metrics.detection import (
     score_instances,
 )
 from mm_numeric.evaluation.score import score
+from mm_numeric.evaluation.score_external import score_files
 
 
 def found(*shapes, label=""):
@@ -208,6 +209,25 @@ def test_the_order_of_an_answer_does_not_change_the_pairs():
     forth, back = (score_instances(side, targets) for side in (predictions, turned))
     for name in ("paired_at_0.5", "paired_at_0.75", "counted", "detected", "truths"):
         assert (forth[name] == back[name]).all()
+
+
+def test_counts_are_reported(tmp_path):
+    folders = {name: tmp_path / name for name in ("gt", "res")}
+    for path in folders.values():
+        path.mkdir()
+    square, other = "0,0,10,0,10,10,0,10", "50,0,60,0,60,10,50,10"
+    (folders["gt"] / "gt_1.txt").write_text(f"{square},x\n{other},y\n9,9,90,9,90,90,9,90,###")
+    (folders["res"] / "res_1.txt").write_text(f"{square}\n20,20,30,20,30,30,20,30\n{other[:-2]}0")
+    expected = {
+        "icdar2015": {"matched": 1, "truths": 2, "detections": 2, "invalid detections": 0},
+        "labelled": {"matched": 0, "truths": 2, "detections": 2, "invalid detections": 0},
+        "deteval_total_text": {"truths": 2, "detections": 2},
+    }
+    for protocol, counts in expected.items():
+        scores = score_files(folders["res"], folders["gt"], protocol=protocol, out=tmp_path / "o")
+        saved = json.loads((tmp_path / "o" / "results.json").read_text(encoding="utf-8"))["counts"]
+        assert saved == scores.counts()
+        assert counts.items() <= saved.items(), protocol
 
 
 def test_images_may_come_in_parts():

@@ -90,6 +90,7 @@ def slow_figures(pairs, *, parsed_only):
             math.nan,
         )
     given, wanted = map(list, zip(*rows, strict=True))
+    is_any_parsed = any(text is not None for text, _ in pairs)
     errors = [abs(a - t) for a, t in rows]
     logs = [[math.copysign(math.log10(1 + abs(v)), v) for v in side] for side in (given, wanted)]
     relative = [abs(a - t) / abs(t) for a, t in rows if t]
@@ -98,8 +99,10 @@ def slow_figures(pairs, *, parsed_only):
         "median_absolute_error": statistics.median(errors),
         "rmse": math.sqrt(statistics.fmean(e * e for e in errors)),
         "r2": slow_r2(given, wanted),
-        "pearson": slow_pearson(given, wanted),
-        "spearman": slow_pearson(slow_ranks(given), slow_ranks(wanted)),
+        "pearson": slow_pearson(given, wanted) if is_any_parsed else math.nan,
+        "spearman": slow_pearson(slow_ranks(given), slow_ranks(wanted))
+        if is_any_parsed
+        else math.nan,
         "mape": statistics.fmean(relative) if relative else math.nan,
         "log_mae": statistics.fmean(abs(a - t) for a, t in zip(*logs, strict=True)),
         "log_r2": slow_r2(*logs),
@@ -165,10 +168,11 @@ def test_exact_is_exact_and_close_is_close(answer, target, exact, close):
     assert (found["accuracy"], found["is_close"]) == (exact, close)
 
 
-def test_an_unreadable_answer_correlates_worst():
+def test_unparseable_answers_alone_have_the_worst_errors_and_no_correlation():
+    """Substitutes for missing answers have Pearson -1 with the targets, which says nothing."""
     found = figures([(None, str(n)) for n in (-7, -2, 1, 4, 30)])
-    assert found["pearson"] == pytest.approx(-1)
-    assert found["spearman"] == pytest.approx(-1)
+    assert math.isnan(found["pearson"])
+    assert math.isnan(found["spearman"])
     assert found["mape"] == 2
     assert found["r2"] < -1
     assert math.isnan(found["mae_parsed_only"])
@@ -252,7 +256,7 @@ def test_categories_have_figures_of_their_own(tmp_path):
     row = json.loads(lines[2])
     assert (row["target"], row["target_value"], row["answer_value"]) == ("7", 7, -7)
     assert (row["parsed"], row["buckets"]) == (None, far)
-    assert "interpolation accuracy         100.0 %" in results_table(scores)
+    assert "interpolation accuracy        100.00 %" in results_table(scores)
 
 
 def test_one_category_alone_has_none(tmp_path):
