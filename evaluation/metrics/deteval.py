@@ -19,10 +19,11 @@ exceed the thresholds; in other matches they may equal them. Split and merged wo
 A truth matches one-to-one under four conditions. Exactly one detection has an area recall above
 ``tr`` with the truth, and exactly one detection has an area precision above ``tp``. These may be
 different detections, as in the script. Neither of them may exceed the same threshold with another
-truth. The script before April 2019 did not check other truths: on the published detections of
-Poly-FRCNN-3, that version gives P 0.785093, R 0.681120, F 0.729420, and today's version
-P 0.784679, R 0.682204, F 0.729862. Scores are those of the script if coordinates are integers,
-which the script requires. It also stops at a polygon of area 0, which matches nothing here.
+truth. The script before April 2019 did not check other truths. On the published detections of
+Poly-FRCNN-3, the script gives P 0.784679, R 0.682204, F 0.729862; without the check of other truths
+the scores are P 0.785093, R 0.681120, F 0.729420. Scores equal those of the script if coordinates
+are integers, which the script requires. A polygon of area 0 stops the script; here it matches
+nothing.
 
 ``deteval_icdar2013`` follows the DetEval script of the Robust Reading Competition (ICDAR 2013,
 focused text). Thresholds: area recall 0.8, area precision 0.4. Credit: 1 for one-to-one
@@ -32,8 +33,9 @@ to four decimals; older versions give other scores. Its test of the distance of 
 because overlapping boxes always pass it. Shapes are replaced by their upright bounding boxes, which
 include the last pixel.
 
-Both implementations are tested against plain loops written from the scripts, and against figures
-that Total-Text's script printed, but not against the competition's server.
+Both implementations are tested against plain loops written from the scripts. The first is also
+tested against figures that Total-Text's script printed for synthetic polygons. The second was
+tested once against a copy of the script, but not against the competition's server.
 """
 
 from collections.abc import Callable, Mapping, Sequence
