@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm_numeric.answers import Instances, Unreadable
+from mm_numeric.evaluation.judge import EXTRACTIONS, Response, judged_texts, scorer_of_judge
+from mm_numeric.evaluation.judge_client import Judge
 from mm_numeric.evaluation.metrics.base import (
     MetricOnRows,
     Scorer,
@@ -44,7 +46,8 @@ class Scores:
     rows: list[dict[str, Any]]
     """Rows of scores.jsonl, one dictionary per prediction: id, image, target, text, parsed answer,
     reason of a parse failure, and its value in each column. A row may also have a prompt, buckets,
-    and, for a list of shapes, ``cut`` (truncated) and ``malformed`` (number of invalid shapes)."""
+    and, for a list of shapes, ``cut`` (truncated) and ``malformed`` (number of invalid shapes). For
+    MathVista it has ``extraction``, the answer that was extracted from the text and scored."""
 
     columns: dict[str, NDArray[np.float64]]
     """Column name, such as ``iou`` -> one value per row, [n]."""
@@ -105,6 +108,8 @@ class ParsedPredictions:
     answers: list[Any] = field(default_factory=list)
     targets: list[Any] = field(default_factory=list)
     sizes_px: list[tuple[int, int] | None] = field(default_factory=list)
+    responses: list[Response] = field(default_factory=list)
+    """The same rows, for a judge that extracts the answers."""
 
 
 def score(
@@ -114,21 +119,27 @@ def score(
     out: Path | None = None,
     protocol: str | None = None,
     keep: str | None = None,
+    judge: Judge | None = None,
 ) -> Scores:
     """Score a predictions file, and write results.json and scores.jsonl.
 
     Args:
         predictions: A .jsonl file; each row has ``id``, ``text`` and ``target``, and may have
             ``task``, ``task_options`` (options of the task, such as ``{"answer": "list"}``),
-            ``image`` and ``buckets`` (such as ``{"category": "interpolation"}``).
+            ``image``, ``buckets`` (such as ``{"category": "interpolation"}``) and, for MathVista,
+            ``extraction``, the answer that a judge extracted from ``text``.
         task_name: Name or import path of the task; overrides the field ``task`` of the rows, which
             may only hold a name of ``mm_numeric.registry.TASKS``.
         out: The folder to write to; the folder of the predictions when None.
         protocol: Rules of scoring for tasks with many shapes per image, one of ``PROTOCOLS``; the
             task's own scorer when None.
         keep: ``last`` scores only the last row of each id; None rejects an id that appears twice.
+        judge: An LLM that extracts the answers of the rows without ``extraction``, if the task is
+            scored so (MathVista). Its answers are stored in extractions.jsonl in ``out``.
     """
-    scores = read_scores(predictions, task_name=task_name, protocol=protocol, keep=keep)
+    scores = read_scores(
+        predictions, task_name=task_name, protocol=protocol, keep=keep, judge=judge, folder=out
+    )
     version = task_class(scores.task, str(predictions)).version
     head = {"task": scores.task, "task_version": version, "predictions": str(predictions)}
     write_scores(scores, out or predictions.parent, head)
@@ -159,15 +170,32 @@ def read_scores(
     task_name: str | None = None,
     protocol: str | None = None,
     keep: str | None = None,
+    judge: Judge | None = None,
+    folder: Path | None = None,
 ) -> Scores:
-    """Score a predictions file like ``score``, but write no files."""
+    """Score a predictions file like ``score``, but write no files, except a judge's answers.
+
+    ``folder`` is the folder of these answers; that of the predictions when None.
+    """
     read = read_answers(predictions, task_name=task_name, keep=keep)
     if protocol is None:
         scorer = scorer_of(read.task, read.name, read.targets[0], str(predictions))
     else:
         check_shapes(read, protocol, predictions)
         scorer = choose(protocol, PROTOCOLS, "protocol", str(predictions))
-    return scores_of(read.name, scorer, read.rows, read.answers, read.targets, read.sizes_px)
+    answers: list[Any] = read.answers
+    if judge is not None and scorer.judge_rules is None:
+        raise ValueError(
+            f"{predictions}: the task {read.name!r} is scored without a judge; remove the judge "
+            "(--extract-with)."
+        )
+    if scorer.judge_rules and (judge or any(r.extraction is not None for r in read.responses)):
+        cache = (folder or predictions.parent) / EXTRACTIONS
+        answers = list(
+            judged_texts(scorer.judge_rules, read.responses, judge, cache, str(predictions))
+        )
+        scorer = scorer_of_judge(scorer.judge_rules, judge)
+    return scores_of(read.name, scorer, read.rows, answers, read.targets, read.sizes_px)
 
 
 def check_shapes(read: ParsedPredictions, protocol: str, predictions: Path) -> None:
@@ -279,6 +307,10 @@ def _parse_into(read: ParsedPredictions, row: Mapping[str, Any], where: str) -> 
     read.answers.append(answer)
     read.targets.append(target)
     read.sizes_px.append(None if frame is None else (frame.width_px, frame.height_px))
+    asked = (row[name] for name in ("query", "prompt") if isinstance(row.get(name), str))
+    read.responses.append(
+        Response(row["id"], row["text"], next(asked, None), target, row.get("extraction"))
+    )
 
 
 def _checked_buckets(buckets: Any, where: str) -> dict[str, str]:
@@ -317,6 +349,8 @@ def scores_of(
         if scorer.reason is not None and row["reason"] is None:
             row["reason"] = scorer.reason(answers[i], targets[i])
             row["parsed"] = row["parsed"] if row["reason"] is None else None
+        if scorer.extraction is not None:
+            row["extraction"] = scorer.extraction(answers[i], targets[i])
         row.update({column: float(values[i]) for column, values in columns.items()})
     labels: dict[str, list[tuple[str, ...]]] = {}
     for kind, label in scorer.buckets.items():

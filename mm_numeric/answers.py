@@ -156,6 +156,13 @@ class Text:
 
 
 @dataclass(frozen=True)
+class JudgedText(Text):
+    """A response together with the answer that a judge, such as GPT-4, extracted from it."""
+
+    extraction: str
+
+
+@dataclass(frozen=True)
 class Choice:
     """An answer chosen from fixed options, such as yes and no."""
 

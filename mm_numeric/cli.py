@@ -227,13 +227,24 @@ def _score(arguments: argparse.Namespace) -> None:
         raise ValueError("--keep is for a .jsonl file of answers; remove it, or --truth.")
     if truth is None and is_external:
         raise ValueError(f"{predictions}: files of other tools require --truth.")
+    if arguments.extract_model and not arguments.extract_with:
+        raise ValueError("--extract-model requires --extract-with.")
+    if arguments.extract_with and (truth is not None or arguments.protocol):
+        raise ValueError("--extract-with cannot be combined with --truth or --protocol.")
     from mm_numeric.evaluation import score_external
+    from mm_numeric.evaluation.judge_client import Judge
     from mm_numeric.evaluation.metrics.coco_ap import Rules
     from mm_numeric.evaluation.score import results_table, score
 
-    options = {"task_name": arguments.task, "out": arguments.out, "keep": arguments.keep}
+    options: dict[str, Any] = {
+        "task_name": arguments.task,
+        "out": arguments.out,
+        "keep": arguments.keep,
+    }
     if truth is not None:
         options = {"truth": truth, "lines": arguments.lines, "out": arguments.out}
+    if arguments.extract_with:
+        options["judge"] = Judge(url=arguments.extract_with, model=arguments.extract_model)
     function: Any
     if is_ranked:
         if "areas" in settings:

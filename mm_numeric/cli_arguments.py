@@ -284,6 +284,18 @@ def _add_ranking(score: argparse.ArgumentParser) -> None:
         help="area ranges under coco_ap, in square pixels (default: small=0:1024 medium=1024:9216 "
         "large=9216:1e10)",
     )
+    score.add_argument(
+        "--extract-with",
+        metavar="URL",
+        help="URL of a judge, an LLM with an OpenAI-compatible API such as "
+        "https://api.openai.com/v1, that extracts MathVista's answers; it gets the API key in "
+        "OPENAI_API_KEY, and its answers are stored in extractions.jsonl",
+    )
+    score.add_argument(
+        "--extract-model",
+        metavar="NAME",
+        help="model of --extract-with (default: gpt-4-0613, as in MathVista's script)",
+    )
 
 
 def _add_compare(add: _Add) -> None:

@@ -20,7 +20,7 @@ data/query.json (without examples, captions or text from OCR).
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from mm_numeric.answers import Example, ShortAnswer, Text, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
@@ -50,6 +50,8 @@ _HINTS: dict[tuple[str, int | None], str] = {
 @dataclass(frozen=True, kw_only=True)
 class MathVista(BaseTask):
     """Task: answer a question about an image with a choice, a number or a list."""
+
+    version: ClassVar[int] = 2  # 2: metrics of answers that rules extract are named so
 
     prompt: str = "{query}"
     """Prompt; ``{query}`` is replaced by MathVista's hint, question and choices."""

@@ -66,23 +66,25 @@ def extract(response: str, asked: ShortAnswer) -> Extraction:
 
     ``asked`` has the answer's type and choices. Its right answer, ``asked.text``, is not used.
     """
-    published = _published(response, asked)
     if not response.strip():
         return Extraction("", "empty answer")
+    published = extract_without_judge(response, asked)
+    quick = _QUICK.search(response) if published is None else None
+    if quick:
+        published = quick[1]
+    if published is not None:
+        return validate_extraction(published, asked)
     if asked.question_type == "multi_choice":
-        return _choice(response, published, asked.choices)
-    if asked.answer_type == "list":
-        return Extraction(published) if published is not None else _list(response)
-    if published is None:
-        return _number(response)
-    if not _FINITE.fullmatch(published):
-        return Extraction(published, "no number")
-    return Extraction(published)
+        return _choice(response, asked.choices)
+    return _list(response) if asked.answer_type == "list" else _number(response)
 
 
-def _published(response: str, asked: ShortAnswer) -> str | None:
-    """Extract an answer by MathVista's own rules. Return None where its script asks GPT-4."""
-    if asked.question_type == "multi_choice" and response in asked.choices:
+def extract_without_judge(response: str, asked: ShortAnswer) -> str | None:
+    """Extract an answer as MathVista's script does; return None where the script asks GPT-4.
+
+    These are the rules of the script without ``--quick_extract``.
+    """
+    if response == "" or (asked.question_type == "multi_choice" and response in asked.choices):
         return response
     try:
         if asked.answer_type == "integer":
@@ -91,18 +93,26 @@ def _published(response: str, asked: ShortAnswer) -> str | None:
             return str(float(response))
     except ValueError:
         pass
-    quick = _QUICK.search(response)
-    return quick[1] if quick else None
+    return None
 
 
-def _choice(response: str, published: str | None, choices: Sequence[str]) -> Extraction:
-    """Extract the answer to a multiple-choice question from a model's response.
+def validate_extraction(text: str, asked: ShortAnswer) -> Extraction:
+    """Return an answer that was already extracted, with the reason if it is invalid.
 
-    ``published`` is the answer that MathVista's own rules extracted, or None if they found none.
+    The text is returned unchanged: MathVista's script normalises it and extracts nothing again.
     """
-    if published is not None:
-        option = _parse_choice(published, choices)
-        return Extraction(published, "no option named" if option is None else None, option)
+    if not text.strip():
+        return Extraction(text, "empty answer")
+    if asked.question_type == "multi_choice":
+        option = _parse_choice(text, asked.choices)
+        return Extraction(text, "no option named" if option is None else None, option)
+    if asked.answer_type != "list" and not _FINITE.fullmatch(text.strip()):
+        return Extraction(text, "no number")
+    return Extraction(text)
+
+
+def _choice(response: str, choices: Sequence[str]) -> Extraction:
+    """Extract the answer to a multiple-choice question from a model's response."""
     lines = response.strip().splitlines()
     declared = [response[end:] for end in _declared_ends(response)[-1:]]
     ends = (_SENTENCE_END, _CLAUSE_END)

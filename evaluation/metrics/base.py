@@ -40,6 +40,27 @@ class Metric:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JudgeRules:
+    """How the script of a benchmark lets a judge (an LLM) extract the answers from responses."""
+
+    without_judge: Callable[[str, Any], str | None]
+    """Function from a response and its target to the extracted answer; None if the script asks the
+    judge."""
+
+    prompt: Callable[[str, str], str]
+    """Function from a question and the response to the prompt for the judge."""
+
+    model: str
+    """Name of the judge that the script uses."""
+
+    max_tokens: int
+    """Maximum number of tokens that the judge may generate for one answer."""
+
+    scorer: "Scorer"
+    """Scorer for the extracted answers; its predictions are ``JudgedText``."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scorer:
     """Scoring rules for answers of one type, such as clock times.
 
@@ -72,6 +93,13 @@ class Scorer:
     reason: Callable[[Any, Any], str | None] | None = None
     """Function from an answer and its target to the reason of a parse failure; None if the answer
     is parseable. Only needed for scorers that extract the answer with the help of the question."""
+
+    extraction: Callable[[Any, Any], str] | None = None
+    """Function from an answer and its target to the extracted text that was scored, which
+    scores.jsonl stores. Only needed for scorers that extract the answer from a response."""
+
+    judge_rules: JudgeRules | None = None
+    """How answers are scored that a judge extracted; None if the benchmark has no judge."""
 
     lenient: Callable[[Any, tuple[int, int] | None], Any] | None = None
     """Function that corrects an answer, such as a reversed box, given the width and height of the

@@ -95,7 +95,7 @@ def test_what_is_written_is_right_by_every_rule(row, text, numbers):
     back = task.parse(written.text)
     assert task.format(back).text == text
     columns = MATHVISTA.judge([back], [example.answer])
-    assert [columns[name][0] for name in ("strict", "official", "official_2023")] == [1, 1, 1]
+    assert [columns[name][0] for name in ("strict", "rules", "rules_2023")] == [1, 1, 1]
     assert task.recorded(task.record(example.answer)) == example.answer
     assert task.record(back) == text
 

@@ -1,0 +1,180 @@
+"""Answers that a judge, such as GPT-4, extracted from responses: those of the rows, or new ones.
+
+Each new answer is appended to extractions.jsonl as soon as it arrives, with a key of the whole
+request (URL, model, prompt, settings). A request that was answered before is not sent again, so
+that an interrupted or failed run continues where it stopped.
+"""
+
+import hashlib
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mm_numeric.answers import JudgedText
+from mm_numeric.evaluation.judge_client import Judge
+from mm_numeric.evaluation.metrics.base import JudgeRules, Scorer
+from mm_numeric.files import read_rows, write_text
+from mm_numeric.log import progress
+
+EXTRACTIONS = "extractions.jsonl"
+"""Name of the file that stores the answers of a judge, next to scores.jsonl."""
+
+Request = Mapping[str, Any]
+"""Body of a request for a chat completion."""
+
+
+class Response(NamedTuple):
+    """The response of a model to a question, and what a judge needs to extract the answer."""
+
+    id: str
+    text: str
+    question: str | None
+    """The prompt that the model answered."""
+
+    target: Any
+    extraction: Any
+    """The answer that a judge extracted before, as the row has it, or None."""
+
+
+def judged_texts(
+    rules: JudgeRules, responses: Sequence[Response], judge: Judge | None, cache: Path, where: str
+) -> list[JudgedText]:
+    """Return each response with the answer that a judge extracted.
+
+    Args:
+        rules: How the benchmark lets a judge extract answers.
+        responses: Responses of a model. As in MathVista's script, ``judge`` is asked only for
+            those without an extraction, and only if ``rules`` cannot do without a judge.
+        judge: The judge to ask; None if every response must have an extraction.
+        cache: File of answers of the judge; see ``EXTRACTIONS``.
+        where: The predictions file, for error messages.
+    """
+    found: list[str | None] = []
+    requests: list[tuple[str, Request]] = []
+    for response in responses:
+        at = f"{where}, id {response.id!r}"
+        text = _published(response, at)
+        if judge is not None and not (text or "").strip():
+            text = rules.without_judge(response.text, response.target)
+            if text is None:
+                requests.append((response.id, _request(rules, judge, response, at)))
+        elif text is None:
+            raise ValueError(
+                f"{at}: no extraction, and other rows have one; add it, or let a judge extract it "
+                "with --extract-with URL."
+            )
+        found.append(text)
+    new = iter(_ask_or_read(judge, requests, cache)) if judge is not None else iter(())
+    return [
+        JudgedText(response.text, next(new) if text is None else text)
+        for response, text in zip(responses, found, strict=True)
+    ]
+
+
+def scorer_of_judge(rules: JudgeRules, judge: Judge | None) -> Scorer:
+    """Return the scorer for extracted answers; its protocols name the judge that was asked."""
+    facts = {"extraction": "that of the rows"}
+    if judge is not None:
+        facts = {
+            "extraction": "that of the rows, and by the judge where a row has none",
+            "model": judge.model or rules.model,
+            "url": judge.endpoint,
+            "prompt": "that of the benchmark's script; temperature 0",
+        }
+    return replace(rules.scorer, protocols={**rules.scorer.protocols, "judge": facts})
+
+
+def _published(response: Response, where: str) -> str | None:
+    value = response.extraction
+    if isinstance(value, bool) or not isinstance(value, str | int | float | list | None):
+        raise ValueError(f"{where}: the extraction {value!r:.60} is not a text.")
+    return value if value is None else str(value)  # as MathVista's script treats a number or list
+
+
+def _request(rules: JudgeRules, judge: Judge, response: Response, where: str) -> Request:
+    if response.question is None:
+        raise ValueError(
+            f'{where}: no "query" or "prompt" (a text), the question that the judge needs in order '
+            "to extract the answer; add it."
+        )
+    prompt = rules.prompt(response.question, response.text)
+    return {
+        "model": judge.model or rules.model,
+        "messages": [{"role": "user", "content": prompt}],
+        "temperature": 0,
+        "max_tokens": rules.max_tokens,
+    }
+
+
+def _ask_or_read(judge: Judge, requests: Sequence[tuple[str, Request]], cache: Path) -> list[str]:
+    """Return the judge's answer to each request, from the file ``cache`` or from the server.
+
+    ``requests`` has pairs of a row's id and the body of the request.
+
+    Raises:
+        ValueError: If the judge fails. All answers that arrived before are stored in ``cache``.
+    """
+    keys = [_key(judge, request) for _, request in requests]
+    known = _read_cache(cache)
+    left = {k: item for k, item in zip(keys, requests, strict=True) if k not in known}
+    if left:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        known |= _ask_all(judge, left, cache)
+    return [known[key] for key in keys]
+
+
+def _ask_all(judge: Judge, left: Mapping[str, tuple[str, Request]], cache: Path) -> dict[str, str]:
+    """Ask the judge several questions at the same time; return key -> answer."""
+    answers: dict[str, str] = {}
+    lock = threading.Lock()
+
+    def ask(key: str) -> None:
+        row_id, request = left[key]
+        line = {"key": key, "id": row_id, "model": request["model"]}
+        text = judge.ask(request)
+        with lock:
+            answers[key] = text
+            file.write(json.dumps({**line, "extraction": text}) + "\n")
+            file.flush()
+
+    with cache.open("a", encoding="utf-8") as file, ThreadPoolExecutor(judge.parallel) as pool:
+        futures = [pool.submit(ask, key) for key in left]
+        try:
+            for future in progress(
+                as_completed(futures), desc="asking the judge", unit="row", total=len(left)
+            ):
+                future.result()
+        except BaseException as error:
+            pool.shutdown(cancel_futures=True)  # waits for the requests that were sent
+            if not isinstance(error, ValueError):
+                raise
+            raise ValueError(
+                f"{error}; {len(answers)} new answers are stored in {cache}: run the same command "
+                f"again to ask for the {len(left) - len(answers)} that are missing."
+            ) from error
+    return answers
+
+
+def _key(judge: Judge, request: Request) -> str:
+    """Return a digest of everything that the answer of a judge depends on."""
+    asked = json.dumps([judge.endpoint, request], sort_keys=True)
+    return hashlib.sha256(asked.encode()).hexdigest()
+
+
+def _read_cache(cache: Path) -> dict[str, str]:
+    """Return the answers in the file ``cache``; delete an incomplete last line from the file."""
+    if not cache.exists():
+        return {}
+    *lines, rest = cache.read_text(encoding="utf-8").split("\n")
+    if rest:  # a killed process
+        write_text(cache, "".join(line + "\n" for line in lines))
+    found = {}
+    for where, row in read_rows(cache):
+        if not all(isinstance(row.get(name), str) for name in ("key", "extraction")):
+            raise ValueError(f"{where}: corrupt; delete the line, and it is asked again.")
+        found[row["key"]] = row["extraction"]
+    return found
