@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from mm_numeric.answers import ClockTime, Example, Mark, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.tasks.base import BaseTask, Rows
+from mm_numeric.tasks.clock_text import lenient_time
 from mm_numeric.tasks.rendering.clock_faces import FaceStyle, render_faces
 
 _WRITTEN = re.compile(r"[ \t]*([0-9]{1,2}):([0-9]{2})[ \t]*")
@@ -69,15 +70,19 @@ class Clock(BaseTask):
         return Written(text, (hour, minute))
 
     def parse(self, text: str, frame: Frame | None = None) -> ClockTime | Unreadable:
-        """Return the last clock time in a generated text: some models repeat the question first."""
+        """Return the last clock time in a generated text: some models repeat the question first.
+
+        A time in another format, such as ``7:05:15``, ``19:05`` or ``7 o'clock``, is the lenient
+        answer of the ``Unreadable`` that is returned.
+        """
         times = _TIME.findall(text)
         if not text.strip():
             return Unreadable("empty answer")
         if not times:
-            return Unreadable("no time as H:MM")
+            return Unreadable("no time as H:MM", lenient=_on_dial(text))
         hour, minute = map(int, times[-1])
         if not 1 <= hour <= 12:
-            return Unreadable("hour not 1 to 12")
+            return Unreadable("hour not 1 to 12", lenient=_on_dial(text))
         if minute > 59:
             return Unreadable("minute not 0 to 59")
         return ClockTime(hour, minute)
@@ -110,13 +115,22 @@ class Clock(BaseTask):
         return render_faces(folder, count, seed, self.face)
 
 
+def _on_dial(text: str) -> ClockTime | None:
+    """Return the time that a lenient reading finds in a text, without its seconds."""
+    found = lenient_time(text)
+    return None if found is None else ClockTime.from_minutes(60 * found.hour + found.minute)
+
+
 def read_time(row: Mapping[str, Any], where: str) -> ClockTime:
     """Read the time of a row from its field ``time`` ("H:MM"), or from ``hour`` and ``minute``."""
     hour, minute, shown = row.get("hour"), row.get("minute"), row.get("time")
     if shown is not None:
         match = _WRITTEN.fullmatch(str(shown))
         if not match:
-            raise ValueError(f'{where}: time {shown!r} is not written as "H:MM", such as "7:05".')
+            raise ValueError(
+                f'{where}: time {shown!r} is not written as "H:MM", such as "7:05"; the task '
+                "clockbench accepts seconds, ranges and clocks without a valid time."
+            )
         hour, minute = match.groups()
     elif hour is None or minute is None:
         raise ValueError(f'{where}: no time; each row needs "time", or "hour" and "minute".')

@@ -2,12 +2,22 @@
 
 deviation            shortest circular distance of two times, 0 to 360 minutes
 it_is_about_time     share of answers at most 1 minute from the target on the dial (11:59 and 12:00
-                     are 1 minute apart), as in the script of "It's About Time"
+                     are 1 minute apart), the "top-1" of the script of "It's About Time"
+it_is_about_time_minute
+                     share of answers whose minute is at most 1 from that of the target, whatever
+                     the hour (59 and 0 are 1 apart), the "top-1 minute" of the same script; its
+                     "top-1 hour" is ``hour_accuracy``
 linear_deviation     |answer - target| in minutes after twelve, not circular (11:59 and 12:00 are
                      719 minutes apart); the NTIL paper's "time deviation" may mean this
 
 An unparseable answer has a deviation of 360 and a linear deviation of 719 minutes, and counts as
 wrong in all other metrics. Only ``mean_deviation_minutes_parsed_only`` excludes such answers.
+
+An answer must have the format ``H:MM`` of the prompt, on a 12-hour dial. The metrics named
+``lenient_...`` also accept other formats, such as ``7:05:15``, ``19:05``, ``0:25``, ``7 o'clock``,
+``7h05`` and ``{"hours": 7, "minutes": 5}`` (see ``mm_numeric.tasks.clock_text``).
+
+Source of "It's About Time": https://github.com/charigyang/itsabouttime, src/eval.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,6 +35,7 @@ from mm_numeric.evaluation.metrics.base import (
     mean_of,
     median_of,
     percentage,
+    unchanged,
 )
 
 WORST_DEVIATION = HALF_DAY_MINUTES // 2
@@ -60,6 +71,7 @@ def score_times(
     worst_linear = HALF_DAY_MINUTES - 1
     linear = [worst_linear if p is None else abs(p.minutes - t.minutes) for p, t in pairs]
     swapped = [dial_deviation_minutes(p, with_hands_swapped(t)) for p, t in pairs]
+    minutes_apart = [60 if p is None else abs(p.minute - t.minute) for p, t in pairs]
     columns = {
         "deviation_minutes": deviations,
         "linear_deviation_minutes": linear,
@@ -68,6 +80,7 @@ def score_times(
         "within_5_minutes": [minutes <= 5 for minutes in deviations],
         "hour_accuracy": [p is not None and p.hour == t.hour for p, t in pairs],
         "minute_accuracy": [p is not None and p.minute == t.minute for p, t in pairs],
+        "it_is_about_time_minute": [apart in (0, 1, 59) for apart in minutes_apart],
         "hand_swaps": [d > 5 and s <= 5 for d, s in zip(deviations, swapped, strict=True)],
         "unreadable": [p is None for p in predictions],
     }
@@ -101,9 +114,19 @@ TIMES = Scorer(
         percentage("hand_swaps", "hands swapped", good=False),
         percentage("unreadable", "unreadable", good=False),
         percentage("it_is_about_time", '"It\'s About Time" rule', mean_of("within_1_minute")),
+        percentage("it_is_about_time_minute", '"It\'s About Time" rule, minute'),
         _minutes(
             "linear_deviation_minutes", "mean linear deviation", mean_of("linear_deviation_minutes")
         ),
+        percentage("lenient_within_5_minutes", "lenient within 5 min"),
+        percentage("lenient_within_1_minute", "lenient within 1 min"),
+        percentage("lenient_exact", "lenient exact"),
+        _minutes(
+            "lenient_mean_deviation_minutes",
+            "lenient mean deviation",
+            mean_of("lenient_deviation_minutes"),
+        ),
+        percentage("lenient_unreadable", "lenient unreadable", good=False),
     ),
     buckets={"hour": lambda target: str(target.hour)},
     protocols={
@@ -116,10 +139,21 @@ TIMES = Scorer(
             "variant": "It's About Time: right within one minute, 719 of 720 included",
             "denominator": "all rows",
         },
+        "it_is_about_time_minute": {
+            "variant": "It's About Time, top-1 minute: right within one minute, whatever the hour",
+            "denominator": "all rows",
+        },
         "linear_deviation_minutes": {
             "variant": "minutes after twelve, not circular",
             "unreadable answer": "719 minutes",
         },
+        "lenient_*": {
+            "variant": "the same, for a lenient reading of the answer",
+            "accepted": "7:05:15, 19:05, 0:25, 7:5, 7h05, 7 o'clock, 7 pm, JSON objects",
+            "hours": "of 24 hours are converted to the dial",
+            "seconds": "ignored",
+        },
     },
+    lenient=unchanged,
 )
 """Scorer for ``ClockTime`` answers."""

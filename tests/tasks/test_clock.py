@@ -75,6 +75,48 @@ def test_what_a_text_says(text, expected):
     assert Clock().parse(text) == expected
 
 
+LENIENT = [
+    ("7:05:15", ClockTime(7, 5)),
+    ("19:05", ClockTime(7, 5)),
+    ("19:05:59", ClockTime(7, 5)),
+    ("0:25", ClockTime(12, 25)),
+    ("24:00", ClockTime(12, 0)),
+    ("7:5", ClockTime(7, 5)),
+    ("7\uff1a05", ClockTime(7, 5)),
+    ("7 o'clock", ClockTime(7, 0)),
+    ("It is 7 o\u2019clock.", ClockTime(7, 0)),
+    ("7 p.m.", ClockTime(7, 0)),
+    ("7h05", ClockTime(7, 5)),
+    ("19h", ClockTime(7, 0)),
+    ("7 h 5 min", ClockTime(7, 5)),
+    ("7 hours and 5 minutes", ClockTime(7, 5)),
+    ("Not 3:10:00 but 7:05:15", ClockTime(7, 5)),
+    ('{"hours": 7, "minutes": 5}', ClockTime(7, 5)),
+    ('```json\n{"Hour": "07", "Minute": "05", "second": 15,}\n```', ClockTime(7, 5)),
+    ("{valid: true, hours: 19, minutes: 5, seconds: false}", ClockTime(7, 5)),
+    ("{'h': 7, 'm': 5, 's': None}", ClockTime(7, 5)),
+    ('{"time": "19:05"}', ClockTime(7, 5)),
+]
+NOT_A_TIME = [
+    "25:00", "7:60:00", "24:01", "seven", "7.05", "12:34:56:78", "{" * 20_000, '{"hours": 7}',
+    '{"hours": 7.5, "minutes": 5}', '{"hours": 7, "minutes": 61}', '{"valid": false}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "time"), LENIENT)
+def test_a_time_in_another_format_is_unparseable_and_has_a_lenient_answer(text, time):
+    answer = Clock().parse(text)
+    assert isinstance(answer, Unreadable)
+    assert answer.lenient == time
+
+
+@pytest.mark.parametrize("text", NOT_A_TIME)
+def test_a_text_without_a_time_has_no_lenient_answer(text):
+    answer = Clock().parse(text)
+    assert isinstance(answer, Unreadable)
+    assert answer.lenient is None
+
+
 @given(text=st.text() | st.text("0123456789: ", max_size=30))
 @settings(derandomize=True, deadline=None, max_examples=500)
 def test_every_text_is_read_or_counted(text):
@@ -86,7 +128,7 @@ def test_every_text_is_read_or_counted(text):
         assert f"{answer.minute:02d}" in text
 
 
-@pytest.mark.parametrize("piece", ["1:", "1", "1:23 ", ":", "12:34:"])
+@pytest.mark.parametrize("piece", ["1:", "1", "1:23 ", ":", "12:34:", "1 h", "{,", "{a:", "[" * 9])
 def test_a_long_text_is_read_at_once(piece):
     started = time.process_time()
     Clock().parse(piece * (100_000 // len(piece)))

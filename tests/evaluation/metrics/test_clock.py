@@ -19,6 +19,7 @@ from mm_numeric.tasks.clock import Clock
 
 TIME = st.builds(ClockTime.from_minutes, st.integers(0, 719))
 ANSWER = st.none() | TIME
+MINUTE = "minute_accuracy it_is_about_time_minute"
 RANDOM = settings(derandomize=True, deadline=None, max_examples=200)
 
 
@@ -93,6 +94,7 @@ def test_the_worst_counts_for_what_cannot_be_read():
         "within_5_minutes": [0],
         "hour_accuracy": [0],
         "minute_accuracy": [0],
+        "it_is_about_time_minute": [0],
         "hand_swaps": [0],
         "unreadable": [1],
     }
@@ -101,18 +103,20 @@ def test_the_worst_counts_for_what_cannot_be_read():
 @pytest.mark.parametrize(
     ("prediction", "target", "right"),
     [
-        ("7:05", "7:05", "exact within_1_minute within_5_minutes hour_accuracy minute_accuracy"),
-        ("7:06", "7:05", "within_1_minute within_5_minutes hour_accuracy"),
+        ("7:05", "7:05", f"exact within_1_minute within_5_minutes hour_accuracy {MINUTE}"),
+        ("7:06", "7:05", "within_1_minute within_5_minutes hour_accuracy it_is_about_time_minute"),
         ("7:07", "7:05", "within_5_minutes hour_accuracy"),
         ("7:10", "7:05", "within_5_minutes hour_accuracy"),
         ("7:11", "7:05", "hour_accuracy"),
-        ("8:05", "7:05", "minute_accuracy"),
-        ("12:59", "1:00", "within_1_minute within_5_minutes"),
-        ("12:00", "11:59", "within_1_minute within_5_minutes"),
+        ("8:05", "7:05", MINUTE),
+        ("2:04", "7:05", "it_is_about_time_minute"),
+        ("6:59", "2:00", "it_is_about_time_minute"),
+        ("12:59", "1:00", "within_1_minute within_5_minutes it_is_about_time_minute"),
+        ("12:00", "11:59", "within_1_minute within_5_minutes it_is_about_time_minute"),
         ("12:15", "3:00", "hand_swaps"),
         ("12:20", "3:00", "hand_swaps"),
         ("12:21", "3:00", ""),
-        ("12:00", "12:00", "exact within_1_minute within_5_minutes hour_accuracy minute_accuracy"),
+        ("12:00", "12:00", f"exact within_1_minute within_5_minutes hour_accuracy {MINUTE}"),
     ],
 )
 def test_what_is_right_about_an_answer(prediction, target, right):
@@ -132,6 +136,9 @@ def slow_figures(predictions, targets):
     linear = [719 if p is None else abs(p.minutes - t.minutes) for p, t in pairs]
     read = [d for d, (p, _) in zip(apart, pairs, strict=True) if p is not None]
     about = [p is not None and abs(p.minutes - t.minutes) in (0, 1, 719) for p, t in pairs]
+    minute = [p is not None and float(abs(p.minute - t.minute) <= 1) for p, t in pairs]
+    for i, (p, t) in enumerate(pairs):  # as src/eval.py of It's About Time adds them
+        minute[i] += p is not None and float(abs(p.minute - t.minute) == 59)
     swapped = 0
     for d, (p, t) in zip(apart, pairs, strict=True):
         if p is not None and d > 5 and slow_deviation(p, with_hands_swapped(t)) <= 5:
@@ -148,6 +155,7 @@ def slow_figures(predictions, targets):
         "hand_swaps": swapped / count,
         "unreadable": sum(p is None for p, _ in pairs) / count,
         "it_is_about_time": sum(about) / count,
+        "it_is_about_time_minute": sum(minute) / count,
         "linear_deviation_minutes": sum(linear) / count,
     }
 
@@ -163,14 +171,30 @@ def test_every_figure_equals_the_loop(pairs, near):
             for (p, t), d in zip(pairs, minutes, strict=False)
         ]
         predictions[-1] = with_hands_swapped(targets[-1])
-    columns = score_times(predictions, targets)
+    columns = TIMES.judge(predictions, targets)
     found = {metric.name: float(metric.value(columns)) for metric in TIMES.metrics}
+    lenient = {name: found.pop(name) for name in list(found) if name.startswith("lenient_")}
     assert found == pytest.approx(slow_figures(predictions, targets), nan_ok=True)
+    assert lenient == {name: found[name.removeprefix("lenient_")] for name in lenient}
+
+
+def test_a_lenient_reading_is_scored_next_to_the_strict_one_and_never_instead():
+    texts = ["7:05", "7:05:15", "19:06", '{"hours": 0, "minutes": 35}', "7 o'clock", "7h20", "?"]
+    targets = [of(time) for time in ("7:05", "7:05", "7:05", "12:30", "7:00", "7:05", "7:05")]
+    columns = TIMES.judge([Clock().parse(text) for text in texts], targets)
+    assert columns["deviation_minutes"].tolist() == [0, 360, 360, 360, 360, 360, 360]
+    assert columns["lenient_deviation_minutes"].tolist() == [0, 0, 1, 5, 0, 15, 360]
+    figures = {metric.name: float(metric.value(columns)) for metric in TIMES.metrics}
+    assert (figures["exact"], figures["lenient_exact"]) == (1 / 7, 3 / 7)
+    assert (figures["unreadable"], figures["lenient_unreadable"]) == (6 / 7, 1 / 7)
+    assert figures["lenient_within_5_minutes"] == 5 / 7
+    assert figures["mean_deviation_minutes"] == 6 * 360 / 7
+    assert figures["lenient_mean_deviation_minutes"] == (1 + 5 + 15 + 360) / 7
 
 
 def test_figures_are_taken_over_the_last_axis():
     targets = [of("7:05"), of("1:00"), of("12:00")]
-    columns = score_times([of("7:07"), None, of("6:00")], targets)
+    columns = TIMES.judge([of("7:07"), None, of("6:00")], targets)
     drawn = np.array([[0, 1, 2], [0, 0, 0], [1, 1, 1]])
     resampled = {name: values[drawn] for name, values in columns.items()}
     for metric in TIMES.metrics:
@@ -188,7 +212,8 @@ def test_what_is_good_and_what_is_worst():
     good = {m.name for m in TIMES.metrics if m.higher_is_better}
     assert good == {
         *("exact", "within_1_minute", "within_5_minutes", "it_is_about_time"),
-        *("hour_accuracy", "minute_accuracy"),
+        *("hour_accuracy", "minute_accuracy", "it_is_about_time_minute", "lenient_exact"),
+        *("lenient_within_1_minute", "lenient_within_5_minutes"),
     }
     assert {m.name for m in TIMES.metrics if m.unit == "min"} == {
         m.name for m in TIMES.metrics if "deviation" in m.name
