@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 HALF_DAY_MINUTES = 720
 _NUMBER = re.compile(
@@ -48,6 +48,17 @@ class ClockTime:
     def __str__(self) -> str:
         """Return the time as text, for example ``7:05``."""
         return f"{self.hour}:{self.minute:02d}"
+
+
+@dataclass(frozen=True)
+class ClockReading:
+    """What a clock shows: a time, possibly with seconds and a date, or no valid time."""
+
+    FIELDS: ClassVar[tuple[str, ...]] = ("hours", "minutes", "seconds", "date", "month", "weekday")
+
+    fields: Mapping[str, Any]
+    """JSON values of ``valid`` and of ``FIELDS``; False for a field that the clock does not show.
+    A target may accept several values: a range ``[4, 5]``, or an object of several numbers."""
 
 
 @dataclass(frozen=True)

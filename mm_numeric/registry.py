@@ -10,12 +10,22 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from mm_numeric.answers import Box, Choice, ClockTime, Instances, Number, ShortAnswer, Text
+from mm_numeric.answers import (
+    Box,
+    Choice,
+    ClockReading,
+    ClockTime,
+    Instances,
+    Number,
+    ShortAnswer,
+    Text,
+)
 from mm_numeric.moved import MOVED_MODULES
 
 TASKS: Mapping[str, str] = {
     "arithmetic": "mm_numeric.tasks.arithmetic:Arithmetic",
     "clock": "mm_numeric.tasks.clock:Clock",
+    "clockbench": "mm_numeric.tasks.clockbench:ClockBench",
     "grounding": "mm_numeric.tasks.grounding:Grounding",
     "gsm8k": "mm_numeric.tasks.gsm8k:GSM8K",
     "mathematics": "mm_numeric.tasks.mathematics:Mathematics",
@@ -102,6 +112,7 @@ SCORERS: Mapping[type, str] = {
     Box: "mm_numeric.evaluation.metrics.boxes:BOXES",
     Instances: "mm_numeric.evaluation.metrics.detection:TEXT_DETECTION",
     ClockTime: "mm_numeric.evaluation.metrics.clock:TIMES",
+    ClockReading: "mm_numeric.evaluation.metrics.clockbench:CLOCKBENCH",
     Number: "mm_numeric.evaluation.metrics.numbers:NUMBERS",
     ShortAnswer: "mm_numeric.evaluation.metrics.mathvista:MATHVISTA",
     Text: "mm_numeric.evaluation.metrics.text:TEXTS",

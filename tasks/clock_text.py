@@ -97,10 +97,19 @@ def read_object(text: str) -> dict[str, Any] | None:
             found = json.loads(candidate)
         except (ValueError, RecursionError):
             continue
-        return found if isinstance(found, dict) else None
+        return _as_json(found)
     python = _CONSTANT.sub(lambda match: _CONSTANTS[match[0].lower()], repaired)
     try:
         found = ast.literal_eval(python)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return None
-    return found if isinstance(found, dict) else None
+    return _as_json(found)
+
+
+def _as_json(found: Any) -> dict[str, Any] | None:
+    """Return an object with JSON values; None for another value, or one that JSON cannot hold."""
+    try:
+        value = json.loads(json.dumps(found, allow_nan=False))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -17,6 +17,15 @@ def gsm8k(i):
     return {"question": f"How many are left of {i}?", "answer": _SOLUTION.format(i, i)}
 
 
+def clockbench(i):
+    times = [
+        {"hours": i % 12, "minutes": [i, i + 1], "seconds": False, "weekday": "Monday"},
+        {"hours": i % 24, "minutes": i, "seconds": {"a": i, "b": [i + 1, i + 2]}, "date": 1 + i},
+    ]
+    answer = {"valid": False} if i % 3 == 2 else {"valid": True, **times[i % 2]}
+    return {"image": f"{i}.png", "answer": answer}
+
+
 def mathvista(i):
     form = {"question_type": "free_form", "answer_type": "text", **_ANSWERS[i % len(_ANSWERS)]}
     return {"image": f"{i}.png", "question": "What is it?", **form}
@@ -35,7 +44,7 @@ def rjokes(i):
     return {"question": f"{i} men walk into a bar.", "answer": i % 12}
 
 
-ROWS = {row.__name__: row for row in (gsm8k, mathematics, mathvista, multirc, rjokes)}
+ROWS = {row.__name__: row for row in (clockbench, gsm8k, mathematics, mathvista, multirc, rjokes)}
 
 
 def written_rows(task, folder, count, images=range(0)):

@@ -1,0 +1,238 @@
+"""Metrics of ClockBench: clocks with seconds and date, and clocks that show no valid time.
+
+accuracy            share of rows that ClockBench's script counts as correct: the validity is
+                    recognised and, for a valid time, every field of the target is matched
+valid_accuracy      the same, over the clocks with a valid time
+invalid_accuracy    the same, over the clocks without a valid time
+predicted_invalid   share of answers with ``"valid": false``
+hours, minutes, ... share of valid clocks that show the field and whose field is matched; without
+                    credit for the field if the answer is that there is no valid time
+mean_delta_seconds, median_delta_seconds
+                    circular deviation of valid clocks whose hours, minutes or seconds are wrong;
+                    over 24 hours if the target's hour is 13 or more, else over 12
+
+A number is matched by the same number, by a number in a range ``[4, 5]``, or by one of several
+numbers, a text by the same text in any case, and false by false or 0. Only integers and their texts
+are numbers; 7.9 is 7, as in the script. An unparseable answer is wrong; the script fails there.
+Metrics named ``lenient_...`` also accept times without JSON, missing fields as false, and truth
+values as texts.
+
+Source: https://clockbench.ai, clockbench_grade.py. The script reads the 24 hours of a clock also
+from the clock's name, and asks four questions in one conversation.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mm_numeric.answers import ClockReading
+from mm_numeric.evaluation.metrics.base import (
+    Columns,
+    Metric,
+    RowColumns,
+    Scorer,
+    mean_of,
+    percentage,
+    share_of,
+)
+
+_INTEGER = re.compile(r"-?[0-9]+")
+_TIME = ("hours", "minutes", "seconds")
+_FALSE = ("false", "none", "null", "n/a", "")
+
+
+def is_match(expected: Any, given: Any) -> bool:
+    """Return True if an answer's field matches that of the target; both are JSON values."""
+    if isinstance(expected, str):
+        return isinstance(given, str) and expected.strip().casefold() == given.strip().casefold()
+    if isinstance(expected, bool) or expected is None:
+        return bool(expected == given)
+    number = _integer(given)
+    return number is not None and any(low <= number <= high for low, high in _ranges(expected))
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, str):
+        text = value.strip()
+        return int(text) if len(text) < 20 and _INTEGER.fullmatch(text) else None
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _ranges(expected: Any) -> list[tuple[int, int]]:
+    """Return the accepted numbers of a target's field as ranges with both ends included."""
+    if isinstance(expected, Mapping):
+        return [each for value in expected.values() for each in _ranges(value)]
+    if isinstance(expected, list):
+        if len(expected) == 2:
+            return [(int(expected[0]), int(expected[1]))]
+        return [(int(number), int(number)) for number in expected]
+    return [(int(expected), int(expected))]
+
+
+def is_correct(answer: ClockReading, target: ClockReading) -> bool:
+    """Return True if ClockBench's script counts an answer as correct."""
+    if answer.fields.get("valid") is not target.fields["valid"]:
+        return False
+    return not target.fields["valid"] or all(
+        is_match(expected, answer.fields.get(name)) for name, expected in target.fields.items()
+    )
+
+
+def delta_seconds(answer: ClockReading, target: ClockReading) -> float | None:
+    """Return how far a wrong answer is from a valid target, as a circular distance.
+
+    Returns None where ClockBench's script computes no deviation: no valid time, several accepted
+    times, hours, minutes and seconds all matched, or an answer that is not in numbers.
+    """
+    wanted, given = ([reading.fields.get(name) for name in _TIME] for reading in (target, answer))
+    if not target.fields["valid"] or any(isinstance(value, Mapping) for value in wanted):
+        return None
+    if all(is_match(one, other) for one, other in zip(wanted, given, strict=True)):
+        return None
+    period = 24 if (_integer(wanted[0]) or 0) >= 13 else 12
+    middles = [
+        round((value[0] + value[1]) / 2) if isinstance(value, list) and len(value) == 2 else value
+        for value in wanted
+    ]
+    one, other = _seconds(middles, period), _seconds(given, period)
+    if one is None or other is None:
+        return None
+    return float(min(abs(one - other), 3600 * period - abs(one - other)))
+
+
+def _seconds(values: Sequence[Any], period: int) -> int | None:
+    """Return seconds after 0:00:00, in which a missing number is 0; None if one is no integer."""
+    numbers = [0 if value is None or value is False else _integer(value) for value in values]
+    if None in numbers:
+        return None
+    hour, minute, second = (number or 0 for number in numbers)
+    return (hour % period * 3600 + minute * 60 + second) % (3600 * period)
+
+
+def score_readings(
+    predictions: Sequence[ClockReading | None], targets: Sequence[ClockReading]
+) -> RowColumns:
+    """Compare readings of clocks with targets; return columns with one value per row.
+
+    ``delta_seconds`` is in seconds; all other columns are 0 or 1. ``has_...`` is 1 for the rows
+    that a metric is computed on.
+    """
+    pairs = [(p or ClockReading({}), t) for p, t in zip(predictions, targets, strict=True)]
+    deltas = [
+        None if p is None else delta_seconds(p, t)
+        for p, t in zip(predictions, targets, strict=True)
+    ]
+    correct = [is_correct(p, t) for p, t in pairs]
+    valid = [t.fields["valid"] for _, t in pairs]
+    columns: dict[str, Sequence[Any]] = {
+        "accuracy": correct,
+        "has_valid": valid,
+        "right_valid": [right and is_valid for right, is_valid in zip(correct, valid, strict=True)],
+        "has_invalid": [not is_valid for is_valid in valid],
+        "right_invalid": [r and not is_valid for r, is_valid in zip(correct, valid, strict=True)],
+        "predicted_invalid": [p.fields.get("valid") is False for p, _ in pairs],
+        "delta_seconds": [delta or 0.0 for delta in deltas],
+        "has_delta_seconds": [delta is not None for delta in deltas],
+        "unreadable": [prediction is None for prediction in predictions],
+    }
+    for name in ClockReading.FIELDS:
+        columns[f"has_{name}"] = [_shows(t, name) for _, t in pairs]
+        columns[f"right_{name}"] = [
+            _shows(t, name)
+            and p.fields.get("valid") is True
+            and is_match(t.fields[name], p.fields.get(name))
+            for p, t in pairs
+        ]
+    return {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
+
+
+def _shows(target: ClockReading, name: str) -> bool:
+    value = target.fields.get(name)
+    return target.fields["valid"] and value is not None and value is not False
+
+
+def lenient_reading(answer: ClockReading | None, size_px: Any = None) -> ClockReading | None:
+    """Return a reading with missing fields as false, and with truth values instead of texts."""
+    if answer is None:
+        return None
+    fields = {str(name).lower(): _truth(value) for name, value in answer.fields.items()}
+    if not isinstance(fields.get("valid"), bool):
+        fields["valid"] = _integer(fields.get("hours")) is not None
+    return ClockReading({**dict.fromkeys(ClockReading.FIELDS, False), **fields})
+
+
+def _truth(value: Any) -> Any:
+    """Convert null and texts such as ``none`` to False, and ``true`` to True."""
+    if value is None or (isinstance(value, str) and value.strip().casefold() in _FALSE):
+        return False
+    return True if isinstance(value, str) and value.strip().casefold() == "true" else value
+
+
+def _median_delta(columns: Columns) -> NDArray[np.float64]:
+    counted = columns["has_delta_seconds"] > 0
+    values = np.sort(np.where(counted, columns["delta_seconds"], np.inf), axis=-1)
+    count = counted.sum(axis=-1, keepdims=True)
+    middle = np.maximum(np.concatenate([(count - 1) // 2, count // 2], axis=-1), 0)
+    middle = np.minimum(middle, values.shape[-1] - 1)
+    found = np.take_along_axis(values, middle, axis=-1).mean(axis=-1)
+    return np.where(count[..., 0] > 0, found, np.nan)
+
+
+def _share(name: str, label: str, prefix: str = "") -> Metric:
+    """Create a metric of the rows whose column ``has_NAME`` is 1."""
+    value = share_of(f"{prefix}right_{name}", f"{prefix}has_{name}", nothing=np.nan)
+    known = {"valid": "valid_accuracy", "invalid": "invalid_accuracy"}
+    return percentage(prefix + known.get(name, name), label, value)
+
+
+def _seconds_metric(name: str, label: str, value: Any) -> Metric:
+    return Metric(name=name, label=label, unit="s", higher_is_better=False, value=value)
+
+
+CLOCKBENCH = Scorer(
+    columns=score_readings,
+    metrics=(
+        percentage("accuracy", "correct"),
+        _share("valid", "correct, valid clocks"),
+        _share("invalid", "correct, no valid time"),
+        percentage("predicted_invalid", "called invalid", good=False),
+        *(_share(name, f"{name} right") for name in ClockReading.FIELDS),
+        _seconds_metric(
+            "mean_delta_seconds",
+            "mean deviation if wrong",
+            share_of("delta_seconds", "has_delta_seconds", nothing=np.nan),
+        ),
+        _seconds_metric("median_delta_seconds", "median deviation if wrong", _median_delta),
+        percentage("unreadable", "unreadable", good=False),
+        percentage("lenient_accuracy", "lenient correct"),
+        _share("valid", "lenient correct, valid clocks", "lenient_"),
+        _share("invalid", "lenient correct, no valid time", "lenient_"),
+        percentage(
+            "lenient_unreadable", "lenient unreadable", mean_of("lenient_unreadable"), good=False
+        ),
+    ),
+    buckets={"shows": lambda target: "valid time" if target.fields["valid"] else "no valid time"},
+    protocols={
+        "accuracy, valid_accuracy, invalid_accuracy, predicted_invalid": {
+            "variant": "ClockBench, clockbench_grade.py, each question for itself",
+            "fields": "all those of the target; false is matched by false or 0",
+            "ranges": "both ends included",
+            "unreadable answer": "wrong; the script fails",
+        },
+        "mean_delta_seconds, median_delta_seconds": {
+            "variant": "ClockBench: over valid clocks whose hours, minutes or seconds are wrong",
+            "period": "24 hours if the target's hour is 13 or more, else 12",
+            "ranges": "their middle",
+            "unreadable answer": "not included",
+        },
+        "lenient_*": {
+            "variant": "the same, for a lenient reading of the answer",
+            "accepted": "times without JSON; missing fields are false; truth values as texts",
+        },
+    },
+    lenient=lenient_reading,
+)
+"""Scorer for ``ClockReading`` answers."""
