@@ -104,6 +104,7 @@ IMPORTERS: Mapping[str, str] = {
     "rjokes": "mm_numeric.importers.rjokes:RJokesImporter",
     "swift": "mm_numeric.importers.swift:Swift",
     "mathvista": "mm_numeric.importers.mathvista:MathVistaImporter",
+    "clockbench": "mm_numeric.importers.clockbench:ClockBenchImporter",
     "gsm8k": "mm_numeric.importers.gsm8k:GSM8KImporter",
     "multirc": "mm_numeric.importers.multirc:MultiRCImporter",
 }
