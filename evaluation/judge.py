@@ -40,6 +40,30 @@ class Response(NamedTuple):
     """The answer that a judge extracted before, as the row has it, or None."""
 
 
+def judged_answers(
+    scorer: Scorer, responses: Sequence[Response], judge: Judge | None, folder: Path, where: str
+) -> tuple[Scorer, list[JudgedText]] | None:
+    """Return the answers that a judge extracted, and their scorer; None if there are none.
+
+    Args:
+        scorer: Scorer of the task, for responses.
+        responses: Responses of a model. If one has an extraction, all need one, or ``judge``.
+        judge: The judge to ask for missing extractions, or None.
+        folder: Folder of extractions.jsonl.
+        where: The predictions file, for error messages.
+    """
+    rules = scorer.judge_rules
+    if judge is not None and rules is None:
+        raise ValueError(
+            f"{where}: the task is scored without a judge; remove the judge (--extract-with)."
+        )
+    has_extraction = any(response.extraction is not None for response in responses)
+    if rules is None or not (judge or has_extraction):
+        return None
+    texts = judged_texts(rules, responses, judge, folder / EXTRACTIONS, where)
+    return scorer_of_judge(rules, judge), texts
+
+
 def judged_texts(
     rules: JudgeRules, responses: Sequence[Response], judge: Judge | None, cache: Path, where: str
 ) -> list[JudgedText]:

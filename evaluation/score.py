@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm_numeric.answers import Instances, Unreadable
-from mm_numeric.evaluation.judge import EXTRACTIONS, Response, judged_texts, scorer_of_judge
+from mm_numeric.evaluation.judge import Response, judged_answers
 from mm_numeric.evaluation.judge_client import Judge
 from mm_numeric.evaluation.metrics.base import (
     MetricOnRows,
@@ -183,19 +183,14 @@ def read_scores(
     else:
         check_shapes(read, protocol, predictions)
         scorer = choose(protocol, PROTOCOLS, "protocol", str(predictions))
-    answers: list[Any] = read.answers
-    if judge is not None and scorer.judge_rules is None:
-        raise ValueError(
-            f"{predictions}: the task {read.name!r} is scored without a judge; remove the judge "
-            "(--extract-with)."
-        )
-    if scorer.judge_rules and (judge or any(r.extraction is not None for r in read.responses)):
-        cache = (folder or predictions.parent) / EXTRACTIONS
-        answers = list(
-            judged_texts(scorer.judge_rules, read.responses, judge, cache, str(predictions))
-        )
-        scorer = scorer_of_judge(scorer.judge_rules, judge)
-    return scores_of(read.name, scorer, read.rows, answers, read.targets, read.sizes_px)
+    answers: Sequence[Any] = read.answers
+    folder = folder or predictions.parent
+    judged = judged_answers(scorer, read.responses, judge, folder, str(predictions))
+    if judged is not None:
+        scorer, answers = judged
+        for row in read.rows:
+            row["reason"] = None  # of the response; the reason of the extraction is set below
+    return scores_of(read.name, scorer, read.rows, list(answers), read.targets, read.sizes_px)
 
 
 def check_shapes(read: ParsedPredictions, protocol: str, predictions: Path) -> None:

@@ -209,6 +209,15 @@ def test_published_extractions_are_used_and_only_the_missing_are_asked(tmp_path)
     assert {row["extraction"] for row in scores.rows} == {"C"}
 
 
+def test_parse_failures_are_those_of_the_extractions(tmp_path):
+    scores = score(predictions(tmp_path, [("", FIVE), ("5", FIVE)], extraction="5"))
+    assert scores.failures == {}
+    assert scores.columns["unreadable"].tolist() == [0, 0]
+    scores = score(predictions(tmp_path, [("", FIVE), ("5", FIVE)], extraction="5 g"))
+    assert scores.failures == {"no number": 2}
+    assert scores.columns["official"].tolist() == [0, 0]
+
+
 def test_rows_with_and_without_an_extraction_need_a_judge(tmp_path):
     path = predictions(tmp_path)
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -250,7 +259,7 @@ def test_the_command_line_asks_a_judge(tmp_path, capsys):
         (["--extract-with", "https://me:key@host/v1"], "has no user, password or query"),
         (["--extract-model", "m"], "--extract-model requires --extract-with."),
         (["--extract-with", "http://h", "--protocol", "labelled"], "cannot be combined with"),
-        (["--extract-with", "http://h", "--task", "gsm8k"], "'gsm8k' is scored without a judge"),
+        (["--extract-with", "http://h", "--task", "gsm8k"], "the task is scored without a judge"),
     ],
 )
 def test_a_bad_judge_is_one_sentence(tmp_path, capsys, words, message):
