@@ -10,13 +10,14 @@ Ceiling  the score of the correct answers after they are formatted as text and p
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.answers import Box, Example, Instance, Instances, Polygon, Unreadable
+from mm_numeric.answers import Box, Example, Instances, Polygon, Unreadable
 from mm_numeric.config.data import Sources, named
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import TrainingCollator, make_collator
@@ -30,6 +31,7 @@ from mm_numeric.evaluation.check_data.findings import (
     SourceReport,
     problem_kind,
 )
+from mm_numeric.evaluation.check_data.notes import notes
 from mm_numeric.evaluation.score import scorer_of
 from mm_numeric.families.family import Tokens
 from mm_numeric.geometry.row_shapes import clipped
@@ -85,7 +87,7 @@ def check_data(
         _check_batches(source, checked_with, settings)
         _check_lengths(report, source)
         _compute_ceiling(config, source)
-    report.notes += _notes(report)
+    report.notes += notes(report)
     return report
 
 
@@ -117,7 +119,7 @@ def _check_example(
         return
     try:
         has_image = error is None and example.image is not None
-        size = _size(example, decode=decode) if has_image else example.size_px
+        size = _size(source, example, decode=decode) if has_image else example.size_px
         encoded, answer, numbers = _encoded(collator, example, size, has_image)
     except ValueError as wrong:
         limit = collator.length_limit
@@ -132,13 +134,22 @@ def _check_example(
     _count_numbers(source, collator, text, answer, numbers)
 
 
-def _size(example: Example, *, decode: bool) -> tuple[int, int]:
-    """Return the image size after EXIF rotation, and check that it equals the size in the row."""
+def _size(source: SourceReport, example: Example, *, decode: bool) -> tuple[int, int]:
+    """Return the image size after EXIF rotation, and check that it equals the size in the row.
+
+    An image that is decoded and has only one colour is added to ``source.one_colour``.
+    """
     assert example.image is not None
-    try:
-        size = open_image(example).size if decode else image_size(example.image)
-    except ValueError:
-        size = open_image(example).size  # its error message names the row
+    size = None
+    if not decode:
+        with suppress(ValueError):  # open_image raises it with the row in its message
+            size = image_size(example.image)
+    if size is None:
+        image = open_image(example)
+        size = image.size
+        if colours := image.getcolors(maxcolors=1):
+            ((_, rgb),) = colours
+            source.one_colour.setdefault(example.image, f"{example.where}, rgb{rgb}")
     check_declared_size(example, size)
     return size
 
@@ -314,61 +325,3 @@ def _compute_ceiling(config: Config, source: SourceReport) -> None:
     source.scorer = scorer_of(config.task, config.task_name, targets[0], config.title)
     columns = source.scorer.judge(answers, targets)
     source.ceiling = {m.name: float(m.value(columns)) for m in source.scorer.metrics}
-
-
-def _notes(report: DataReport) -> Iterator[str]:
-    sources, tokenizer = report.sources, report.family.tokenizer
-    tokens = {token for source in sources for token in source.tokens}
-    special = sorted(tokens.intersection(tokenizer.all_special_ids))
-    if special:
-        names = ", ".join(tokenizer.convert_ids_to_tokens(special)[:6])
-        yield (
-            f"Answers contain special tokens ({names}): this library keeps them, and other engines "
-            "must decode with skip_special_tokens=False."
-        )
-    if dropped := sum(source.too_long for source in sources):
-        most = report.config.data.max_tokens
-        yield f"{dropped} rows have more than {most} tokens, and are dropped."
-    if unmarked := sum(source.unmarked_digits for source in sources):
-        yield (
-            f"{unmarked} digits of answers are in no marked number: cross-entropy alone trains "
-            "them. objective.numbers_from: text includes every number in the tokens."
-        )
-    if wide := sum(source.wide_tokens for source in sources):
-        yield (
-            f"{wide} number tokens hold more than one digit: digit losses include each of the "
-            "digits, but only cross-entropy trains how many digits a token has."
-        )
-    same_images, same_questions = _shared(sources)
-    if same_images:
-        yield f"{same_images} test questions are about an image of the training data."
-    if same_questions:
-        yield f"{same_questions} test questions are in the training data too."
-    if collapsed := sum(_collapsed(e) for source in sources for e in source.examples):
-        yield (
-            f"{collapsed} shapes are narrower than one step of the coordinates, and have no area "
-            "after parsing."
-        )
-
-
-def _collapsed(encoded: EncodedExample) -> int:
-    """Count the shapes that have no width or height after an answer was formatted and parsed."""
-    answer = encoded.parsed
-    items = answer.items if isinstance(answer, Instances) else [answer]
-    shapes = [item.shape if isinstance(item, Instance) else item for item in items]
-    points = [shape.points for shape in shapes if isinstance(shape, Box | Polygon)]
-    return sum(min(len({p[0] for p in ps}), len({p[1] for p in ps})) < 2 for ps in points)
-
-
-def _shared(sources: Sequence[SourceReport]) -> tuple[int, int]:
-    """Return two counts of test questions that also occur in the training data.
-
-    The first counts test questions about an image of the training data. The second counts test
-    questions without an image whose text is also in the training data.
-    """
-    train, test = (source.examples for source in sources)
-    images = {e.example.image for e in train if e.has_image}
-    prompts = {e.example.prompt for e in train if e.example.image is None}
-    same_images = sum(e.has_image and e.example.image in images for e in test)
-    same_prompts = sum(e.example.image is None and e.example.prompt in prompts for e in test)
-    return same_images, same_prompts

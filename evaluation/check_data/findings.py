@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from mm_numeric.answers import Example, Written
+from mm_numeric.answers import Example, ImageSource, Written
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.evaluation.metrics.base import Scorer
@@ -92,6 +92,9 @@ class SourceReport:
 
     too_long: int = 0
     """Number of rows with more than ``data.max_tokens`` tokens, which training drops."""
+
+    one_colour: dict[ImageSource, str] = field(default_factory=dict)
+    """Maps each decoded image whose pixels all have the same colour to its row and this colour."""
 
     tokens: set[int] = field(default_factory=set)
     """All token ids that occur in answers, except the end tokens."""

@@ -4,19 +4,20 @@ import base64
 import io
 from pathlib import Path
 
-from PIL import Image, ImageOps
+from PIL import Image
 
 from mm_numeric.answers import Shape
+from mm_numeric.data.images import upright_rgb
 from mm_numeric.geometry.row_shapes import corners
 
 _LOSSLESS_PX = 64  # smaller images are stored as PNG, because their noise is part of the task
 
 
 def open_upright(path: Path) -> Image.Image | None:
-    """Load an image as upright RGB (EXIF orientation), or return None if it cannot be opened."""
+    """Load an image as upright RGB, as a model sees it, or return None if it cannot be opened."""
     try:
         with Image.open(path) as opened:
-            return ImageOps.exif_transpose(opened).convert("RGB")
+            return upright_rgb(opened)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
 

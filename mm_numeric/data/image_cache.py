@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from mm_numeric.answers import Example
-from mm_numeric.data.images import open_image
+from mm_numeric.data.images import DECODING, open_image
 from mm_numeric.families.family import Family
 
 
@@ -19,9 +19,9 @@ from mm_numeric.families.family import Family
 class ImageCache:
     """Folder of images resized for a model family, one .npz file per image, named by a hash.
 
-    The hash covers the family's resize settings and the image. For an image file, its path,
-    modification time and size are hashed. For an embedded image, its bytes are hashed. A changed
-    image or setting gets a new file.
+    The hash covers the version of the decoder, the family's resize settings and the image. For an
+    image file, its path, modification time and size are hashed. For an embedded image, its bytes
+    are hashed. A changed image or setting gets a new file.
 
     The image processor of the family resizes a cached image again. An image is cached only if this
     second resize keeps its size. The cache therefore never changes the pixels that the model sees.
@@ -83,7 +83,7 @@ def _key(family: Family, example: Example) -> str:
             origin = hashlib.sha256(image.read()).hexdigest()
     except Exception:  # also of a table reader: open_image reports what is wrong
         origin = str(image)
-    settings = (family.name, family.resize, family.image_processor.resample)
+    settings = (DECODING, family.name, family.resize, family.image_processor.resample)
     return hashlib.sha256(repr((origin, settings)).encode()).hexdigest()
 
 

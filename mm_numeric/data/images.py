@@ -4,9 +4,16 @@ import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image, ImageOps
 
 from mm_numeric.answers import Example, ImageSource
+
+DECODING = 2
+"""Version of ``upright_rgb``. It is raised if an image may get other pixels than before, so that
+``ImageCache`` decodes each image again."""
+
+_BITS_PER_SAMPLE = 258  # TIFF tag
 
 
 class UnreadableImageError(ValueError):
@@ -14,17 +21,55 @@ class UnreadableImageError(ValueError):
 
 
 def open_image(example: Example) -> Image.Image:
-    """Load the image of an example as RGB, rotated upright according to its EXIF orientation."""
+    """Load the image of an example as upright RGB. See ``upright_rgb``."""
     assert example.image is not None
     try:
         with Image.open(_file_or_bytes(example.image)) as image:
-            ImageOps.exif_transpose(image, in_place=True)
-            return image.convert("RGB")
+            return upright_rgb(image)
     except Exception as error:  # Pillow raises almost any type for a damaged file
         raise UnreadableImageError(
             f"{example.where}: the image {example.image} cannot be read ({error}); "
             "replace it or remove its row."
         ) from error
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """Return an opened image as 8-bit RGB, rotated upright according to its EXIF orientation.
+
+    Transparent pixels are composed on white, as qwen-vl-utils does. Of pixels with 16 bits, the
+    upper 8 bits are kept, as Pillow does for RGB. ``Image.convert`` alone would drop transparency
+    and show the hidden colours, which are often black, and would clip 16-bit grey values to 255.
+
+    Raises:
+        ValueError: If the pixels have 32 bits, because no value of them is defined as white.
+    """
+    ImageOps.exif_transpose(image, in_place=True)
+    if image.mode.startswith(("I", "F")):
+        return _from_16_bits(image).convert("RGB")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    image = image.convert("RGBA")
+    composed = Image.new("RGB", image.size, "white")
+    composed.paste(image, mask=image.getchannel("A"))
+    return composed
+
+
+def _from_16_bits(image: Image.Image) -> Image.Image:
+    """Scale a grey image with 16 bits per pixel (or 12, in a TIFF) to 8 bits per pixel."""
+    has_16_bits = image.mode.startswith("I;16") or (
+        image.mode == "I" and image.format in ("PNG", "PPM")  # Pillow opens some as 32-bit
+    )
+    if not has_16_bits:
+        raise ValueError(
+            f"its pixels are 32-bit numbers, mode {image.mode}, without a defined white; save it "
+            "with 8 or 16 bits per channel"
+        )
+    (bits,) = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))
+    pixels = np.asarray(image)
+    grey = (pixels >> (bits - 8)).astype(np.uint8)
+    if (transparent := image.info.get("transparency")) is not None:
+        grey[pixels == transparent] = 255
+    return Image.fromarray(grey)
 
 
 def image_size(path: ImageSource) -> tuple[int, int]:

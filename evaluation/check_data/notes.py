@@ -1,0 +1,72 @@
+"""Notes of ``check-data``: information about the data that may need no action."""
+
+from collections.abc import Iterator, Sequence
+
+from mm_numeric.answers import Box, Instance, Instances, Polygon
+from mm_numeric.evaluation.check_data.findings import DataReport, EncodedExample, SourceReport
+
+
+def notes(report: DataReport) -> Iterator[str]:
+    """Yield one sentence for each property of the data that a user may not expect."""
+    sources, tokenizer = report.sources, report.family.tokenizer
+    tokens = {token for source in sources for token in source.tokens}
+    special = sorted(tokens.intersection(tokenizer.all_special_ids))
+    if special:
+        names = ", ".join(tokenizer.convert_ids_to_tokens(special)[:6])
+        yield (
+            f"Answers contain special tokens ({names}): this library keeps them, and other engines "
+            "must decode with skip_special_tokens=False."
+        )
+    if dropped := sum(source.too_long for source in sources):
+        most = report.config.data.max_tokens
+        yield f"{dropped} rows have more than {most} tokens, and are dropped."
+    if unmarked := sum(source.unmarked_digits for source in sources):
+        yield (
+            f"{unmarked} digits of answers are in no marked number: cross-entropy alone trains "
+            "them. objective.numbers_from: text includes every number in the tokens."
+        )
+    if wide := sum(source.wide_tokens for source in sources):
+        yield (
+            f"{wide} number tokens hold more than one digit: digit losses include each of the "
+            "digits, but only cross-entropy trains how many digits a token has."
+        )
+    for source in sources:
+        if rows := list(source.one_colour.values()):
+            yield (
+                f"{len(rows)} of the decoded images of the {source.name} data have only one colour "
+                f"({rows[0]}), so that they show nothing. Transparent pixels become white; check "
+                "these files."
+            )
+    same_images, same_questions = _shared(sources)
+    if same_images:
+        yield f"{same_images} test questions are about an image of the training data."
+    if same_questions:
+        yield f"{same_questions} test questions are in the training data too."
+    if collapsed := sum(_collapsed(e) for source in sources for e in source.examples):
+        yield (
+            f"{collapsed} shapes are narrower than one step of the coordinates, and have no area "
+            "after parsing."
+        )
+
+
+def _collapsed(encoded: EncodedExample) -> int:
+    """Return how many shapes of the answer have zero width or height after rounding and parsing."""
+    answer = encoded.parsed
+    items = answer.items if isinstance(answer, Instances) else [answer]
+    shapes = [item.shape if isinstance(item, Instance) else item for item in items]
+    points = [shape.points for shape in shapes if isinstance(shape, Box | Polygon)]
+    return sum(min(len({p[0] for p in ps}), len({p[1] for p in ps})) < 2 for ps in points)
+
+
+def _shared(sources: Sequence[SourceReport]) -> tuple[int, int]:
+    """Return two counts of test questions that also occur in the training data.
+
+    The first counts test questions about an image of the training data. The second counts test
+    questions without an image whose text is also in the training data.
+    """
+    train, test = (source.examples for source in sources)
+    images = {e.example.image for e in train if e.has_image}
+    prompts = {e.example.prompt for e in train if e.example.image is None}
+    same_images = sum(e.has_image and e.example.image in images for e in test)
+    same_prompts = sum(e.example.image is None and e.example.prompt in prompts for e in test)
+    return same_images, same_prompts
