@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.answers import Box, Example, Instances, Polygon, Unreadable
+from mm_numeric.answers import Box, Example, Instances, Polygon, Unreadable, Written
 from mm_numeric.config.data import Sources, named
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import TrainingCollator, make_collator
@@ -129,9 +129,9 @@ def _check_example(
             source.add_problem(problem_kind(str(wrong)), str(wrong))
         return
     source.examples.append(encoded)
-    text = encoded.written.text
-    _check_answer(source, encoded, text, answer)
-    _count_numbers(source, collator, text, answer, numbers)
+    written = encoded.written
+    _check_answer(source, encoded, written.text, answer)
+    _count_numbers(source, collator, written, answer, numbers)
 
 
 def _size(source: SourceReport, example: Example, *, decode: bool) -> tuple[int, int]:
@@ -279,7 +279,7 @@ def _check_answer(source: SourceReport, encoded: EncodedExample, text: str, answ
 def _count_numbers(
     source: SourceReport,
     collator: TrainingCollator,
-    text: str,
+    written: Written,
     answer: Tokens,
     numbers: Sequence[TokenNumber],
 ) -> None:
@@ -287,16 +287,19 @@ def _count_numbers(
 
     These are the ids of all tokens (``tokens``), the number of digits without a numeric loss
     (``unmarked_digits``), and the number of number tokens with several digits (``wide_tokens``).
+    Digits of the text format, such as the 2 of ``bbox_2d``, are not numbers and not counted.
     """
     source.tokens.update(answer.ids[:-1])
     # By character, because T5 gives the token of a space the offset of the digit after it.
-    marked = {
+    known = written.format_digits | {
         character
         for number in numbers
         for position in number.positions
         for character in range(*answer.offsets[position])
     }
-    source.unmarked_digits += sum(c.isdigit() for i, c in enumerate(text) if i not in marked)
+    source.unmarked_digits += sum(
+        character.isdigit() for i, character in enumerate(written.text) if i not in known
+    )
     tokens = collator.vocabulary.tokens
     source.wide_tokens += sum(len(tokens[j].digits) > 1 for n in numbers for j in n.targets)
 

@@ -82,7 +82,9 @@ class TrainingCollator:
     """Read 1,234 as one number, not two. Applies to the numbers found by ``every_number``."""
 
     every_number: bool = False
-    """Also add spans for the numbers in an answer that the task has not marked."""
+    """Also add spans for the numbers in an answer that the task has not marked.
+
+    Digits of the text format, such as the 2 of ``bbox_2d``, are not numbers."""
 
     skip_unreadable_images: bool = False
     """Skip a row whose image cannot be read, instead of raising an error."""
@@ -133,11 +135,16 @@ class TrainingCollator:
         except ValueError as error:
             raise ValueError(f"{example.where}: {error}") from error
         if self.every_number:
-            marked = {position for number in numbers for position in number.positions}
+            taken = {position for number in numbers for position in number.positions}
+            taken |= {
+                position
+                for position, (start, end) in enumerate(answer.offsets)
+                if not written.format_digits.isdisjoint(range(start, end))
+            }
             found = numbers_in_labels(
                 answer.ids, self.vocabulary, thousands_separators=self.thousands_separators
             )
-            numbers += [number for number in found if marked.isdisjoint(number.positions)]
+            numbers += [number for number in found if taken.isdisjoint(number.positions)]
         return answer, sorted(numbers, key=lambda number: number.positions)
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:

@@ -30,6 +30,9 @@ class Piece(NamedTuple):
     number: int | None = None
     """Index of the numeral within its shape; None if ``text`` is not a numeral."""
 
+    is_label: bool = False
+    """True if ``text`` is the label of a shape, with its quotes or tags."""
+
 
 class ShapeText(NamedTuple):
     """A shape found in a text: its coordinates as text, its label and its position."""
@@ -105,7 +108,7 @@ class CoordinateFormat:
         for i, (numerals, label, is_box) in enumerate(shapes):
             yield Piece((self.between if i else "") + self.before)
             if label and self.label_first:
-                yield Piece(self._label(label))
+                yield Piece(self._label(label), is_label=True)
             yield Piece(self.open if is_box or self.polygon_open is None else self.polygon_open)
             for number, numeral in enumerate(numerals):
                 if number % 2:
@@ -116,7 +119,7 @@ class CoordinateFormat:
                 yield Piece(self.point_close if number % 2 else "")
             yield Piece(self.close if is_box or self.polygon_close is None else self.polygon_close)
             if label and not self.label_first:
-                yield Piece(self._label(label))
+                yield Piece(self._label(label), is_label=True)
             yield Piece(self.after)
         yield Piece(self.list_close)
 

@@ -206,13 +206,17 @@ class Frame:
             ]
             shapes.append((numerals, instance.label, isinstance(instance.shape, Box)))
         text, marks, group = "", [], -1
+        format_digits: set[int] = set()
         for piece in self.coordinates.text.write(shapes):
             if piece.number is not None:
                 group += piece.number == 0
                 end = len(text) + len(piece.text)
                 marks.append(Mark(len(text), end, roles[piece.number % 2], group))
+            elif not piece.is_label:
+                digits = (i for i, character in enumerate(piece.text) if character.isdigit())
+                format_digits.update(len(text) + i for i in digits)
             text += piece.text
-        return Written(text, tuple(marks))
+        return Written(text, tuple(marks), frozenset(format_digits))
 
     def read(self, text: str) -> Instances | Unreadable:
         """Parse the boxes (two points) and polygons (one or more than two points) in a text.
