@@ -39,6 +39,8 @@ _EVERYTHING = "every object"  # the phrase of rows without one
 class Grounding(BaseTask):
     """Task: locate one object or several objects in an image."""
 
+    version: ClassVar[int] = 2  # 2: coordinates are rounded from the original pixels
+
     reads_by: ClassVar[tuple[str, ...]] = ("answer",)
 
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)

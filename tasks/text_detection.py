@@ -32,7 +32,9 @@ from mm_numeric.tasks.rendering.word_pages import PageStyle, render_pages
 class TextDetection(BaseTask):
     """Task: detect the words in an image."""
 
+    # 2: coordinates are rounded from the original pixels; crossing polygons as in the RRC script
     version: ClassVar[int] = 2
+
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
 
     prompt: str = "Locate every word."

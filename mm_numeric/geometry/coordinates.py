@@ -9,6 +9,8 @@ has a default preset from ``COORDINATES`` and can be trained with any other.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 
 from mm_numeric.geometry.coordinate_formats import COORDINATE_FORMATS, CoordinateFormat
 from mm_numeric.moved import RenamedSettings
@@ -19,6 +21,15 @@ RENAMED = RenamedSettings(
     {"layout": "format", "top": "max_value"},
     {"space": {"seen": "resized"}, "preset": RENAMED_PRESETS},
 )
+
+_INVERSE_TOLERANCE = 10**9  # of sums of floats: one billionth of their value
+
+
+def integer_ratio(number: float) -> tuple[int, int]:
+    """Return the number that a float is written as, as numerator and denominator: 0.1 is 1/10."""
+    if number == int(number):
+        return int(number), 1
+    return Decimal(repr(float(number))).as_integer_ratio()
 
 
 @RENAMED.accept_old_arguments
@@ -89,20 +100,35 @@ class Coordinates:
         """Return the largest level (number of grid steps) on an image side of ``edge`` pixels."""
         return max(self._levels(edge) - (self.clamp == "exclusive"), 0)
 
-    def level(self, position: float, edge: float) -> int:
+    def steps_per_px(self, edge: int) -> Fraction:
+        """Return the number of grid steps per pixel, for an image side of ``edge`` pixels."""
+        per_px = Fraction(1) if self.max_value is None else Fraction(self.max_value, edge)
+        return per_px * 10**self.decimals
+
+    def level(self, position: float, edge: int) -> int:
         """Return the level of a position: the whole number of grid steps from the image's edge.
 
         ``position`` is the distance from the left or top edge, and ``edge`` the width or height.
         Both are in pixels of the original or the resized image, as ``space`` says. The level is
         clamped to the image.
         """
-        steps = position / self.step(edge)
+        numerator, denominator = integer_ratio(position)
+        steps = self.steps_per_px(edge)
+        return self.rounded(numerator * steps.numerator, denominator * steps.denominator, edge)
+
+    def rounded(self, numerator: int, denominator: int, edge: int) -> int:
+        """Round a number of grid steps, given as an exact quotient, to a level in the image.
+
+        With ``rounding: round``, the middle of two levels is rounded to the even level, as Python's
+        ``round`` does. ``edge`` is the image side in pixels.
+        """
+        level, rest = divmod(numerator, denominator)
         if self.rounding == "floor":
-            # Points of the grid must stay what they are, in spite of rounding errors.
-            nearest = round(steps)
-            level = nearest if abs(steps - nearest) < 1e-9 * max(1.0, steps) else int(steps // 1)
+            # A rounded sum of floats, such as x + width, may be a little below its level.
+            gap = denominator - rest
+            level += gap * _INVERSE_TOLERANCE < max(denominator, numerator)
         else:
-            level = round(steps)
+            level += 2 * rest > denominator or (2 * rest == denominator and level % 2)
         return min(max(level, 0), self.largest(edge))
 
     def position(self, level: float, edge: float) -> float:

@@ -12,6 +12,8 @@ prediction. Pixel positions are continuous: (0, 0) is the top left corner of the
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from fractions import Fraction
+from functools import cached_property
 from typing import Any, Self
 
 from mm_numeric.answers import (
@@ -25,10 +27,11 @@ from mm_numeric.answers import (
     Unreadable,
     Written,
 )
-from mm_numeric.geometry.coordinates import RENAMED, Coordinates
+from mm_numeric.geometry.coordinates import RENAMED, Coordinates, integer_ratio
 from mm_numeric.parsing import read_dataclass
 
 _SLACK_PX = 1.0  # rounded annotations may be outside the image by this much; they are clamped
+_LARGEST_EDGE_PX = 1_000_000  # Pillow opens no image that is wider and has a usable height
 _LARGEST_LEVEL = 2.0**53  # above it float64 cannot represent every whole number
 
 
@@ -62,6 +65,16 @@ class View:
     def to_original(self, x: float, y: float) -> Point:
         """Convert a point of the resized image to a point of the original image, in pixels."""
         return (x - self.offset_x_px) / self.scale_x, (y - self.offset_y_px) / self.scale_y
+
+    def fractions(self) -> tuple[tuple[Fraction, Fraction], tuple[Fraction, Fraction]]:
+        """Return (scale, offset in pixels) per axis as exact fractions.
+
+        The fields are floats, also in saved frames. Each is the nearest float to a quotient of
+        image sizes such as 1092 / 640, times a whole number of padding pixels in offsets.
+        """
+        return _fractions(self.scale_x, self.offset_x_px), _fractions(
+            self.scale_y, self.offset_y_px
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +126,17 @@ class Resize:
         return seen[0], seen[1]
 
 
+def _fractions(scale: float, offset: float) -> tuple[Fraction, Fraction]:
+    """Return the exact scale and offset of an axis, given their nearest floats.
+
+    If there is no quotient of two image sizes that rounds to the float, its own value is returned.
+    """
+    quotient = Fraction(scale).limit_denominator(_LARGEST_EDGE_PX)
+    exact = quotient if float(quotient) == scale else Fraction(scale)
+    padding = round(offset / scale)
+    return exact, padding * exact if padding * scale == offset else Fraction(offset)
+
+
 def _squashed(width: int, height: int, seen_width: int, seen_height: int) -> View:
     return View(seen_width, seen_height, seen_width / width, seen_height / height)
 
@@ -140,7 +164,7 @@ class Frame:
             raise ValueError(f"an image of {self.width_px} x {self.height_px} pixels has no pixels")
 
     @property
-    def edges(self) -> tuple[float, float]:
+    def edges(self) -> tuple[int, int]:
         """Return (width, height) of the image, original or resized, that coordinates refer to."""
         if self.coordinates.space == "original":
             return self.width_px, self.height_px
@@ -167,10 +191,32 @@ class Frame:
                 f"{self.height_px} pixels"
             )
         x, y = min(max(x, 0.0), self.width_px), min(max(y, 0.0), self.height_px)
-        if self.coordinates.space == "resized":
-            x, y = self.view.to_resized(x, y)
-        width, height = self.edges
-        return self.coordinates.level(x, width), self.coordinates.level(y, height)
+        level_x, level_y = (
+            self.coordinates.rounded(
+                per_px * numerator + offset * denominator, common * denominator, edge
+            )
+            for (per_px, offset, common), edge, (numerator, denominator) in zip(
+                self._steps, self.edges, map(integer_ratio, (x, y)), strict=True
+            )
+        )
+        return level_x, level_y
+
+    @cached_property
+    def _steps(self) -> list[tuple[int, int, int]]:
+        """Return whole numbers (a, b, c) per axis: a position p has (a * p + b) / c grid steps.
+
+        Positions are in pixels of the original image. Coordinates of the original, and relative
+        coordinates, do not depend on the size of the resized image, and get no rounding error.
+        """
+        found = []
+        for edge, (scale, offset) in zip(self.edges, self.view.fractions(), strict=True):
+            per_px = self.coordinates.steps_per_px(edge)
+            if self.coordinates.space == "original":
+                scale, offset = Fraction(1), Fraction(0)
+            slope, start = scale * per_px, offset * per_px
+            common = math.lcm(slope.denominator, start.denominator)
+            found.append((int(slope * common), int(start * common), common))
+        return found
 
     def decode(self, level_x: float, level_y: float) -> Point:
         """Convert levels (numbers of grid steps) to a point in pixels of the original image.
