@@ -24,7 +24,7 @@ from mm_numeric.data.collator import TrainingCollator, make_collator
 from mm_numeric.data.examples import examples_and_errors
 from mm_numeric.data.framing import check_declared_size, compute_frame, load_framed_image
 from mm_numeric.data.images import image_size, open_image
-from mm_numeric.data.lengths import TooLongError, count_image_tokens
+from mm_numeric.data.lengths import TooLongError, count_image_tokens, row_tokens
 from mm_numeric.evaluation.check_data.findings import (
     DataReport,
     EncodedExample,
@@ -65,13 +65,12 @@ def check_data(
             cls.make_tiny(Path(checkpoint), seed=0)
         family = load_family(config, checkpoint)
         settings = family.load_config(checkpoint, config.model)
-    positions = getattr(settings.get_text_config(), "max_position_embeddings", None)
     collator = make_collator(config, family)
     cache = Path(config.data.cache)
     if config.model.baseline is not None:
         found = examples_and_errors(config.task, config.data.train, cache, training=True)
         family.fit(config.task, [e for e, error in islice(found, limit) if e and error is None])
-    report = DataReport(config, collator, positions, [], [])
+    report = DataReport(config, collator, family.max_positions, [], [])
     wanted: dict[str, Sources] = {"train": config.data.train, "test": config.data.test}
     for name, data in wanted.items():
         found = examples_and_errors(config.task, data, cache, training=name == "train")
@@ -197,6 +196,8 @@ def _check_batches(
         example, where = encoded.example, encoded.example.where
         try:
             batch = collator([example])
+        except TooLongError:
+            continue  # _check_lengths reports it
         except ValueError as error:
             source.add_problem(problem_kind(str(error)), str(error))
             continue
@@ -223,17 +224,25 @@ def _check_batches(
 
 def _check_lengths(report: DataReport, source: SourceReport) -> None:
     """Report sequences too long for the model or, in test data, for ``predict.max_new_tokens``."""
-    length = report.config.predict.max_new_tokens
+    length, positions = report.config.predict.max_new_tokens, report.positions
     longest = max((e.answer_tokens for e in source.examples), default=0)
     for encoded in source.examples:
         where, written = encoded.example.where, encoded.answer_tokens
-        total = encoded.question_tokens + written
-        if report.positions is not None and total > report.positions:
+        total = row_tokens(report.family, encoded.question_tokens, written)
+        needed = row_tokens(report.family, encoded.question_tokens, length)
+        if positions is not None and total > positions:
             source.add_problem(
                 "longer than the model",
                 f"{where}: {total} tokens ({encoded.image_tokens} of the image), and the model "
-                f"has {report.positions} positions.",
+                f"has {positions} positions.",
                 "Use smaller images (model.image_size), or remove the rows; nothing is truncated.",
+            )
+        elif source.name == "test" and positions is not None and needed > positions:
+            source.add_problem(
+                "longer than the model with predict.max_new_tokens",
+                f"{where}: a question of {encoded.question_tokens} tokens and {length} new tokens, "
+                f"and the model has {positions} positions.",
+                f"Set predict.max_new_tokens to a smaller number, at least {longest}.",
             )
         if source.name == "test" and written > length:
             source.add_problem(

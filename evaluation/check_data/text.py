@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
+from mm_numeric.data.lengths import row_tokens
 from mm_numeric.evaluation.check_data.findings import DataReport, Problem, SourceReport
 from mm_numeric.evaluation.score import in_unit
 from mm_numeric.evaluation.table import Cell, Column, Table
@@ -65,11 +66,12 @@ def facts(report: DataReport, source: SourceReport) -> Iterator[tuple[str, str]]
     included = ", including the image" if sizes else ""
     yield "question tokens", _spread([e.question_tokens for e in examples]) + included
     limit = report.config.predict.max_new_tokens
-    lengths = _spread([e.answer_tokens for e in examples])
+    answers = _spread([e.answer_tokens for e in examples])
     stop = f"; predict.max_new_tokens is {limit}" if source.name == "test" else ""
-    yield "answer tokens", f"{lengths}, including the end token{stop}"
+    yield "answer tokens", f"{answers}, including the end token{stop}"
     if report.positions:
-        total = max(e.question_tokens + e.answer_tokens for e in examples)
+        lengths = [(e.question_tokens, e.answer_tokens) for e in examples]
+        total = max(row_tokens(report.family, *pair) for pair in lengths)
         most = f"the model's {report.positions:,}"
         yield "longest", f"{total:,} tokens of {most}; nothing is truncated"
     supervised = sum(e.answer_tokens for e in examples)

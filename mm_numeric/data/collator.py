@@ -17,7 +17,8 @@ from mm_numeric.config.schema import Config
 from mm_numeric.data.framing import FramedImage, compute_frame, load_framed_image
 from mm_numeric.data.image_cache import ImageCache
 from mm_numeric.data.images import UnreadableImageError, image_size
-from mm_numeric.data.lengths import LengthLimit, TooLongError, count_tokens
+from mm_numeric.data.lengths import LengthLimit, TooLongError, count_tokens, row_tokens
+from mm_numeric.data.positions import check_row
 from mm_numeric.families.family import Family, Prompts, Tokens
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, TokenNumber, numbers_in_labels
@@ -120,6 +121,8 @@ class TrainingCollator:
             kept, images = [*kept, examples[0]], [*images, (dummy, None)]
             answer_ids = [*answer_ids, []]
         prompts = _prompts(self.family, kept, images)
+        for example, prompt, ids in zip(kept, prompts.ids, answer_ids, strict=True):
+            check_row(self.family, example, row_tokens(self.family, len(prompt), len(ids)))
         inputs, supervised = self._training_inputs(prompts, answer_ids)
         labels = torch.tensor([token for ids in answer_ids for token in ids], dtype=torch.long)
         spans = replace(spans, supervised=supervised.flatten().nonzero().squeeze(1))
@@ -282,8 +285,13 @@ def _pad(ids: Sequence[list[int]], fill: int = IGNORE_INDEX, left: bool = False)
 def make_collator(config: Config, family: Family) -> TrainingCollator:
     """Create the training collator from a config."""
     spec, data = config.objective.spec, config.data
-    limit = None
+    limit, positions = None, family.max_positions
     if data.max_tokens is not None:
+        if positions is not None and data.max_tokens > positions:
+            raise ValueError(
+                f"{config.title}, data.max_tokens: it is {data.max_tokens}, and the model has "
+                f"{positions} positions; set {positions} or less."
+            )
         limit = LengthLimit(family, config.task, data.max_tokens, data.too_long)
     return TrainingCollator(
         family,

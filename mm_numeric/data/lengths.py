@@ -83,8 +83,15 @@ def count_tokens(
         answer = len(family.answer(task.format(example.answer, frame).text).ids)
     except ValueError as error:
         raise ValueError(f"{example.where}: {error}") from error
-    tokens = max(question, answer) if family.encoder_decoder else question + answer
-    return tokens, image_tokens
+    return row_tokens(family, question, answer), image_tokens
+
+
+def row_tokens(family: Family, question: int, answer: int) -> int:
+    """Return the sequence length for the number of tokens of a question and of an answer.
+
+    This is the sum of both. For an encoder-decoder, it is the larger one.
+    """
+    return max(question, answer) if family.encoder_decoder else question + answer
 
 
 def count_image_tokens(family: Family, frame: Frame | None) -> int:

@@ -16,8 +16,9 @@ from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.data.examples import fingerprint, load_examples
 from mm_numeric.data.lengths import TooLongError
 from mm_numeric.data.mixing import mixed_epoch
+from mm_numeric.data.positions import check_row, fits_in_any_case
 from mm_numeric.data.streaming import ExampleStream
-from mm_numeric.log import logger
+from mm_numeric.log import logger, progress
 
 _MAX_NAMED = 3  # rows named in a message
 
@@ -50,11 +51,14 @@ class TrainingRows:
         """Return what the trainer iterates over: the stream, or a list of one epoch's samples.
 
         Samples that are too long are left out of the list or cause an error (``data.too_long``).
+        Without ``data.max_tokens``, a sample that exceeds the positions of the model is an error.
         """
         if self.stream is not None:
             return self.stream
         if collator.length_limit is not None:
             self._apply_length_limit(collator)
+        else:
+            self._check_positions(collator)
         weights = [s.weight for s in listed(self.config.data.train) if s.weight is not None]
         return mixed_epoch(self.sources, weights) if weights else self.rows()
 
@@ -66,6 +70,16 @@ class TrainingRows:
             "rows_sha256": fingerprint(self.rows()) if is_list else None,
             "rows_too_long": self.too_long,
         }
+
+    def _check_positions(self, collator: TrainingCollator) -> None:
+        """Raise ``TooLongError`` if a row is longer than the positions of the model."""
+        family, rows = collator.family, self.rows()
+        if family.max_positions is None:
+            return
+        for example in progress(rows, desc="measuring rows", unit="row"):
+            has_size = example.image is None or example.size_px is not None
+            if has_size or not fits_in_any_case(family, self.config.task, example):
+                check_row(family, example, collator.length(example))
 
     def _apply_length_limit(self, collator: TrainingCollator) -> None:
         """Drop the samples that are too long; if ``data.too_long`` is not drop, raise an error."""

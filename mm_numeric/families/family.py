@@ -40,6 +40,10 @@ class Family(Prompting, ImageGeometry, Checkpoint):
     _source: tuple[str, ModelConfig] | None = None
     """Hub name or folder, and settings, that ``load`` was called with."""
 
+    max_positions: int | None = None
+    """Length of the longest sequence that the model can process, in tokens; None if there is no
+    limit. ``load_family`` sets it from the configuration of the checkpoint."""
+
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
         self.tokenizer = tokenizer
         self.image_processor = image_processor

@@ -30,6 +30,9 @@ from mm_numeric.answers import (
 from mm_numeric.geometry.coordinates import RENAMED, Coordinates, integer_ratio
 from mm_numeric.parsing import read_dataclass
 
+MAX_ASPECT_RATIO = 200
+"""Longest image that ``smart`` resizing accepts: the longer side divided by the shorter side."""
+
 _SLACK_PX = 1.0  # rounded annotations may be outside the image by this much; they are clamped
 _LARGEST_EDGE_PX = 1_000_000  # Pillow opens no image that is wider and has a usable height
 _LARGEST_LEVEL = 2.0**53  # above it float64 cannot represent every whole number
@@ -111,8 +114,11 @@ class Resize:
 
     def _smart_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the resized width and height, like ``smart_resize`` of transformers (Qwen2-VL)."""
-        if max(width, height) > 200 * min(width, height):
-            raise ValueError(f"an image of {width} x {height} pixels has an aspect ratio above 200")
+        if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
+            raise ValueError(
+                f"an image of {width} x {height} pixels has an aspect ratio above "
+                f"{MAX_ASPECT_RATIO}"
+            )
         factor = self.factor
         seen = [round(edge / factor) * factor for edge in (width, height)]
         if seen[0] * seen[1] > self.max_pixels:

@@ -31,6 +31,7 @@ from mm_numeric.config.data import DataSource
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import prompt_batch
 from mm_numeric.data.examples import load_examples
+from mm_numeric.data.positions import check_questions
 from mm_numeric.families.family import Family
 from mm_numeric.files import write_json, write_text
 from mm_numeric.geometry.frames import Frame
@@ -85,6 +86,7 @@ def _append_answers(
 ) -> None:
     """Load the model of a run, and append the answers to the examples ``todo`` to a file."""
     family = load_family(config, str(run / MODEL))
+    check_questions(family, todo, length)
     model = load_model(config, family, str(run / MODEL))
     model.to(device_type()).eval()
     batches = [todo[i : i + size] for i in range(0, len(todo), size)]

@@ -66,6 +66,12 @@ def add_adapters(
     return get_peft_model(model, config)
 
 
+def base_of_adapters(source: str) -> tuple[str, str]:
+    """Return the hub name or folder, and the revision, of the base model of adapters."""
+    config = LoraConfig.from_pretrained(source)
+    return str(config.base_model_name_or_path), config.revision or "main"
+
+
 def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftModel:
     """Load the adapters in the folder ``source`` and the base model that they belong to."""
     config = LoraConfig.from_pretrained(source)
@@ -74,7 +80,7 @@ def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftMode
             f"{Path(source, ADAPTER_SETTINGS)}: megatron_config would make PEFT import the module "
             f"{config.megatron_core!r}, and a checkpoint may not import code; remove it."
         )
-    base, revision = str(config.base_model_name_or_path), config.revision or "main"
+    base, revision = base_of_adapters(source)
     try:
         model = family.load_model(base, replace(settings, revision=revision))
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import transformers
 
 from mm_numeric.baselines.baseline import with_baseline
 from mm_numeric.compat import keep_checkpoint_names
-from mm_numeric.config.schema import Config
+from mm_numeric.config.schema import Config, ModelConfig
 from mm_numeric.config.trust import checkpoint_code
+from mm_numeric.data.positions import max_positions
 from mm_numeric.families.family import Family
 from mm_numeric.log import shows_progress
-from mm_numeric.models.adapters import has_adapters, load_adapted
+from mm_numeric.models.adapters import base_of_adapters, has_adapters, load_adapted
 from mm_numeric.registry import FAMILIES, choose
 
 TINY = "tiny"
@@ -53,7 +55,22 @@ def load_family(config: Config, source: str) -> Family:
     if config.model.baseline is not None:
         cls = with_baseline(cls, config.model.baseline, f"{config.title}, model.baseline")
     with _short_errors(config, source):
-        return cls.load(source, config.model)
+        family = cls.load(source, config.model)
+        family.max_positions = _max_positions(family, source, config.model)
+    return family
+
+
+def _max_positions(family: Family, source: str, model: ModelConfig) -> int | None:
+    """Return the number of positions of a checkpoint, or of the base model of its adapters."""
+    if has_adapters(source):
+        base, revision = base_of_adapters(source)
+        try:
+            return max_positions(family.load_config(base, replace(model, revision=revision)))
+        except OSError:  # load_adapted reports a missing base model
+            return None
+    if Path(source).is_dir() and not Path(source, "config.json").is_file():
+        return None
+    return max_positions(family.load_config(source, model))
 
 
 def load_model(config: Config, family: Family, source: str) -> Any:

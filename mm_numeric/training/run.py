@@ -18,6 +18,7 @@ from mm_numeric.answers import Example
 from mm_numeric.config.schema import Config
 from mm_numeric.config.training_arguments import find_deepspeed
 from mm_numeric.data.collator import has_mixed_modalities, make_collator
+from mm_numeric.data.positions import check_questions
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.families.family import Family
@@ -98,6 +99,7 @@ def train(
             if checkpoint and args.should_save:
                 _open_checkpoint(checkpoint, args, trust_remote_code)
             family = load_family(config, source)
+            check_questions(family, evaluated, config.predict.max_new_tokens)
             examples = rows.for_trainer(make_collator(config, family))
         logger.debug("loading %s", source)
         trainer = make_trainer(config, args, examples, family, source)
