@@ -125,7 +125,7 @@ def tokenizer_settings(source: str, revision: str) -> dict[str, Any]:
 
 
 def concrete_classes(auto_class: Any) -> Mapping[Any, Any] | None:
-    """Return an Auto class's mapping from config classes to model classes; None for other classes.
+    """Return an Auto class's mapping from config class to model class; None if it is no Auto class.
 
     transformers (5.23) stores it as ``_model_mapping``. A baseline must subclass the model class
     that the Auto class would create.
@@ -229,9 +229,9 @@ def unpacked_numel(parameter: Any) -> int:
 
 
 def local_values(parameter: Any) -> Any:
-    """Return the number of elements of a whole parameter, also if ZeRO-3 has sharded it.
+    """Return the values of a parameter that are stored on this rank: under ZeRO-3, its shard.
 
-    A sharded parameter is empty; DeepSpeed (0.19) stores its size as ``ds_numel``.
+    DeepSpeed (0.19) stores the shard as ``ds_tensor``; the sharded parameter itself is empty.
     """
     return getattr(parameter, "ds_tensor", parameter)
 

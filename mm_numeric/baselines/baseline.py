@@ -1,9 +1,10 @@
 """Base class of baselines: other published methods for numbers in language models.
 
-A baseline is combined with a model family: ``class XvalT5(Xval, T5)``. The modules that it adds
-belong to a subclass of the model's class, so that ``save_pretrained`` and ``from_pretrained``
-handle them. Settings and fitted statistics are saved in config.json, and a model can only be loaded
-with the baseline settings it was trained with.
+A baseline is combined with a model family: ``class XvalT5(Xval, T5)`` is T5 with the method xVal.
+Modules that the baseline adds are in a subclass of the Hugging Face model class, so that
+``save_pretrained`` and ``from_pretrained`` handle them. The settings of the baseline, and
+statistics of the training numbers, are saved in config.json. A trained model can only be loaded
+with the same settings.
 """
 
 from abc import abstractmethod
@@ -28,7 +29,7 @@ NEW_WEIGHTS = "baseline."
 
 
 class TrainingNumbers(NamedTuple):
-    """The finite numbers in all questions, and those in all answers, of the training data."""
+    """All finite numbers of the training data, in two lists: from questions and from answers."""
 
     in_questions: list[Numeral]
     in_answers: list[Numeral]
@@ -45,7 +46,7 @@ class TrainingNumbers(NamedTuple):
 
 
 class Baseline(Family):
-    """Base class of model families that read or write numbers with another published method."""
+    """Base class of model families that use a published method for numbers, such as xVal."""
 
     settings_class: ClassVar[type]
     """Dataclass of the options in the config section ``model.baseline``."""
@@ -76,7 +77,7 @@ class Baseline(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer, and any number statistics that ``fit`` saved in config.json."""
+        """Load the tokenizer, and the statistics of training numbers in config.json, if any."""
         if cls.single_digits:
             model = replace(model, digits="single")
         family = super().load(source, model)
@@ -93,7 +94,7 @@ class Baseline(Family):
         return family
 
     def fit(self, task: Task, examples: Sequence[Example]) -> None:
-        """Compute number statistics of the training data, unless ``load`` has restored them."""
+        """Compute statistics of the training numbers, unless ``load`` found them in config.json."""
         if self.fitted is not None:
             return
         in_questions = _finite_numbers(example.prompt for example in examples)
@@ -112,7 +113,7 @@ class Baseline(Family):
 
     @abstractmethod
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
-        """Return the statistics that ``fit`` saves, such as the largest training number."""
+        """Return statistics of the training numbers for config.json, such as the largest number."""
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load the model with the modules that the baseline adds.
@@ -142,10 +143,11 @@ def _finite_numbers(texts: Iterable[str]) -> list[Numeral]:
 
 
 def with_baseline(family: type[Family], value: Any, where: str) -> type[Family]:
-    """Return a class that adds a baseline to a text-only model family, such as ``XvalT5``.
+    """Combine a text-only model family with a baseline (a published method such as xVal).
 
-    ``value`` is the config setting ``model.baseline``: a name, or a mapping with settings.
-    ``where`` is the name of this setting, for error messages.
+    Returns a new class: ``T5`` with the baseline ``xval`` becomes ``XvalT5``. ``value`` is the
+    config setting ``model.baseline``: a name, or a mapping with settings. ``where`` is the name of
+    this setting, for error messages.
     """
     kind = read_baseline(value, where).kind
     if family.takes_images:
@@ -163,7 +165,7 @@ def with_baseline(family: type[Family], value: Any, where: str) -> type[Family]:
 
 @cache
 def with_modules(mixin: type, model_class: type) -> type:
-    """Return a subclass of ``model_class`` and of ``mixin``, which adds modules (cached)."""
+    """Return ``model_class`` with the modules that ``mixin`` adds; created once, then cached."""
     return type(f"{mixin.__name__}{model_class.__name__}", (mixin, model_class), {})
 
 

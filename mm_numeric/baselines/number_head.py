@@ -1,4 +1,4 @@
-"""A number head: predicts one number per position, for models that also return token logits.
+"""Output head that predicts one number at each position, in addition to the token logits.
 
 Axes    b samples, t positions, d hidden size, v vocabulary
 """
@@ -42,8 +42,8 @@ class NumberHead(nn.Module):
         Args:
             width: Hidden size of the model.
             inner: Width of the inner layer; None for a single layer.
-            offset: Initial standard deviation of a learned vector [width], which xVal adds to the
-                embedding of every number. None: no vector.
+            offset: If set, a learned vector [width] is created, which xVal adds to the embedding of
+                every number. ``offset`` is the standard deviation of its initial values.
         """
         super().__init__()
         self.inner = None if inner is None else nn.Parameter(torch.empty(inner, width))

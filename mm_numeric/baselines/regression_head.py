@@ -52,7 +52,7 @@ class RegressionHead(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """Return the normalisation that ``fit`` computed; before ``fit``, the identity."""
+        """Return how numbers are normalised for the model; before ``fit``, they stay unchanged."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class RegressionHead(Baseline):
         return asdict(Scale.of(values, decimals=numbers.decimals, **asdict(self.settings)))
 
     def answer(self, text: str) -> Tokens:
-        """Return the single number of an answer as a value id, instead of its text tokens."""
+        """Encode an answer with exactly one number as a single integer that stores the number."""
         found = find_numerals(text)
         if len(found) != 1:
             raise ValueError(
@@ -74,7 +74,7 @@ class RegressionHead(Baseline):
     def numbers(
         self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Return the answer's number. No token spells it, so its token class 0 is a dummy."""
+        """Return the number in an answer. No token spells it, so token index 0 is a dummy."""
         value = self.scale.number(value_of(answer.ids[0]))
         return [TokenNumber(value, -1 if value < 0 else 1, (0,), (0,), (0,))]
 
@@ -89,7 +89,7 @@ class RegressionHead(Baseline):
     def model_inputs(
         self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
     ) -> dict[str, Any]:
-        """Return the arguments of ``forward``, with answers replaced by padding to hide them."""
+        """Return the arguments of ``forward``, with answers hidden (replaced by padding)."""
         carries, _ = read_values(input_ids)
         input_ids = input_ids.masked_fill(carries, self.pad_id)
         mask = attention_mask & ~carries
@@ -132,7 +132,7 @@ class RegressionObjective(Objective):
         """Compute the mean squared error of the model's predicted numbers.
 
         ``labels`` [n] are the correct (normalised) numbers of the n samples, as value ids: integers
-        that store a number. ``figures`` is ignored: this loss has no training metrics.
+        that store a number. ``figures`` has no effect: this loss computes no training metrics.
         """
         assert spans is not None
         assert spans.supervised is not None

@@ -7,10 +7,10 @@ Input    a fixed number encoding is added to the learned embedding of digit v at
          NE(v, p, j) = (-1)^j v 10^p / (j + 1), where j = 0, 1, ... is the index in the
          embedding. As in the published code, the encoding is multiplied by 10 / ``largest``. By
          default, ``largest`` is the largest number in the training data
-Output   an answer whose places contradict the positions of its digits, such as ``_1_2_ _2_2_`` or
-         ``_1_2_ _2_0_``, cannot be parsed
-Loss     cross-entropy plus any numeric losses. NTL can be used, because the digits of one place
-         form a digit group (tokens that compete in one softmax)
+Output   an answer cannot be parsed if a place occurs twice (``_1_2_ _2_2_``), is out of order, or
+         is left out (``_1_2_ _2_0_`` has no tens)
+Loss     cross-entropy plus any numeric losses, such as NTL. Their softmax covers the ten tokens of
+         the correct digit's place
 
 The published code uses the factors (1, -1, 1/3, -1/3, ...) in the encoding. This module uses those
 of the paper's formula: (1, -1/2, 1/3, -1/4, ...).
@@ -35,7 +35,7 @@ from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionTransformerSettings:
-    """Settings of the Regression Transformer, whose tokens are digits at a power of ten."""
+    """Settings of the Regression Transformer: powers of ten with digit tokens, and scaling."""
 
     highest_place: int = 9
     """Highest power of ten for which digit tokens are added."""
@@ -56,9 +56,10 @@ class RegressionTransformerSettings:
 
 
 def number_encoding(digits: Tensor, places: Tensor, width: int) -> Tensor:
-    """Return the encoding, of size ``width``, of each digit at its power of ten (``places``).
+    """Return a vector of size ``width`` for each digit, which encodes its value.
 
-    Element j of the encoding of digit v at place p is (-1)^j v 10^p / (j + 1), as in the paper.
+    Element j for digit v at the power of ten p (``places``) is (-1)^j v 10^p / (j + 1), as in the
+    paper.
     """
     j = torch.arange(width, device=digits.device)
     factors = (1 - 2 * (j % 2)) / (j + 1)
@@ -166,7 +167,7 @@ class RegressionTransformer(Baseline):
         return Tokens(ids=self._with_places(tokens.ids), offsets=tokens.offsets)
 
     def vocabulary(self) -> NumberVocabulary:
-        """Return the digit-and-place tokens. One softmax covers the ten tokens of a place."""
+        """Return the digit-and-place tokens; a softmax covers the ten tokens of the same place."""
         tokens, spelling = [], dict(self._digits.spelling)
         for i in range(self.new_tokens):
             digit, place = i % 10, self._places[i // 10]
@@ -179,8 +180,7 @@ class RegressionTransformer(Baseline):
     def text(self, ids: Sequence[int]) -> str:
         """Decode generated tokens to text.
 
-        If the place (power of ten) of a digit token contradicts the digit's position in its number,
-        return an error text instead.
+        If a digit has the wrong place, as in ``_1_2_ _2_2_`` (two hundreds), return an error text.
         """
         bare = list(self.before_end(ids))
         places = {

@@ -64,7 +64,7 @@ class WithValues(WithNumberHead):
     named_modules: Any
 
     def make_head(self, config: Any) -> NumberHead:
-        """Create the number head, with a vector to add to [NUM] if positions have no embedding."""
+        """Create the number head. Without position embeddings, it has a vector to add to [NUM]."""
         has_positions = any(
             isinstance(module, nn.Embedding) and _POSITIONS.fullmatch(name)
             for name, module in self.named_modules()
@@ -104,7 +104,7 @@ class Xval(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """Return the normalisation that ``fit`` computed; before ``fit``, the identity."""
+        """Return how numbers are normalised for the model; before ``fit``, they stay unchanged."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class Xval(Baseline):
 
     @cached_property
     def _characters(self) -> dict[str, int]:
-        """Return the token id of each character of a number: the digits, minus and point."""
+        """Map each character that numbers consist of (digits, minus, point) to its token id."""
         for character in "-.":
             if character not in self._tokens:
                 raise ValueError(
@@ -151,7 +151,7 @@ class Xval(Baseline):
     def _with_sign(
         self, found: list[int], spans: list[tuple[int, int]], start: int, value: float
     ) -> tuple[int, float]:
-        """Return the start and the value of a negative number, and remove its minus if possible.
+        """Remove the minus before a negative number, and return the number's start and value.
 
         ``found`` holds the token ids before the number. If the last one is a minus, it is removed
         and the value is negative. A longer token such as ``(-`` is kept, and the value is then
@@ -173,14 +173,14 @@ class Xval(Baseline):
         return self._with_values(ids, [(0, 0)] * len(ids))[0]
 
     def answer(self, text: str) -> Tokens:
-        """Tokenise an answer, each number as an integer that stores it; append the end token."""
+        """Tokenise an answer and its end token; a number becomes one integer that stores it."""
         tokens = super().answer(text)
         return Tokens(*self._with_values(tokens.ids, tokens.offsets))
 
     def numbers(
         self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Return the number that each value id in an answer stores, and its token position."""
+        """Return each number in a tokenised answer, and the position of its token."""
         target = (vocabulary.classes[self.first_id],)
         found = []
         for position, token in enumerate(answer.ids):
@@ -226,7 +226,7 @@ class Xval(Baseline):
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]]:
-        """Generate answers greedily, without a key-value cache, with a value id for each number."""
+        """Generate answers greedily, without a KV cache; a number is an integer that stores it."""
         prompt, mask = inputs["input_ids"], inputs["attention_mask"]
         ids, steps = prompt.new_empty((len(prompt), 0)), []
         if self.encoder_decoder:

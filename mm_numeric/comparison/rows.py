@@ -1,4 +1,4 @@
-"""Create the rows of a comparison table: one for each objective and each grid combination.
+"""Create the rows of a comparison table: the listed objectives, then all grid combinations.
 
     objectives: [ce, {name: large, preset: ntl_was, with: {model.name: my/large}}]
     grid:
@@ -49,7 +49,7 @@ class ComparisonRow:
 
 @dataclass(frozen=True, kw_only=True)
 class _Draft:
-    """The unvalidated settings of a comparison row. ``where`` is its field in the config."""
+    """Unvalidated settings of a table row; ``where`` is their location, for error messages."""
 
     objective: Any
     where: str
@@ -61,9 +61,9 @@ class _Draft:
 def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     """Return all rows of a comparison: those that the config lists, then those of its grid.
 
-    The first row is the reference that all others are compared with. If ``compare.control`` is set,
-    this control is the second row: the reference with another loss, by default 1.3 times
-    cross-entropy. It shows whether an improvement is due only to a larger loss.
+    All other rows are compared with the first one. If ``compare.control`` is set, the second row is
+    a control: the first row with another loss, by default 1.3 times cross-entropy. It shows whether
+    an improvement is due only to a larger loss.
     """
     assert config.compare is not None
     where = f"{where}, compare"

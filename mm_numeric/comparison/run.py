@@ -1,10 +1,10 @@
 """Compare objectives: train each from the same weights on the same batches, for several seeds.
 
-For each seed a model is first trained with cross-entropy (the warm start). Each row of the result
-table is an objective, trained from those weights with the same data order and evaluated on the same
-test samples. If a row changes other settings too, it has its own warm start with these settings and
-the same number of steps. If a row sets a baseline with its own loss, such as a regression head, its
-warm start uses this loss. Output:
+For each seed, a model is first trained with cross-entropy (the warm start). Then each objective is
+trained from those weights with the same data order, and evaluated on the same test samples. Each is
+a row of the result table. A row that also changes other settings has its own warm start with these
+settings and the same number of steps. If its model has a loss of its own, such as the squared error
+of a regression head, the warm start uses this loss. Output:
 
     summary.json, report.html, report.md
     seedS/warm_start*/, seedS/ROW/    run folders with predictions, scores and results
@@ -98,9 +98,10 @@ def _open_runs(config: Config, seeds: Sequence[int]) -> list[Config]:
 
 
 def seed_runs(config: Config, seed: int) -> list[Config]:
-    """Return the configs of all runs with one seed, each warm start before its objectives.
+    """Return the configs of all training runs with one seed, in the order of execution.
 
-    In the config of an objective, ``model.name`` is the model folder of its warm start.
+    A warm start (trained with cross-entropy) comes before the objectives that continue from it,
+    whose ``model.name`` is its model folder.
     """
     assert config.compare is not None
     folder = Path(config.compare.output_dir) / f"seed{seed}"

@@ -24,8 +24,8 @@ SUMMARY = "summary.json"
 def write_summary(config: Config, folder: Path) -> dict[str, Any]:
     """Score all runs of a comparison folder, write summary.json and return its content.
 
-    Each metric is a mean over seeds. Its bootstrap interval resamples seeds and test samples. Each
-    objective is compared with the first one, trained with the same seeds, on the same samples.
+    Each metric is a mean over seeds. Its bootstrap interval resamples seeds and test samples. All
+    other objectives are compared with the first one, for the same seeds and test samples.
     """
     assert config.compare is not None
     entries, seeds = compared_rows(config), config.compare.seeds
@@ -77,7 +77,8 @@ def _table(
 ) -> dict[str, dict[str, Any]]:
     """Return the mean and interval of each metric, as ``table[run name][metric name]``.
 
-    For each objective but the first, an entry also has the ``difference`` to the first one.
+    The entry ``difference`` is the metric minus that of the first objective; None for the first
+    objective itself and for warm starts.
     """
     baseline = objectives[0]
     table: dict[str, dict[str, Any]] = {name: {} for name in runs}
@@ -115,8 +116,8 @@ def read_run_scores(folder: Path, task_name: str | None = None) -> Scores:
 def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
     """Format a comparison as a terminal table, with one line per warm-start model and objective.
 
-    The columns are ``shown`` metrics, or more if more are reported per category of samples. The
-    last column is the difference of the first metric to that of the first objective.
+    The columns are the first ``shown`` metrics, or all per-category metrics if these are more. The
+    last column is the first metric minus that of the first objective.
     """
     metrics = summary["metrics"][: max(shown, summary.get("of_categories", 0))]
     header = ["objective", *(m["label"] for m in metrics)]
@@ -233,7 +234,7 @@ def _facts(
 
 
 def _other_settings(rows: Sequence[ComparisonRow]) -> str:
-    """Return text that names the settings, except the objective, that each table row changes."""
+    """Describe in one text the settings, other than the objective, that table rows change."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.settings:

@@ -37,7 +37,7 @@ def check_baseline(
 ) -> None:
     """Check that a config's model, loss and trained ``modules`` are compatible with its baseline.
 
-    A baseline with its own loss requires the objective ``ce``; if it is not, the error message ends
+    If the baseline has its own loss, the objective must be ``ce``; otherwise the error message ends
     with the advice ``remedy``. A module to which the baseline adds weights must be trained.
     """
     name, kind, _ = read_baseline(model.baseline, f"{where}, model.baseline")

@@ -86,7 +86,7 @@ def named(sources: Sources) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Config section ``data``: the training and test rows, and how they are read."""
+    """Config section ``data``: the training and test samples, and how they are read."""
 
     train: tuple[DataSource, ...] | DataSource
     """One source or a list of sources. Without weights, an epoch contains each row once. With

@@ -1,4 +1,4 @@
-"""Published results, which ``compare.published`` shows next to the results of a comparison.
+"""Results of two papers, which the report of a comparison can show (``compare.published``).
 
 NTL     Regress, Don't Guess, arXiv 2411.02083
 NTIL    Advancing Sequential Numerical Prediction in Autoregressive Models, arXiv 2505.13077
@@ -7,7 +7,7 @@ The values come from public notes on the papers, not from the papers themselves,
 
 NTL     missing: integer arithmetic, multiplication, rJokes, MultiRC, the loss weight (lambda), and
         all plots
-NTIL    missing: rows of the tables on mathematics, except those in the ablation study
+NTIL    missing: most rows of the tables on mathematics (present: those of the ablation study)
 
 Table rows are named as in the shipped configs, metrics as in results.json. Accuracies are fractions
 of 1, time deviations are in minutes. Does not import torch.

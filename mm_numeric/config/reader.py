@@ -142,7 +142,8 @@ def read_objective(value: Any, where: str) -> NamedObjective:
     """Read an objective (training loss) from the name of a preset or from a mapping.
 
     All keys of the mapping are optional: ``preset`` (default ``ce``), ``name`` (default: the preset
-    followed by the changed fields), and fields of ``ObjectiveSpec``, which replace the preset's.
+    followed by the changed fields), and fields of ``ObjectiveSpec``, such as ``weight``, which
+    replace those of the preset.
     """
     options = {"preset": value} if isinstance(value, str) else value
     if not isinstance(options, Mapping):

@@ -1,7 +1,7 @@
 """Replace deprecated config keys and values by the new ones, with a warning.
 
-Run folders of a comparison can be named after settings, such as ``emd_weight_0.8``. If a config
-uses a deprecated key, its name still contains that key, so that existing folders are found.
+Run folders of a comparison can be named after settings, such as ``emd_weight_0.8``. A folder named
+after a deprecated key keeps its name, so that the results of old runs are found.
 """
 
 import re
@@ -53,7 +53,7 @@ def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str], where: str)
 
 
 def _as_in_file(raw: Mapping[str, Any], path: str, value: Any, override: str) -> tuple[str, Any]:
-    """Return the path and value of an override, spelled like the same setting in the file.
+    """Return the path and value of an override, with the names that the config file uses.
 
     The file and the override may each use the old or the new name of a setting.
     """
@@ -94,8 +94,8 @@ class _Translator:
         """Return a config section with old keys and values replaced by the new ones.
 
         ``path`` is the dotted path of the section, such as ``model``. Warnings show ``shown``
-        instead if it is given. An unnamed objective is named after its old keys, so that its run
-        folder is found.
+        instead if it is given. An objective without a ``name`` gets the name that its old keys
+        result in, so that its existing run folder is found.
         """
         renamed = _SECTIONS.get(path)
         if renamed is None or not isinstance(raw, Mapping):
@@ -160,7 +160,7 @@ class _Translator:
     def _axis(self, axis: Any, grid: Mapping[Any, Any], axes: list[str]) -> tuple[Any, Any]:
         """Return a grid axis as (setting, values), with old names replaced by the new ones.
 
-        Each value keeps the label of its old name, because row names and run folders contain it.
+        The name of a table row still contains the old name, because its run folder has this name.
         """
         values = grid[axis]
         if not isinstance(axis, str) or not isinstance(values, list | tuple | Mapping):

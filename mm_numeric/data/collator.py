@@ -1,4 +1,4 @@
-"""Collate examples into model inputs, labels (answer tokens only) and spans of number tokens.
+"""Collate examples into model inputs, labels (answer tokens only) and the positions of numbers.
 
 Axes    b samples, t positions, n supervised positions (positions that predict an answer token)
 """
@@ -33,7 +33,7 @@ _DUMMY_IMAGE = Image.new("RGB", (64, 64))
 
 @dataclass(frozen=True)
 class Origin:
-    """The sample ids of a training batch, and of samples left out (e.g. an unreadable image)."""
+    """The ids of the samples in a training batch, and of those skipped (unreadable or too long)."""
 
     ids: tuple[str, ...]
 
@@ -48,8 +48,8 @@ def prompt_batch(
 
     A frame says how the image is resized and how coordinates in it are written. Prompts of
     decoder-only models are padded on the left, because generation continues them. With
-    ``add_dummy_image_row``, a batch without images gets one more prompt with a dummy image, so that
-    the vision tower runs. The frames have no entry for this prompt.
+    ``add_dummy_image_row``, a batch without images gets one more prompt, with a dummy image and no
+    frame, because under ZeRO-3 all ranks must run the vision tower.
     """
     images = [load_framed_image(family, example) for example in examples]
     frames = [frame for _, frame in images]
@@ -151,7 +151,7 @@ class TrainingCollator:
         return answer, sorted(numbers, key=lambda number: number.positions)
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
-        """Return the number of tokens of each example, computed once if an example is repeated."""
+        """Return the token count of each example; a repeated example is tokenised only once."""
         known: dict[int, int] = {}
         for example in examples:
             if id(example) not in known:
@@ -210,7 +210,7 @@ class TrainingCollator:
     def _spans(
         self, answer_ids: Sequence[list[int]], numbers: Sequence[list[TokenNumber]]
     ) -> NumberSpans:
-        """Find the number tokens in a batch of answers (the field ``supervised`` is not set)."""
+        """Locate the number tokens in a batch of answers; the caller sets ``supervised``."""
         if self.digit_runs and answer_ids:
             labels = _pad(answer_ids)
             return NumberSpans.from_labels(labels, self.vocabulary, digit_runs=True)
@@ -242,7 +242,7 @@ class TrainingCollator:
 
 
 def has_mixed_modalities(family: Family, examples: Sequence[Example]) -> bool:
-    """Return True if only some examples have an image, for a family that accepts images."""
+    """Return True if the family accepts images, and some but not all examples have one."""
     with_image = sum(example.image is not None for example in examples)
     return family.takes_images and 0 < with_image < len(examples)
 

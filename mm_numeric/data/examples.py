@@ -135,7 +135,7 @@ def rows_of_file(file: Path) -> Iterator[SourceRow | ValueError]:
 def find_files(task: Task, source: DataSource, cache: Path) -> list[Path]:
     """Return the files of a data source, with glob patterns such as ``train/*.jsonl`` expanded.
 
-    Without a path, it is the file of samples that the task generates (cached on disk).
+    Without a path, return the file of samples that the task generates (cached on disk).
     """
     if source.path is None:
         return [render_rows(task, source, cache)]

@@ -1,4 +1,4 @@
-"""Sampler that puts rows of similar length into the same optimiser step."""
+"""Sampler that puts samples of similar length into the same optimiser step."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,11 +10,11 @@ from mm_numeric.compat import length_grouped_indices
 
 
 class LengthGroupedSampler(Sampler[int]):
-    """Sampler with a random order in which the rows of one optimiser step have similar lengths.
+    """Sampler with a random order in which the samples of an optimiser step have similar lengths.
 
-    All ranks and micro-batches of a step get rows of similar length, so no rank waits for another.
-    The rows of a step do not depend on the number of ranks. The sampler of transformers (5.23)
-    groups the rows of a single rank, and cannot restore the order of an epoch on resume.
+    All ranks and micro-batches of a step get samples of similar length, so no rank waits for
+    another. The samples of a step do not depend on the number of ranks. The sampler of transformers
+    (5.23) groups the samples of a single rank, and cannot restore the order of an epoch on resume.
     """
 
     def __init__(
@@ -23,8 +23,8 @@ class LengthGroupedSampler(Sampler[int]):
         """Create a sampler.
 
         Args:
-            lengths: Length of each row in tokens.
-            step_rows: Number of rows per optimiser step.
+            lengths: Length of each sample in tokens.
+            step_rows: Number of samples per optimiser step.
             seed: Seed of the random order; the epoch is added to it.
             epoch: Function that returns the current epoch. The sampler cannot use ``set_epoch``:
                 accelerate (1.15) does not call it when a run resumes within an epoch.
@@ -41,7 +41,7 @@ class LengthGroupedSampler(Sampler[int]):
 
 
 def rows_per_step(args: Any) -> int:
-    """Return the number of rows per optimiser step, over all ranks and micro-batches."""
+    """Return the number of samples per optimiser step, over all ranks and micro-batches."""
     rows: int = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     return rows
 

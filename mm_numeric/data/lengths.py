@@ -9,12 +9,12 @@ from mm_numeric.tasks.base import Task
 
 
 class TooLongError(ValueError):
-    """Raised if a row exceeds ``data.max_tokens``; the message names the row and its length."""
+    """Raised if a sample exceeds ``data.max_tokens``; the message names it and its length."""
 
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """Maximum number of tokens of a row, and the action for longer rows."""
+    """Maximum number of tokens of a sample, and the action for longer samples."""
 
     family: Family
     task: Task
@@ -95,7 +95,7 @@ def row_tokens(family: Family, question: int, answer: int) -> int:
 
 
 def count_image_tokens(family: Family, frame: Frame | None) -> int:
-    """Return the number of tokens of an image resized as in ``frame``; 0 if that is None."""
+    """Return the number of image tokens after resizing as in ``frame``; 0 without a frame."""
     if frame is None:
         return 0
     size = frame.width_px, frame.height_px

@@ -1,1 +1,1 @@
-"""Model families: prompt format, image preprocessing, coordinate format and checkpoint loading."""
+"""Model families, which define prompts, image resizing, coordinate format and model loading."""

@@ -48,7 +48,7 @@ class Checkpoint(ABC):
     @classmethod
     @abstractmethod
     def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
-        """Load the image processor with the settings ``model.image_size``; None if text-only."""
+        """Load the image processor, with the sizes of ``model.image_size``; None if text-only."""
 
     @classmethod
     def load_processor(cls, source: str, model: ModelConfig) -> ProcessorMixin | None:

@@ -25,9 +25,9 @@ _SPACE_MARKS = str.maketrans("▁Ġ", "  ")
 def with_digits(tokenizer: Any, digits: str | None, source: str) -> Any:
     """Return a tokenizer that follows the setting ``model.digits``: ``single``, ``merged`` or None.
 
-    ``single``: it has one token per digit, and can be saved and loaded as usual. ``merged``: the
-    given tokenizer, but an error if it has no tokens of several digits. None: the given tokenizer,
-    which is never modified. ``source`` is the checkpoint that it is from, for error messages.
+    ``single``: a tokenizer with one token per digit. ``merged``: the given tokenizer; an error is
+    raised if it has no tokens of several digits. None: the given tokenizer. ``source`` is the
+    checkpoint of the tokenizer, for error messages.
     """
     if digits is None:
         return tokenizer

@@ -32,7 +32,7 @@ class ImageGeometry(ABC):
     coordinates: Coordinates
 
     def frame(self, width: int, height: int) -> Frame:
-        """Return the resizing and coordinate format of an image with this upright pixel size.
+        """Return how an image of this upright size is resized, and how coordinates are written.
 
         Raises:
             ValueError: If the family cannot resize an image of this size.

@@ -58,7 +58,7 @@ class OriginalLayout:
 
     @classmethod
     def find(cls, source: str, revision: str) -> Self | None:
-        """Return the checkpoint ``source``, a hub name or a folder; None if in another layout."""
+        """Find a checkpoint (a hub name or a folder); return None if it has another file layout."""
         raw = read_raw_config(source, revision)
         if "mm_vision_tower" not in raw:
             return None
@@ -187,7 +187,7 @@ def _read_weights(folder: Path, source: str) -> dict[str, Tensor]:
 
 
 def _renamed(name: str, table: Mapping[str, str]) -> str:
-    """Return a weight's name with a new prefix. ``table`` maps regexes of old prefixes to new."""
+    """Replace the prefix of a weight's name; ``table`` maps old prefixes (regex) to new ones."""
     for beginning, new in table.items():
         if re.match(beginning, name):
             return re.sub(beginning, new, name, count=1)

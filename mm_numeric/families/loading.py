@@ -100,10 +100,9 @@ def require_all_weights(info: dict[str, Any], source: str) -> None:
 
 
 def require_no_weights(source: str, fault: str, names: Iterable[str]) -> None:
-    """Raise ValueError if ``names``, the weights with a certain problem, is not empty.
+    """Raise ValueError if any weights, listed in ``names``, are missing or have another problem.
 
-    The error message is ``<checkpoint> <fault> 3 weights``, where ``fault`` is for example
-    ``lacks``.
+    The message is ``<checkpoint> <fault> 3 weights``, where ``fault`` is for example ``lacks``.
     """
     if found := sorted(names):
         raise ValueError(

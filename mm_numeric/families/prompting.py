@@ -114,7 +114,7 @@ class Prompting(ABC):
         return ids[:length]
 
     def vocabulary(self) -> NumberVocabulary:
-        """Return the number tokens: digits and, where used, location tokens (``<loc0012>``)."""
+        """Return the tokens that spell numbers: digits, and ``<loc0012>`` etc. where used."""
         digits = NumberVocabulary.from_tokenizer(self.tokenizer)
         bins = self.coordinates.bins
         if bins is None:

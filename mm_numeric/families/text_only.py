@@ -33,7 +33,7 @@ class TextFamily(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer, after checking the model type and the baseline of the checkpoint."""
+        """Check the checkpoint's model type and its baseline setting, then load its tokenizer."""
         config = cls.load_config(source, model)
         if not cls.supports(config):
             raise ValueError(

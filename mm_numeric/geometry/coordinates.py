@@ -35,7 +35,7 @@ def integer_ratio(number: float) -> tuple[int, int]:
 @RENAMED.accept_old_arguments
 @dataclass(frozen=True, kw_only=True)
 class Coordinates:
-    """How coordinates are written: reference image, grid, rounding, order and text format."""
+    """How coordinates are written: relative to which image, grid, rounding, order, text format."""
 
     space: str = "resized"
     """The reference image: ``resized`` (after resizing and padding) or ``original``."""

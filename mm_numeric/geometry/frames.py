@@ -239,7 +239,7 @@ class Frame:
         return _snapped(x, self.width_px, step_x / 2), _snapped(y, self.height_px, step_y / 2)
 
     def quantised(self, shape: Shape) -> Shape:
-        """Return a shape with the rounding error that writing its coordinates as text causes."""
+        """Return a shape with its points rounded, as if written as text and parsed again."""
         points = tuple(self.decode(*self.encode(point)) for point in shape.points)
         return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)
 

@@ -18,7 +18,7 @@ def read_id(row: Mapping[str, Any], names: Sequence[str], image: Path) -> str:
 
 
 def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int] | None]:
-    """Return a row's image path and its (width, height); the latter is None if not declared."""
+    """Return a row's image path, and its (width, height) or None if it declares no size."""
     image = next((row[name] for name in ("image", "file", "img_path") if row.get(name)), None)
     if not isinstance(image, str):
         raise ValueError(f'{where}: no image; each row needs "image" (a path).')

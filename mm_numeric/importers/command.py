@@ -96,7 +96,7 @@ def _parser(name: str, kind: type) -> argparse.ArgumentParser:
 
 
 def _reader(flag: str, kind: type, option: Option) -> Callable[[str], object]:
-    """Return the converter of an option's value, which renames deprecated values with a warning."""
+    """Return a function that parses an option's value, and renames deprecated values."""
     if not option.renamed:
         return kind
 

@@ -37,8 +37,7 @@ class CTW1500(TextFiles):
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
         """Yield (line number, text) of each text region in a file.
 
-        In XML, regions are counted from 1 instead, and converted to the line format of the test
-        files.
+        In XML, the number counts regions from 1, and the text has the format of the test files.
         """
         if ending != ".xml":
             yield from super().records(text, ending)

@@ -143,8 +143,8 @@ class ImageFolder:
     def size(self, name: str, declared: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return (width, height) of an image in pixels, after rotating it upright.
 
-        ``declared`` is the size in the annotations, or None. If ``folder`` is None, it is returned
-        unchecked. Otherwise, an error is raised if the image file has another size.
+        ``declared`` is the size in the annotations, or None. Without an image folder, this size is
+        returned unchecked. Otherwise, an error is raised if the image file has another size.
         """
         if self.folder is None:
             return declared

@@ -58,7 +58,7 @@ class InvalidRowError(ValueError):
 
 
 class Option(NamedTuple):
-    """Help text and choices of a command line option, as annotation of an importer's field."""
+    """Annotation of an importer's field: help text and choices of its command line option."""
 
     meaning: str
     choices: Iterable[str] | None = None

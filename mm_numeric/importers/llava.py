@@ -168,11 +168,11 @@ class LlavaImporter(FileImporter):
                 yield error.at(place)
 
     def _asked(self, question: str, boxes: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the row fields of one question and the boxes in its answer.
+        """Return the row fields for a question and the boxes in the answer to it.
 
-        With ``--per answer``, these are ``question`` and ``instances``, a list of boxes. Otherwise
-        they are ``phrase``, the described object, and ``box``; an answer with several boxes is then
-        an error.
+        With ``--per answer``, the fields are ``question`` and ``instances``, a list of boxes.
+        Otherwise they are ``phrase``, the described object, and ``box``; an answer with several
+        boxes is then an error.
         """
         if self.per == "answer":
             return {"question": question, "instances": boxes}

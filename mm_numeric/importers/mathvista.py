@@ -77,7 +77,7 @@ def _problems(path: Path) -> Iterator[tuple[str, dict[str, Any]] | InvalidLine]:
 
 
 def _fields(where: str, raw: Mapping[str, Any], image_folder: ImageFolder) -> dict[str, Any]:
-    """Convert a question to a row, and check it by loading it as the task ``MathVista`` does."""
+    """Convert a question to a row; raise an error if the task ``MathVista`` cannot load it."""
     saved = raw.get("decoded_image")
     image = parse_text(saved if isinstance(saved, str) and saved else raw.get("image"), "image")
     kept = {name: raw[name] for name in _KEPT if not _is_missing(raw.get(name))}

@@ -1,4 +1,4 @@
-"""Import text regions from MMOCR's JSON, such as ``textdet_test.json``, with a ``data_list``.
+"""Import text regions from the JSON files of MMOCR, such as ``textdet_test.json``.
 
 Source: https://mmocr.readthedocs.io, dataset classes; checked with tests/data/det_toy_dataset.
 """

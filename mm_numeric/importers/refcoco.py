@@ -100,7 +100,7 @@ class RefCoco:
             yield _row(where, fields, images, annotations, image_folder)
 
     def _check(self, path: Path, found: set[str]) -> None:
-        """Check that a file's splits belong to ``--split-by`` and include ``--split``."""
+        """Check that a file has only splits by the author ``--split-by``, including ``--split``."""
         names = ", ".join(sorted(found))
         if found - SPLITS[self.split_by]:
             raise ValueError(

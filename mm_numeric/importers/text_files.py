@@ -87,7 +87,7 @@ class TextFiles(ABC):
     ) -> Iterator[dict[str, Any] | tuple[InvalidLine, bool]]:
         """Yield a dict for each valid region, and (error, may_omit) for each invalid region.
 
-        ``may_omit`` is True for regions marked ``ignore``: only these may be missing in the row.
+        ``may_omit`` is True for a region marked ``ignore``: the row is written without it.
         """
         try:
             records = list(self.records(text, name.suffix.lower()))

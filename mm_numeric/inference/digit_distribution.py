@@ -6,8 +6,8 @@ probabilities are grouped by the difference between a digit and the correct digi
 digits.json:
 
     differences    -9 to 9: a digit minus the correct digit
-    means          mean probability at each difference; null if no correct digit allows it
-    tokens         number of answer digits that allow each difference (+9 only if the digit is 0)
+    means          mean probability of the digit with each difference; null if ``tokens`` is 0
+    tokens         number of answer digits where each difference is possible (+9 only at a 0)
     rows_skipped   number of test samples that could not be trained on, e.g. an unreadable image
 
 Excluded are tokens of several digits, location tokens, and numbers that a regression head predicts.
@@ -109,9 +109,8 @@ def digit_differences(scores: Tensor, target: Tensor, vocabulary: NumberVocabula
     """Sum the probabilities of digits by their difference to the correct digit, [2, 19].
 
     Column i stands for the difference i - 9. Row 0 has the sum of the probabilities. Row 1 counts
-    the tokens at which the difference is possible. ``scores`` [k, c] are the logits of the c number
-    tokens at the k number tokens of the answers, and ``target`` [k] are the indices of the correct
-    ones.
+    the answer tokens at which this difference is possible. ``scores`` [k, c] has the logits of all
+    c number tokens at each of k answer tokens, and ``target`` [k] the indices of the correct ones.
     """
     classes = NumberClasses.of(vocabulary, scores.device, torch.float64)
     single = torch.tensor([len(t.digits) == 1 for t in vocabulary.tokens], device=scores.device)

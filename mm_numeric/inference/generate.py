@@ -1,11 +1,11 @@
 """Generate answers greedily in batches, and append them to predictions.jsonl.
 
-predictions.jsonl has one object per row:
-    id       id of the row
+predictions.jsonl has one object per sample:
+    id       id of the sample
     image    path of the image, or null
     task     name of the task, which `score` needs to parse the text
     task_options    options of the task that change how text is parsed, if there are any
-    buckets  groups that the row belongs to, such as its category, for metrics per group
+    buckets  groups that the sample belongs to, such as its category, for metrics per group
     prompt   the prompt
     text     the generated text, unchanged
     parsed   the parsed answer, or null; coordinates in pixels of the original image
@@ -50,16 +50,16 @@ def predict(
     limit: int | None = None,
     trust_remote_code: bool = False,
 ) -> int:
-    """Generate an answer to each row that has no answer in the output file yet.
+    """Generate an answer to each sample that has no answer in the output file yet.
 
     Args:
         run: Folder of a finished run.
-        source: Rows to answer; the test rows of the run if None.
-        out: File to append predictions to. An existing file must be from the same run, rows and
-            settings, and no other process may be writing it; otherwise a ValueError is raised.
-        batch_size: Number of rows per batch; None for ``predict.batch_size`` of the config.
+        source: Samples to answer; the test samples of the run if None.
+        out: File to append predictions to. An existing file must be from the same run, samples
+            and settings, and no other process may be writing it; otherwise a ValueError is raised.
+        batch_size: Number of samples per batch; None for ``predict.batch_size`` of the config.
         max_new_tokens: Maximum answer length; None for ``predict.max_new_tokens`` of the config.
-        limit: Answer only the first ``limit`` rows; all if None.
+        limit: Answer only the first ``limit`` samples; all if None.
         trust_remote_code: Permit the Python code that the run's config names.
 
     Returns:
@@ -114,7 +114,7 @@ class Generated(NamedTuple):
     """Probability of each token in ``ids``, 0 to 1."""
 
     def mean_probability(self, family: Family, span: tuple[int, int]) -> float:
-        """Return the mean probability of the tokens of a part of the text: characters ``span``."""
+        """Return the mean probability of the tokens that spell ``text[start:end]`` (``span``)."""
         counts = range(1, len(self.ids) + 1)
 
         def length(count: int) -> int:
@@ -165,7 +165,7 @@ def generate(
 def _greedily(
     model: Any, family: Family, inputs: dict[str, Any], max_new_tokens: int
 ) -> list[tuple[list[int], list[float]]]:
-    """Call ``model.generate``; return the new token ids and probabilities of each prompt."""
+    """Call ``model.generate``; return the new tokens of each prompt and their probabilities."""
     if family.encoder_decoder:
         inputs["decoder_start_token_id"] = family.decoder_start_id
     probability = _GreedyProbability()

@@ -16,17 +16,16 @@ _DECAY = 0.9  # of the running means at each step
 
 
 class Balance:
-    """Computes the factor of the numeric losses: constant, or relative to cross-entropy."""
+    """Computes the factor that multiplies the numeric losses, as set by ``balance``."""
 
     def __init__(self, spec: ObjectiveSpec) -> None:
         self.spec = spec
         self._means: Tensor | None = None
 
     def factor(self, sums: Mapping[str, LossSum]) -> float | Tensor:
-        """Return the factor of the numeric losses for one batch; it has no gradient.
+        """Return the factor that multiplies the numeric losses of one batch, without gradient.
 
-        ``sums`` has the loss sum of ``ce`` (cross-entropy) and of each numeric loss, before
-        weighting.
+        ``sums`` has the sum and count of ``ce`` (cross-entropy) and of each numeric loss by name.
         """
         if self.spec.balance == "ratio":
             return self._ratio(self._means_of(sums))
@@ -49,12 +48,12 @@ class Balance:
         self._means = torch.where(usable, mixed, before)
 
     def _means_of(self, sums: Mapping[str, LossSum]) -> Tensor:
-        """Return [2]: the mean cross-entropy, and the weighted sum of the mean numeric losses."""
+        """Return two means, [2]: of cross-entropy, and of the weighted sum of numeric losses."""
         terms = [t.weight * sums[t.name].mean.detach().double() for t in self.spec.terms]
         return torch.stack([sums["ce"].mean.detach().double(), torch.stack(terms).sum()])
 
     def _ratio(self, means: Tensor) -> Tensor:
-        """Return ``weight * cross_entropy / numeric``, given ``means`` of these two losses, [2]."""
+        """Return ``weight * cross_entropy / numeric``; ``means`` [2] has these two losses."""
         cross_entropy, numeric = means.unbind()
         return self.spec.weight * cross_entropy / (numeric + _EPSILON)
 

@@ -1,11 +1,11 @@
-"""Cross-entropy and the logits of the number tokens, with a single gradient buffer.
+"""Compute cross-entropy and select the logits of the number tokens, with one gradient tensor.
 
 Axes    r rows of logits (positions), n supervised rows (positions with a label), v vocabulary,
         k labels that are number tokens, c number tokens in the vocabulary
 
-A numeric loss reads a few columns of the logits. In plain PyTorch the backward pass of that
-indexing allocates a second tensor as large as the logits. Here cross-entropy and the numeric
-losses write their gradients into the same tensor.
+A numeric loss reads a few columns of the logits. In plain PyTorch, the gradient of this selection
+is a second tensor as large as the logits. Here cross-entropy and the numeric losses write their
+gradients into the same tensor.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -83,17 +83,17 @@ def cross_entropy_with_numbers(
     number_ids: Tensor,
     rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the cross-entropy of each supervised row and the logits of the number tokens.
+    """Return the cross-entropy at each supervised position, and the logits of the number tokens.
 
     All three results are differentiable once, without second derivatives. bf16 and fp16 logits are
     converted to float32 first.
 
     Args:
-        logits: [n, v] for n supervised rows and v tokens, or [r, v] together with ``rows``.
-        labels: [n] label of each supervised row; ``IGNORE_INDEX`` is not allowed.
+        logits: [n, v] for n supervised positions, or [r, v] together with ``rows``.
+        labels: [n] label of each supervised position; ``IGNORE_INDEX`` is not allowed.
         number_rows: [k] indices of the labels that are number tokens; no duplicates.
         number_ids: [c] ids of the number tokens.
-        rows: [n] indices into ``logits`` of the supervised rows; no duplicates. None: all rows.
+        rows: [n] indices of the supervised positions in ``logits``; no duplicates. None: all.
 
     Returns:
         Losses [n], logits of the number tokens [k, c], and logsumexp over the vocabulary [k].

@@ -125,15 +125,15 @@ def linear_cross_entropy_with_numbers(
     the autocast dtype, like a linear layer. Losses are float32 for bf16 and fp16 inputs.
 
     Args:
-        hidden: [n, d] last hidden states of the supervised rows.
+        hidden: [n, d] last hidden states of the supervised positions.
         weight: [v, d] weight of the output head.
         bias: [v] bias of the output head, or None.
-        labels: [n] label of each row; ``IGNORE_INDEX`` is not allowed.
+        labels: [n] label of each position; ``IGNORE_INDEX`` is not allowed.
         number_rows: [k] indices of the labels that are number tokens; no duplicates.
         number_ids: [c] ids of the number tokens.
 
     Returns:
-        The losses [n]. Then, for the rows ``number_rows``: the logits of the number tokens [k, c],
+        The losses [n]. Then, at ``number_rows``: the logits of the number tokens [k, c],
         the logsumexp over the vocabulary [k], and the id of the most likely token [k].
     """
     device = hidden.device.type

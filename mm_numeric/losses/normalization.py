@@ -15,7 +15,7 @@ from mm_numeric.numbers.spans import NumberSpans
 class Counts(NamedTuple):
     """Counts of tokens, numbers, samples, boxes and clock times in a batch or an optimiser step.
 
-    ``rows`` is the number of all supervised tokens, ``tokens`` that of the number tokens. Each
+    ``rows`` counts all supervised tokens, and ``tokens`` those of them that are number tokens. Each
     field is a scalar tensor.
     """
 
@@ -43,8 +43,8 @@ COUNT_OF = {"row": "rows", "token": "tokens", "number": "numbers", "box": "boxes
 def mean_by_sample(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:
     """Divide each loss by the number of losses in its sample.
 
-    The results of a sample then add up to its mean loss. ``per`` is the item that each loss is for:
-    a number token (``row`` or ``token``), a ``number``, a ``box`` or a ``time``.
+    The sum of the results of one sample is then its mean loss. ``per`` is the item that each loss
+    is for: a number token (``row`` or ``token``), a ``number``, a ``box`` or a ``time``.
     """
     if per == "number":
         sample = spans.sample

@@ -25,12 +25,12 @@ def number_metrics(
 
     ``accuracy``: fraction of the number tokens that the model predicts correctly (argmax over the
         whole vocabulary, with teacher forcing).
-    ``error/ROLE``: mean absolute error ``|X - Y|`` of the numbers with a role (``x``, ``hour``),
-        in the unit of the answer. Y is the label. X is the sum of the expected digits, each times
-        its power of ten, where the softmax covers the number tokens only. Signs are ignored.
+    ``error/ROLE``: mean absolute error of the numbers with a role (a meaning such as ``hour``), in
+        the unit of the answer. The predicted number is the sum of each expected digit, under a
+        softmax over the number tokens, times its power of ten. Signs are ignored.
 
-    ``written`` [k] are the token ids that the model predicts at the k number tokens, and ``wanted``
-    [k] are their label ids.
+    ``written`` [k] are the token ids that the model predicts for the k labels that are number
+    tokens, and ``wanted`` [k] are the ids of these labels.
     """
     right = (written == wanted).double()
     accuracy = torch.stack([right, torch.ones_like(right)], dim=-1).sum(dim=0, keepdim=True)

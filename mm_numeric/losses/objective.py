@@ -1,4 +1,4 @@
-"""The training loss: cross-entropy plus weighted numeric terms.
+"""The training loss: cross-entropy plus weighted losses of the number tokens.
 
 Axes    b samples, t positions, n supervised rows (positions with a label), v vocabulary,
         d hidden size, k labels that are number tokens, c number tokens in the vocabulary, f metrics
@@ -35,12 +35,12 @@ from mm_numeric.registry import choose, unknown
 
 @dataclass(frozen=True, eq=False)
 class ObjectiveResult:
-    """The loss of a batch and its components (cross-entropy and each numeric term).
+    """The loss of a batch and its components (cross-entropy and each numeric loss).
 
     Attributes:
         loss: Scalar training loss, differentiable.
-        sums: Unweighted sum and count of each component by name, no gradient; ``ce`` is first.
-        figures: [f, 2] sum and count of the f training metrics, or None if they are not requested.
+        sums: Sum, before weighting, and count of each component by name, no gradient; ``ce`` first.
+        figures: [f, 2] sum and count of each of the f training metrics; None if not requested.
     """
 
     loss: Tensor
@@ -138,7 +138,7 @@ class Objective:
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Return the loss of a model's outputs, given labels that are already shifted by one."""
+        """Return the loss of a model's outputs; ``labels`` are already aligned with the logits."""
         return self(outputs.logits, labels, spans, counts=counts, figures=figures)
 
     def from_hidden(
@@ -255,7 +255,7 @@ class Objective:
         counts: Counts | None,
         written: Tensor | None = None,
     ) -> ObjectiveResult:
-        """Compute the numeric losses, and add them to the cross-entropy losses (None: no CE)."""
+        """Compute the numeric losses, and add them to the cross-entropy ``losses``, if any."""
         here, sums = Counts.of(labels, spans), {}
         if losses is not None:
             if self.spec.ce_on == "text":
@@ -316,7 +316,7 @@ class Objective:
         return cross_entropy if numeric is None else cross_entropy + numeric.to(cross_entropy)
 
     def _table(self, like: Tensor) -> tuple[Tensor, NumberClasses]:
-        """Return ids [c] and ``NumberClasses`` of the number tokens, on the device of ``like``."""
+        """Return the ids [c] and ``NumberClasses`` of the number tokens, on ``like.device``."""
         dtype = like.dtype if like.dtype == torch.float64 else torch.float32
         key = (like.device, dtype)
         if key not in self._tables:

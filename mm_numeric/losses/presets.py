@@ -1,4 +1,4 @@
-"""Presets: named training losses, with the weights and the balance of their numeric terms.
+"""Named training losses (presets): which numeric losses they add to CE, with which weights.
 
 Sources: NTL, arXiv 2411.02083 (weight 0.3); NTIL, arXiv 2505.13077 and its code (sigma 0.2, weights
 1.0, 0.2 and 0.2, ratio 0.3).
@@ -33,17 +33,17 @@ def _ntl(name: str) -> ObjectiveSpec:
 
 
 def _ratio(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return CE plus numeric losses whose sum is scaled to 0.3 times CE, as an objective."""
+    """Return settings of a loss: CE plus numeric losses, whose sum is scaled to 0.3 times CE."""
     return ObjectiveSpec(terms=terms, balance="ratio")
 
 
 def _published(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return CE plus numeric losses that are defined and averaged as in the published NTIL code."""
+    """Return settings of CE plus numeric losses, computed as in the published NTIL code."""
     return ObjectiveSpec(terms=terms, balance="ratio", reduction="samples", digit_runs=True)
 
 
 def _in_place_of_ce(name: str, *more: TermSpec) -> ObjectiveSpec:
-    """Return a spec in which the numeric loss ``name`` replaces CE at the number tokens.
+    """Return settings with which the numeric loss ``name`` replaces CE at the number tokens.
 
     Both losses are divided by the number of supervised tokens. ``more`` are additional numeric
     losses.

@@ -24,9 +24,9 @@ _MASKED_LOGIT = -1e30  # for classes outside the digit group of the label: their
 
 @dataclass(frozen=True, eq=False)
 class NumberClasses:
-    """The number tokens of a vocabulary as tensors; each of the c number tokens is a class.
+    """The c number tokens of a vocabulary, as tensors. Each number token is called a class.
 
-    A digit group is a set of classes that compete in one softmax, such as the ten digits.
+    A digit group is a set of classes that one softmax covers, such as the ten digits.
 
     Attributes:
         values: [c] numeric value of each class, ascending within a digit group.
@@ -58,7 +58,7 @@ class NumberClasses:
     def of(
         cls, vocabulary: NumberVocabulary, device: torch.device, dtype: torch.dtype
     ) -> "NumberClasses":
-        """Create these tensors for the number tokens of a vocabulary."""
+        """Create a ``NumberClasses`` from the number tokens of a vocabulary."""
         width = max(1, *(len(token.digits) for token in vocabulary.tokens))
         digits = [
             [float(digit) for digit in reversed(token.digits)] or [token.value]
@@ -102,10 +102,10 @@ class NumberLogits:
         classes: NumberClasses,
         target: Tensor,
     ) -> "NumberLogits":
-        """Create the logits from ``scores`` [k, c], and set those of other digit groups to -1e30.
+        """Create logits from ``scores`` [k, c]: -1e30 outside the digit group of the label.
 
-        ``target`` [k] is the class of each label. Only classes in its digit group remain as
-        candidates.
+        ``target`` [k] is the index of each label among the c number tokens. The classes of its
+        digit group, such as the ten digits, keep their logits.
         """
         if classes.same is None:
             return cls(scores, normaliser, classes)
@@ -138,11 +138,11 @@ class Term(Protocol):
 
     @property
     def per(self) -> Literal["row", "token", "number", "box", "time"]:
-        """Return what one loss is computed for: a ``token``, a ``number``, a ``box`` or a ``time``.
+        """Return what each loss value is for: a ``token``, a ``number``, a ``box`` or a ``time``.
 
-        The mean loss is the sum of the losses divided by the number of these items. ``row`` is like
-        ``token``, but the sum is divided by the number of all supervised tokens, as for
-        cross-entropy.
+        The mean loss is the sum of the values divided by the number of these items. For ``row``,
+        there is one value per number token as for ``token``, but the sum is divided by the number
+        of all supervised tokens, like cross-entropy.
         """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:

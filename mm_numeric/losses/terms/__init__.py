@@ -1,1 +1,1 @@
-"""Losses of numbers, which an objective adds to cross-entropy."""
+"""Numeric losses, each of which can be added to cross-entropy with a weight."""

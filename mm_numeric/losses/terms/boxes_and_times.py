@@ -2,10 +2,10 @@
 
 Axes    q boxes, r times
 
-The predicted value of a number is its expected value: the sum over its digits of the expected digit
-times its power of ten, with a softmax over the number tokens. It has a gradient even if the model
-is certain of a wrong digit, but it ignores the variance. The task marks which numbers form a box or
-a time. Other numbers have no loss.
+The predicted number is an expected value: each expected digit, under a softmax over the number
+tokens, is multiplied by its power of ten, and these products are added. The result has a gradient
+even if the model is certain of a wrong digit, but does not show how uncertain it is. The task
+marks which numbers form a box or a time. Other numbers have no loss.
 """
 
 from dataclasses import dataclass
@@ -76,9 +76,10 @@ class BoxOverlap:
 
 
 def _area(corner: Tensor, opposite: Tensor) -> Tensor:
-    """Return the area of q boxes, [q], from opposite corners [q, 2]; 0 if these are swapped.
+    """Return the areas [q] of q boxes, given their top left and bottom right corners, [q, 2].
 
-    A small constant is added to each side, because the IoU of two empty boxes would be 0 / 0.
+    The area is 0 if the corners are swapped. A small constant is added to each side, because the
+    IoU of two empty boxes would be 0 / 0.
     """
     sides = opposite - corner
     return (sides + torch.finfo(sides.dtype).eps ** 0.5).clamp(min=0).prod(dim=1)

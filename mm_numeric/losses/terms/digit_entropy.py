@@ -23,7 +23,7 @@ from mm_numeric.numbers.spans import NumberSpans
 class PlaceWeightedCrossEntropy:
     """Cross-entropy of the number tokens, weighted by digit place: ``-w log P_y``, in nats.
 
-    A simple baseline (``digit_ce``). The weight w is larger for the first digits of a number, and
+    Named ``digit_ce`` in configs. The weight w is larger for the first digits of a number, and
     its mean over the tokens of a number is 1. P_y is the probability of the label y in the whole
     vocabulary. Use it with ``ce_on: text``, which turns off cross-entropy at the number tokens.
 

@@ -42,10 +42,10 @@ class ExpectedDistance:
             ``NumberVocabulary.tokens``, and 0 on the diagonal.
         reweigh: True also penalises the probability of text, more than that of any wrong digit: the
             loss is ``m d + 1.01 d_max (1 - m)``, where d is the expected cost, d_max the largest
-            cost and m the total probability of the tokens that compete with the label, such as the
-            ten digits. False in the paper, True in the ntloss package.
-        squash: For vocabularies with large values: the largest cost of a wrong token divided by the
-            smallest, s >= 1 (``squash_factor`` in the ntloss package). Costs are rescaled to
+            cost, and m the total probability of the label's digit group, such as the ten digits.
+            False in the paper, True in the ntloss package.
+        squash: For vocabularies with large values: rescale the costs of wrong tokens so that they
+            range from 1 to s >= 1 (``squash_factor`` in the ntloss package). A cost d becomes
             ``1 + (d - d_min) (s - 1) / (d_max - d_min)``. With s = 1 the loss is ``1 - p_y``. None
             does not rescale.
     """
@@ -111,7 +111,7 @@ class ExpectedDistance:
 
 
 def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return the largest cost between two tokens of a token's digit group, [c]."""
+    """For each number token, return the largest cost in its digit group (e.g. ten digits), [c]."""
     if classes.same is None:
         return cost.max().expand(len(cost))
     of_row = cost.masked_fill(~classes.same, -torch.inf).amax(dim=1)
@@ -123,7 +123,7 @@ def _apart(cost: Tensor, classes: NumberClasses) -> Tensor:
 
 
 def _nearest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return the smallest nonzero cost between two tokens of a token's digit group, [c]."""
+    """For each number token, return the smallest nonzero cost in its digit group, [c]."""
     return -_largest(-cost.masked_fill(~_apart(cost, classes), torch.inf), classes)
 
 
@@ -167,10 +167,10 @@ class CumulativeDistance:
 
 
 def cumulative_difference(numbers: NumberLogits, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``CDF_p - CDF_q`` at each number token but the last, and the gaps between values.
+    """Return ``CDF_p - CDF_q`` at all number tokens but the last, and the gaps of their values.
 
-    p is the prediction and q the target ``wanted`` [k, c]. The difference [k, c - 1] is 0 at tokens
-    that do not compete with the label. The gaps ``v_{i+1} - v_i`` of the token values are [c - 1].
+    p is the prediction and q the target ``wanted`` [k, c]. The difference [k, c - 1] is 0 outside
+    the label's digit group. The gaps ``v_{i+1} - v_i`` of the token values are [c - 1].
     """
     difference = (numbers.probs - wanted).cumsum(dim=-1)[:, :-1]
     if numbers.present is not None:
@@ -181,10 +181,10 @@ def cumulative_difference(numbers: NumberLogits, wanted: Tensor) -> tuple[Tensor
 
 
 def reweighed(losses: Tensor, worst: Tensor, numbers: NumberLogits) -> Tensor:
-    """Return ``m * losses + 1.01 * worst * (1 - m)``, [k], to penalise probability on text.
+    """Add a penalty for text tokens: ``m * losses + 1.01 * worst * (1 - m)``, [k].
 
-    m is the total probability of the tokens that compete with the label, such as the ten digits.
-    ``worst`` [k] is the largest possible loss at each of the k number tokens.
+    m is the total probability of the label's digit group, such as the ten digits. ``worst`` [k] is
+    the largest possible loss at each of the k number tokens.
     """
     mass = (numbers.logits.logsumexp(dim=-1) - numbers.log_normaliser).exp()
     return mass * losses + 1.01 * worst * (1 - mass)
