@@ -1,7 +1,7 @@
 """Read detections and ground truth from the files of other tools.
 
 Text files: a folder or a zip with one UTF-8 file per image. ``res_img_1.txt`` has the detections
-for ``gt_img_1.txt``; files with equal names also belong together. Each line has the coordinates of
+for ``gt_img_1.txt``; both files may also have the same name. Each line has the coordinates of
 one shape, then its confidence (detections only) and its text, which are optional:
 
     box           x1,y1,x2,y2[,confidence][,text]

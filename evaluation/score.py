@@ -62,7 +62,7 @@ class Scores:
 
     @property
     def figures(self) -> list[MetricOnRows]:
-        """Return metrics on each category of rows, if there are several, then on all rows."""
+        """List the metrics to report: of each category of rows (if several), then of all rows."""
         return metrics_by_category(self.scorer, [row.get("buckets", {}) for row in self.rows])
 
     def metrics(self) -> dict[str, dict[str, float | None]]:
@@ -81,7 +81,7 @@ class Scores:
         return {name: int(count) for name, count in sums.items()}
 
     def buckets(self) -> dict[str, dict[str, dict[str, float | None]]]:
-        """Compute all metrics for each group of rows, such as ``["size"]["small"]["mean_iou"]``."""
+        """Compute all metrics per group of rows, such as ``["size"]["small"]["mean_iou"]``."""
         found: dict[str, dict[str, dict[str, float | None]]] = {}
         for name, labels in self.bucket_labels.items():
             found[name] = {}
@@ -147,7 +147,7 @@ def score(
 
 
 def write_scores(scores: Scores, folder: Path, head: Mapping[str, Any]) -> None:
-    """Write scores.jsonl and results.json. The entries ``head`` come first in results.json."""
+    """Write scores.jsonl and results.json, which begins with the entries of ``head``."""
     folder.mkdir(parents=True, exist_ok=True)
     results = {
         **head,
@@ -335,7 +335,7 @@ def scores_of(
     targets: list[Any],
     sizes_px: list[Any] | None = None,
 ) -> Scores:
-    """Score parsed answers, and add their scores, such as ``iou``, to the dictionaries ``rows``.
+    """Score parsed answers, and add the scores, such as ``iou``, to each dictionary in ``rows``.
 
     ``name`` is the name of the task or protocol; ``sizes_px`` has width and height of each image.
     """

@@ -73,12 +73,12 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """Return the content as text, without its interval and its difference to a baseline."""
+        """Return the text or number of the cell, without interval or difference to the baseline."""
         return markup.MISSING if self.content is None else markup.plain(self.content, self.limit)
 
     @property
     def interval(self) -> str:
-        """Return the interval of the content as text, or an empty text if it has no interval."""
+        """Return the interval of the cell's number as text, or an empty text if it has none."""
         return self.content.interval if isinstance(self.content, Quantity) else ""
 
     def _details(self) -> Iterator[str]:
@@ -121,7 +121,7 @@ class Cell:
         return (f"**{text}**" if self.best else text) + space + markdown_text(details, 400)
 
     def to_latex(self) -> str:
-        """Return the cell as LaTeX; interval and difference to a baseline are on small lines."""
+        """Return the cell as LaTeX, with interval and difference to the baseline in small lines."""
         text = latex_text(self.text, self.limit)
         text = f"\\texttt{{{text}}}" if self.is_name else text
         text = f"\\textbf{{{text}}}" if self.best else text
@@ -138,7 +138,7 @@ class Cell:
         """Return the texts of the cell for CSV, where a number may fill several columns.
 
         The keys are suffixes of the column header: ``""`` for the value, ``" low"`` and ``" high"``
-        for its interval, and ``" difference"`` for its change to a baseline.
+        for its interval, and ``" difference"`` for its difference to the baseline.
         """
         if isinstance(self.content, str):
             return {"": csv_text(self.content, self.limit)}
@@ -168,7 +168,7 @@ class Column:
 
     @property
     def title(self) -> Cell:
-        """Return the header, followed by an arrow (``↑`` or ``↓``) that points to better values."""
+        """Return the header, followed by ``↑`` if higher values are better, ``↓`` if lower are."""
         if not self.direction:
             return self.header
         return Cell(content=f"{self.header.text} {self.direction}")
@@ -176,7 +176,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class TableRow:
-    """A row of a table. The kind ``separated`` draws a line above it; ``aside`` makes it grey."""
+    """A row of a table. ``kind`` aside makes it grey, ``separated`` draws a line above it."""
 
     cells: Sequence[Cell]
     kind: Literal["", "separated", "aside"] = ""
@@ -263,7 +263,7 @@ class Table:
     def to_csv(self) -> str:
         """Return the table as CSV, with 10 significant digits.
 
-        The intervals of numbers and their changes to a baseline have separate columns.
+        The intervals of numbers and their differences to the baseline have separate columns.
         """
         columns: list[list[str]] = []
         for index, column in enumerate(self.columns):

@@ -50,7 +50,7 @@ def warn_renamed(where: str, old: str, new: str) -> None:
 
 @dataclass(frozen=True)
 class RenamedSettings:
-    """The old and new names of the settings in a config section, or of a function's arguments."""
+    """Maps the old names and values of settings, or of function arguments, to the new ones."""
 
     names: Mapping[str, str]
     """Maps each old name to the new name."""
@@ -59,7 +59,7 @@ class RenamedSettings:
     """``values[new_name]`` maps old values of a setting to new values."""
 
     def translate(self, name: str, value: Any) -> tuple[str, Any]:
-        """Return a setting's new name and new value, unchanged if nothing was renamed."""
+        """Return the current name and value of a setting that may have an old name or value."""
         name = self.names.get(name, name)
         return name, self.values.get(name, {}).get(value, value) if type(value) is str else value
 

@@ -4,12 +4,12 @@ config.yaml       config with all defaults
 log.jsonl         one line per logged step
 checkpoint-N/     checkpoints of transformers.Trainer
 model/            weights (only the adapters if there are any), tokenizer and image processor
-run.json          written last: steps, number of rows, package versions
+run.json          written last: steps, number of training samples, package versions
 evaluation/       predictions.jsonl of the last evaluation during training, if configured
-best/             run folder with the weights of the best evaluation in training, if configured
+best/             weights of the best evaluation during training, as a run folder, if configured
 
-``mm-numeric predict`` adds predictions.jsonl, ``score`` adds scores.jsonl and results.json, and
-``compare`` adds these files and digits.json (mean probability of right and wrong digits).
+``mm-numeric predict`` adds predictions.jsonl, and ``score`` adds scores.jsonl and results.json.
+``compare`` adds all three, and digits.json with the mean probability of right and wrong digits.
 """
 
 import os
@@ -48,8 +48,8 @@ _PACKAGES = ("torch", "transformers", "accelerate", "peft", "numpy", "pillow")
 def claim(folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER) -> bool:
     """Write config.yaml to a new run folder, or check that an existing one has the same config.
 
-    Config sections in ``ignore`` may differ. Files of a run that stopped before its first
-    checkpoint are deleted: such a run cannot be resumed.
+    The config sections in ``ignore`` are not compared. If the folder has a run that stopped before
+    its first checkpoint, which cannot be resumed, its files are deleted and a new run begins.
 
     Returns:
         True if the folder already contained a run with this config.

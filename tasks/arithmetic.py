@@ -63,7 +63,7 @@ class Arithmetic(GeneratedNumbers):
             raise ValueError("questions each need {expression} in them, and there is at least one")
 
     def describe(self) -> str:
-        """Return a sentence for a report that describes the training and test questions."""
+        """Describe the training and test questions in a sentence, for a report."""
         terms, longer = (
             f"{low} numbers" if low == high else f"{low} to {high} numbers"
             for low, high in (self.terms, self.longer)
@@ -98,7 +98,7 @@ class _Expression(NamedTuple):
 def _expression(
     rng: random.Random, count: int, operators: str, numbers: tuple[int, ...]
 ) -> _Expression:
-    """Return a random expression of ``count`` numbers: two shorter ones joined by an operator."""
+    """Return a random expression with ``count`` numbers, built recursively from shorter ones."""
     if count == 1:
         number = rng.randint(*numbers)
         return _Expression(str(number), number, "")

@@ -39,12 +39,12 @@ class Task(Protocol):
 
     @property
     def scorer(self) -> str | None:
-        """Return the import path of the scorer; None selects the default for the answer's type."""
+        """Return the import path of the scorer, or None to choose it by the type of the answers."""
         return None
 
     @property
     def render_settings(self) -> Mapping[str, Any] | None:
-        """Return the options that change generated data; None if the task cannot generate data.
+        """Return the options that generated data depends on; None if the task generates none.
 
         Generated rows and images are cached, and these options are part of the cache key.
         """
@@ -59,7 +59,7 @@ class Task(Protocol):
         """Convert rows of a dataset to examples, which have a prompt, an image and an answer.
 
         Args:
-            rows: Pairs of the position of a row (file and line) and its fields.
+            rows: Pairs (position, fields). The position of a row is its file and line, as a text.
             training: True for training data, False for evaluation and prediction.
 
         Raises:
@@ -93,7 +93,7 @@ class Task(Protocol):
         """Convert a JSON value from ``record`` to an answer. Raise ValueError if it is invalid."""
 
     def describe(self) -> str:
-        """Return a sentence for a report that describes training and test data; may be empty."""
+        """Describe training and test data in a sentence, for a report. The text may be empty."""
         return ""
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:

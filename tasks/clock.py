@@ -104,7 +104,7 @@ class Clock(BaseTask):
         return asdict(self.face)
 
     def describe(self) -> str:
-        """Return a sentence for a report that describes the label noise."""
+        """Describe the label noise in a sentence, for a report."""
         if not self.label_noise_minutes:
             return "Trained and tested on the labels as they are."
         noise = f"{self.label_noise_minutes:g}"

@@ -83,11 +83,11 @@ class Grounding(BaseTask):
 
     @property
     def scorer(self) -> str | None:
-        """Return the import path of the list scorer, or None (the default) for single boxes."""
+        """Return the import path of the scorer for lists of boxes; None (default) for one box."""
         return _LABELLED if self.answer == "list" else None
 
     def format(self, answer: Box | Instances, frame: Frame | None = None) -> Written:
-        """Return the text of one box, or of all boxes in a list that are not marked ``ignore``."""
+        """Return one box as text, or a list of boxes without those that a row marks ``ignore``."""
         if frame is None:
             raise ValueError("a box needs the frame of its image")
         items = (Instance(answer),) if isinstance(answer, Box) else answer.items

@@ -89,8 +89,8 @@ class GSM8K(Numbers):
     def parse(self, text: str, frame: Frame | None = None) -> Solution | Unreadable:
         """Parse the final number in a generated text.
 
-        If there is no final number, return ``Unreadable``. For the metric ``lenient_accuracy``, it
-        contains the last of all numbers in the text.
+        If there is none, return ``Unreadable``, with the last number in the text as the answer for
+        the metric ``lenient_accuracy``.
         """
         last = _LAST_PART.match(text)
         part = text[last.end() :] if last else text
@@ -113,10 +113,10 @@ class GSM8K(Numbers):
         return Unreadable(reason, Solution(lenient.text))
 
     def _written(self, steps: str) -> str:
-        """Return the steps of a solution in the form that the options require.
+        """Return the steps of a solution as the options ``annotations`` and ``plain`` require.
 
-        Annotations such as ``<<48/2=24>>`` are removed unless ``annotations`` is set. With
-        ``plain``, the steps become one line of characters that T5's tokenizer has.
+        Without ``annotations``, texts such as ``<<48/2=24>>`` are removed. With ``plain``, the
+        steps become one line of characters that T5's tokenizer has.
         """
         if not self.annotations:
             steps = _ANNOTATION.sub("", steps)

@@ -5,8 +5,8 @@ Rows     {"id": text, "image": path, "question": text, "answer": text,
           "answer_type": "text", "integer", "float" or "list",
           "choices": [text, ...] of multi_choice, "precision": 1 or 2 of a float,
           "unit": text, "metadata": {"task": text, "skills": [text, ...], ...}, "query": text}
-         "unit", "metadata" and "query" (the published prompt) are optional; a missing "query" is
-         composed by the published rules
+         "unit", "metadata" and "query" (the published prompt) are optional; without "query", the
+         prompt is built as in MathVista's code
 Answer   the letter of the choice, or the number or list
 Scorer   mm_numeric.evaluation.metrics.mathvista
 
@@ -84,7 +84,7 @@ class MathVista(BaseTask):
             )
 
     def format(self, answer: ShortAnswer | Text, frame: Frame | None = None) -> Written:
-        """Return an answer as text (a choice by its letter), with the positions of its numbers."""
+        """Return an answer as text (the letter for multiple choice), and where its numbers are."""
         if isinstance(answer, ShortAnswer) and answer.question_type == "multi_choice":
             return Written(chr(ord("A") + answer.choices.index(answer.text)), ())
         return with_numerals(answer.text)
@@ -94,7 +94,7 @@ class MathVista(BaseTask):
         return Text(text) if text.strip() else Unreadable("empty answer")
 
     def record(self, answer: ShortAnswer | Text) -> Any:
-        """Convert an answer to JSON: a model's response to a text, a correct one to an object."""
+        """Convert a model's response to a text, or a row's correct answer to a JSON object."""
         if isinstance(answer, Text):
             return answer.text
         return {
@@ -107,7 +107,7 @@ class MathVista(BaseTask):
         }
 
     def recorded(self, value: Any) -> ShortAnswer:
-        """Convert a JSON object from ``record`` back to a correct answer."""
+        """Convert a JSON object from ``record`` back to the correct answer of a row."""
         if not isinstance(value, Mapping):
             raise ValueError(f"the target {value!r:.60} is not an object")
         answer = read_short_answer(value, "the target")
@@ -165,7 +165,7 @@ def published_query(row: Mapping[str, Any], asked: ShortAnswer, where: str) -> s
 
 
 def _labels(metadata: Any, where: str) -> dict[str, tuple[str, ...]]:
-    """Return the texts in a row's metadata, such as its ``task``; metrics are grouped by them."""
+    """Return the labels in a row's metadata, such as its ``task``; metrics are grouped by them."""
     if not isinstance(metadata, Mapping | None):
         raise ValueError(f"{where}: metadata {metadata!r:.40} is not an object.")
     labels = {}

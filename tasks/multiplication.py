@@ -31,7 +31,7 @@ class Multiplication(GeneratedNumbers):
             raise ValueError(f"question needs {{a}} and {{b}} in it, not {self.question!r:.60}")
 
     def describe(self) -> str:
-        """Return a sentence for a report that describes the training and test questions."""
+        """Describe the training and test questions in a sentence, for a report."""
         return (
             f"Trained on factors of 1 to {self.digits} digits; interpolation tests the same, "
             f"extrapolation one factor of {self.digits + 1}."

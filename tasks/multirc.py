@@ -67,7 +67,7 @@ class MultiRC(BaseTask):
     def _asked(
         self, identity: str, asked: str, answers: list[tuple[str, bool | None]]
     ) -> Iterator[tuple[str, str, Text | Choice | None]]:
-        """Yield the id, prompt and answer of each example; every prompt begins with ``asked``."""
+        """Yield the id, prompt and answer of each example. Prompts begin with ``asked``."""
         if self.answer == "text":
             right = [text for text, label in answers if label and text.strip()]
             if right:
@@ -81,13 +81,13 @@ class MultiRC(BaseTask):
             yield f"{identity}.{i}", prompt, choice
 
     def format(self, answer: Text | Choice, frame: Frame | None = None) -> Written:
-        """Return the text of an answer, and for free text the positions of its numbers."""
+        """Return the text of an answer, with the positions of its numbers (none for yes or no)."""
         if isinstance(answer, Choice):
             return Written(answer.chosen, ())
         return with_numerals(answer.text)
 
     def parse(self, text: str, frame: Frame | None = None) -> Text | Choice | Unreadable:
-        """Return the whole text, or the yes or no at its beginning if the task asks for one."""
+        """Return the whole text; for ``answer: yes_no``, the yes or no that it begins with."""
         if not text.strip():
             return Unreadable("empty answer")
         if self.answer == "text":
@@ -96,7 +96,7 @@ class MultiRC(BaseTask):
         return Choice(found[1].lower()) if found else Unreadable("neither yes nor no")
 
     def record(self, answer: Text | Choice) -> Any:
-        """Convert an answer to JSON: a text, or for yes or no an object with the question id."""
+        """Convert an answer to JSON: words to a text, yes or no to an object with the question."""
         if isinstance(answer, Text):
             return answer.text
         return {"chosen": answer.chosen, "question": answer.question}

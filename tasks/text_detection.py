@@ -3,8 +3,8 @@
 Rows     {"id": text, "image": path, "instances": [{"polygon": [x1, y1, x2, y2, ...],
          "ignore": true or false}, ...]}; or "box": [x1, y1, x2, y2] instead of a polygon;
          in pixels of the original, upright image; "width" and "height" are optional
-Answer   all shapes without "ignore": true, sorted by ``order``, in the coordinate format
-         of the model family
+Answer   all shapes without "ignore": true, in the order that the option ``order`` names (such as
+         by y, then x), in the coordinate format of the model family
 Scorer   mm_numeric.evaluation.metrics.detection, with ground truth in the order of the row
 """
 
@@ -79,7 +79,7 @@ class TextDetection(BaseTask):
             )
 
     def format(self, answer: Instances, frame: Frame | None = None) -> Written:
-        """Return the text of all shapes not marked ``ignore``, sorted by the option ``order``."""
+        """Return the text of all shapes not marked ``ignore``, sorted as ``order`` specifies."""
         if frame is None:
             raise ValueError("shapes need the frame of their image")
         items = [item for item in answer.items if not item.ignore]

@@ -98,7 +98,7 @@ def _check_example(
     *,
     decode: bool,
 ) -> None:
-    """Encode an example as in training, and add the encoded example or its error to ``source``.
+    """Encode an example as in training; add it, or else its error message, to ``source``.
 
     With ``decode``, the whole image is decoded. Otherwise, only its file header is read.
     """
@@ -156,7 +156,7 @@ def _size(source: SourceReport, example: Example, *, decode: bool) -> tuple[int,
 def _encoded(
     collator: TrainingCollator, example: Example, size: tuple[int, int] | None, has_image: bool
 ) -> tuple[EncodedExample, Tokens, list[TokenNumber]]:
-    """Return an encoded example, its answer tokens, and the numbers that these tokens spell."""
+    """Encode an example as in training; also return its answer tokens and the numbers in them."""
     family = collator.family
     frame = None if size is None else compute_frame(family, example, size)
     if collator.length_limit is not None:
@@ -185,7 +185,7 @@ def _encoded(
 def _check_batches(
     source: SourceReport, collator: TrainingCollator, settings: Any, count: int = 16
 ) -> None:
-    """Collate up to ``count`` examples, each alone, and report those whose batch is incorrect.
+    """Collate up to ``count`` examples, one per batch, and report each batch that is incorrect.
 
     The number of image features must equal the number of image tokens, and the labels must be
     exactly the answer tokens.
@@ -294,7 +294,7 @@ def _count_numbers(
 ) -> None:
     """Update the token statistics of ``source`` with one answer.
 
-    These are the ids of all tokens (``tokens``), the number of digits without a numeric loss
+    These are the ids of all tokens (``tokens``), the number of digits that get no numeric loss
     (``unmarked_digits``), and the number of number tokens with several digits (``wide_tokens``).
     Digits of the text format, such as the 2 of ``bbox_2d``, are not numbers and not counted.
     """
@@ -316,8 +316,8 @@ def _count_numbers(
 def _clipped_answer(encoded: EncodedExample) -> Any:
     """Clip the shapes of an answer to the image, after the answer was formatted and parsed.
 
-    If an image is padded to a square, rounding can move a coordinate from the edge of the image
-    into the padding, by half a coordinate step. Such an answer could not be formatted again.
+    If an image is padded to a square, rounding can move a coordinate by half a step, from the edge
+    of the image into the padding. Formatting it again could then raise an error.
     """
     answer, frame = encoded.parsed, encoded.frame
     if frame is None:

@@ -94,7 +94,7 @@ def ceiling_text(source: SourceReport) -> str:
 
 
 def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
-    """Yield the model's end tokens, image resizing and coordinate format as pairs (name, value)."""
+    """Yield the model's end tokens, image resizing and coordinate format as (name, value)."""
     family = report.family
     names = family.tokenizer.convert_ids_to_tokens(family.stop_ids)
     yield "answers end with", f"{names[0]}; generation stops at {', '.join(names)}"

@@ -4,8 +4,8 @@ The rules of MathVista's ``extract_answer`` with ``--quick_extract`` come first.
 response that is a choice, an integer or a float, or that contains ``The answer is "..."``. Where
 the published script would then ask GPT-4, this module tries the following rules in this order:
 
-choice    the choice named after the last ``answer is``, or by the whole response, or by its last
-          line, or by a letter at its end
+choice    the choice named by the text after the last ``answer is``, else by the whole response,
+          else by its last line, else by a letter at its end
           the only letter in parentheses, in the response or in its last line
           the only choice whose words occur in the response
 number    the first number after the last ``answer is`` (after the last ``=`` of that sentence)

@@ -137,7 +137,7 @@ CATEGORY = "category"
 
 
 class MetricOnRows(NamedTuple):
-    """A metric, and the rows from which it is computed, such as those of one category."""
+    """A metric, and the test rows over which it is computed, such as those of one category."""
 
     metric: Metric
     rows: NDArray[np.int64] | None
@@ -183,19 +183,19 @@ def median_of(column: str) -> Callable[[Columns], Any]:
 
 
 def share_of(part: str, whole: str, *, nothing: float = 0.0) -> Callable[[Columns], Any]:
-    """Return a function that divides the sum of column ``part`` by the sum of column ``whole``.
+    """Return a function that computes the sum of column ``part`` / the sum of column ``whole``.
 
-    If the sum of ``whole`` is 0, the function returns the value of the argument ``nothing``.
+    If the sum of ``whole`` is 0, the function returns ``nothing``.
     """
     return lambda columns: _share(columns, part, whole, nothing)
 
 
 def hmean_of(precision: tuple[str, str], recall: tuple[str, str]) -> Callable[[Columns], Any]:
-    """Return a function that computes the harmonic mean of precision and recall.
+    """Return a function that computes the harmonic mean of precision and recall from columns.
 
     Args:
-        precision: Two column names: number of correct items, number of predicted items.
-        recall: Two column names: number of correct items, number of true items.
+        precision: The columns to divide: number of correct items, number of predicted items.
+        recall: The columns to divide: number of correct items, number of true items.
     """
 
     def value(columns: Columns) -> Any:

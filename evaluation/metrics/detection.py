@@ -77,8 +77,8 @@ def score_instances(
         truths: True shapes that are not ignored regions.
         paired_at_t: Pairs with IoU >= t. ``paired_iou`` is the sum of the IoUs of all pairs.
         counted: Detections that are paired or outside of ignored regions.
-        ..._small, ..._medium, ..._large: The same counts for truths of one COCO size only. A
-            detection without a pair counts by its own size.
+        ..._small, ..._medium, ..._large: The same counts for one COCO size only: that of the
+            truth, or, for a detection without a pair, that of the detection.
         shapes_read: All detections.
         invalid_detections, invalid_truths: Shapes that had to be repaired or have no area.
         unreadable: 1 if the answer is unparseable, otherwise 0.
@@ -186,7 +186,7 @@ def pair_detections(
 
 
 def number_of(target: Instances) -> str:
-    """Return how many shapes are to be found (not ignored), as a range such as ``2 to 5``."""
+    """Return the number of true shapes to be found (not ignored) as a range, such as ``2 to 5``."""
     count = sum(not item.ignore for item in target.items)
     if count < 2:
         return str(count)
@@ -194,7 +194,7 @@ def number_of(target: Instances) -> str:
 
 
 def median_size_of(target: Instances) -> str:
-    """Return ``small``, ``medium`` or ``large``: the median size of the shapes to be found."""
+    """Return the median size of the true shapes to be found: ``small``, ``medium`` or ``large``."""
     areas = collect_shapes([[item.shape for item in target.items if not item.ignore]]).areas
     return size_name(float(np.median(areas))) if len(areas) else "nothing to be found"
 

@@ -132,7 +132,7 @@ def match_rows(rows: Sequence[Mapping[str, Any]], where: str) -> list[MatchedSha
 
 
 def mean_box(rows: Sequence[MatchedShapes]) -> Box | None:
-    """Return the mean of the bounding boxes of all true shapes, or None if there are no shapes."""
+    """Average the bounding boxes of all true shapes to one box; return None without shapes."""
     boxes = [around(truth.shape) for row in rows for truth in row.truths]
     edges = [(box.x1, box.y1, box.x2, box.y2) for box in boxes]
     return Box(*np.mean(edges, axis=0).tolist()) if edges else None

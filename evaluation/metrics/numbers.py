@@ -151,7 +151,7 @@ def _pearson(columns: Columns, counts: Any) -> Any:
 
 
 def _spearman(columns: Columns, counts: Any) -> Any:
-    """Return Spearman's correlation of answers and targets. ``counts`` is 1 for rows to include."""
+    """Return Spearman's correlation of answers and targets, over the rows whose ``counts`` is 1."""
     given, wanted = (
         _ranks(np.where(counts > 0, columns[name], np.inf))
         for name in ("answer_value", "target_value")

@@ -1,7 +1,7 @@
 """Draw charts as inline SVG: legends, dots with intervals, and line charts.
 
-Every objective has the same ``SeriesStyle`` (colour, shape, dash) in all charts of a page. Colours
-are CSS variables, so that charts follow the light or dark theme of the browser.
+Every training objective (loss) has the same ``SeriesStyle`` (colour, shape, dash) in all charts of
+a page. Colours are CSS variables, so that charts follow the light or dark theme of the browser.
 """
 
 import math
@@ -34,7 +34,7 @@ _DASHES = ["", "7 3", "2 3"]
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesStyle:
-    """The colour, symbol and line dash of one objective, the same in all charts of a page."""
+    """The colour, symbol and line dash of one training objective, the same in all charts."""
 
     name: str
     colour: str
@@ -48,7 +48,7 @@ class SeriesStyle:
         return element("path", d=self.shape, fill=fill, stroke=self.colour, stroke_width=2)
 
     def cell(self, note: str = "") -> Cell:
-        """Return a table cell with the symbol and name of the objective, followed by ``note``."""
+        """Return a table cell with the symbol and name of the objective and the text ``note``."""
         size = {"width": 16, "height": 16, "viewBox": "-8 -8 16 16"}
         key = element("svg", self.drawn(), aria_hidden="true", **size)
         return Cell(content=self.name, is_name=True, symbol=key, note=note, limit=60)
@@ -63,7 +63,7 @@ def choose_styles(
 ) -> dict[str, SeriesStyle]:
     """Choose how charts show each objective: ``baseline`` black, ``control`` grey, others coloured.
 
-    All objectives are compared to the baseline. The control tests if a larger loss alone helps.
+    The control, by default 1.3 times cross-entropy, tests if a larger loss alone helps.
     """
     styles = {}
     others = count()
@@ -120,11 +120,11 @@ class DotRow:
 
 
 def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit: str) -> Markup:
-    """Draw one row per objective: the mean of a metric, its interval, a ring per training seed.
+    """Draw a row per training objective: mean of a metric, its interval, and a ring per seed.
 
-    ``baseline``, the mean of the baseline objective, is a dashed line. The axis shows values
-    multiplied by ``scale``. Horizontal positions are percentages of the chart width, so that the
-    text keeps its size on a narrow screen.
+    ``baseline``, the mean of the objective that the others are compared with, is a dashed line.
+    The axis shows values multiplied by ``scale``. Horizontal positions are percentages of the chart
+    width, so that the text keeps its size on a narrow screen.
     """
     values = [scale * v for row in rows for v in (row.mean, row.low, row.high, *row.seeds)]
     low, high = min(values), max(values)
@@ -151,7 +151,7 @@ class Line:
 
 
 def styled_line(style: SeriesStyle, points: Points) -> Line:
-    """Return a curve with the colour and the line dash of an objective."""
+    """Return a curve through ``points``, in the colour and line dash of a training objective."""
     return Line(points=points, colour=style.colour, dash=style.dash, width=2.2)
 
 
@@ -165,7 +165,7 @@ class Axis:
     label: str = ""
 
     def share(self, value: float) -> float:
-        """Return the position of a value on the axis: 0 at ``low``, 1 at ``high``."""
+        """Return the position of a value on the axis from 0 (at ``low``) to 1 (at ``high``)."""
         return (value - self.low) / (self.high - self.low)
 
 
@@ -198,7 +198,7 @@ def line_chart(
 
 
 def share_chart(curves: Mapping[SeriesStyle, Points], x: Axis, description: str) -> Block:
-    """Draw fractions (0 to 1) in percent, with a curve per objective. The first curve is on top."""
+    """Draw one curve of fractions (shown as 0 to 100 %) per objective, the first curve on top."""
     lines = [styled_line(style, points) for style, points in curves.items()]
     y = Axis(low=0, high=1, ticks=[(s / 4, f"{25 * s}%") for s in range(5)])
     chart = line_chart(lines[::-1], x, y, description=description, width=460, height=290)
@@ -208,10 +208,10 @@ def share_chart(curves: Mapping[SeriesStyle, Points], x: Axis, description: str)
 def bar_table(
     corner: str, rows: Sequence[str], shares: Mapping[SeriesStyle, Sequence[float]]
 ) -> Table:
-    """Return a table of shares (0 to 1) with a bar in each cell.
+    """Return a table of fractions (0 to 1), with a bar in each cell.
 
-    ``rows`` are the names of the rows, ``corner`` is their heading, and ``shares`` has a column for
-    each objective.
+    ``rows`` are the names in the first column, ``corner`` is the heading of this column, and
+    ``shares`` has one column of fractions per objective.
     """
     largest = max(max(column) for column in shares.values()) or 1.0
 
@@ -226,7 +226,7 @@ def bar_table(
 
 
 def thinned(points: Points, most: int = 200) -> list[tuple[float, float]]:
-    """Average neighbouring points of a curve in groups, so that at most ``most`` are left."""
+    """Reduce a curve to at most ``most`` points, by averaging groups of neighbouring points."""
     if len(points) <= most:
         return list(points)
     size = -(-len(points) // most)

@@ -71,7 +71,7 @@ def sector_shares(rows: Sequence[ScoredRow]) -> dict[int, float]:
 
 
 def _bin_shares(rows: Sequence[ScoredRow]) -> list[float]:
-    """Return the fraction of answers in each range of deviations, then that of parse failures."""
+    """Return the fraction of answers in each range of deviations; the last is parse failures."""
     counts = [0] * (len(BINS) + 1)
     for row in rows:
         if row["parsed"] is None:
@@ -232,7 +232,7 @@ def _worst_table(
     runs: Mapping[tuple[str, int], Mapping[str, ScoredRow]],
     seed: int,
 ) -> Block:
-    """Return a table of the images with the largest mean deviation and the answers of one seed."""
+    """Return a table of the worst-answered images, with the answers of all runs with one seed."""
     names = [name for name in styles if (name, seed) in runs]
     rows = []
     for mean, id_ in worst:

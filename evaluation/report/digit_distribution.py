@@ -1,4 +1,4 @@
-"""Report section on the mean probability of digits, by their difference to the correct digit.
+"""Report section on how probable digits are on average, by how far they are from the correct digit.
 
 The chart follows a figure of the NTL paper (arXiv 2411.02083). The values are read from
 ``digits.json`` of each run, which ``mm_numeric.inference.digit_distribution`` writes.

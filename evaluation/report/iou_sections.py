@@ -37,8 +37,8 @@ def iou_section(found: _Statistics, answer: Instance | None, *, single: bool) ->
     """Return the section on the IoU of true and answered shapes: curves, a table and histograms.
 
     Args:
-        found: The IoU statistics of each objective, and last those of the mean box.
-        answer: The mean of all true boxes (the mean box); None if there are no true shapes.
+        found: The IoU statistics of each objective; the last entry is for the mean box.
+        answer: The mean box, which is the mean of all true boxes; None if there are no true shapes.
         single: True if each answer is exactly one shape.
     """
     share = "Acc" if single else "recall"
@@ -188,7 +188,7 @@ def _histogram(own: IouStatistics, longest: float) -> Block:
 
 
 def _table(labels: Sequence[str], found: _Statistics, cells: Sequence[Sequence[_Content]]) -> Table:
-    """Return a table with a row per objective, and a grey row for the mean true box as answer."""
+    """Return a table with a row per objective, and a grey row for always answering the mean box."""
     rows = []
     for own, line in zip(found, cells, strict=True):
         kind: Literal["aside", ""] = "aside" if own.style is MEAN_BOX else ""

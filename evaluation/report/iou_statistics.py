@@ -1,7 +1,7 @@
 """Statistics of the IoU between true and answered shapes, for each objective and the mean box.
 
-The mean box is the mean of all true boxes. As the answer for every image, it shows which scores a
-model reaches without using the image.
+The mean box has the average coordinates of all true boxes. Given as the answer for every image, it
+shows which scores a model reaches without using the image.
 
 Units    IoU is 0 to 1. Shares are fractions of all true shapes. If an answer could not be parsed,
          the true shapes of its row are included with IoU 0.
@@ -77,7 +77,7 @@ class IouStatistics:
 def statistics_of(
     style: SeriesStyle, rows: Sequence[ScoredRow], paired: Sequence[MatchedShapes]
 ) -> IouStatistics:
-    """Return the IoU statistics of the models trained with one objective, from matched shapes."""
+    """Return the IoU statistics of one objective, from its scored rows and their matched shapes."""
     sizes = [size_of(truth.shape) for own in paired for truth in own.truths]
     parsed = [
         row["parsed"] is not None for row, own in zip(rows, paired, strict=True) for _ in own.truths
@@ -96,7 +96,7 @@ def mean_box_statistics(
 ) -> tuple[Instance, IouStatistics] | None:
     """Return the mean of all true boxes, and the IoU statistics of always answering with it.
 
-    The box has the most frequent label. Returns None if there are no true shapes.
+    Its label is the most frequent true label. Returns None if there are no true shapes.
     """
     box = mean_box(paired)
     if box is None:

@@ -52,7 +52,7 @@ def curves_section(
 
 
 def _values(log: Log, component: str, shift: float = 0) -> list[tuple[float, float]]:
-    """Return the finite values of a loss component in a log, as pairs (step + ``shift``, value)."""
+    """Return pairs (step + ``shift``, value) for all finite values of a loss component in a log."""
     pairs = [(row["step"] + shift, row["parts"].get(component)) for row in log if row.get("parts")]
     finite = ((x, y) for x, y in pairs if isinstance(y, int | float) and math.isfinite(y))
     return [(float(x), float(y)) for x, y in finite]
@@ -101,7 +101,7 @@ def _chart(
 ) -> Block:
     """Draw one component of the loss by training step, for each objective.
 
-    If the runs continue an earlier training, its last steps are shown with negative numbers.
+    If the runs continue an earlier training, its last steps are drawn to the left of step 0.
     """
     every = [curve for curves in found.values() for curve in curves if curve]
     last = max(x for curve in every for x, _ in curve)

@@ -48,7 +48,7 @@ def _errors_section(pooled: Pooled) -> Section:
 
 
 def _shares(rows: Sequence[ScoredRow]) -> list[float]:
-    """Return fractions: exact answers, answers in each range of relative error, parse failures."""
+    """Return fractions of answers: exact, in each range of relative error, and unparseable."""
     counts = [0] * (len(WITHIN) + 2)
     for row in rows:
         if row["parsed"] is None:
@@ -100,7 +100,7 @@ def _accuracies(rows: Sequence[ScoredRow], kind: str, labels: Iterable[str]) -> 
 def _buckets(rows: Sequence[ScoredRow]) -> dict[str, dict[str, int]]:
     """Count the rows in each category, such as ``{"digits": {"1": 20, "2": 80}}``.
 
-    The outer keys are the kinds of categories: those in the column ``buckets``, then ``digits``.
+    The outer keys are all keys in the column ``buckets``, such as ``category``, then ``digits``.
     """
     kinds = dict.fromkeys(kind for row in rows for kind in row.get("buckets") or {})
     found: dict[str, dict[str, int]] = {}
@@ -119,7 +119,7 @@ def _label(row: ScoredRow, kind: str) -> str:
 
 
 def questions_section(styles: Styles, scores: Scores) -> Section:
-    """Return the section with the worst-answered questions, and with some of the others."""
+    """Return the section with the worst-answered questions and an even selection of the others."""
     seed = min(seed for _, seed in scores)
     by_id: dict[str, dict[str, ScoredRow]] = defaultdict(dict)
     for (name, own), rows in scores.items():

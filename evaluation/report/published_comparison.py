@@ -1,8 +1,8 @@
 """Report section that shows published results next to the results of the comparison.
 
-Each published result is shown next to our result of the objective and metric of the same name.
-Differences to the baseline are shown as well: they can be compared even if the models and the data
-differ.
+Each published result is shown next to our result for the same objective and metric. Differences to
+the baseline (the objective that all others are compared with) are shown as well: they can be
+compared even if the models and the data differ.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from mm_numeric.evaluation.table import Cell, Table
 
 
 def published_section(comparison: Comparison) -> Section | None:
-    """Return the section on published results, or None if summary.json names no published table."""
+    """Return the section on published results, or None if the comparison does not ask for them."""
     name = comparison.summary.get("published")
     if not name:
         return None

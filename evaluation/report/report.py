@@ -171,7 +171,7 @@ def _headline(comparison: Comparison) -> Section:
 
 
 def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list[DotRow]:
-    """Return a list with an objective's row of the dot chart, empty if its mean is missing."""
+    """Return a list with an objective's row of the dot chart; [] if its mean is missing."""
     cell = comparison.cell(name, metric)
     if cell is None:
         return []
@@ -228,7 +228,10 @@ def _metrics_table(comparison: Comparison, metrics: Sequence[ReportedMetric]) ->
 
 
 def _best(comparison: Comparison, metric: ReportedMetric) -> set[str]:
-    """Return the objectives whose mean of ``metric`` is best; the control objective is left out."""
+    """Return the objectives with the best mean of ``metric``.
+
+    The control, which only tests if a larger loss helps, is never among them.
+    """
     names = [n for n in comparison.styles if n != comparison.summary["control"]]
     means = {n: cell["mean"] for n in names if (cell := comparison.cell(n, metric))}
     if len(means) < 2:

@@ -52,15 +52,15 @@ class ReportedMetric:
         return "↑" if self.higher_is_better else "↓"
 
     def value(self, value: float) -> Quantity:
-        """Return a value with the unit of the metric, without an interval."""
+        """Return a value that has no interval, with the unit of the metric."""
         return self.estimate({"mean": value})
 
     def estimate(self, cell: Mapping[str, Any]) -> Quantity:
-        """Return the mean and interval in a cell of summary.json, with the metric's unit."""
+        """Return the mean and interval of a cell of summary.json, with the unit of the metric."""
         return self._quantity(cell, self.unit)
 
     def change(self, difference: Mapping[str, Any]) -> Quantity:
-        """Return a difference with its sign and interval. The unit ``%`` becomes ``points``."""
+        """Return a difference to the baseline, signed, with interval; ``%`` becomes ``points``."""
         return self._quantity(difference, "points" if self.unit == "%" else self.unit, sign=True)
 
     def _quantity(self, cell: Mapping[str, Any], unit: str, *, sign: bool = False) -> Quantity:
@@ -69,7 +69,7 @@ class ReportedMetric:
         return Quantity(value=value, unit=unit, decimals=decimals, sign=sign, **ends)
 
     def cell(self, cell: Mapping[str, Any] | None, *, best: bool = False) -> Cell:
-        """Return the mean, interval and difference to the baseline as a cell of a table."""
+        """Return a table cell: mean, interval, and difference to the baseline objective."""
         if cell is None:
             return Cell()
         difference = cell.get("difference")
@@ -82,7 +82,7 @@ class ReportedMetric:
         )
 
     def trend(self, difference: Mapping[str, Any] | None) -> Literal["better", "worse", "unclear"]:
-        """Classify a difference to the baseline; it is unclear if its interval includes 0."""
+        """Classify a difference to the baseline: better, worse, or (interval has 0) unclear."""
         if not difference or difference["low"] <= 0 <= difference["high"]:
             return "unclear"
         return "better" if (difference["low"] > 0) == self.higher_is_better else "worse"
@@ -100,8 +100,8 @@ class Comparison:
     def cell(self, objective: str, metric: ReportedMetric) -> dict[str, Any] | None:
         """Return the result of an objective for a metric, or None if the mean is missing.
 
-        The keys are mean, low and high (the interval), seeds (a value per seed), and difference (to
-        the baseline, with its own interval).
+        It has the keys mean, low and high (the interval), seeds (a value per seed), and difference
+        (to the baseline objective, with an interval).
         """
         cells: dict[str, dict[str, Any] | None] = self.summary["table"][objective]
         return cells.get(metric.name)
@@ -109,7 +109,7 @@ class Comparison:
     def ranked(self) -> list[str]:
         """Return the objectives sorted by the first metric of the comparison, the best first.
 
-        Objectives without a value come next, and the control objective is last.
+        Those without a value come next. Last is the control, which tests if a larger loss helps.
         """
         metric = self.metrics[0]
 
@@ -247,7 +247,7 @@ def _problem(summary: Any) -> str | None:
 
 
 def _checked_cell(cell: Any, where: str) -> dict[str, Any] | None:
-    """Validate the mean and interval of a metric in summary.json; None if the mean is missing."""
+    """Validate a metric's mean and interval in summary.json; return None without a mean."""
     if cell is None or (isinstance(cell, dict) and cell.get("mean") is None):
         return None
     ends = [cell.get(end) for end in ("mean", "low", "high")] if isinstance(cell, dict) else [None]

@@ -61,7 +61,7 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
 def _paired(
     folder: Path, key: tuple[str, int], rows: Sequence[ScoredRow], single: bool
 ) -> list[MatchedShapes]:
-    """Check that each row of a run has scores, and match its true and answered shapes."""
+    """Check that each row of a run has scores, then match its true shapes with its answer."""
     where = f"{folder}, scores.jsonl of {key[0]}, seed {key[1]}"
     columns = ("iou",) if single else shape_tiles.COUNTS
     if not all(isinstance(row.get(column), int | float) for row in rows for column in columns):
@@ -75,7 +75,7 @@ def _paired(
 
 @dataclass(frozen=True)
 class _ShapeCase:
-    """One image of the gallery: a test row, and the answers of all objectives with one seed."""
+    """One image of the gallery: a test row, and each objective's answer from one seed's run."""
 
     id: str
     image: str | None
@@ -98,7 +98,7 @@ class _ShapeCase:
 
 
 def _cases(styles: Styles, scores: Scores, paired: PairedRuns, seed: int) -> list[_ShapeCase]:
-    """Return the worst-answered test row of each image, sorted from worst to best."""
+    """Return one test row per image (the worst-answered one), sorted from worst to best."""
     answers: dict[str, dict[str, tuple[ScoredRow, MatchedShapes]]] = defaultdict(dict)
     for name in (name for name in styles if (name, seed) in scores):
         for row, own in zip(scores[name, seed], paired[name, seed], strict=True):

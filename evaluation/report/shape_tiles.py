@@ -87,8 +87,8 @@ def canvas(
 ) -> Canvas:
     """Open an image to draw ``answers`` on.
 
-    Unless ``whole`` is set, the image is cropped to its shapes if they cover a small region. If
-    the image cannot be opened, the canvas is grey, and large enough for the shapes.
+    Unless ``whole`` is set, the image is cropped to the true and answered shapes if they cover a
+    small region. If the image cannot be opened, the canvas is grey, and large enough for them.
     """
     items = [*answers[0].truths, *answers[0].ignored, *(i for own in answers for i in own.answers)]
     boxes = [around(item.shape) for item in items if is_drawable(item.shape)]
@@ -119,7 +119,7 @@ def _empty_canvas(path: Path | None, boxes: Sequence[Box], anchor: str) -> Canva
 def _region(size_px: tuple[int, int], boxes: Sequence[Box]) -> ImageRegion:
     """Return the region to crop: the boxes with a margin, in the aspect ratio of the image.
 
-    The region is the whole image if there are no boxes, or if little would be cropped.
+    The region is the whole image if there are no boxes, or if cropping would remove little.
     """
     width, height = size_px
     if not boxes:

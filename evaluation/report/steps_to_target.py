@@ -2,7 +2,7 @@
 
 These values are called levels. A level is reached at the first evaluation during training whose
 metric is at least as good as the level. The last evaluation of the warm start (the training that a
-run continues) is step 0. Figure 4 of NTL (arXiv 2411.02083) counts the epochs to an error.
+run continues) is step 0. Figure 4 of NTL (arXiv 2411.02083) shows epochs instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ class StepsToLevel:
         return f"{number(self.mean, 0)} ({number(low, 0)} to {number(high, 0)})"
 
     def interval(self) -> tuple[float, float]:
-        """Return the bootstrap interval of ``mean``, for which seeds are drawn with replacement."""
+        """Return the bootstrap interval of the mean step; seeds are drawn with replacement."""
         values = np.array(self.steps, dtype=np.float64)
         at = np.random.default_rng(0).integers(len(values), size=(_DRAWS, len(values)))
         return draws_interval(values[at].mean(axis=1))
@@ -58,7 +58,7 @@ class StepsToLevel:
 
 @dataclass(frozen=True, kw_only=True)
 class _MetricLevels:
-    """Levels (values to reach) of one metric, easiest first, and the steps to each by objective."""
+    """Values of a metric to reach (levels), easiest first, and the steps to each by objective."""
 
     metric: ReportedMetric
     levels: Sequence[float]
@@ -98,7 +98,7 @@ def steps_section(
 def _levels_of(
     metric: ReportedMetric, styles: Styles, seeds: Sequence[int], logs: Runs, starts: Runs
 ) -> _MetricLevels:
-    """Choose levels (values of a metric to reach), and find the step at which each run does so.
+    """Choose levels (values of a metric to reach), and find when each run first reaches them.
 
     There are no levels if the metric was not evaluated during training.
     """
@@ -140,7 +140,7 @@ def _evaluations(
 def _shown(metrics: Sequence[ReportedMetric], logs: Runs) -> list[ReportedMetric]:
     """Return the metrics to show: the first one evaluated during training, and one error metric.
 
-    The error metric is the next one that is better if lower and not a percentage, such as MAE.
+    The error metric (such as MAE) is the next one where lower is better and the unit is not %.
     Metrics of single categories are not evaluated during training.
     """
     evaluated = {name for log in logs.values() for row in log for name in row.get("eval") or ()}
@@ -150,7 +150,7 @@ def _shown(metrics: Sequence[ReportedMetric], logs: Runs) -> list[ReportedMetric
 
 
 def _levels(curves: Sequence[Curve], metric: ReportedMetric) -> list[float]:
-    """Choose round metric values between the worst and the best evaluation, the easiest first."""
+    """Choose levels: round metric values, from near the worst to near the best evaluation."""
     values = [value for curve in curves for _, value in curve]
     if not values:
         return []

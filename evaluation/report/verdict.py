@@ -1,4 +1,4 @@
-"""Write the conclusion of a comparison, and the limitations of the conclusion, as sentences."""
+"""Write sentences: which objective of a comparison is best, and what limits this conclusion."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """Return the conclusion as the first sentence, then one sentence for each limitation."""
+    """Return sentences: first which objective is best, then each limit of this conclusion."""
     summary, metric = comparison.summary, comparison.metrics[0]
     baseline, control = summary["baseline"], summary["control"]
     cells = {name: comparison.cell(name, metric) for name in comparison.styles}
@@ -62,7 +62,7 @@ def _trend(cell: dict[str, Any] | None, metric: ReportedMetric) -> str:
 
 
 def _difference(cell: dict[str, Any], metric: ReportedMetric) -> str:
-    """Describe an objective's difference to the baseline, and if its interval includes 0."""
+    """Describe how an objective differs from the baseline, and if the interval includes 0."""
     if not cell["difference"]:
         return "without a paired difference, so it may be random variation"
     change = metric.change(cell["difference"])
@@ -73,7 +73,7 @@ def _difference(cell: dict[str, Any], metric: ReportedMetric) -> str:
 
 
 def _control(comparison: Comparison, best: str | None) -> str:
-    """Describe the result of the control objective, which tests if a larger loss alone helps."""
+    """Describe the result of the control, by default the baseline trained with a larger loss."""
     control, metric = comparison.summary["control"], comparison.metrics[0]
     cell = comparison.cell(control, metric) if control in comparison.styles else None
     if cell is None:

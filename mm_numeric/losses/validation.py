@@ -26,14 +26,14 @@ def supervised_rows(
         inputs: Logits or hidden states, [b, t, :] for b samples of t positions, or [n, :] for only
             the n supervised positions (those with a label).
         labels: Label ids, [b, t] or [n].
-        spans: The tokens of each number in the labels. Labels [n] require them.
-        shift: True shifts labels [b, t] left by one position before anything else.
+        spans: The tokens of each number in the labels. May be None only for labels [b, t].
+        shift: True first shifts labels [b, t] left by one, as decoder-only models need.
         what: Name of the inputs in error messages, such as "logits".
         find: Function that finds ``spans`` in labels [b, t]; called if ``spans`` is None.
 
     Returns:
-        Flattened inputs [r, :], labels [n], spans, and for each label the index of its input, [n]
-        (None for inputs [n, :], where both are in the same order).
+        Flattened inputs [r, :], labels [n], spans, and for each label the row of the flattened
+        inputs that predicts it, [n] (None for inputs [n, :], which are in the order of the labels).
     """
     if inputs.dim() == 3 and labels.shape == inputs.shape[:2]:
         if shift:
@@ -59,10 +59,10 @@ def supervised_rows(
 
 
 def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -> None:
-    """Check that labels [n] are valid token ids, and that ``spans`` describes these labels.
+    """Check that labels [n] are valid token ids, and that ``spans`` was built from these labels.
 
-    ``tokens`` is the number of ids that the output head predicts, and ``ids`` [c] has the ids of
-    all number tokens. ``spans`` lists the number tokens among the labels. On a GPU the check is an
+    ``tokens`` is the number of ids that the output head predicts. ``spans`` lists which labels are
+    number tokens, and ``ids`` [c] has the ids of all number tokens. On a GPU the check is an
     asynchronous assertion, which does not synchronise the device.
     """
     known = (labels >= 0) & (labels < tokens)

@@ -148,7 +148,7 @@ def adapted_layers(model: nn.Module, modules: ModelModules) -> list[str]:
 
     For each module that the config sets to ``adapted``, these are:
 
-    ``language``: the layers that match the family's ``lora_targets``.
+    ``language``: the layers whose names match the pattern ``lora_targets`` of the model family.
     ``embeddings``: the embedding tables.
     Other modules: all linear layers.
     """

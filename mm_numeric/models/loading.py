@@ -50,7 +50,7 @@ def model_source(config: Config, folder: Path) -> str:
 
 
 def load_family(config: Config, source: str) -> Family:
-    """Create the model family (prompt format, tokenizer, image processor) of a checkpoint."""
+    """Load the ``Family`` of a checkpoint: its prompt format, tokenizer and image processor."""
     cls = choose(config.model.family, FAMILIES, "family", f"{config.title}, model.family")
     if config.model.baseline is not None:
         cls = with_baseline(cls, config.model.baseline, f"{config.title}, model.baseline")

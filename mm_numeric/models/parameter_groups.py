@@ -21,10 +21,10 @@ VISION_MODULES = ("vision", "projector")
 
 
 class ModelModules:
-    """Assigns parameters to modules (vision, ..., head), and applies the settings of each module.
+    """Assigns parameters to modules such as ``vision``, and applies the settings of each module.
 
-    ``learning_rate`` applies to modules that the config gives no learning rate. ``where`` names the
-    config in error messages.
+    ``learning_rate`` is used for each module that has none of its own in the config. ``where`` is
+    the name of the config in error messages.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ModelModules:
         return self.learning_rate if own is None else own
 
     def reject_learning_rates(self, who: str) -> None:
-        """Raise ValueError if modules have learning rates, which the optimiser ``who`` ignores."""
+        """Reject learning rates of modules, because the optimiser named ``who`` ignores them."""
         modules = self.family.module_patterns
         if any(self.settings.of(module).learning_rate is not None for module in modules):
             raise ValueError(
@@ -97,7 +97,7 @@ class ModelModules:
             )
 
     def freeze(self, model: nn.Module) -> None:
-        """Make modules set to ``trained`` trainable, and freeze the others except adapters."""
+        """Freeze all modules except those set to ``trained``; do not change adapters."""
         for name, parameter in model.named_parameters():
             if not is_adapter(name):
                 parameter.requires_grad_(self.settings.of(self.module_of(name)).how == TRAINED)

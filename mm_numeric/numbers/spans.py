@@ -1,7 +1,7 @@
 """The numbers in the labels of a batch, and the tokens that spell them, as flat tensors.
 
-Axes    b samples, t positions, n supervised rows (rows of the logits at positions with a label),
-        m numbers, k labels that are number tokens, q boxes, r clock times
+Axes    b samples, t positions, n positions with a label (supervised), m numbers, k labels that are
+        number tokens, q boxes, r clock times
 
 A span is the range of tokens that spells a number. Spans are built once per batch, in the collator
 on the CPU. The numeric losses then need no loops on the GPU: they gather the logits at number
@@ -127,7 +127,7 @@ def _marked_numeral(
     ids: Sequence[int],
     vocabulary: NumberVocabulary,
 ) -> TokenNumber:
-    """Return the value and the tokens of one number; ``mark`` is its position in the answer."""
+    """Return the value and the tokens of the number at the position ``mark`` in an answer."""
     numeral = Numeral(mark.start, mark.end, text[mark.start : mark.end])
     if find_numerals(numeral.text, thousands_separators=True) != [
         Numeral(0, len(numeral.text), numeral.text)
@@ -154,10 +154,10 @@ def _from_pieces(
     ids: Sequence[int],
     vocabulary: NumberVocabulary,
 ) -> TokenNumber | None:
-    """Return the value of a number in a text, and the tokens that contain its digits.
+    """Return the value of ``numeral`` and the tokens that contain its digits, or None.
 
-    ``at[i]`` is the index in ``ids`` of the token that contains character i of the text. Return
-    None if a token is not a number token or also contains digits of another number.
+    ``at[i]`` is the index in ``ids`` of the token that contains character i of the text. The result
+    is None if a digit is not in a number token, or shares its token with another number.
     """
     places: dict[int, list[int]] = {}
     for character, place in numeral.places().items():
@@ -190,7 +190,7 @@ class NumberSpans:
 
     Attributes:
         row: [k] index of the supervised row that predicts each number token, 0 to n - 1.
-        target: [k] class of the number token: its index in ``NumberVocabulary.tokens``.
+        target: [k] class of the label: the index of its token in ``NumberVocabulary.tokens``.
         place: [k] power of ten of the token's last digit: 0 units, 1 tens, -1 tenths.
         number: [k] index of the number that the token belongs to, 0 to m - 1.
         value: [m] numeric value, float64, including the sign.
@@ -229,8 +229,8 @@ class NumberSpans:
     ) -> "NumberSpans":
         """Build the spans of a batch from the numbers of each sample.
 
-        ``rows[i][p]`` is the index of the supervised row (position with a label) that predicts
-        token p of sample i. ``supervised`` is stored as the attribute of the same name.
+        ``rows[i][p]`` is the index of the logits that predict token p of sample i, counting only
+        positions with a label. ``supervised`` is stored as the attribute of the same name.
         """
         found = [(s, number) for s, sample in enumerate(numbers) for number in sample]
         tokens = [
@@ -308,7 +308,7 @@ class NumberSpans:
 def _grouped(found: Sequence[tuple[int, TokenNumber]], roles: tuple[str, ...]) -> Tensor:
     """Return the indices of the numbers of each box, or of each time, with one row per box or time.
 
-    The columns are the ``roles``: ("hour", "minute") lists times, and omits boxes and polygons.
+    ``roles`` names the columns: ("hour", "minute") selects the times, and skips boxes and polygons.
     """
     groups: dict[tuple[int, int], list[int]] = {}
     for m, (sample, number) in enumerate(found):

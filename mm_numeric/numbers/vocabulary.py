@@ -34,11 +34,11 @@ class NumberToken(NamedTuple):
 
 @dataclass(frozen=True)
 class NumberVocabulary:
-    """The number tokens of a tokenizer, which are the classes of the numeric losses.
+    """The number tokens of a tokenizer. Numeric losses compute a softmax over these tokens.
 
     Attributes:
-        tokens: The number tokens. The class of a token is its index in this tuple, which is sorted
-            by digit group (the tokens that compete in one softmax), then by value and id.
+        tokens: The number tokens, sorted by digit group, value and id. A digit group is a set of
+            tokens that share a softmax. The class of a token is its index in this tuple.
         spelling: Maps token id to text for all tokens with a digit, minus, point or comma. Space
             markers (``▁``, ``Ġ``) are replaced by spaces.
     """
@@ -104,7 +104,7 @@ class NumberVocabulary:
         Args:
             tokenizer: Any object with ``get_vocab() -> dict[str, int]``.
             tokens: Mapping from tokens to values, or a list of tokens with the values 0, 1, 2 ...,
-                for example ``[f"<loc{i:04d}>" for i in range(1024)]``. They compete in one softmax.
+                for example ``[f"<loc{i:04d}>" for i in range(1024)]``. They share one softmax.
                 Add digits with ``NumberVocabulary.from_tokenizer(tokenizer) | this_vocabulary``.
         """
         vocabulary: dict[str, int] = tokenizer.get_vocab()

@@ -12,9 +12,9 @@ weight gathered (ZeRO-3), and DDP tracks only the outputs of the model. The head
 the model must return the output of its head unchanged. This excludes models that scale their logits
 (Granite, Cohere) or soft-cap them (Gemma 2).
 
-Tied head, for a head that shares its weight with the input embeddings: torch adds the gradients of
-head and embeddings. ``torch.nn.functional.linear`` returns a transposed gradient, so torch 2.13
-needs a third buffer of this size for the sum. The replaced method returns a contiguous gradient.
+Tied head, for a head that shares its weight with the input embeddings: torch adds the weight's
+gradients from both uses. That of ``torch.nn.functional.linear`` is transposed, so torch 2.13 needs
+a third tensor of this size for the sum. The replaced method makes it contiguous to avoid this.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -57,7 +57,7 @@ class ChunkedHead:
     def is_chunked(
         self, inputs: Mapping[str, Any], labels: Tensor, objective: Objective, chunked_from: int
     ) -> bool:
-        """Return True if the loss of a micro-batch should be computed in chunks to save memory."""
+        """Return True if a micro-batch has too many logits to compute its loss in one piece."""
         # Without cross-entropy only the logits of numbers are needed, which are few.
         if self.head is None or not self.is_replaceable or objective.spec.ce_weight == 0:
             return False
@@ -76,10 +76,10 @@ class ChunkedHead:
         counts: Counts,
         chunked_from: int = CHUNKED_FROM,
     ) -> tuple[Any, ObjectiveResult]:
-        """Run the model, and return its outputs and the objective's loss and number metrics.
+        """Run the model, and return its outputs and the objective's result (loss, number metrics).
 
-        ``labels`` has one label for each position whose logits are computed. With
-        ``chunked_from`` or more logits, the loss is computed in chunks, and ``outputs.logits``
+        ``labels`` has one label for each position whose logits are computed. If there are
+        ``chunked_from`` logits or more, the loss is computed in chunks, and ``outputs.logits``
         contains the loss instead of the logits.
         """
         head = self.head

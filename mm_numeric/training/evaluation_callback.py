@@ -2,8 +2,8 @@
 
 Each rank answers some of the evaluation questions, and rank 0 scores all answers as
 ``mm-numeric score`` does. The trainer logs each metric as ``eval_NAME`` (shown as ``eval/NAME`` by
-W&B and TensorBoard), and log.jsonl has it too. A metric that is not finite, such as the mean of no
-values, is omitted. A resumed run finds the best evaluation in the trainer's log.
+W&B and TensorBoard), and log.jsonl has it too. Metrics that are nan or infinite are omitted, such
+as a mean over zero answers. After a resume, the trainer's log tells which evaluation was the best.
 
 Files in the run folder:
     evaluation/predictions.jsonl    predictions of the last evaluation

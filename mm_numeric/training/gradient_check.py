@@ -17,7 +17,7 @@ class GradientCheck(TrainerCallback):
 
     A module passes if any of its parameters has a gradient. Some parameters may have none: LLaVA,
     for example, does not use the last layer of its CLIP tower. Modules that process images are
-    checked at the first step with an image. Steps whose samples are all skipped do not count.
+    checked at the first step with an image. A step whose samples were all skipped is not checked.
     """
 
     def __init__(self, modules: ModelModules) -> None:

@@ -86,8 +86,8 @@ class GradientNorms:
     ) -> None:
         """Compute and store the gradient norm of each module.
 
-        ``gradient_of`` returns the gradient of a parameter. If ``sharded``, it returns this rank's
-        shard, and squares are summed over ranks. Norms are divided by ``scale``, the loss scale.
+        ``gradient_of`` returns the gradient of a parameter. With ``sharded``, that is only this
+        rank's shard, and squares are summed over ranks. Norms are divided by the loss ``scale``.
         """
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         names = [self.modules.module_of(name) for name, _ in trained]

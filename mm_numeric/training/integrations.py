@@ -15,9 +15,9 @@ from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, shifted
 def loss_func(objective: Objective, *, shift: bool = True) -> Callable[..., Tensor]:
     """Return a loss function for the ``compute_loss_func`` argument of transformers.Trainer.
 
-    Each micro-batch is weighted by its share of the step's supervised tokens
+    Each micro-batch is weighted by its fraction of the supervised tokens in the step
     (``num_items_in_batch``). Cross-entropy is therefore exact under gradient accumulation and on
-    several ranks. Numeric terms are not: they are means over the numbers of one micro-batch, so a
+    several ranks. Numeric losses are not: each is a mean over the numbers of one micro-batch, so a
     number weighs more in a micro-batch with few numbers. ``NumericLossMixin`` computes exact means.
     The router loss of a mixture of experts is not included, as with any ``compute_loss_func``.
 
@@ -112,8 +112,8 @@ def count_numbers(
 ) -> tuple[NumberSpans, Tensor]:
     """Find and count the numbers and tokens in the labels of a micro-batch.
 
-    Returns the number spans (the tokens of each number), and the counts as a tensor with one entry
-    per field of ``Counts``. Pass ``spans`` if the number spans are already known.
+    Returns the number spans (the tokens of each number), and a tensor with the values of the fields
+    of ``Counts``, in their order. Pass ``spans`` if the number spans are already known.
     """
     if spans is None:  # found on the CPU, because reading labels on a GPU makes the host wait
         spans = objective.spans(labels.cpu()).to(labels.device)

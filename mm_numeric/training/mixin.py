@@ -110,7 +110,7 @@ class NumericLossMixin(_Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Return the loss of one micro-batch, normalised by the counts of the optimiser step."""
+        """Return the loss of one micro-batch; in training, its share of the mean over the step."""
         batch, labels, spans = self._model_inputs(model, inputs, all_rows=return_outputs)
         router = self.model.config.get_text_config()
         has_router_loss = getattr(router, "output_router_logits", False)
@@ -136,7 +136,7 @@ class NumericLossMixin(_Trainer):
     ) -> tuple[dict[str, Any], Tensor, NumberSpans | None]:
         """Return the keyword arguments for the model, the labels, and the number spans.
 
-        The model computes logits only at positions with a label, or with ``all_rows`` everywhere.
+        The model computes logits only at positions with a label, or everywhere if ``all_rows``.
         """
         batch = dict(inputs)
         labels, spans = self._labels(batch), batch.pop("spans", None)
@@ -165,7 +165,7 @@ class NumericLossMixin(_Trainer):
         counts: Counts | None,
         return_outputs: bool,
     ) -> tuple[Any, ObjectiveResult]:
-        """Run the model, and return its outputs and the result of the objective."""
+        """Run the model; return its outputs and the loss and metrics computed from them."""
         keeps_head = self._keeps_head or self.objective.takes_outputs
         if counts is None or return_outputs or keeps_head:
             outputs = model(**batch)
@@ -177,7 +177,7 @@ class NumericLossMixin(_Trainer):
         return self._head(model, batch, self.objective, labels, spans, counts, self.chunked_from)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Train on one micro-batch; after the last of a step, update the objective's means."""
+        """Train on one micro-batch; if it ends the step, update the running means of the losses."""
         loss: Tensor = super().training_step(*args, **kwargs)
         if self.accelerator.sync_gradients and self._counts is not None:
             self._end_step()
@@ -196,7 +196,7 @@ class NumericLossMixin(_Trainer):
         super().log(logs, start_time)
 
     def _end_step(self) -> None:
-        """Sum the loss components of a step over all ranks, and update the running means."""
+        """Sum the loss components of a step over all ranks, and update their running means."""
         sums = sums_over_ranks(self._step_sums, self.accelerator)
         self.objective.end_step(sums)
         self._step_sums, self._seen = sums, added_sums(self._seen, sums)

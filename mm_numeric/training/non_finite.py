@@ -20,7 +20,7 @@ _STEPS_PER_CHECK = 10  # on a GPU, where each check waits for the device
 
 @dataclass(frozen=True)
 class _Step:
-    """Flags on the device that record if the losses and gradient norm of a step are finite."""
+    """Records on the device if the losses and the gradient norm of a step are finite."""
 
     number: int
     names: list[str]
@@ -78,7 +78,7 @@ class FiniteCheck:
             self.check()
 
     def check(self, model: torch.nn.Module | None = None) -> None:
-        """Raise an error if a recorded value is not finite, or a weight of ``model`` if given.
+        """Raise an error if a recorded value, or a weight of ``model`` (if given), is not finite.
 
         All ranks must call this method. If one has a non-finite value, all raise EveryRankError.
         """

@@ -1,8 +1,8 @@
 """Keep the batch size constant when a run resumes on another number of ranks.
 
-Each checkpoint stores the batch size (rows of the dataset per optimiser step, over all ranks) in
-``step.json``. If this number changed, the resumed run would skip the wrong rows, and the learning
-rate would not suit the batch size.
+Each checkpoint stores the batch size (samples per optimiser step, over all ranks) in ``step.json``.
+With another batch size, the resumed run would skip the wrong samples, and the learning rate would
+be unsuitable.
 """
 
 import os

@@ -263,7 +263,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
             model.load_state_dict(saved.state_dict())
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the weights, also before the first step, when DeepSpeed is not yet initialised."""
+        """Save the weights; unlike the base class, also if DeepSpeed is not initialised yet."""
         if self.is_deepspeed_enabled and self.deepspeed is None:
             self._save(output_dir)
         else:

@@ -22,9 +22,9 @@ def render_images(
 ) -> Path:
     """Generate ``count`` images in a folder; return the path of the .jsonl file with their rows.
 
-    ``draw`` is a function from a random generator to an image and the fields of its row, except
-    "id" and "image". The generator depends only on the seed and the index of the image. ``unit``
-    names the images in the progress bar, such as ``clock``.
+    ``draw`` gets a random generator, and returns an image and the fields of its row except "id" and
+    "image". The generator depends only on the seed and the index of the image. ``unit`` names the
+    images in the progress bar, such as ``clock``.
     """
     (folder / "images").mkdir(parents=True, exist_ok=True)
     rows = []

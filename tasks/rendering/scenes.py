@@ -133,7 +133,7 @@ def _by_position(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
 
 
 def _placed(rng: random.Random, style: SceneStyle) -> list[_Shape]:
-    """Return random shapes that do not touch; many have the form and colour of the one before."""
+    """Return random shapes that do not touch; 40 % copy form and colour of the previous shape."""
     short = min(style.width_px, style.height_px)
     shapes: list[_Shape] = []
     while len(shapes) < 2:

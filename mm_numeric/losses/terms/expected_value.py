@@ -24,14 +24,14 @@ from mm_numeric.numbers.spans import NumberSpans
 class ExpectedValue:
     """Base class of losses that apply a function, ``cost``, to the error of the expected value.
 
-    The error is ``sum_j p_j v_j - v_y``: the expected value of the predicted token minus the value
-    v_y of the label. p is the softmax over the number tokens, and v_j the value of token j.
+    The expected value of the predicted token is ``sum_j p_j v_j``: p is the softmax over the number
+    tokens, and v_j the value of token j. The error is this value minus the value v_y of the label.
 
     Attributes:
-        reweigh: True also penalises probability on tokens outside of this softmax. The loss becomes
-            ``m d + 1.01 d_max (1 - m)``, where d is the cost, d_max the largest possible cost, and
-            m the probability of all tokens in this softmax together. False in the NTL paper,
-            True by default in the ntloss package.
+        reweigh: True also penalises probability on other tokens, such as words. The loss becomes
+            ``m d + 1.01 d_max (1 - m)``: d is the cost, d_max the largest possible cost, and m the
+            total probability of the number tokens in the softmax over the whole vocabulary. False
+            in the NTL paper, True by default in the ntloss package.
     """
 
     per: ClassVar[Literal["token"]] = "token"

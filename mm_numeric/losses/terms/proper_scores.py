@@ -2,9 +2,9 @@
 
 Axes    k labels that are number tokens, c number tokens in the vocabulary (classes)
 
-With noisy labels, an expected distance is smallest if the model puts all probability on the median
-label. A proper scoring rule, such as cross-entropy, is smallest if the model predicts the true
-distribution of the labels.
+With noisy labels, a loss such as ``ntl_was`` (the expected distance to the label) is smallest if
+the model puts all probability on the median label. A proper scoring rule, such as cross-entropy, is
+smallest if the model predicts the true distribution of the labels.
 """
 
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from mm_numeric.numbers.spans import NumberSpans
 
 @dataclass(frozen=True, kw_only=True)
 class RankedProbability:
-    """Squared difference of the cumulative distributions of prediction p and label y.
+    """Ranked probability score: compares the cumulative distributions of prediction and label.
 
-    ``sum_i (CDF_p(v_i) - [v_y <= v_i]) ** 2 (v_{i+1} - v_i)``, where the v_i are the sorted values
-    of the number tokens. On digits this is the ranked probability score (squared earth mover's
-    distance). For other values it is the continuous ranked probability score (CRPS). The unit is
-    the token value. The maximum is the largest minus the smallest value (9 on digits).
+    The loss is ``sum_i (CDF_p(v_i) - [v_y <= v_i]) ** 2 (v_{i+1} - v_i)``. p is the prediction, v_y
+    the value of the label, and the v_i are the sorted values of the number tokens. For digits it
+    equals the squared earth mover's distance, for other values the continuous ranked probability
+    score (CRPS). The unit is the token value. The maximum is the largest minus the smallest value.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -38,13 +38,14 @@ class RankedProbability:
 
 @dataclass(frozen=True, kw_only=True)
 class SmoothedDiscrepancy:
-    """Smoothed maximum mean discrepancy: ``r'Kr + a r'(D - K)r`` with ``r = p - onehot(y)``.
+    """Smoothed maximum mean discrepancy between the predicted probabilities and the label.
 
-    p is the softmax over the number tokens and y the label.
-    ``K = exp(-d ** 2 / (2 bandwidth ** 2))``, where d is the distance between two token values. D
-    is the diagonal matrix of the row sums of K. 1 / a is twice the mean row sum (a = 0.118 on
-    digits), as in the code of arXiv 2606.27731. The loss has no unit. It is 0 for a perfect
-    prediction, and close to 3 if p is 1 on a value far from the label.
+    The loss is ``r'Kr + a r'(D - K)r`` with ``r = p - onehot(y)``, where p is the softmax over the
+    number tokens and y the label. K has a Gaussian kernel for each pair of tokens,
+    ``exp(-d ** 2 / (2 bandwidth ** 2))``, where d is the distance between their values. D is the
+    diagonal matrix of the row sums of K. 1 / a is twice the mean row sum (a = 0.118 on digits), as
+    in the code of arXiv 2606.27731. The loss has no unit. It is 0 for a perfect prediction, and
+    close to 3 if all probability is on a value far from the label.
 
     Attributes:
         bandwidth: Standard deviation of the kernel K in units of the token value, above 0.

@@ -18,7 +18,8 @@ def spread_target(numbers: NumberLogits, target: Tensor, tau: float) -> Tensor:
 
     Each of the k labels gets a distribution over the c number tokens: v_j is the value of token j,
     and v_y that of the label. ``target`` [k] has the index y of each label among these tokens.
-    ``tau`` is twice the variance. q is 0 for tokens that share no softmax with the label.
+    ``tau`` is twice the variance. q is 0 for tokens of another kind than the label: if the label is
+    a single digit, for tokens such as ``42`` or ``<loc0005>``.
     """
     values = numbers.values
     # Divide before squaring: ``tau`` itself may underflow in float32.
@@ -29,7 +30,7 @@ def spread_target(numbers: NumberLogits, target: Tensor, tau: float) -> Tensor:
 
 
 def log_probs(numbers: NumberLogits) -> Tensor:
-    """Return log-probabilities [k, c] of c number tokens at k labels (softmax over all tokens)."""
+    """Return the log-probability (full softmax) of each number token at k labels, [k, c]."""
     return numbers.logits - numbers.log_normaliser[:, None]
 
 
@@ -66,10 +67,10 @@ class SpreadTarget:
 class GaussianCrossEntropy:
     """Cross-entropy ``-sum_j g_j log P_j`` with a Gaussian target g, in nats.
 
-    The baseline GCE of arXiv 2411.02083. The target is ``g_j ~ exp(-((v_j - v_y) / sigma) ** 2 /
-    2)`` for the value v_j of token j and the label y. P is the prediction over the whole
-    vocabulary. This loss replaces cross-entropy at the number tokens, so restrict cross-entropy to
-    the other tokens with the option ``ce_on: text``.
+    Source: GCE in arXiv 2411.02083, a method that NTL is compared with there. The target is
+    ``g_j ~ exp(-((v_j - v_y) / sigma) ** 2 / 2)``: v_j is the value of token j and v_y that of the
+    label. P is the prediction over the whole vocabulary. This loss replaces cross-entropy at the
+    number tokens: set ``ce_on: text``, so that cross-entropy is computed at other tokens only.
 
     Attributes:
         sigma: Standard deviation of the target g, in units of the token value, above 0.

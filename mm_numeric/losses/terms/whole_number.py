@@ -5,11 +5,11 @@ Axes    k labels that are number tokens, m numbers, c number tokens in the vocab
 ``relative`` and ``magnitude`` are from NTIL (arXiv 2505.13077). As published, they build the
 predicted number from the most likely digit at each place, and the backward pass uses a softmax of
 low temperature (straight-through Gumbel-softmax). If the model is certain of a wrong digit, this
-gradient vanishes. For the label 923 it is 8e-21 if a wrong first digit has a logit 5 above that of
+gradient vanishes: for the label 923, it is 8e-21 if a wrong first digit has a logit 5 above that of
 the 9. ``relative_soft`` and ``magnitude_soft`` therefore use the expected digit at each place.
 
 Errors in the first digits cost more: predicting 3.015 for 4.015 costs more than 3.015 for 3.115.
-Signs are ignored. Sums are float64, in which a number of 60 digits is finite.
+Signs are ignored. Sums are computed in float64, which does not overflow for numbers of 60 digits.
 """
 
 from dataclasses import dataclass
@@ -83,10 +83,10 @@ class ExpectedDigits:
 def _number_values(
     digit: Tensor, numbers: NumberLogits, spans: NumberSpans
 ) -> tuple[Tensor, Tensor]:
-    """Return the m predicted and the m true numbers of a batch, [m] each, from their digits.
+    """Return the predicted and the true value of each of the m numbers in a batch, [m] each.
 
-    Each digit is multiplied by its power of ten: 923 is 900 + 20 + 3. ``digit`` [k] has the
-    predicted digit at each of the k labels that are number tokens.
+    A value is the sum of the digits times their powers of ten: 923 is 900 + 20 + 3. ``digit`` [k]
+    has the predicted digit at each of the k labels that are number tokens.
     """
     wanted = numbers.values.double()[spans.target]
     worth = 10.0 ** spans.place.double().clamp(-_LARGEST_PLACE, _LARGEST_PLACE)
@@ -136,7 +136,7 @@ class SoftRelativeError(ExpectedDigits):
     """``RelativeError`` with expected digits, whose gradient does not vanish for wrong digits.
 
     Expected digits ignore the variance: probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the
-    label 4. Combine this term with a term on single digits, like the preset ``ntil_soft``.
+    label 4. Combine this loss with a loss on single digits, as the preset ``ntil_soft`` does.
     """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
@@ -146,7 +146,7 @@ class SoftRelativeError(ExpectedDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftMagnitudeError(ExpectedDigits):
-    """``MagnitudeError`` with expected digits; ``SoftRelativeError`` explains their limits."""
+    """``MagnitudeError`` with expected digits; see ``SoftRelativeError`` for their weakness."""
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
@@ -160,12 +160,11 @@ class SymmetricPercentage(ExpectedDigits):
     Source: number-level NTL (class NumberLevelLoss of the ntloss package), reproduced to 1e-6.
 
     Attributes:
-        epsilon: Added to the denominator, above 0. With the package's tiny value, the default, the
-            loss for the label 0 is always 1, without a gradient. Use 1 to avoid this.
+        epsilon: Added to the denominator, above 0. With the default, the tiny value of the package,
+            the loss for the label 0 is 1 for any prediction, without a gradient; 1 avoids this.
         reweigh: True also penalises probability on text. The loss becomes ``m d + 1.01 (1 - m)``,
-            where d is the loss above and m the probability, at the number's first token, of all
-            tokens in the softmax of E_p together. False in the NTL paper, True by default in the
-            ntloss package.
+            where d is the loss above and m the total probability of the number tokens at the first
+            token of the number. False in the NTL paper, True by default in the ntloss package.
     """
 
     epsilon: float = torch.finfo(torch.float32).eps
