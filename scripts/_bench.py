@@ -15,16 +15,21 @@ from torch.nn import functional
 from mm_numeric.losses.objective import Objective, make_term, objective
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
-from mm_numeric.numbers.spans import NumberSpans
+from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import TERMS
 
 CE = "torch CE"
 FULL = "CE, from logits"
+PADDED = "CE, from logits [b, t, v] and labels [b, t], shift=True"
+IGNORED = (0.0, 0.5, 0.95)
+"""Shares of the labels [b, t] without a loss: an answer alone, a prompt as long, a long prompt."""
+
 ALONE = "A term alone, from logits"
 HIDDEN_TRAINED = "From hidden states, head trained"
 HIDDEN_FROZEN = "From hidden states, head frozen"
 HIDDEN = ("ce", "ntl_was", "ntil_soft")
+SAMPLES = 4
 DIGITS = {str(digit): 15 + digit for digit in range(10)}  # the ids of Qwen2
 
 Step = Callable[[Tensor], Tensor]
@@ -143,7 +148,9 @@ def blocks(
     except ImportError:
         ntloss = {}
     made = [full_block(setting, wanted, names, ntloss, repeats)]
-    made += alone_blocks(setting, wanted, names, ntloss, repeats, made[0].contenders[0].inputs)
+    logits = made[0].contenders[0].inputs
+    made += [padded_block(setting, wanted, names, share, repeats, logits) for share in IGNORED]
+    made += alone_blocks(setting, wanted, names, ntloss, repeats, logits)
     chosen = [name for name in HIDDEN if name in names]
     if not time_hidden:
         chosen, repeats = chosen[-1:], 0
@@ -179,6 +186,40 @@ def full_block(
             step = _plus_cross_entropy(published, labels)
             contenders.append(Contender(name=rival, step=step, inputs=logits))
     return Block(title=FULL, contenders=contenders, repeats=repeats)
+
+
+def padded_block(
+    setting: Setting,
+    wanted: Tensor,
+    names: Sequence[str],
+    ignored: float,
+    repeats: int,
+    logits: tuple[Tensor, ...],
+) -> Block:
+    """Compare the call of the README with torch's CE: all logits, and labels like ``input_ids``.
+
+    The time to find the numbers in the labels is included. ``ignored`` is the share of the labels
+    of each sample, at its start, that have no loss.
+    """
+    labels = wanted.view(SAMPLES, -1).clone()
+    labels[:, : round(labels.shape[1] * ignored)] = IGNORE_INDEX
+    labels = labels.to(setting.device)
+    contenders = [Contender(name=CE, step=partial(_padded_cross_entropy, labels), inputs=logits)]
+    for name in names:
+        step = partial(_padded_objective, objective_of(name, setting), labels)
+        contenders.append(Contender(name=name, step=step, inputs=logits))
+    return Block(title=f"{PADDED}, {ignored:.0%} ignored", contenders=contenders, repeats=repeats)
+
+
+def _padded_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
+    """Return torch's CE as transformers computes it: shifted labels, no copy of the logits."""
+    shifted = functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
+    return functional.cross_entropy(logits.float(), shifted.flatten())
+
+
+def _padded_objective(made: Objective, labels: Tensor, logits: Tensor) -> Tensor:
+    """Return the loss of an objective for all logits and padded labels."""
+    return made(logits.unflatten(0, labels.shape), labels, shift=True).loss
 
 
 def _objective_step(made: Objective, labels: Tensor, spans: NumberSpans) -> Step:

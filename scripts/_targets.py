@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 
 import torch
-from _bench import ALONE, CE, FULL, HIDDEN_FROZEN, HIDDEN_TRAINED, Setting
+from _bench import ALONE, CE, FULL, HIDDEN_FROZEN, HIDDEN_TRAINED, PADDED, Setting
 from _measure import Result
 
-from mm_numeric.losses.objective import make_term
 from mm_numeric.losses.presets import PRESETS
 
-MOST_TIMES_CE = {"ntil": 1.03, "ntil_soft": 1.03}
-MOST_TIMES_CE_OF_TOKENS = 1.02
+MOST_TIMES_CE = 0.8
 LEAST_TIMES_FASTER = 3.0
 MOST_OF_FULL_MEMORY = 0.2
 
@@ -27,10 +25,10 @@ def targets(results: Sequence[Result]) -> list[dict[str, object]]:
     eager = [result for result in results if not result.compiled]
     for result in eager:
         name = result.name
-        if result.block == FULL and name in PRESETS and result.ratio is not None:
-            limit = MOST_TIMES_CE.get(name, MOST_TIMES_CE_OF_TOKENS if of_tokens(name) else None)
-            if limit is not None:
-                found.append(_target(f"{name}, time x {CE}", "<=", limit, result.ratio))
+        if result.block.startswith((FULL, PADDED)) and name in PRESETS and result.ratio:
+            where = result.block.removeprefix(PADDED + ", ").removeprefix("CE, ")
+            what = f"{name}, {where}, time x {CE}"
+            found.append(_target(what, "<=", MOST_TIMES_CE, result.ratio))
         elif result.block == ALONE and name.startswith("ntl_was alone") and result.ratio:
             what = f"{name}, times as fast as ntloss"
             found.append(_target(what, ">=", LEAST_TIMES_FASTER, 1 / result.ratio))
@@ -45,12 +43,6 @@ def targets(results: Sequence[Result]) -> list[dict[str, object]]:
                 measured = rest * result.peak_ratio
                 found.append(_target(what, "<=", MOST_OF_FULL_MEMORY, measured))
     return found
-
-
-def of_tokens(name: str) -> bool:
-    """Return True if every term of a preset has a loss per token, not per number."""
-    terms = PRESETS[name].terms
-    return all(make_term(term.name, term.options).per in ("row", "token") for term in terms)
 
 
 def _target(what: str, bound: str, limit: float, measured: float) -> dict[str, object]:

@@ -1,34 +1,34 @@
 """Measure time and peak memory of a step of each objective, compared with torch's cross-entropy.
 
-    python scripts/bench_losses.py                         the targets, in about three minutes
+    python scripts/bench_losses.py                         the targets, in about ten minutes
     python scripts/bench_losses.py --preset ntl_was ntil --forward
     python scripts/bench_losses.py --rows 512 --dtype bfloat16 --device cuda --compile
     python scripts/bench_losses.py --sweep --json sweep.json
     python scripts/bench_losses.py --sweep --rows 128 1024 --vocabulary 32000 151936
 
 One table per comparison: every preset with torch's CE (and with torch's CE plus ntloss, if the
-ntloss package has the term), each of these terms alone with ntloss alone, and Objective.from_hidden
-with torch's CE on all logits. Box and time terms are omitted, because synthetic labels have no
-roles.
+ntloss package has the term) from the logits of the supervised rows; every preset with torch's CE
+from all logits and padded labels, with 0, 50 and 95 % of the labels ignored; each of these terms
+alone with ntloss alone; and Objective.from_hidden with torch's CE on all logits. Box and time terms
+are omitted, because synthetic labels have no roles.
 
 x CE, x ntloss   ratio of times within one round; median over the rounds
-peak             largest number of bytes allocated during the step, beyond those before it; exact
+peak             peak of the process's resident memory (on a GPU: of torch's allocator) during the
+                 step, beyond that before it
 waits            number of times the host waits for the GPU in a step
 """
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler prints two lines a time
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
 
 import torch
-from _bench import ALONE, FULL, HIDDEN_FROZEN, HIDDEN_TRAINED, Setting, blocks, known_names
+from _bench import ALONE, FULL, HIDDEN_FROZEN, HIDDEN_TRAINED, PADDED, Setting, blocks, known_names
 from _measure import Result, compile_fails, compiled, machine, measure, table
 from _targets import at_target_size, targets
 
@@ -217,7 +217,7 @@ def show(results: Sequence[Result], options: argparse.Namespace) -> None:
     for title in dict.fromkeys(result.block for result in results):
         mine = [result for result in results if result.block == title and not result.compiled]
         fast = [result for result in results if result.block == title and result.compiled]
-        first = {FULL: "CE", ALONE: "ntloss"}.get(title, "full")
+        first = "CE" if title.startswith((FULL, PADDED)) else "ntloss" if title == ALONE else "full"
         header = ["", "ms", f"x {first}", "range"]
         header += ["x ntloss"] * (title == FULL) + ["peak MiB", f"peak x {first}"]
         header += ["of it head"] * (title == HIDDEN_TRAINED) + ["waits"]

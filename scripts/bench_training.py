@@ -18,8 +18,8 @@ transformers' default) and gradient clipping.
 step           time from receiving the batch to freeing the gradients; median
 before AdamW   the part of it before the optimiser: forward, backward, clipping
 x ours         ratio to the step of NumericTrainer with ce in the same round; median
-peak           largest number of bytes allocated during a step, beyond the weights and AdamW's state
-               before it; includes the gradients; exact
+peak           peak of the process's resident memory during a step, beyond the weights and AdamW's
+               state before it; includes the gradients
 loss           loss of the first step
 """
 
@@ -31,18 +31,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler prints two lines a time
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
 
 import torch
 from _bench import Setting, Stand
-from _measure import machine, memory_profile, peak_of, table
+from _measure import machine, start_process_peak, table
 from datasets import Dataset
 from transformers import (
     PrinterCallback,
@@ -226,13 +225,12 @@ class Stopwatch(TrainerCallback):
     def __init__(self, answers: TextIO) -> None:
         """Set the stream of the results."""
         self.answers = answers
-        self.profile: torch.profiler.profile | None = None
+        self.peak: Callable[[], int] | None = None
+        self.peak_bytes: int | None = None
 
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
         """Wait for a command, and start measuring."""
-        self.profile = memory_profile() if sys.stdin.readline().strip() == "memory" else None
-        if self.profile is not None:
-            self.profile.start()
+        self.peak = start_process_peak() if sys.stdin.readline().strip() == "memory" else None
         self.start = time.perf_counter()
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
@@ -242,8 +240,7 @@ class Stopwatch(TrainerCallback):
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         """Stop measuring."""
         self.seconds = time.perf_counter() - self.start
-        if self.profile is not None:
-            self.profile.stop()
+        self.peak_bytes = None if self.peak is None else self.peak()
 
     def on_log(self, *args: Any, logs: dict[str, float], **kwargs: Any) -> None:
         """Write the result with the loss that the trainer logs after each step."""
@@ -252,7 +249,7 @@ class Stopwatch(TrainerCallback):
                 "seconds": self.seconds,
                 "before_optimizer": self.before_optimizer,
                 "loss": logs["loss"],
-                "peak_bytes": None if self.profile is None else peak_of(self.profile),
+                "peak_bytes": self.peak_bytes,
             }
             print(json.dumps(found), file=self.answers, flush=True)
 

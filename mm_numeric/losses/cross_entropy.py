@@ -8,6 +8,7 @@ is a second tensor as large as the logits. Here cross-entropy and the numeric lo
 gradients into the same tensor.
 """
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_CPU_CHUNK = 1 << 22  # logits per chunk and CPU thread: about the size of its cache
+_CACHED_CHUNK = 1 << 18  # logits per chunk and CPU thread: 1 MiB, about its level-2 cache
+_CPU_CHUNK = 1 << 22  # the same for the matrix product with the output head
 _GPU_CHUNK = 1 << 27  # half a GiB of float32
 
 
@@ -30,12 +32,9 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
         number_rows: Tensor,
         number_ids: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        normaliser = torch.cat(
-            [
-                _take(logits, rows, chunk).logsumexp(dim=-1)
-                for chunk in chunks(len(labels), logits.shape[-1], logits.device)
-            ]
-        )
+        normaliser = to_compute_dtype(logits.new_empty(len(labels)))
+        for chunk, index in _pieces(len(labels), rows, logits):
+            normaliser[chunk] = to_compute_dtype(logits[index]).logsumexp(dim=-1)
         at = rows if rows is not None else torch.arange(len(labels), device=labels.device)
         number_at = at[number_rows]
         losses = normaliser - logits[at, labels].to(normaliser)
@@ -50,19 +49,10 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         logits, rows, labels, normaliser, number_rows, number_at, number_ids = ctx.saved_tensors
         scale = grad_losses.index_add(0, number_rows, grad_normaliser)
-        if rows is None and logits.dtype == normaliser.dtype:
-            # The softmax is computed in the buffer itself. Chunks would need a second buffer and
-            # synchronise all threads after each chunk.
-            grad = (logits - normaliser[:, None]).exp_().mul_(scale[:, None])
-        else:
-            grad = torch.empty_like(logits) if rows is None else _zeros_like(logits)
-            for chunk in chunks(len(labels), logits.shape[-1], logits.device):
-                softmax = (_take(logits, rows, chunk) - normaliser[chunk, None]).exp_()
-                softmax.mul_(scale[chunk, None])
-                if rows is None:
-                    grad[chunk] = softmax
-                else:
-                    grad[rows[chunk]] = softmax.to(grad)
+        grad = _gradient_like(logits, filled=len(labels) == len(logits))
+        for chunk, index in _pieces(len(labels), rows, logits):
+            softmax = (to_compute_dtype(logits[index]) - normaliser[chunk, None]).exp_()
+            grad[index] = softmax.mul_(scale[chunk, None]).to(grad)
         at = rows if rows is not None else torch.arange(len(labels), device=labels.device)
         # Elements with more than the softmax are summed before rounding to the dtype of the logits:
         # a softmax of 0.999 is 1 in bf16, and the gradient towards its label would be 0.
@@ -111,7 +101,7 @@ class _NumberScores(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_scores: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         logits, at, number_ids = ctx.saved_tensors
-        grad = _zeros_like(logits)
+        grad = _gradient_like(logits)
         grad[at[:, None], number_ids] = grad_scores.to(grad)
         return grad, None, None
 
@@ -135,26 +125,47 @@ def most_likely(logits: Tensor, at: Tensor) -> Tensor:
     return torch.cat([logits[at[piece]].max(dim=-1).indices for piece in pieces])
 
 
-def _zeros_like(logits: Tensor) -> Tensor:
-    """Return zeros in the shape of ``logits``, in memory that a CPU allocates lazily.
+def _gradient_like(logits: Tensor, *, filled: bool = False) -> Tensor:
+    """Allocate the gradient of the logits: zeros, or uninitialised if all rows will be filled.
 
-    ``torch.zeros`` writes every element (100 ms for 600 MB). numpy requests zeroed pages from the
-    operating system, which are only allocated when they are used.
+    On a CPU most of the time is the first access to each page of the new memory. numpy asks the
+    operating system for huge pages, which is five times as fast, and zeroed pages need no writing.
     """
     if logits.device.type != "cpu" or not logits.numel() or torch.compiler.is_compiling():
-        return torch.zeros_like(logits)
-    pages = np.zeros(logits.numel() * logits.element_size(), dtype=np.uint8)
+        return torch.empty_like(logits) if filled else torch.zeros_like(logits)
+    allocate = np.empty if filled else np.zeros
+    pages = allocate(logits.numel() * logits.element_size(), dtype=np.uint8)
     return torch.from_numpy(pages).view(logits.dtype).view(logits.shape)
 
 
-def chunks(rows: int, tokens: int, device: torch.device) -> list[slice]:
-    """Return slices that split the first axis of [rows, tokens] logits into cache-sized chunks."""
+def _pieces(count: int, rows: Tensor | None, logits: Tensor) -> Iterator[tuple[slice, Any]]:
+    """Yield chunks of the supervised rows, together with the index of each chunk in the logits.
+
+    ``count`` is the number of supervised rows, and ``rows`` their indices in ``logits`` (None: all
+    rows). On a CPU the index of adjacent rows is a slice, which needs no copy of the logits.
+    """
+    readable = rows is not None and rows.device.type == "cpu" and not torch.compiler.is_compiling()
+    adjacent = readable and bool((rows.diff() > 0).all())
+    for chunk in chunks(count, logits.shape[-1], logits.device, cached=True):
+        if rows is None:
+            yield chunk, chunk
+            continue
+        index = rows[chunk]
+        first, last = (int(index[0]), int(index[-1])) if adjacent and len(index) else (0, -1)
+        yield chunk, slice(first, last + 1) if last - first == len(index) - 1 else index
+
+
+def chunks(rows: int, tokens: int, device: torch.device, *, cached: bool = False) -> list[slice]:
+    """Split ``rows`` rows of ``tokens`` logits into slices that suit a CPU or a GPU.
+
+    ``cached`` makes each slice small enough for the level-2 cache of a CPU.
+    """
     if device.type != "cpu":
         elements = _GPU_CHUNK
     elif torch.compiler.is_compiling():  # torch.compile cannot trace get_num_threads
         elements = _CPU_CHUNK
     else:
-        elements = _CPU_CHUNK * torch.get_num_threads()
+        elements = (_CACHED_CHUNK if cached else _CPU_CHUNK) * torch.get_num_threads()
     size = max(1, elements // tokens)
     return [slice(start, start + size) for start in range(0, rows, size)] or [slice(0, 0)]
 
@@ -169,7 +180,3 @@ def full_precision(device: torch.device) -> AbstractContextManager[Any]:
 def to_compute_dtype(logits: Tensor) -> Tensor:
     """Convert logits to float32; float64 logits are returned as they are."""
     return logits if logits.dtype == torch.float64 else logits.float()
-
-
-def _take(logits: Tensor, rows: Tensor | None, chunk: slice) -> Tensor:
-    return to_compute_dtype(logits[chunk] if rows is None else logits[rows[chunk]])

@@ -25,6 +25,8 @@ class Counts(NamedTuple):
     samples: Tensor
     boxes: Tensor
     times: Tensor
+    shift: bool | None = None
+    """``shift`` of the call that counted labels [b, t]; None if this is not known."""
 
     @classmethod
     def of(cls, labels: Tensor, spans: NumberSpans) -> "Counts":

@@ -86,7 +86,7 @@ class Objective:
         labels: Tensor,
         spans: NumberSpans | None = None,
         *,
-        shift: bool = False,
+        shift: bool | None = None,
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
@@ -97,14 +97,15 @@ class Objective:
             labels: [b, t] with ``IGNORE_INDEX`` at positions without a loss, or [n]. Labels [n]
                 with logits [b, t, v] require ``spans.supervised``.
             spans: Where the numbers of the batch are. None: find them in labels [b, t], on the CPU.
-            shift: True if labels [b, t] are aligned with ``input_ids``, as in transformers; they
-                are then shifted by one. False if they are already aligned with the logits.
+            shift: Required for labels [b, t]. True if they are aligned with ``input_ids``, as in
+                transformers; they are then shifted by one. False if they are already aligned with
+                the logits: shifted before, or labels of an encoder-decoder.
             counts: The counts that loss sums are divided by. With gradient accumulation or several
                 ranks, pass those of the whole optimiser step. None: the counts of this batch.
             figures: True computes the metrics in ``ObjectiveResult.figures``.
         """
         logits, labels, spans, rows = supervised_rows(
-            logits, labels, spans, shift, "logits", self.spans
+            logits, labels, spans, shift, "logits", self.spans, counts
         )
         ids, classes = self._table(logits)
         check_head(self._largest_id, logits.shape[-1])
@@ -139,7 +140,7 @@ class Objective:
         figures: bool = False,
     ) -> ObjectiveResult:
         """Return the loss of a model's outputs; ``labels`` are already aligned with the logits."""
-        return self(outputs.logits, labels, spans, counts=counts, figures=figures)
+        return self(outputs.logits, labels, spans, shift=False, counts=counts, figures=figures)
 
     def from_hidden(
         self,
@@ -149,7 +150,7 @@ class Objective:
         spans: NumberSpans | None = None,
         *,
         bias: Tensor | None = None,
-        shift: bool = False,
+        shift: bool | None = None,
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
@@ -168,7 +169,7 @@ class Objective:
                 f"{list(weight.shape)}; gather a weight that is sharded over ranks first."
             )
         hidden, labels, spans, rows = supervised_rows(
-            hidden, labels, spans, shift, "hidden states", self.spans
+            hidden, labels, spans, shift, "hidden states", self.spans, counts
         )
         hidden = hidden if rows is None else hidden[rows]
         ids, classes = self._table(hidden)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from mm_numeric.losses.normalization import Counts
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, shifted
 
 
@@ -16,9 +17,10 @@ def supervised_rows(
     inputs: Tensor,
     labels: Tensor,
     spans: NumberSpans | None,
-    shift: bool,
+    shift: bool | None,
     what: str,
     find: Callable[[Tensor], NumberSpans],
+    counts: Counts | None = None,
 ) -> tuple[Tensor, Tensor, NumberSpans, Tensor | None]:
     """Flatten logits or hidden states, and select the labels that are not ``IGNORE_INDEX``.
 
@@ -30,12 +32,18 @@ def supervised_rows(
         shift: True first shifts labels [b, t] left by one, as decoder-only models need.
         what: Name of the inputs in error messages, such as "logits".
         find: Function that finds ``spans`` in labels [b, t]; called if ``spans`` is None.
+        counts: The counts of the optimiser step, which must have been counted with ``shift``.
 
     Returns:
         Flattened inputs [r, :], labels [n], spans, and for each label the row of the flattened
         inputs that predicts it, [n] (None for inputs [n, :], which are in the order of the labels).
     """
+    if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
+        found = f"{getattr(labels, 'dtype', '')} {type(labels).__name__}".strip()
+        raise ValueError(f"labels are token ids, a tensor of int64 or int32, not {found}.")
+    labels = labels.long()
     if inputs.dim() == 3 and labels.shape == inputs.shape[:2]:
+        check_shift(shift, counts)
         if shift:
             labels = shifted(labels)
         if spans is None:
@@ -56,6 +64,25 @@ def supervised_rows(
             f"spans={'given' if spans is not None else None}."
         )
     return inputs, labels, spans, None
+
+
+def check_shift(shift: bool | None, counts: Counts | None = None) -> None:
+    """Check that ``shift`` is given, and equal to the one with which ``counts`` were counted.
+
+    Raises:
+        ValueError: If it is None, or another one. With labels that are one position off, the loss
+            would be finite and wrong.
+    """
+    if shift is None:
+        raise ValueError(
+            "labels [b, t] require shift=True (aligned with input_ids, as in transformers) or "
+            "shift=False (aligned with the logits: already shifted, or of an encoder-decoder)."
+        )
+    if counts is not None and counts.shift not in (None, shift):
+        raise ValueError(
+            f"the counts were made with shift={counts.shift}, and the loss is called with "
+            f"shift={shift}: use one of them in both."
+        )
 
 
 def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -> None:

@@ -86,12 +86,21 @@ class ChunkedHead:
         if head is None or not self.is_chunked(inputs, labels, objective, chunked_from):
             with _contiguous_gradient(head) if head and self.is_tied else nullcontext():
                 outputs = model(**inputs)
-            return outputs, objective(outputs.logits, labels, spans, counts=counts, figures=True)
+            return outputs, objective.of_outputs(
+                outputs, labels, spans, counts=counts, figures=True
+            )
         results: list[ObjectiveResult] = []
 
         def loss_of(hidden: Tensor) -> Tensor:
             result = objective.from_hidden(
-                hidden, head.weight, labels, spans, bias=head.bias, counts=counts, figures=True
+                hidden,
+                head.weight,
+                labels,
+                spans,
+                bias=head.bias,
+                shift=False,
+                counts=counts,
+                figures=True,
             )
             results.append(result)
             return result.loss.reshape(1)

@@ -12,7 +12,7 @@ from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, shifted
 
 
-def loss_func(objective: Objective, *, shift: bool = True) -> Callable[..., Tensor]:
+def loss_func(objective: Objective, *, shift: bool) -> Callable[..., Tensor]:
     """Return a loss function for the ``compute_loss_func`` argument of transformers.Trainer.
 
     Each micro-batch is weighted by its fraction of the supervised tokens in the step
@@ -40,7 +40,7 @@ def loss_func(objective: Objective, *, shift: bool = True) -> Callable[..., Tens
         outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         labels = aligned_labels(labels, shift)
-        loss = objective(outputs.logits, labels).loss
+        loss = objective(outputs.logits, labels, shift=False).loss
         if num_items_in_batch is None:
             return loss
         return loss * (labels != IGNORE_INDEX).sum() / num_items_in_batch
@@ -49,7 +49,7 @@ def loss_func(objective: Objective, *, shift: bool = True) -> Callable[..., Tens
 
 
 def step_counts(
-    objective: Objective, labels: Iterable[Tensor], *, shift: bool = True, accelerator: Any = None
+    objective: Objective, labels: Iterable[Tensor], *, shift: bool, accelerator: Any = None
 ) -> Counts:
     """Count the tokens and numbers in all micro-batches of one optimiser step.
 
@@ -59,7 +59,8 @@ def step_counts(
     Args:
         objective: The objective to train on, which finds the numbers in the labels.
         labels: [b, t] of each micro-batch, with ``IGNORE_INDEX`` at positions to ignore.
-        shift: True for decoder-only models with unshifted labels, as in ``loss_func``.
+        shift: True for decoder-only models with unshifted labels, as in ``loss_func``. The
+            objective then rejects a call with the counts and another ``shift``.
         accelerator: An ``accelerate.Accelerator``; counts are then summed over its ranks. Multiply
             each loss by its ``num_processes``, because gradients are averaged over ranks, and by
             its ``gradient_accumulation_steps``, because its ``backward`` divides by them.
@@ -69,7 +70,7 @@ def step_counts(
     counted = [count_numbers(objective, aligned_labels(each, shift))[1] for each in labels]
     if not counted:
         raise ValueError("step_counts: an optimiser step has at least one micro-batch; got none.")
-    return total_counts(counted, accelerator)
+    return total_counts(counted, accelerator)._replace(shift=shift)
 
 
 def end_step(
@@ -119,7 +120,7 @@ def count_numbers(
         spans = objective.spans(labels.cpu()).to(labels.device)
     if labels.dim() == 2:
         labels = labels[labels != IGNORE_INDEX] if spans.supervised is None else spans.supervised
-    return spans, torch.stack(Counts.of(labels, spans))
+    return spans, torch.stack(Counts.of(labels, spans)[:-1])
 
 
 def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:

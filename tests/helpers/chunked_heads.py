@@ -23,6 +23,6 @@ def head(labels, dtype=torch.float64, size=SIZE):
 def full(made, inputs, labels, **arguments):
     """Return the same through logits."""
     leaves = [tensor.clone().requires_grad_() for tensor in inputs]
-    result = made(functional.linear(*leaves), labels, **arguments)
+    result = made(functional.linear(*leaves), labels, **{"shift": False, **arguments})
     result.loss.backward()
     return result, [leaf.grad for leaf in leaves]

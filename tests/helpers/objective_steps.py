@@ -14,8 +14,8 @@ def made(name, vocabulary=VOCABULARY, **changes):
 
 
 def stepped(objective, logits, labels, **arguments):
-    """Return the result of an objective and the gradient of its loss."""
+    """Return the result of an objective and the gradient of its loss; not shifted by default."""
     leaf = logits.clone().requires_grad_()
-    result = objective(leaf, labels, **arguments)
+    result = objective(leaf, labels, **{"shift": False, **arguments})
     result.loss.backward()
     return result, leaf.grad

@@ -110,7 +110,9 @@ def by_loop(loss_of, micro_batches: int = 1, accelerator: Accelerator | None = N
     for step in range(STEPS):
         starts = [8 * step + size * (ranks * i + rank) for i in range(micro_batches)]
         batches = [COLLATE(data[start : start + size]) for start in starts]
-        counts = step_counts(loss_of, [b["labels"] for b in batches], accelerator=accelerator)
+        counts = step_counts(
+            loss_of, [b["labels"] for b in batches], shift=True, accelerator=accelerator
+        )
         for batch in batches:
             labels = batch.pop("labels")
             loss = loss_of(wrapped(**batch).logits, labels, shift=True, counts=counts).loss

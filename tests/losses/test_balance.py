@@ -55,7 +55,7 @@ def test_later_steps_take_the_means_of_those_before(terms):
     whole, means = objective(spec, VOCABULARY), None
     for seed in range(6):
         logits, labels = batch(seed)
-        result = whole(logits, labels)
+        result = whole(logits, labels, shift=False)
         ce, numeric = result.parts["ce"].item(), mean_of_terms(whole, result.sums)
         factor = 0.3 if means is None else 0.3 * means[0] / means[1]
         assert result.loss.item() == pytest.approx(ce + factor * numeric, rel=1e-9)
@@ -69,7 +69,7 @@ def test_later_steps_take_the_means_of_those_before(terms):
 
 def test_the_factor_has_no_gradient():
     whole = running("ntl_was")
-    whole.end_step(whole(*batch(0)).sums)
+    whole.end_step(whole(*batch(0), shift=False).sums)
     means = whole.balance.state_dict()["means"]
     _, found = stepped(whole, *batch(1))
     same = made("ntl_was", balance="fixed", weight=0.3 * means[0] / means[1])
@@ -115,7 +115,7 @@ def test_a_step_is_the_same_however_it_is_split(name, reduction):
 def test_a_run_that_goes_on_is_the_one_that_was_never_stopped(steps):
     first = running()
     for seed in range(steps):
-        first.end_step(first(*batch(seed)).sums)
+        first.end_step(first(*batch(seed), shift=False).sums)
     state = json.loads(json.dumps(first.balance.state_dict()))
     second = running()
     second.balance.load_state_dict(state)
@@ -143,10 +143,10 @@ def test_a_run_may_start_without_a_number():
     """Its first steps are fixed; the means begin at the first step that has one."""
     whole = running("ntl_was")
     for seed in range(2):
-        whole.end_step(whole(*text(seed)).sums)
+        whole.end_step(whole(*text(seed), shift=False).sums)
     logits, labels = batch(0)
-    expected = made("ntl_was", balance="fixed", weight=0.3)(logits, labels)
-    result = whole(logits, labels)
+    expected = made("ntl_was", balance="fixed", weight=0.3)(logits, labels, shift=False)
+    result = whole(logits, labels, shift=False)
     torch.testing.assert_close(result.loss, expected.loss)
     whole.end_step(result.sums)
     fresh = running("ntl_was")
@@ -157,40 +157,42 @@ def test_a_run_may_start_without_a_number():
 def test_steps_without_numbers_leave_the_means_alone():
     """Or the terms would weigh 1 / 0.9 ** 30 = 24 times as much after 30 steps of text."""
     whole = running("ntl_was")
-    whole.end_step(whole(*batch(0)).sums)
+    whole.end_step(whole(*batch(0), shift=False).sums)
     before = whole.balance.state_dict()
     for seed in range(30):
-        whole.end_step(whole(*text(seed)).sums)
+        whole.end_step(whole(*text(seed), shift=False).sums)
     assert whole.balance.state_dict() == before
 
 
 def test_nan_is_in_the_loss_and_not_in_the_means():
     """A step of fp16 that overflows is skipped by its scaler; those behind it go on."""
     whole = running("ntl_was")
-    whole.end_step(whole(*batch(0)).sums)
+    whole.end_step(whole(*batch(0), shift=False).sums)
     logits, labels = batch(1)
-    result = whole(torch.full_like(logits, torch.nan), labels)
+    result = whole(torch.full_like(logits, torch.nan), labels, shift=False)
     assert result.loss.isnan()
     before = whole.balance.state_dict()
     whole.end_step(result.sums)
     assert whole.balance.state_dict() == before
-    assert whole(logits, labels).loss.isfinite()
+    assert whole(logits, labels, shift=False).loss.isfinite()
     whole.balance.reset()
-    assert torch.equal(whole(logits, labels).loss, made("ntl_was")(logits, labels).loss)
+    assert torch.equal(
+        whole(logits, labels, shift=False).loss, made("ntl_was")(logits, labels, shift=False).loss
+    )
 
 
 @pytest.mark.parametrize("balance", ["fixed", "ratio"])
 def test_other_balances_have_no_memory(balance):
     whole = made("ntil_soft", balance=balance)
-    before = whole(*batch(1)).loss
-    whole.end_step(whole(*batch(0)).sums)
+    before = whole(*batch(1), shift=False).loss
+    whole.end_step(whole(*batch(0), shift=False).sums)
     assert whole.balance.state_dict() == {"means": None}
-    assert torch.equal(whole(*batch(1)).loss, before)
+    assert torch.equal(whole(*batch(1), shift=False).loss, before)
 
 
 def test_without_terms_there_is_nothing_to_keep():
     whole = made("ce", balance="running")
-    whole.end_step(whole(*batch(0)).sums)
+    whole.end_step(whole(*batch(0), shift=False).sums)
     assert whole.balance.state_dict() == {"means": None}
 
 
@@ -198,7 +200,7 @@ def test_without_terms_there_is_nothing_to_keep():
 def test_every_preset_runs(name):
     """A batch without numbers or labels, and one in bf16, after a step."""
     whole = running(name)
-    whole.end_step(whole(*batch(0)).sums)
+    whole.end_step(whole(*batch(0), shift=False).sums)
     labels = torch.full((2, 5), IGNORE_INDEX)
     result, gradient = stepped(whole, torch.randn(2, 5, SIZE), labels)
     assert result.loss == 0

@@ -503,7 +503,7 @@ def test_equals_the_loop(name, options, seed):
     """Total, count, loss and gradient."""
     numbers, labels = batch(seed)
     mine, theirs = (random_logits(labels, seed).requires_grad_() for _ in range(2))
-    result = only(name, options)(mine, labels)
+    result = only(name, options)(mine, labels, shift=False)
     losses = by_loop(name, theirs, numbers, options)
     rows = int((labels != IGNORE_INDEX).sum())
     items = rows if name in ("gce", "digit_ce") else len(losses)
@@ -524,7 +524,7 @@ def test_other_alphabets_are_not_looked_at(name, options):
             inside[seat.sample, seat.position, [m.id for m in seat.members]] = True
     logits = random_logits(labels, 7).requires_grad_()
     other = torch.where(inside, logits, 5 * random_logits(labels, 8))
-    totals = [only(name, options)(z, labels).loss for z in (logits, other)]
+    totals = [only(name, options)(z, labels, shift=False).loss for z in (logits, other)]
     assert totals[0] == totals[1]
     (grad,) = torch.autograd.grad(totals[0], logits)
     assert not grad[~inside].any()
@@ -535,7 +535,7 @@ def test_other_alphabets_are_not_looked_at(name, options):
 def test_an_alphabet_of_one_token_leaves_nothing_to_choose(name, options):
     labels = torch.tensor([[IDS["x"], IDS["▁77"], IDS["x"]]])
     logits = random_logits(labels, 0).float().requires_grad_()
-    result = only(name, options)(logits, labels)
+    result = only(name, options)(logits, labels, shift=False)
     (grad,) = torch.autograd.grad(result.loss, logits)
     assert grad.isfinite().all()
     if name == "del":  # a yes to a question of its own
@@ -562,7 +562,7 @@ def test_squash_where_all_wrong_values_are_equally_far(squash, dtype):
     for vocabulary in (two, two | NumberVocabulary.from_tokens(tokenizer, far)):
         logits = torch.tensor([[0.3, -0.4, 0.1, 0.2, 2.0]], dtype=dtype).requires_grad_()
         numbers = only("ntl_was", {"squash": squash}, vocabulary)
-        loss = numbers(logits[None], torch.tensor([[1]])).loss
+        loss = numbers(logits[None], torch.tensor([[1]]), shift=False).loss
         expected = logits[0, :2].softmax(0)[0]
         torch.testing.assert_close(loss, expected)
         torch.testing.assert_close(
@@ -619,7 +619,7 @@ def close_in_float32(name, options, vocabulary, labels, size):
     found = []
     for dtype in (torch.float64, torch.float32):
         logits = random_logits(labels, 3, size).float().to(dtype).requires_grad_()
-        loss = only(name, options, vocabulary)(logits, labels).loss
+        loss = only(name, options, vocabulary)(logits, labels, shift=False).loss
         found.append((loss.item(), torch.autograd.grad(loss, logits)[0].double()))
     (loss, grad), (rounded, rounded_grad) = found
     assert loss > 0
@@ -662,6 +662,7 @@ def test_far_values_of_other_alphabets_leave_digits_alone(name, options):
     labels = torch.tensor([[3, 14, 9, 8, 14, 0]])
     logits = random_logits(labels, 4, 15).float()
     losses = [
-        only(name, options, vocabulary)(logits, labels).loss for vocabulary in (alone, beside)
+        only(name, options, vocabulary)(logits, labels, shift=False).loss
+        for vocabulary in (alone, beside)
     ]
     torch.testing.assert_close(*losses, rtol=1e-6, atol=0)

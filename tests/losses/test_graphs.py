@@ -36,7 +36,7 @@ def test_a_step_reads_nothing_back(name):
     leaf = logits.requires_grad_()
     made(leaf, labels, spans)  # the tables are made once
     with Waits() as waits:
-        made(leaf, labels, spans, figures=True).loss.backward()
+        made(leaf, labels, spans, shift=False, figures=True).loss.backward()
     assert waits.found == ["aten._local_scalar_dense.default"]
 
 
@@ -44,9 +44,9 @@ def test_a_step_reads_nothing_back(name):
 def test_a_head_without_logits_reads_nothing_back(name):
     made, hidden, labels, spans = prepared(name)
     weight = torch.randn(SIZE, SIZE).requires_grad_()
-    made.from_hidden(hidden, weight, labels, spans)
+    made.from_hidden(hidden, weight, labels, spans, shift=False)
     with Waits() as waits:
-        made.from_hidden(hidden, weight, labels, spans, figures=True).loss.backward()
+        made.from_hidden(hidden, weight, labels, spans, figures=True, shift=False).loss.backward()
     assert waits.found == ["aten._local_scalar_dense.default"]
 
 
@@ -64,9 +64,9 @@ def test_a_step_elsewhere_needs_no_value(name, form):
     leaf, labels = logits.to("meta").requires_grad_(), labels.to("meta")
     if form == "hidden":
         weight = torch.empty(SIZE, SIZE, device="meta", requires_grad=True)
-        result = made.from_hidden(leaf, weight, labels, spans, figures=True)
+        result = made.from_hidden(leaf, weight, labels, spans, figures=True, shift=False)
     else:
-        result = made(leaf, labels, spans, figures=True)
+        result = made(leaf, labels, spans, shift=False, figures=True)
     result.loss.backward()
     assert leaf.grad.shape == leaf.shape
 
@@ -78,7 +78,7 @@ def compared(made, backend, hidden=False):
 
     def step(inputs, labels, spans):
         result = (
-            made.from_hidden(inputs, weight, labels, spans)
+            made.from_hidden(inputs, weight, labels, spans, shift=False)
             if hidden
             else made(inputs, labels, spans)
         )

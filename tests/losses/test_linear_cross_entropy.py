@@ -23,6 +23,7 @@ HALF = [torch.bfloat16, torch.float16]
 def lean(made, inputs, labels, **arguments):
     """Return the result from hidden states, and the gradients of those, weight and bias."""
     hidden, weight, bias = leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+    arguments = {"shift": False, **arguments}
     result = made.from_hidden(hidden, weight, labels, bias=bias, **arguments)
     result.loss.backward()
     return result, [leaf.grad for leaf in leaves]
@@ -114,7 +115,7 @@ def test_without_bias_and_with_a_weight_that_is_not_contiguous():
     _, labels = batch(3)
     hidden, weight, _ = head(labels)
     leaf = weight.T.contiguous().requires_grad_()
-    result = made("ntl_was").from_hidden(hidden, leaf.T, labels)
+    result = made("ntl_was").from_hidden(hidden, leaf.T, labels, shift=False)
     (found,) = torch.autograd.grad(result.loss, leaf)
     expected = full(made("ntl_was"), [hidden, weight], labels)
     torch.testing.assert_close(result.loss, expected[0].loss)
@@ -151,7 +152,7 @@ def test_gradcheck():
     whole = objective(ObjectiveSpec(terms=terms, weight=0.7), VOCABULARY)
     spans = whole.spans(labels)
     assert torch.autograd.gradcheck(
-        lambda h, w, b: whole.from_hidden(h, w, labels, spans, bias=b).loss,
+        lambda h, w, b: whole.from_hidden(h, w, labels, spans, bias=b, shift=False).loss,
         [tensor.requires_grad_() for tensor in head(labels)],
     )
 
@@ -161,8 +162,8 @@ def test_a_second_derivative_is_refused():
     _, labels = batch(0)
     hidden, weight, bias = (tensor.requires_grad_() for tensor in head(labels))
     for loss in (
-        made("ntl_was").from_hidden(hidden, weight, labels, bias=bias).loss,
-        made("ntl_was")(functional.linear(hidden, weight, bias), labels).loss,
+        made("ntl_was").from_hidden(hidden, weight, labels, bias=bias, shift=False).loss,
+        made("ntl_was")(functional.linear(hidden, weight, bias), labels, shift=False).loss,
     ):
         (gradient,) = torch.autograd.grad(loss, hidden, create_graph=True)
         with pytest.raises(RuntimeError, match="once_differentiable"):
@@ -180,9 +181,9 @@ def test_autocast_is_that_of_a_linear_layer(name, backward_inside):
         leaves = [tensor.clone().requires_grad_() for tensor in inputs]
         with torch.autocast("cpu", torch.bfloat16):
             if run == "from_hidden":
-                loss = made(name).from_hidden(*leaves[:2], labels, bias=leaves[2]).loss
+                loss = made(name).from_hidden(*leaves[:2], labels, bias=leaves[2], shift=False).loss
             else:
-                loss = made(name)(functional.linear(*leaves), labels).loss
+                loss = made(name)(functional.linear(*leaves), labels, shift=False).loss
             if backward_inside:
                 loss.backward()
         if not backward_inside:
@@ -202,7 +203,7 @@ def test_nan_is_never_hidden():
     _, labels = batch(0)
     hidden, weight, bias = head(labels)
     hidden[labels != IGNORE_INDEX] = torch.nan
-    assert made("ntl_was").from_hidden(hidden, weight, labels, bias=bias).loss.isnan()
+    assert made("ntl_was").from_hidden(hidden, weight, labels, bias=bias, shift=False).loss.isnan()
 
 
 @pytest.mark.parametrize("shape", [(SIZE, WIDTH + 1), (WIDTH, SIZE), (SIZE * WIDTH,), (0,)])
@@ -210,7 +211,7 @@ def test_a_weight_of_another_shape_is_one_sentence(shape):
     """(0,) is what a rank sees of a weight that is split."""
     labels = labels_of("12", "ab")
     with pytest.raises(ValueError, match=r"weight of the head must be \[v, 12\], not \[") as e:
-        made("ce").from_hidden(torch.zeros(2, 2, WIDTH), torch.zeros(shape), labels)
+        made("ce").from_hidden(torch.zeros(2, 2, WIDTH), torch.zeros(shape), labels, shift=False)
     assert "\n" not in str(e.value)
 
 
@@ -224,17 +225,20 @@ def test_a_weight_of_another_shape_is_one_sentence(shape):
 def test_shapes_that_do_not_belong_together_are_refused(hidden, labels, message):
     with pytest.raises(ValueError, match=message):
         made("ce").from_hidden(
-            torch.zeros(hidden), torch.zeros(SIZE, WIDTH), torch.zeros(labels).long()
+            torch.zeros(hidden), torch.zeros(SIZE, WIDTH), torch.zeros(labels).long(), shift=False
         )
 
 
 def test_a_head_of_another_tokenizer_and_a_label_outside_are_refused():
     labels = labels_of("12", "ab")
     with pytest.raises(ValueError, match="is not one of the 5 tokens of the head"):
-        made("ce").from_hidden(torch.zeros(2, 2, WIDTH), torch.zeros(5, WIDTH), labels)
+        made("ce").from_hidden(torch.zeros(2, 2, WIDTH), torch.zeros(5, WIDTH), labels, shift=False)
     with pytest.raises(ValueError, match=f"the label {SIZE} is not one of the {SIZE} tokens"):
         made("ce").from_hidden(
-            torch.zeros(2, 2, WIDTH), torch.zeros(SIZE, WIDTH), torch.full_like(labels, SIZE)
+            torch.zeros(2, 2, WIDTH),
+            torch.zeros(SIZE, WIDTH),
+            torch.full_like(labels, SIZE),
+            shift=False,
         )
 
 
@@ -282,7 +286,7 @@ def test_the_peak_is_under_a_fifth_of_that_of_cross_entropy(monkeypatch, tmp_pat
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
 
     def ours():
-        made.from_hidden(hidden, weight, labels, spans).loss.backward()
+        made.from_hidden(hidden, weight, labels, spans, shift=False).loss.backward()
 
     def plain():
         functional.cross_entropy(functional.linear(hidden, weight), labels).backward()
@@ -317,7 +321,7 @@ def test_no_tensor_of_all_logits_is_ever_made(monkeypatch, frozen):
     monkeypatch.setattr(cross_entropy, "_CPU_CHUNK", 16 * TOKENS)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     with Sizes() as sizes:
-        made.from_hidden(hidden, weight, labels, spans).loss.backward()
+        made.from_hidden(hidden, weight, labels, spans, shift=False).loss.backward()
     elements = [torch.Size(shape).numel() for shape in sizes.shapes]
     assert (16, TOKENS) in sizes.shapes  # a chunk
     # Nothing is larger than the weight or a chunk.

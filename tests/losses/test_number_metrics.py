@@ -53,31 +53,35 @@ def test_figures_are_those_of_a_loop_however_the_logits_come(name, seed):
     head = torch.randn(SIZE, SIZE, dtype=torch.float64)
     hidden = torch.linalg.solve(head, rows.T).T
     for result in (
-        made(logits, labels, figures=True),
+        made(logits, labels, figures=True, shift=False),
         made(rows, labels[supervised], spans, figures=True),
-        made.from_hidden(hidden, head, labels[supervised], spans, figures=True),
-        objective(name, VOCABULARY, ce_weight=0.0, balance="fixed")(logits, labels, figures=True)
+        made.from_hidden(hidden, head, labels[supervised], spans, figures=True, shift=False),
+        objective(name, VOCABULARY, ce_weight=0.0, balance="fixed")(
+            logits, labels, figures=True, shift=False
+        )
         if name != "ce"
-        else made(logits, labels, figures=True),
+        else made(logits, labels, figures=True, shift=False),
     ):
         assert found(result) == wanted
-    assert made(logits, labels).figures is None
+    assert made(logits, labels, shift=False).figures is None
 
 
 def test_batches_add_up_and_one_without_numbers_adds_nothing():
     logits, labels = batch(1)
     made = objective("ce", VOCABULARY)
-    whole = made(logits, labels, figures=True).figures
-    each = [made(logits[i, None], labels[i, None], figures=True).figures for i in range(4)]
+    whole = made(logits, labels, figures=True, shift=False).figures
+    each = [
+        made(logits[i, None], labels[i, None], figures=True, shift=False).figures for i in range(4)
+    ]
     torch.testing.assert_close(torch.stack(each).sum(dim=0), whole)
     assert not each[2].any()  # "__ab, x." has no number
-    assert found(made(logits[2, None], labels[2, None], figures=True)) == {}
+    assert found(made(logits[2, None], labels[2, None], figures=True, shift=False)) == {}
 
 
 def test_a_word_that_is_more_likely_than_the_digit_is_wrong():
     labels = labels_of("12")
     logits = sure_logits("1a") + sure_logits("12", height=30.0)
-    assert found(objective("ce", VOCABULARY)(logits, labels, figures=True)) == {
+    assert found(objective("ce", VOCABULARY)(logits, labels, figures=True, shift=False)) == {
         "accuracy": (0.5, 2),
         "error/free": (pytest.approx(0, abs=1e-9), 1),  # of digits alone, 2 is the most likely
     }
@@ -106,7 +110,9 @@ def test_each_role_and_each_bin_in_its_own_unit():
     spans = NumberSpans.build(numbers, [{0: 0, 1: 1}, {i: 2 + i for i in range(4)}])
     supervised = labels != IGNORE_INDEX
     said = sure_logits("cb__", "5:38") / 2 + sure_logits("ab__", "5:38") / 2  # c or a: 500
-    result = objective("ce", vocabulary)(said[supervised], labels[supervised], spans, figures=True)
+    result = objective("ce", vocabulary)(
+        said[supervised], labels[supervised], spans, figures=True, shift=False
+    )
     errors = {name: mean for name, (mean, _) in found(result).items() if name != "accuracy"}
     assert errors == pytest.approx(
         {"error/x": 400.0, "error/y": 0.0, "error/hour": 2.0, "error/minute": 8.0}, abs=1e-6

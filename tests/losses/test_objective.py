@@ -3,8 +3,10 @@
 import math
 import random
 import sys
+from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import reference_losses as reference
 import torch
@@ -20,6 +22,7 @@ from mm_numeric.losses.objective import objective
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
+from mm_numeric.training.integrations import loss_func, step_counts
 
 NTIL = [("emd_exp", 1.0, {}), ("relative", 0.2, {}), ("magnitude", 0.2, {})]
 NTIL_SOFT = [("emd_exp", 1.0, {}), ("relative_soft", 0.2, {}), ("magnitude_soft", 0.2, {})]
@@ -131,7 +134,7 @@ def test_ntil_published_on_decimals():
     found = {}
     for wrong in ("3.115", "4.015"):
         for name in ("ntil_published", "ntil"):
-            parts = objective(name, VOCABULARY)(sure(wrong), labels_of("3.015")).parts
+            parts = objective(name, VOCABULARY)(sure(wrong), labels_of("3.015"), shift=False).parts
             found[name, wrong] = (parts["relative"].item(), parts["magnitude"].item())
     assert found["ntil_published", "3.115"] == pytest.approx((0.431, 0.9905), abs=5e-4)
     assert found["ntil_published", "4.015"] == pytest.approx((0.1, 0.1116), abs=5e-5)
@@ -145,27 +148,33 @@ def test_the_published_noise_is_gumbel_of_a_hundredth():
     logits = torch.full((*labels.shape, SIZE), -20.0)
     logits[..., SPELLED.index("1")], logits[..., SPELLED.index("2")] = 0.01, 0.0
     torch.manual_seed(0)
-    relative = objective("ntil_published", VOCABULARY)(logits, labels).parts["relative"]
+    relative = objective("ntil_published", VOCABULARY)(logits, labels, shift=False).parts[
+        "relative"
+    ]
     # 2 for 1 costs 1/3. The share of 1000 has a standard deviation of 0.014.
     assert 3 * relative.item() == pytest.approx(0.269, abs=0.05)
-    assert objective("ntil", VOCABULARY)(logits, labels).parts["relative"] == 0
+    assert objective("ntil", VOCABULARY)(logits, labels, shift=False).parts["relative"] == 0
 
 
 def test_published_samples_without_digits_count_as_nothing():
     """Four digits that are off by one, with growth 1, 1.2, ... and three samples of text."""
     labels = labels_of("2222", "ab", "cd", "x")
-    parts = objective("ntil_published", VOCABULARY)(sure("3333", "ab", "cd", "x"), labels).parts
+    parts = objective("ntil_published", VOCABULARY)(
+        sure("3333", "ab", "cd", "x"), labels, shift=False
+    ).parts
     emd_exp = (1 + 1.2 + 1.44 + 1.728) / 4
     assert parts["emd_exp"].item() == pytest.approx(emd_exp / 4)
     assert parts["relative"].item() == pytest.approx(1111 / 3334 / 4)
-    sound = objective("ntil", VOCABULARY)(sure("3333", "ab", "cd", "x"), labels).parts
+    sound = objective("ntil", VOCABULARY)(sure("3333", "ab", "cd", "x"), labels, shift=False).parts
     assert sound["emd_exp"].item() == pytest.approx(emd_exp)
 
 
 def test_the_ratio_makes_the_loss_1_3_times_cross_entropy():
     logits, labels = batch(2)
     for name in ADDED:
-        loss = objective(name, VOCABULARY, balance="ratio", weight=0.3)(logits, labels).loss
+        loss = objective(name, VOCABULARY, balance="ratio", weight=0.3)(
+            logits, labels, shift=False
+        ).loss
         torch.testing.assert_close(loss, 1.3 * cross_entropy(logits, labels), rtol=1e-6, atol=0)
 
 
@@ -291,7 +300,7 @@ def test_nan_is_never_hidden(name):
     spans = made(name).spans(labels)
     row = (labels != IGNORE_INDEX).flatten().nonzero()[spans.row[0]]
     logits.flatten(0, 1)[row] = float("nan")
-    result = made(name)(logits, labels)
+    result = made(name)(logits, labels, shift=False)
     assert result.loss.isnan()
     hidden = {"ce"} if PRESETS[name].ce_on == "text" else set()  # what is not a number is fine
     assert {part for part, mean in result.parts.items() if not mean.isnan()} == hidden
@@ -300,10 +309,10 @@ def test_nan_is_never_hidden(name):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_nan_is_an_error_where_it_is_asked_for(value):
     logits, labels = batch(0)
-    made("ntil", on_nan="error")(logits, labels)
+    made("ntil", on_nan="error")(logits, labels, shift=False)
     logits[labels != IGNORE_INDEX] = value
     with pytest.raises(ValueError, match=r"the loss is nan in ce, emd_exp, relative, magnitude: "):
-        made("ntil", on_nan="error")(logits, labels)
+        made("ntil", on_nan="error")(logits, labels, shift=False)
 
 
 # Ways to call
@@ -335,12 +344,38 @@ def test_shift_predicts_each_token_from_the_one_before():
     logits = torch.zeros(1, 3, SIZE)
     logits[0, 0, SPELLED.index("1")] = logits[0, 1, SPELLED.index("2")] = 80
     assert objective("ce", VOCABULARY)(logits, labels, shift=True).loss < 1e-6
-    assert objective("ce", VOCABULARY)(logits, labels).loss > 20
+    assert objective("ce", VOCABULARY)(logits, labels, shift=False).loss > 20
+
+
+@pytest.mark.parametrize("from_hidden", [False, True])
+def test_labels_of_all_positions_require_shift(from_hidden):
+    """Without it the loss would be finite and wrong, if the labels are those of transformers."""
+    logits, labels = batch(0)
+    whole = made("ntil")
+    call = partial(whole.from_hidden, weight=torch.eye(SIZE).double()) if from_hidden else whole
+    with pytest.raises(ValueError, match=r"labels \[b, t\] require shift=True .* or shift=False"):
+        call(logits, labels=labels)
+    counts = step_counts(whole, [labels], shift=True)
+    assert call(logits, labels=labels, shift=True, counts=counts).loss.isfinite()
+    with pytest.raises(
+        ValueError, match="made with shift=True, and the loss is called with shift=F"
+    ):
+        call(logits, labels=labels, shift=False, counts=counts)
+    with pytest.raises(TypeError, match="shift"):
+        step_counts(whole, [labels])
+    with pytest.raises(TypeError, match="shift"):
+        loss_func(whole)
+
+
+@pytest.mark.parametrize("labels", [torch.zeros(2, 3), np.zeros((2, 3), np.int64), [[1, 2]]])
+def test_labels_that_are_no_ids_are_an_error(labels):
+    with pytest.raises(ValueError, match="labels are token ids, a tensor of int64 or int32, not "):
+        made("ntil")(torch.zeros(2, 3, SIZE), labels, shift=True)
 
 
 def test_sums_carry_no_gradient():
     logits, labels = batch(0)
-    result = made("ntil")(logits.requires_grad_(), labels)
+    result = made("ntil")(logits.requires_grad_(), labels, shift=False)
     assert result.loss.requires_grad
     assert not any(total.total.requires_grad for total in result.sums.values())
     assert list(result.sums) == ["ce", "emd_exp", "relative", "magnitude"]
@@ -374,7 +409,7 @@ def test_rows_without_a_label_are_refused():
     labels = torch.tensor([3, IGNORE_INDEX, 4])
     spans = NumberSpans.from_labels(labels_of("ab"), VOCABULARY)
     with pytest.raises(ValueError, match="the label -100 is not one of the 200 tokens"):
-        objective("ce", VOCABULARY)(torch.zeros(3, 200), labels, spans)
+        objective("ce", VOCABULARY)(torch.zeros(3, 200), labels, spans, shift=False)
 
 
 def test_unknown_names_say_the_nearest():
@@ -446,7 +481,7 @@ def my_package(monkeypatch):
 
 def test_a_term_of_your_own(my_package):
     spec = ObjectiveSpec(terms=(TermSpec(name="my_package:Misses"),))
-    result = objective(spec, VOCABULARY)(sure("13"), labels_of("12"))
+    result = objective(spec, VOCABULARY)(sure("13"), labels_of("12"), shift=False)
     assert result.parts["my_package:Misses"] == 0.5
 
 
@@ -463,7 +498,9 @@ def test_a_term_without_weight_cannot_spoil_the_gradient(my_package, weight, sha
 
 def parts(name, logits, labels):
     """Return the mean of each raw part."""
-    return {part: mean.item() for part, mean in made(name)(logits, labels).parts.items()}
+    return {
+        part: mean.item() for part, mean in made(name)(logits, labels, shift=False).parts.items()
+    }
 
 
 @given(seed=seeds, extra=st.integers(1, 5), name=st.sampled_from(NUMERIC))
@@ -533,7 +570,9 @@ def test_gradcheck_of_a_whole_objective(form):
     spans = whole.spans(labels)
     if form == "rows":
         logits, labels = logits[labels != IGNORE_INDEX], labels[labels != IGNORE_INDEX]
-    assert torch.autograd.gradcheck(lambda z: whole(z, labels, spans).loss, logits.requires_grad_())
+    assert torch.autograd.gradcheck(
+        lambda z: whole(z, labels, spans, shift=False).loss, logits.requires_grad_()
+    )
 
 
 def test_random_texts_hold_what_the_tests_need():

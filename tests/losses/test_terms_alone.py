@@ -45,7 +45,7 @@ def test_a_term_alone_is_what_it_adds_to_cross_entropy(name, options, form):
 
 def test_a_ratio_still_goes_by_cross_entropy():
     logits, labels = batch(0)
-    result = made("emd", ce_weight=0.0)(logits, labels)
+    result = made("emd", ce_weight=0.0)(logits, labels, shift=False)
     torch.testing.assert_close(result.loss, 0.3 * result.parts["ce"])
 
 
@@ -64,7 +64,7 @@ def test_autocast_changes_nothing(name):
     expected, wanted = stepped(made(name), logits, labels)
     leaf = logits.clone().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        result = made(name)(leaf, labels)
+        result = made(name)(leaf, labels, shift=False)
     result.loss.backward()
     assert torch.equal(result.loss, expected.loss)
     torch.testing.assert_close(leaf.grad, wanted, rtol=1e-6, atol=1e-9)
@@ -73,7 +73,7 @@ def test_autocast_changes_nothing(name):
 def test_the_backward_of_a_head_may_be_inside_of_autocast():
     _, labels = batch(0)
     inputs = [t.float().requires_grad_() for t in head(labels)]
-    result = made("ntil_soft").from_hidden(*inputs[:2], labels, bias=inputs[2])
+    result = made("ntil_soft").from_hidden(*inputs[:2], labels, bias=inputs[2], shift=False)
     expected = torch.autograd.grad(result.loss, inputs, retain_graph=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(torch.autograd.grad(result.loss, inputs), expected)
@@ -83,7 +83,7 @@ def test_a_first_call_without_gradients_does_no_harm():
     logits, labels = batch(0, torch.float32)
     whole = made("ntl_mse")
     with torch.inference_mode():
-        whole(logits, labels)
+        whole(logits, labels, shift=False)
     _, gradient = stepped(whole, logits, labels)
     assert gradient.any()
 
@@ -101,6 +101,7 @@ def test_spans_of_other_labels_are_refused():
             torch.randn(1, 4, SIZE),
             unshifted,
             NumberSpans.from_labels(unshifted.roll(1), VOCABULARY),
+            shift=False,
         )
     with pytest.raises(ValueError, match="the spans are not those of these labels"):
         whole(chosen[:3], rows[:3], whole.spans(labels))
@@ -112,9 +113,10 @@ def test_spans_of_other_labels_are_refused():
 def test_label_ids_know_no_roles(term):
     whole = objective(ObjectiveSpec(terms=(term,)), VOCABULARY)
     with pytest.raises(ValueError, match=f"the term {term.name} needs roles and groups"):
-        whole(*batch(0))
+        whole(*batch(0), shift=False)
     logits, labels = batch(0)
-    whole(logits, labels, NumberSpans.from_labels(labels, VOCABULARY))  # the caller's own choice
+    spans = NumberSpans.from_labels(labels, VOCABULARY)  # the caller's own choice
+    whole(logits, labels, spans, shift=False)
 
 
 def test_mistakes_are_one_sentence():
@@ -146,7 +148,9 @@ def test_a_circle_closes_with_its_smallest_step():
     terms = (TermSpec(name="ntl_was", options={"cost": "modular"}),)
     whole = objective(ObjectiveSpec(terms=terms), vocabulary)
     costs = [
-        whole(80 * torch.eye(4)[None, None, i], torch.zeros(1, 1).long()).parts["ntl_was"].item()
+        whole(80 * torch.eye(4)[None, None, i], torch.zeros(1, 1).long(), shift=False)
+        .parts["ntl_was"]
+        .item()
         for i in range(4)
     ]
     assert costs == pytest.approx([0, 90, 180, 90])

@@ -349,7 +349,7 @@ def totals(name, labels, logits):
     """Return the sum of the losses of each term."""
     read_from_ids = [name for name in TERMS if name not in ("box_l1", "box_giou", "time")]
     spec = ObjectiveSpec(terms=tuple(TermSpec(name=term) for term in read_from_ids))
-    result = objective(spec, vocabulary_of(name))(logits, labels)
+    result = objective(spec, vocabulary_of(name))(logits, labels, shift=False)
     return {term: part.total.item() for term, part in result.sums.items()}
 
 
@@ -425,7 +425,7 @@ def test_the_columns_of_a_padded_head_change_nothing(name):
     found = []
     for scores in (logits, padded):
         scores = scores.requires_grad_()
-        result = objective("ntil_soft", vocabulary_of(name))(scores, labels)
+        result = objective("ntil_soft", vocabulary_of(name))(scores, labels, shift=False)
         (grad,) = torch.autograd.grad(result.loss, scores)
         found.append((result.loss.detach(), grad[..., : logits.shape[-1]]))
         assert not grad[..., logits.shape[-1] :].any()

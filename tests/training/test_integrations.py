@@ -58,7 +58,9 @@ def test_three_doors_reach_the_same_weights(tmp_path, preset):
     loss_of = objective(preset, NUMBERS)
     looped = by_loop(loss_of)
     assert moved(looped, tiny_causal_lm())
-    assert_same(by_trainer(tmp_path, compute_loss_func=loss_func(loss_of)).model, looped)
+    assert_same(
+        by_trainer(tmp_path, compute_loss_func=loss_func(loss_of, shift=True)).model, looped
+    )
     assert_same(by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of).model, looped)
     assert_same(by_sft_trainer(tmp_path, objective=loss_of).model, looped)
 
@@ -68,7 +70,7 @@ def test_three_doors_reach_the_same_weights(tmp_path, preset):
 def test_unequal_micro_batches_train_as_one_batch_does(tmp_path, preset):
     loss_of = objective(preset, NUMBERS, balance="fixed")
     labels = [COLLATE(list(rows())[i : i + 2])["labels"] for i in (0, 2, 4, 6)]
-    digits = [step_counts(loss_of, [each]).tokens.item() for each in labels]
+    digits = [step_counts(loss_of, [each], shift=True).tokens.item() for each in labels]
     assert digits == [9, 0, 4, 1]
     whole = by_loop(loss_of)
     assert_same(by_loop(loss_of, micro_batches=4), whole)
@@ -163,7 +165,7 @@ def test_loss_func_weighs_micro_batches_by_their_supervised_tokens():
 
     def accumulated(each):
         pairs = zip(outputs, batches, strict=True)
-        return sum(loss_func(each)(o, b["labels"], num_items_in_batch=sum(tokens))
+        return sum(loss_func(each, shift=True)(o, b["labels"], num_items_in_batch=sum(tokens))
                    for o, b in pairs)  # fmt: skip
 
     logits = model(whole["input_ids"], whole["attention_mask"]).logits
@@ -173,7 +175,9 @@ def test_loss_func_weighs_micro_batches_by_their_supervised_tokens():
              for o, b in zip(outputs, batches, strict=True)]  # fmt: skip
     weighed = sum(n * mean for n, mean in zip(tokens, means, strict=True)) / sum(tokens)
     torch.testing.assert_close(accumulated(loss_of), weighed)
-    torch.testing.assert_close(loss_func(loss_of)(outputs[0], batches[0]["labels"]), means[0])
+    torch.testing.assert_close(
+        loss_func(loss_of, shift=True)(outputs[0], batches[0]["labels"]), means[0]
+    )
 
 
 @pytest.mark.slow
@@ -252,7 +256,7 @@ class TestEncoderDecoder:
             logits = model(
                 batch["input_ids"], batch["attention_mask"], decoder_input_ids=before
             ).logits
-            loss_of(logits, batch["labels"]).loss.backward()
+            loss_of(logits, batch["labels"], shift=False).loss.backward()
             optimizer.step()
             optimizer.zero_grad()
         return model
@@ -290,7 +294,7 @@ class TestEncoderDecoder:
         batch = trainer.data_collator(list(data))
         with torch.no_grad():
             outputs = tiny_byt5().eval()(**batch)
-        expected = loss_of(outputs.logits, batch["labels"]).loss
+        expected = loss_of(outputs.logits, batch["labels"], shift=False).loss
         assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), rel=1e-5)
 
 
@@ -372,7 +376,7 @@ def test_what_an_objective_cannot_be_combined_with_is_refused(tmp_path):
         ValueError, match="compute_loss_func requests another loss than the objective"
     ):
         by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of,
-                   compute_loss_func=loss_func(loss_of))  # fmt: skip
+                   compute_loss_func=loss_func(loss_of, shift=True))  # fmt: skip
 
     args = TrainingArguments(**tiny_integrations.settings(tmp_path))
     assert args.n_gpu <= 1  # asking settles on a number
@@ -393,14 +397,14 @@ def test_what_an_objective_cannot_be_combined_with_is_refused(tmp_path):
 def test_nothing_to_train_on_is_one_sentence(tmp_path):
     loss_of = objective("ce", NUMBERS)
     with pytest.raises(ValueError, match=r"at least one micro-batch; got none\."):
-        step_counts(loss_of, [])
+        step_counts(loss_of, [], shift=True)
     with pytest.raises(ValueError, match="a batch has no labels: the data collator must return"):
         by_trainer(
             tmp_path, NumericTrainerForTests, objective=loss_of,
             data_collator=lambda rows: {k: v for k, v in COLLATE(rows).items() if k != "labels"},
         )  # fmt: skip
     with pytest.raises(ValueError, match="a batch has no labels"):
-        loss_func(loss_of)(None, None)
+        loss_func(loss_of, shift=True)(None, None)
 
 
 @pytest.mark.slow

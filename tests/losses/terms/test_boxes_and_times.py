@@ -233,7 +233,7 @@ def test_groups_with_other_roles_are_not_charged():
 def test_an_objective_takes_the_mean_over_shapes(reduction):
     logits, labels = rows(MIXED)
     spans = marked_spans(*MIXED)
-    result = made(*TERMS, reduction=reduction)(logits, labels, spans)
+    result = made(*TERMS, reduction=reduction)(logits, labels, spans, shift=False)
     ids = [token.id for token in VOCABULARY.tokens]
     for name, term in TERMS.items():
         means, at = [], 0
@@ -277,10 +277,12 @@ def test_micro_batches_with_global_counts_add_up(reduction):
 def test_without_shapes_it_is_cross_entropy_with_a_graph(answers, reduction):
     labels = torch.tensor([t for text, _ in answers for t in TOKENIZER.ids(text)]).long()
     logits = torch.randn(len(labels), SIZE).double().requires_grad_()
-    result = made(*TERMS, reduction=reduction)(logits, labels, marked_spans(*answers))
+    result = made(*TERMS, reduction=reduction)(logits, labels, marked_spans(*answers), shift=False)
     assert all(result.sums[name].total == 0 for name in TERMS)
     (gradient,) = torch.autograd.grad(result.loss, logits)
-    (expected,) = torch.autograd.grad(made()(logits, labels, marked_spans(*answers)).loss, logits)
+    (expected,) = torch.autograd.grad(
+        made()(logits, labels, marked_spans(*answers), shift=False).loss, logits
+    )
     assert torch.equal(gradient, expected)
 
 
@@ -295,9 +297,9 @@ def test_lower_precision_is_calculated_in_float32(dtype):
     logits, labels = rows(MIXED)
     logits = logits.to(dtype)
     spans = marked_spans(*MIXED)
-    expected = made(*TERMS)(logits.double(), labels, spans)
+    expected = made(*TERMS)(logits.double(), labels, spans, shift=False)
     leaf = logits.clone().requires_grad_()
-    result = made(*TERMS)(leaf, labels, spans)
+    result = made(*TERMS)(leaf, labels, spans, shift=False)
     torch.testing.assert_close(result.loss.double(), expected.loss, rtol=1e-5, atol=1e-6)
     result.loss.backward()
     assert leaf.grad.isfinite().all()
