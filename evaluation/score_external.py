@@ -9,12 +9,11 @@ from typing import Any
 from mm_numeric.answers import Instance, Instances, Unreadable
 from mm_numeric.evaluation import formats
 from mm_numeric.evaluation.metrics.coco_ap import Ranking, Rules, rank_answers, rank_rows
+from mm_numeric.evaluation.results_table import in_unit, indented_table
 from mm_numeric.evaluation.score import (
     Scores,
     check_shapes,
     finite,
-    in_unit,
-    indented_table,
     read_answers,
     scores_of,
     write_scores,

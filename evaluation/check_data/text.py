@@ -5,7 +5,7 @@ from statistics import median
 
 from mm_numeric.data.lengths import row_tokens
 from mm_numeric.evaluation.check_data.findings import DataReport, Problem, SourceReport
-from mm_numeric.evaluation.score import in_unit
+from mm_numeric.evaluation.results_table import in_unit
 from mm_numeric.evaluation.table import Cell, Column, Table
 
 _SHOWN = 3  # messages shown for each problem

@@ -28,7 +28,8 @@ from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.comparison.summary import write_summary
 from mm_numeric.config.reader import read_objective, with_trainer
 from mm_numeric.config.schema import Config
-from mm_numeric.evaluation.score import in_unit, score
+from mm_numeric.evaluation.results_table import in_unit
+from mm_numeric.evaluation.score import score
 from mm_numeric.log import progress
 from mm_numeric.losses.term import make_term
 from mm_numeric.run_folder import (

@@ -13,7 +13,8 @@ from mm_numeric.config.data import Sources, listed
 from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.metrics.base import Metric, select_rows
 from mm_numeric.evaluation.metrics.bootstrap import draws_interval, run_draws
-from mm_numeric.evaluation.score import Scores, in_unit, plain_figure, read_scores
+from mm_numeric.evaluation.results_table import in_unit, plain_figure
+from mm_numeric.evaluation.score import Scores, read_scores
 from mm_numeric.evaluation.table import Table
 from mm_numeric.files import read_json, write_json
 from mm_numeric.run_folder import CONFIG, FINISHED, PREDICTIONS

@@ -132,8 +132,13 @@ def test_predict_and_check_data_name_a_question_that_leaves_too_few_positions(tm
     with pytest.raises(
         TooLongError, match=r"tokens 60 it needs more than the 64 positions.*most \d"
     ):
-        predict(config.output_dir, None, out, max_new_tokens=60)
-    assert predict(config.output_dir, None, tmp_path / "b.jsonl", max_new_tokens=40) == 8
+        predict(config.output_dir, None, out, max_new_tokens=60, trust_remote_code=True)
+    assert (
+        predict(
+            config.output_dir, None, tmp_path / "b.jsonl", max_new_tokens=40, trust_remote_code=True
+        )
+        == 8
+    )
     most = dataclasses.replace(config.predict, max_new_tokens=60)
     found = check_data(dataclasses.replace(config, predict=most))
     assert kinds(found, 0) == {}

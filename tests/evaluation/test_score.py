@@ -7,7 +7,8 @@ from tiny_models import small_config
 
 from mm_numeric.answers import Box, Example, Instance, Instances
 from mm_numeric.evaluation import score as score_module
-from mm_numeric.evaluation.score import in_unit, read_scores, results_table, score
+from mm_numeric.evaluation.results_table import in_unit, results_table
+from mm_numeric.evaluation.score import read_scores, score
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.inference.generate import Generated, prediction
 from mm_numeric.models.loading import load_family, model_source

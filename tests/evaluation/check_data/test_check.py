@@ -312,7 +312,7 @@ def test_icdar2015_is_ready(tmp_path):
     rows = SHARED / "icdar2015" / "textdet_test.json"
     model = {"name": "tiny", "image_size": {"max_pixels": 1280 * 28 * 28}}
     config = config_of(
-        tmp_path, rows, task="text_detection", model=model, predict={"max_new_tokens": 1500}
+        tmp_path, rows, task="text_detection", model=model, predict={"max_new_tokens": 800}
     )
     report = check_data(config)
     assert report.ready, report_text(report)

@@ -10,7 +10,7 @@ from coco_data import as_masks, crowded, evaluated, summarized
 from mm_numeric import cli
 from mm_numeric.evaluation.metrics.coco_ap import METRIC_NAMES, Rules, rank_rows
 from mm_numeric.evaluation.metrics.coco_masks import read_mask
-from mm_numeric.evaluation.score import in_unit
+from mm_numeric.evaluation.results_table import in_unit
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 NAN_BOX = [math.nan] * 4

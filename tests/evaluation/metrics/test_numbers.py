@@ -19,7 +19,8 @@ from mm_numeric.evaluation.metrics.numbers import (
     digits_by_place,
     score_numbers,
 )
-from mm_numeric.evaluation.score import read_scores, results_table, score
+from mm_numeric.evaluation.results_table import results_table
+from mm_numeric.evaluation.score import read_scores, score
 
 RANDOM = settings(derandomize=True, deadline=None, max_examples=100)
 WRITTEN = st.one_of(

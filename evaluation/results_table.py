@@ -1,0 +1,60 @@
+"""Format scores as a table for a terminal, and single values with their unit."""
+
+from collections.abc import Sequence
+
+from mm_numeric.evaluation.score import Scores
+from mm_numeric.evaluation.table import Cell, Column, Table
+from mm_numeric.registry import PROTOCOLS
+
+
+def results_table(scores: Scores) -> str:
+    """Format counts, metrics and parse failures as a table for a terminal.
+
+    Metrics without a value, such as the recall of large shapes if no true shape is large, are
+    listed after the table.
+    """
+    metrics = {metric.name: metric for metric, _ in scores.figures}
+    what = "protocol" if scores.task in PROTOCOLS else "task"
+    number = f"{len(scores.rows):,} row{'s' if len(scores.rows) > 1 else ''}"
+    lines = [f"{number}, {what} {scores.task}; 95 % bootstrap intervals over the rows"]
+    if counts := scores.counts():
+        lines.append(", ".join(f"{name} {count:,}" for name, count in counts.items()))
+    rows, missing = [], []
+    for name, found in scores.metrics().items():
+        label, unit = metrics[name].label, metrics[name].unit
+        value, low, high = (in_unit(found[k], unit) for k in ("value", "low", "high"))
+        if found["value"] is None:
+            missing.append(label)
+        else:
+            rows.append([label, value, "" if found["low"] is None else f"{low} to {high}"])
+    lines.append(indented_table(rows))
+    if missing:
+        lines.append(f"metrics without a value: {'; '.join(missing)}")
+    if scores.failures:
+        lines.append("answers that could not be parsed:")
+        lines.append(indented_table([[r, str(count)] for r, count in scores.failures.items()]))
+    return "\n".join(lines)
+
+
+def indented_table(rows: Sequence[Sequence[str]]) -> str:
+    """Format rows of one to three cells as an indented table without a header."""
+    columns = [
+        Column(header=Cell(), align="left", min_width=28),
+        Column(header=Cell(), min_width=8),
+        Column(header=Cell(), align="left"),
+    ]
+    return Table.of(columns[: len(rows[0])], rows).to_terminal(header=False, indent=2)
+
+
+def in_unit(value: float | None, unit: str) -> str:
+    """Format a value with its unit: ``81.25 %``, ``3.46 min``, ``0.973``; ``-`` for None."""
+    if value is None:
+        return "-"
+    if not unit:
+        return plain_figure(value)
+    return f"{100 * value:.2f} %" if unit == "%" else f"{value:.2f} {unit}"
+
+
+def plain_figure(value: float, sign: str = "") -> str:
+    """Format a number as ``0.973`` or ``1.7e+09``. With ``sign="+"``, positive numbers get a +."""
+    return f"{value:{sign}.3f}" if abs(value) < 1e6 else f"{value:{sign}.2g}"
