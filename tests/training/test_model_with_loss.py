@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 @pytest.mark.slow
 def test_two_ranks_train_like_one_process(tmp_path):
-    """The head is tied to the embeddings, and under FSDP2 it is sharded outside the forward."""
+    """Under FSDP2 the weight of the head is sharded outside of the forward pass."""
     job = Job(
         models_with_loss.main, [str(tmp_path)], tmp_path / "out.txt", ranks=models_with_loss.RANKS
     )
