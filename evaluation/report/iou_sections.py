@@ -100,7 +100,7 @@ def size_section(found: _Statistics, rows: Pooled, *, single: bool) -> Section |
     """Return the section on small, medium and large shapes, or None if there are no true shapes.
 
     Sizes are those of COCO. For ``found`` and ``single`` see ``iou_section``. Precision is included
-    if the scored ``rows`` have the columns ``paired_SIZE`` and ``detected_SIZE``.
+    if the scored ``rows`` have the columns ``paired_SIZE`` and ``counted_SIZE``.
     """
     sizes = [size for size in SIZES if (found[-1].sizes == size).any()]
     if not sizes:
@@ -126,13 +126,13 @@ def size_section(found: _Statistics, rows: Pooled, *, single: bool) -> Section |
 def _precisions(rows: Sequence[ScoredRow], sizes: Sequence[str]) -> dict[str, float | None]:
     """Return the precision (matched shapes / answered shapes) for each object size.
 
-    Returns {} if the rows have no columns ``paired_SIZE`` and ``detected_SIZE``.
+    Returns {} if the rows have no columns ``paired_SIZE`` and ``counted_SIZE``.
     """
-    columns = [f"{part}_{size}" for part in ("paired", "detected") for size in sizes]
+    columns = [f"{part}_{size}" for part in ("paired", "counted") for size in sizes]
     if not all(isinstance(row.get(column), int | float) for row in rows for column in columns):
         return {}
     sums = {column: sum(row[column] for row in rows) for column in columns}
-    pairs = {size: (sums[f"paired_{size}"], sums[f"detected_{size}"]) for size in sizes}
+    pairs = {size: (sums[f"paired_{size}"], sums[f"counted_{size}"]) for size in sizes}
     return {size: paired / count if count else None for size, (paired, count) in pairs.items()}
 
 

@@ -101,10 +101,18 @@ def test_precision_by_size_is_there_where_the_scorer_says_it(tmp_path):
     page, _ = compared(tmp_path, "text_detection", runs)
     assert table(page, "sizes")[0][-1] == "mean IoU, medium"
     for row in runs["ce", 0]:
-        row |= {"paired_small": 1, "detected_small": 2, "paired_medium": 0, "detected_medium": 0}
+        row |= {"paired_small": 1, "counted_small": 2, "paired_medium": 0, "counted_medium": 0}
     page, _ = compared(tmp_path, "text_detection", runs)
     assert table(page, "sizes")[0][-2:] == ["precision@0.5, small", "precision@0.5, medium"]
     assert [row[-2:] for row in table(page, "sizes")[1:]] == [["50.0%", "–"], ["–", "–"]]
+
+
+def test_the_scorer_writes_the_columns_of_precision_by_size(tmp_path):
+    truth = {"id": "a", "task": "text_detection", "target": [{"box": [1, 1, 9, 9]}], "text": ""}
+    row = {**truth, "frame": FRAME.to_dict()}
+    (scored,) = read_scores(write_lines(tmp_path / "predictions.jsonl", [row])).rows
+    for size in ("small", "medium", "large"):
+        assert {f"paired_{size}", f"counted_{size}"} <= scored.keys()
 
 
 def test_cut_and_malformed_answers_are_counted(tmp_path, monkeypatch):
