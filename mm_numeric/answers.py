@@ -86,7 +86,7 @@ class Number:
 
     @cached_property
     def value(self) -> float:
-        """Return the nearest float64, or plus or minus infinity if the number is too large."""
+        """Return the value as a float64, rounded, or plus or minus infinity if it is too large."""
         try:
             return float(self.exact)
         except OverflowError:
@@ -267,7 +267,7 @@ class EmbeddedImage:
     """Function that returns the encoded image (PNG, JPEG, ...) as bytes."""
 
     def resolve(self) -> Self:
-        """Return ``self``: unlike a ``Path``, an embedded image has no path to make absolute."""
+        """Return ``self``, so that ``image.resolve()`` works for paths and embedded images."""
         return self
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
-"""Read zip and gzip files whose unpacked size is limited.
+"""Read zip and gzip files, and raise an error if the unpacked size exceeds a limit.
 
-An archive of 4 MB can hold 2 GB of text (a zip bomb), which would fill the memory. The limit holds
-for each archive. ``--max-unpacked`` raises it, through an environment variable that the processes
-of a run inherit.
+An archive of 4 MB can hold 2 GB of text (a zip bomb), which would fill the memory. The default
+limit is 256 MiB per archive. ``--max-unpacked`` changes it by setting an environment variable,
+which child processes inherit.
 """
 
 import argparse
@@ -63,13 +63,13 @@ def _too_large(path: Path, size: str) -> UnpackedSizeError:
 def zipped_files(
     path: Path, endings: Sequence[str], order: Callable[[str], Any] | None = None
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the content of each file in a zip that has one of the endings.
+    """Yield the name and content of the files of certain types in a zip archive.
 
-    Hidden files are left out. The sizes are checked before anything is unpacked.
+    Hidden files are left out. If the files exceed the size limit, none of them is unpacked.
 
     Args:
         path: The zip file.
-        endings: Endings of the names, such as ``.txt``, in lower case.
+        endings: Types of the files to read, such as ``.txt``, in lower case.
         order: Function that returns the sort key of a name; alphabetical when None.
     """
     try:
@@ -96,7 +96,7 @@ def _is_wanted(name: str, endings: Sequence[str]) -> bool:
 
 
 def read_gzip(path: Path) -> bytes:
-    """Return the content of a gzip file, which does not state its size reliably."""
+    """Return the content of a gzip file, or raise an error once it exceeds the size limit."""
     limit = _limit()
     with gzip.open(path) as file:
         content = file.read(limit + 1)
@@ -106,7 +106,7 @@ def read_gzip(path: Path) -> bytes:
 
 
 def packed_lines(path: Path, file: TextIO) -> Iterator[str]:
-    """Yield the lines of an opened gzip file. The limit holds for each line, not for the file."""
+    """Yield the lines of an opened gzip file. No line may exceed the size limit; the file may."""
     limit = _limit()
     while line := file.readline(limit + 1):
         if len(line) > limit:

@@ -277,9 +277,9 @@ def deepspeed_loss_scale(engine: Any) -> float:
 
 
 def deepspeed_state_classes() -> list[Any]:
-    """Return the classes of DeepSpeed (0.19) in its optimiser states, besides tensors.
+    """Return the classes that DeepSpeed (0.19) pickles in optimiser states, besides tensors.
 
-    They only hold values. DeepSpeed saves them with pickle and has no list of them.
+    They only hold values, so ``torch.load`` may create them. DeepSpeed has no list of them.
     """
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum

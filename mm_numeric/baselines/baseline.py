@@ -77,7 +77,7 @@ class Baseline(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer, and the statistics of training numbers in config.json, if any."""
+        """Load the tokenizer, and the statistics of training numbers if config.json has them."""
         if cls.single_digits:
             model = replace(model, digits="single")
         family = super().load(source, model)

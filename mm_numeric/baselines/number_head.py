@@ -42,8 +42,8 @@ class NumberHead(nn.Module):
         Args:
             width: Hidden size of the model.
             inner: Width of the inner layer; None for a single layer.
-            offset: If set, a learned vector [width] is created, which xVal adds to the embedding of
-                every number. ``offset`` is the standard deviation of its initial values.
+            offset: Standard deviation of the initial values of a learned vector [width], which xVal
+                adds to the embedding of every number; None for no such vector.
         """
         super().__init__()
         self.inner = None if inner is None else nn.Parameter(torch.empty(inner, width))
@@ -54,7 +54,7 @@ class NumberHead(nn.Module):
         self.offset_size = offset or 0.0
 
     def initialise(self) -> None:
-        """Set random weights and zero biases where the checkpoint has no such parameters."""
+        """Initialise parameters that are not in the checkpoint: random weights, zero biases."""
         for weight, bias in ((self.inner, self.inner_bias), (self.weight, self.bias)):
             if weight is not None and bias is not None:
                 initialization.normal_(weight, std=weight.shape[1] ** -0.5)

@@ -52,7 +52,7 @@ class RegressionHead(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """Return how numbers are normalised for the model; before ``fit``, they stay unchanged."""
+        """Return the normalisation of numbers that ``fit`` computed; before, it changes nothing."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class RegressionHead(Baseline):
         return asdict(Scale.of(values, decimals=numbers.decimals, **asdict(self.settings)))
 
     def answer(self, text: str) -> Tokens:
-        """Encode an answer with exactly one number as a single integer that stores the number."""
+        """Encode an answer, which must contain one number, as one integer that stores it."""
         found = find_numerals(text)
         if len(found) != 1:
             raise ValueError(
@@ -74,7 +74,7 @@ class RegressionHead(Baseline):
     def numbers(
         self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Return the number in an answer. No token spells it, so token index 0 is a dummy."""
+        """Return the number in an answer. It has no digit tokens: its token index 0 is a dummy."""
         value = self.scale.number(value_of(answer.ids[0]))
         return [TokenNumber(value, -1 if value < 0 else 1, (0,), (0,), (0,))]
 
@@ -89,14 +89,14 @@ class RegressionHead(Baseline):
     def model_inputs(
         self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
     ) -> dict[str, Any]:
-        """Return the arguments of ``forward``, with answers hidden (replaced by padding)."""
+        """Return the arguments of ``forward``; padding hides the answers from the model."""
         carries, _ = read_values(input_ids)
         input_ids = input_ids.masked_fill(carries, self.pad_id)
         mask = attention_mask & ~carries
         return super().model_inputs(input_ids, mask, answered, images)
 
     def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:
-        """Return the training loss: the squared error of predicted and correct numbers."""
+        """Return the training loss: the mean squared error of the predicted numbers."""
         return RegressionObjective(spec, vocabulary)
 
     def generate_answers(
@@ -104,8 +104,8 @@ class RegressionHead(Baseline):
     ) -> list[tuple[list[int], list[float]]]:
         """Predict one number per question.
 
-        Each answer is ``([value id], [1.0])``: the number, stored in an integer, and a dummy
-        probability.
+        Each answer is ``([value id], [1.0])``: an integer that stores the number, and a constant
+        in place of a probability.
         """
         inputs = with_position_ids(model, inputs)
         if self.encoder_decoder:
@@ -116,7 +116,7 @@ class RegressionHead(Baseline):
 
 
 class RegressionObjective(Objective):
-    """Training loss of the regression head: squared error of predicted and correct numbers."""
+    """Training loss of the regression head: mean squared error of its predicted numbers."""
 
     takes_outputs = True
 
@@ -132,7 +132,7 @@ class RegressionObjective(Objective):
         """Compute the mean squared error of the model's predicted numbers.
 
         ``labels`` [n] are the correct (normalised) numbers of the n samples, as value ids: integers
-        that store a number. ``figures`` has no effect: this loss computes no training metrics.
+        that store a number. ``figures`` requests training metrics; this loss has none.
         """
         assert spans is not None
         assert spans.supervised is not None

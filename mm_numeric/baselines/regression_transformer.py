@@ -9,8 +9,8 @@ Input    a fixed number encoding is added to the learned embedding of digit v at
          default, ``largest`` is the largest number in the training data
 Output   an answer cannot be parsed if a place occurs twice (``_1_2_ _2_2_``), is out of order, or
          is left out (``_1_2_ _2_0_`` has no tens)
-Loss     cross-entropy plus any numeric losses, such as NTL. Their softmax covers the ten tokens of
-         the correct digit's place
+Loss     cross-entropy plus any numeric losses, such as NTL. Their softmax covers ten tokens: the
+         digits 0 to 9 at the place of the correct digit
 
 The published code uses the factors (1, -1, 1/3, -1/3, ...) in the encoding. This module uses those
 of the paper's formula: (1, -1/2, 1/3, -1/4, ...).
@@ -35,7 +35,7 @@ from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionTransformerSettings:
-    """Settings of the Regression Transformer: powers of ten with digit tokens, and scaling."""
+    """Settings of the Regression Transformer: range of digit places, scale of encodings."""
 
     highest_place: int = 9
     """Highest power of ten for which digit tokens are added."""
@@ -83,7 +83,7 @@ class WithNumberEncodings:
         return found
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """Resize the embeddings and register the hooks on the new modules."""
+        """Resize the embeddings, and again register the hooks that add number encodings."""
         own: Any = super()
         found = own.resize_token_embeddings(*args, **kwargs)
         self.add_encodings()
@@ -167,7 +167,7 @@ class RegressionTransformer(Baseline):
         return Tokens(ids=self._with_places(tokens.ids), offsets=tokens.offsets)
 
     def vocabulary(self) -> NumberVocabulary:
-        """Return the digit-and-place tokens; a softmax covers the ten tokens of the same place."""
+        """Return the digit-and-place tokens, in one group per place, such as all tens digits."""
         tokens, spelling = [], dict(self._digits.spelling)
         for i in range(self.new_tokens):
             digit, place = i % 10, self._places[i // 10]

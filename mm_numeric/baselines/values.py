@@ -44,7 +44,7 @@ def value_ids(values: Tensor) -> Tensor:
 
 
 def read_values(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return True at each value id, and the numbers that these ids store (1 at other ids)."""
+    """Return a mask of the value ids, and the numbers that they store (1 at token ids)."""
     carries = ids >= _FIRST
     bits = (ids - _FIRST).masked_fill(~carries, 0)
     signed = torch.where(bits >= _BITS // 2, bits - _BITS, bits)
@@ -69,7 +69,7 @@ class Scale:
 
     @classmethod
     def of(cls, numbers: Sequence[Any], *, normalise: bool, log: bool, decimals: int) -> "Scale":
-        """Create a scale; with ``normalise``, numbers get mean 0 and standard deviation 1."""
+        """Create a scale; with ``normalise``, the scaled ``numbers`` have mean 0 and std 1."""
         values = [to_log(float(n)) if log else float(n) for n in numbers]
         if not normalise:
             return cls(log=log, decimals=decimals)

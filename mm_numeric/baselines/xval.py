@@ -64,7 +64,7 @@ class WithValues(WithNumberHead):
     named_modules: Any
 
     def make_head(self, config: Any) -> NumberHead:
-        """Create the number head. Without position embeddings, it has a vector to add to [NUM]."""
+        """Create the number head; without position embeddings, also a vector to add to [NUM]."""
         has_positions = any(
             isinstance(module, nn.Embedding) and _POSITIONS.fullmatch(name)
             for name, module in self.named_modules()
@@ -104,7 +104,7 @@ class Xval(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """Return how numbers are normalised for the model; before ``fit``, they stay unchanged."""
+        """Return the normalisation of numbers that ``fit`` computed; before, it changes nothing."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -151,11 +151,11 @@ class Xval(Baseline):
     def _with_sign(
         self, found: list[int], spans: list[tuple[int, int]], start: int, value: float
     ) -> tuple[int, float]:
-        """Remove the minus before a negative number, and return the number's start and value.
+        """Move a minus sign from the text into the number; return the number's start and value.
 
-        ``found`` holds the token ids before the number. If the last one is a minus, it is removed
-        and the value is negative. A longer token such as ``(-`` is kept, and the value is then
-        positive.
+        ``found`` holds the token ids before the number. The last token contains the minus. If it
+        contains nothing else, it is removed and the value is negative. A token such as ``(-`` is
+        kept, and the value is positive, because the text already has the minus.
         """
         token = self.tokenizer.convert_ids_to_tokens(found[-1])
         if token == "-":
@@ -226,7 +226,7 @@ class Xval(Baseline):
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]]:
-        """Generate answers greedily, without a KV cache; a number is an integer that stores it."""
+        """Generate answers greedily, without a KV cache; each number is a value id (an integer)."""
         prompt, mask = inputs["input_ids"], inputs["attention_mask"]
         ids, steps = prompt.new_empty((len(prompt), 0)), []
         if self.encoder_decoder:
@@ -276,7 +276,7 @@ class CrossEntropyAndSquaredError(Objective):
         """Compute the loss from the model's logits and predicted numbers.
 
         ``labels`` [n] (n supervised positions) are token ids, or value ids for numbers. ``figures``
-        is ignored: this loss has no training metrics.
+        requests training metrics; this loss has none.
         """
         assert spans is not None
         assert spans.supervised is not None

@@ -62,8 +62,8 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     """Return all rows of a comparison: those that the config lists, then those of its grid.
 
     All other rows are compared with the first one. If ``compare.control`` is set, the second row is
-    a control: the first row with another loss, by default 1.3 times cross-entropy. It shows whether
-    an improvement is due only to a larger loss.
+    a control: the first row with this objective instead of its own, by default 1.3 times
+    cross-entropy. It shows whether an improvement is due only to a larger loss.
     """
     assert config.compare is not None
     where = f"{where}, compare"
@@ -117,7 +117,7 @@ def _listed(value: Any, where: str) -> _Draft:
 
 
 def _combined(config: Config, grid: Mapping[str, Any], where: str) -> list[_Draft]:
-    """Return a ``_Draft`` for each combination of grid values. The last axis varies fastest."""
+    """Return a table row for each combination of grid values. The last axis varies fastest."""
     if not grid:
         return []
     axes = {axis: _values(axis, values, list(grid), where) for axis, values in grid.items()}

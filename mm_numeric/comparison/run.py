@@ -1,10 +1,10 @@
 """Compare objectives: train each from the same weights on the same batches, for several seeds.
 
 For each seed, a model is first trained with cross-entropy (the warm start). Then each objective is
-trained from those weights with the same data order, and evaluated on the same test samples. Each is
-a row of the result table. A row that also changes other settings has its own warm start with these
-settings and the same number of steps. If its model has a loss of its own, such as the squared error
-of a regression head, the warm start uses this loss. Output:
+trained from those weights with the same data order, and evaluated on the same test samples. Each
+objective is a row of the result table. A row that also changes other settings has its own warm
+start with these settings and the same number of steps. A model with its own loss, such as a
+regression head with squared error, also uses this loss in its warm start. Output:
 
     summary.json, report.html, report.md
     seedS/warm_start*/, seedS/ROW/    run folders with predictions, scores and results
@@ -101,8 +101,8 @@ def _open_runs(config: Config, seeds: Sequence[int]) -> list[Config]:
 def seed_runs(config: Config, seed: int) -> list[Config]:
     """Return the configs of all training runs with one seed, in the order of execution.
 
-    A warm start (trained with cross-entropy) comes before the objectives that continue from it,
-    whose ``model.name`` is its model folder.
+    A warm start (trained with cross-entropy) comes before the objectives that continue from it.
+    Their ``model.name`` is the folder where the warm start saves its weights.
     """
     assert config.compare is not None
     folder = Path(config.compare.output_dir) / f"seed{seed}"
@@ -148,7 +148,7 @@ def _run(config: Config) -> None:
 
 
 def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
-    """Execute all runs of a seed in one process; ``compare.jobs`` processes run in parallel."""
+    """Execute the runs in one process per seed, with ``compare.jobs`` processes at a time."""
     assert config.compare is not None
     threads = max(1, (os.cpu_count() or 1) // config.compare.jobs)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), PARENT: str(os.getpid())}

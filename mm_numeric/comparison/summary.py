@@ -76,10 +76,10 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
 def _table(
     runs: Mapping[str, Sequence[Scores]], objectives: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """Return the mean and interval of each metric, as ``table[run name][metric name]``.
+    """Return the mean and confidence interval of each metric, as ``table[run name][metric name]``.
 
-    The entry ``difference`` is the metric minus that of the first objective; None for the first
-    objective itself and for warm starts.
+    Each entry also has a ``difference``: the same metric minus its value for the first objective.
+    It is None for the first objective itself and for warm starts.
     """
     baseline = objectives[0]
     table: dict[str, dict[str, Any]] = {name: {} for name in runs}
@@ -117,8 +117,8 @@ def read_run_scores(folder: Path, task_name: str | None = None) -> Scores:
 def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
     """Format a comparison as a terminal table, with one line per warm-start model and objective.
 
-    The columns are the first ``shown`` metrics, or all per-category metrics if these are more. The
-    last column is the first metric minus that of the first objective.
+    It has columns for the first ``shown`` metrics (for all per-category metrics if these are more),
+    and a last one for the difference of the first metric to that of the first objective.
     """
     metrics = summary["metrics"][: max(shown, summary.get("of_categories", 0))]
     header = ["objective", *(m["label"] for m in metrics)]
@@ -235,7 +235,7 @@ def _facts(
 
 
 def _other_settings(rows: Sequence[ComparisonRow]) -> str:
-    """Describe in one text the settings, other than the objective, that table rows change."""
+    """List as text which settings, besides the objective, each table row changes."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.settings:

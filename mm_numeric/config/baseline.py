@@ -37,8 +37,8 @@ def check_baseline(
 ) -> None:
     """Check that a config's model, loss and trained ``modules`` are compatible with its baseline.
 
-    If the baseline has its own loss, the objective must be ``ce``; otherwise the error message ends
-    with the advice ``remedy``. A module to which the baseline adds weights must be trained.
+    A baseline with its own loss needs the objective ``ce`` (``remedy`` is the advice in the error
+    message). A module to which the baseline adds weights must be trained.
     """
     name, kind, _ = read_baseline(model.baseline, f"{where}, model.baseline")
     if kind.own_loss and (objective.terms or objective.ce_weight != 1):

@@ -153,8 +153,8 @@ class DataConfig:
 class EvaluateConfig:
     """Config section ``evaluate``: score the same samples periodically during training.
 
-    If ``best`` is set, the weights with the best score are kept. Then set ``data`` to samples that
-    are not test samples, because selecting weights on the test samples biases the test results.
+    If ``best`` names a metric, the weights with its best value are saved. In that case, ``data``
+    should not be the test samples, because selecting weights on them biases the test results.
     """
 
     every_steps: int

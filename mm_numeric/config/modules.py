@@ -44,7 +44,7 @@ class ModuleSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ModulesConfig:
-    """Config section ``modules``: how each module is trained; None if the config omits it."""
+    """Config section ``modules``: how each module is trained; see ``of`` for the defaults."""
 
     vision: ModuleSettings | None = None
     projector: ModuleSettings | None = None

@@ -7,7 +7,7 @@ The values come from public notes on the papers, not from the papers themselves,
 
 NTL     missing: integer arithmetic, multiplication, rJokes, MultiRC, the loss weight (lambda), and
         all plots
-NTIL    missing: most rows of the tables on mathematics (present: those of the ablation study)
+NTIL    missing: most rows of the tables on mathematics; those of the ablation study are here
 
 Table rows are named as in the shipped configs, metrics as in results.json. Accuracies are fractions
 of 1, time deviations are in minutes. Does not import torch.

@@ -53,9 +53,9 @@ def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str], where: str)
 
 
 def _as_in_file(raw: Mapping[str, Any], path: str, value: Any, override: str) -> tuple[str, Any]:
-    """Return the path and value of an override, with the names that the config file uses.
+    """Return the dotted path and value of an override, with the names that the file uses.
 
-    The file and the override may each use the old or the new name of a setting.
+    The file may use the old name of a setting and the override the new one, or vice versa.
     """
     translator = _Translator(override)
     _, new_value = translator.setting(path, value)
@@ -93,9 +93,9 @@ class _Translator:
     def section(self, raw: Any, path: str, shown: str | None = None) -> Any:
         """Return a config section with old keys and values replaced by the new ones.
 
-        ``path`` is the dotted path of the section, such as ``model``. Warnings show ``shown``
-        instead if it is given. An objective without a ``name`` gets the name that its old keys
-        result in, so that its existing run folder is found.
+        ``path`` is the dotted path of the section, such as ``model``; ``shown`` is its name in
+        warnings, by default the path. An objective without a ``name`` is named after its old
+        keys, so that an existing run folder with this name is found.
         """
         renamed = _SECTIONS.get(path)
         if renamed is None or not isinstance(raw, Mapping):
@@ -160,7 +160,7 @@ class _Translator:
     def _axis(self, axis: Any, grid: Mapping[Any, Any], axes: list[str]) -> tuple[Any, Any]:
         """Return a grid axis as (setting, values), with old names replaced by the new ones.
 
-        The name of a table row still contains the old name, because its run folder has this name.
+        Table rows are still named after the old setting, so that existing run folders are found.
         """
         values = grid[axis]
         if not isinstance(axis, str) or not isinstance(values, list | tuple | Mapping):

@@ -1,8 +1,8 @@
-"""Which Python code the config of a stored run names, and the error without permission to use it.
+"""Reject a stored run whose config would execute Python code without the user's permission.
 
 A config that the user names on the command line may import modules. A run folder may come from
-somebody else, so its own config.yaml grants nothing: code is used only if the command line permits
-it with ``--trust-remote-code``.
+somebody else, so modules and checkpoint code that its config.yaml names are used only if the user
+permits it with ``--trust-remote-code``.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ REMOTE_CODE = "model.trust_remote_code"
 def named_code(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a config that import a module or execute the code of a checkpoint.
 
-    For example ``{"task": "my_tasks:Thermometer", "model.trust_remote_code": True}``. Loss terms
-    are not included, because only training imports them.
+    For example ``{"task": "my_tasks:Thermometer", "model.trust_remote_code": True}``. Modules
+    that define loss terms are not included, because only training imports them.
     """
     model = raw.get("model")
     model = model if isinstance(model, Mapping) else {}
@@ -43,12 +43,12 @@ def named_code(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_no_code(raw: Mapping[str, Any], run: Path, weights: Path) -> None:
-    """Raise ValueError if the config of a stored run names code; the message says which.
+    """Raise ValueError if the config of a stored run would execute code; the message lists it.
 
     Args:
         raw: Content of config.yaml.
         run: Folder of the run, for the error message.
-        weights: Folder with the weights, whose JSON files name the code of the checkpoint.
+        weights: Folder with the weights; its JSON files list custom classes of the checkpoint.
     """
     found = named_code(raw)
     if not found:
@@ -65,7 +65,7 @@ def require_no_code(raw: Mapping[str, Any], run: Path, weights: Path) -> None:
 
 
 def checkpoint_code(folder: Path) -> list[str]:
-    """Return the classes of a checkpoint's own Python code that its JSON files name."""
+    """Return the custom Python classes that a checkpoint's JSON files list in ``auto_map``."""
     found: dict[str, None] = {}
     for file in sorted(folder.glob("*.json")):
         try:

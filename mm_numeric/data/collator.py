@@ -130,7 +130,7 @@ class TrainingCollator:
         return {**inputs, **extra}
 
     def answer(self, example: Example, frame: Frame | None) -> tuple[Tokens, list[TokenNumber]]:
-        """Return the answer of an example as tokens (with the end token), and its numbers."""
+        """Return the tokens of an example's answer (with end token), and the numbers in it."""
         try:
             written = self.task.format(example.answer, frame)
             answer = self.family.answer(written.text)
@@ -210,7 +210,7 @@ class TrainingCollator:
     def _spans(
         self, answer_ids: Sequence[list[int]], numbers: Sequence[list[TokenNumber]]
     ) -> NumberSpans:
-        """Locate the number tokens in a batch of answers; the caller sets ``supervised``."""
+        """Locate the number tokens in a batch of answers; the field ``supervised`` stays unset."""
         if self.digit_runs and answer_ids:
             labels = _pad(answer_ids)
             return NumberSpans.from_labels(labels, self.vocabulary, digit_runs=True)

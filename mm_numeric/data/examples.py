@@ -154,7 +154,7 @@ def find_files(task: Task, source: DataSource, cache: Path) -> list[Path]:
 def examples_of_row(
     task: Task, row: SourceRow | ValueError, source: DataSource, *, training: bool
 ) -> Iterator[tuple[Any, ValueError | None]]:
-    """Yield (example, error or None) pairs for one row, without checking for duplicate ids."""
+    """Yield the examples that a task creates from one row, each with its error or None."""
     if isinstance(row, ValueError):
         yield None, row
         return

@@ -47,7 +47,7 @@ def load_framed_image(
 
 
 def check_declared_size(example: Example, size: tuple[int, int]) -> None:
-    """Check that an image, rotated upright, has the size that its row declares (if any)."""
+    """Raise ValueError if a row declares a size that differs from that of its upright image."""
     if example.size_px not in (None, size):
         raise ValueError(
             f"{example.where}: the row declares width and height {example.size_px}, but the "
@@ -56,7 +56,7 @@ def check_declared_size(example: Example, size: tuple[int, int]) -> None:
 
 
 def compute_frame(family: Family, example: Example, size: tuple[int, int]) -> Frame:
-    """Return how a family resizes an image of this (width, height) and writes coordinates."""
+    """Return the frame: how a family resizes an image of this size and writes coordinates."""
     if not family.takes_images:
         raise ValueError(
             f"{example.where}: the row has an image, but model.family {family.name} accepts none; "

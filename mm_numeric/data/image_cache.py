@@ -25,7 +25,7 @@ class ImageCache:
 
     The image processor of the family resizes a cached image again. An image is cached only if this
     second resize keeps its size. The cache therefore never changes the pixels that the model sees.
-    For Qwen, some images are not cached if ``min_pixels`` is close to ``max_pixels``.
+    Qwen's second resize may change the size if ``min_pixels`` is close to ``max_pixels``.
 
     Several processes may share a folder. Old files are never deleted; delete the folder to free the
     space.

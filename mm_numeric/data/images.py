@@ -36,12 +36,12 @@ def open_image(example: Example) -> Image.Image:
 def upright_rgb(image: Image.Image) -> Image.Image:
     """Return an opened image as 8-bit RGB, rotated upright according to its EXIF orientation.
 
-    Transparent pixels are composed on white, as qwen-vl-utils does. Of pixels with 16 bits, the
-    upper 8 bits are kept, as Pillow does for RGB. ``Image.convert`` alone would drop transparency
-    and show the hidden colours, which are often black, and would clip 16-bit grey values to 255.
+    Transparent pixels are composed on white, as qwen-vl-utils does. 16-bit values are reduced to
+    their upper 8 bits, as Pillow does for RGB. ``Image.convert`` alone would drop transparency and
+    show the hidden colours, which are often black, and would clip 16-bit grey values to 255.
 
     Raises:
-        ValueError: If the pixels have 32 bits, because no value of them is defined as white.
+        ValueError: If the pixels have 32 bits, because it is unknown which value means white.
     """
     ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith(("I", "F")):

@@ -9,7 +9,7 @@ from mm_numeric.tasks.base import Task
 
 
 class TooLongError(ValueError):
-    """Raised if a sample exceeds ``data.max_tokens``; the message names it and its length."""
+    """Raised if a sample has more tokens than allowed; the message names it and its length."""
 
 
 @dataclass(frozen=True)
@@ -87,15 +87,15 @@ def count_tokens(
 
 
 def row_tokens(family: Family, question: int, answer: int) -> int:
-    """Return the sequence length for the number of tokens of a question and of an answer.
+    """Return the length of the longest sequence that the model processes for one sample.
 
-    This is the sum of both. For an encoder-decoder, it is the larger one.
+    This is question plus answer. For an encoder-decoder, it is the longer of the two.
     """
     return max(question, answer) if family.encoder_decoder else question + answer
 
 
 def count_image_tokens(family: Family, frame: Frame | None) -> int:
-    """Return the number of image tokens after resizing as in ``frame``; 0 without a frame."""
+    """Return the number of tokens of an image resized as ``frame`` says; 0 if it is None."""
     if frame is None:
         return 0
     size = frame.width_px, frame.height_px

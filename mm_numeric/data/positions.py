@@ -1,4 +1,4 @@
-"""Check that rows fit into the positions of the model: the longest sequence that it can process."""
+"""Check that samples are not longer than the longest sequence that the model can process."""
 
 import math
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ _UNLIMITED = 10**9  # tokens; more than any model has positions
 
 
 def max_positions(settings: Any) -> int | None:
-    """Return the number of positions of a model, or None if its configuration has no limit.
+    """Return a model's maximum sequence length in tokens, or None if it has no limit.
 
-    Rotary positions that are scaled reach further, as in vLLM: ``linear`` and ``dynamic`` multiply
-    the positions by the factor, and ``yarn`` multiplies the original positions. For other types,
-    and for one type per kind of layer (Gemma 3), the configuration has the scaled number itself.
+    RoPE scaling extends ``max_position_embeddings`` as in vLLM: the types ``linear`` and
+    ``dynamic`` multiply it by the factor, and ``yarn`` multiplies the original value. Other types,
+    and configurations with RoPE settings per layer type (Gemma 3), already contain the result.
     """
     text = settings.get_text_config()
     found = (getattr(text, name, None) for name in _NAMES)
@@ -44,7 +44,7 @@ def max_positions(settings: Any) -> int | None:
 
 
 def check_row(family: Family, example: Example, tokens: int) -> None:
-    """Raise ``TooLongError`` if a row of ``tokens`` tokens is longer than the model's positions."""
+    """Raise ``TooLongError`` if a sample of ``tokens`` tokens is too long for the model."""
     positions = family.max_positions
     if positions is not None and tokens > positions:
         images = "use smaller images (model.image_size), " if example.image is not None else ""
@@ -56,7 +56,7 @@ def check_row(family: Family, example: Example, tokens: int) -> None:
 
 
 def check_new_tokens(family: Family, max_new_tokens: int) -> None:
-    """Raise ValueError if ``max_new_tokens`` leaves no position for a question."""
+    """Raise ValueError if an answer of ``max_new_tokens`` leaves no room for any question."""
     positions = family.max_positions
     if positions is not None and row_tokens(family, 1, max_new_tokens) > positions:
         raise ValueError(
@@ -66,11 +66,7 @@ def check_new_tokens(family: Family, max_new_tokens: int) -> None:
 
 
 def check_questions(family: Family, examples: Sequence[Example], max_new_tokens: int) -> None:
-    """Check that the positions suffice for each question with an answer of ``max_new_tokens``.
-
-    Raises:
-        TooLongError: If they do not suffice for one of the examples.
-    """
+    """Raise ``TooLongError`` if a question leaves no room for an answer of ``max_new_tokens``."""
     check_new_tokens(family, max_new_tokens)
     positions = family.max_positions
     if positions is None:
@@ -92,10 +88,10 @@ def check_questions(family: Family, examples: Sequence[Example], max_new_tokens:
 
 
 def fits_in_any_case(family: Family, task: Task, example: Example) -> bool:
-    """Return True if a row fits into the positions whatever the size of its image is.
+    """Return True if a sample is short enough for the model even with the largest image.
 
-    Used for rows that do not declare the size of their image, because reading the size of a PNG
-    file takes as long as decoding it. False means that the size has to be read.
+    If the row does not declare the size of its image, this may avoid reading the size, which takes
+    as long as decoding for a PNG file. If the result is False, the size must be read.
     """
     positions = family.max_positions
     if positions is None:
@@ -113,7 +109,7 @@ def fits_in_any_case(family: Family, task: Task, example: Example) -> bool:
 
 
 def most_image_tokens(family: Family) -> int:
-    """Return a number of tokens that no image exceeds (0 for families without images)."""
+    """Return an upper bound of the tokens of an image; 0 if the family accepts no images."""
     if not family.takes_images:
         return 0
     resize = family.resize

@@ -51,7 +51,7 @@ class TrainingRows:
         """Return what the trainer iterates over: the stream, or a list of one epoch's samples.
 
         Samples that are too long are left out of the list or cause an error (``data.too_long``).
-        Without ``data.max_tokens``, a sample that exceeds the positions of the model is an error.
+        Without ``data.max_tokens``, a sample that is too long for the model causes an error.
         """
         if self.stream is not None:
             return self.stream
@@ -72,7 +72,7 @@ class TrainingRows:
         }
 
     def _check_positions(self, collator: TrainingCollator) -> None:
-        """Raise ``TooLongError`` if a row is longer than the positions of the model."""
+        """Raise ``TooLongError`` if a sample is longer than the model's maximum sequence length."""
         family, rows = collator.family, self.rows()
         if family.max_positions is None:
             return
@@ -82,7 +82,7 @@ class TrainingRows:
                 check_row(family, example, collator.length(example))
 
     def _apply_length_limit(self, collator: TrainingCollator) -> None:
-        """Drop the samples that are too long; if ``data.too_long`` is not drop, raise an error."""
+        """Drop samples that are too long if ``data.too_long`` is ``drop``, else raise an error."""
         limit = collator.length_limit
         assert limit is not None
         kept: list[list[Example]] = []

@@ -2,7 +2,7 @@
 
 Prompt   the checkpoint's chat template. If it has none: the BOS token (if the tokenizer adds one),
          the question, a line break
-Answer   the text, tokenised as a continuation of a prompt, then ``eos_token``
+Answer   the answer's text, tokenised as a continuation of a prompt, then ``eos_token``
 
 A line break separates question and answer, because no tokenizer merges it with a digit or letter
 that follows. A space would become part of the answer's first token: ``Ġ42`` instead of ``42``.

@@ -61,8 +61,8 @@ class Family(Prompting, ImageGeometry, Checkpoint):
         """Load the tokenizer and image processor of ``source``, a hub name or a folder.
 
         Raises:
-            ValueError: If the checkpoint is not of this family, or was trained with image resizing
-                or a coordinate format that differs from the config.
+            ValueError: If the checkpoint belongs to another family, or if the config changes the
+                image resizing or coordinate format with which it was trained.
         """
         check_model_type(cls.model_class, cls.name, source, model)
         tokenizer = with_digits(cls.load_tokenizer(source, model), model.digits, source)
@@ -78,7 +78,7 @@ class Family(Prompting, ImageGeometry, Checkpoint):
 
     @cached_property
     def processor(self) -> ProcessorMixin | None:
-        """Return the checkpoint's transformers processor, with this tokenizer and image processor.
+        """Return a transformers processor with this family's tokenizer and image processor.
 
         It is None for text-only families, and if ``load_processor`` cannot load the processor.
         """

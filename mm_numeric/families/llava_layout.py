@@ -103,8 +103,8 @@ class OriginalLayout:
     ) -> Any:
         """Load the checkpoint as ``model_class``, which has the parameter names of transformers.
 
-        The ``mm_projector_type`` in config.json must be ``projector_type``. ``projector`` maps the
-        projector's layer names in the original layout to those of ``model_class``.
+        ``projector_type`` is the value of ``mm_projector_type`` that config.json must have.
+        ``projector`` maps the projector's original layer names to those of ``model_class``.
         """
         found = self.raw.get("mm_projector_type", "linear")
         if found != projector_type:

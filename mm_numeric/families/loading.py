@@ -35,7 +35,7 @@ def load_weights(
 ) -> Any:
     """Load a checkpoint from safetensors, and raise ValueError if weights are missing.
 
-    If ``new`` is set, weights whose names start with it may be missing, and get random values.
+    ``new`` is a prefix: weights whose names start with it may be missing, and become random.
     """
     if Path(source, ADAPTER_SETTINGS).is_file():  # transformers would load their base model
         raise ValueError(
@@ -100,7 +100,7 @@ def require_all_weights(info: dict[str, Any], source: str) -> None:
 
 
 def require_no_weights(source: str, fault: str, names: Iterable[str]) -> None:
-    """Raise ValueError if any weights, listed in ``names``, are missing or have another problem.
+    """Raise ValueError if ``names`` lists any weights, for example missing ones.
 
     The message is ``<checkpoint> <fault> 3 weights``, where ``fault`` is for example ``lacks``.
     """
