@@ -54,7 +54,7 @@ def progress(
     total: int | None = None,
     initial: int = 0,
 ) -> "tqdm[Any]":
-    """Return a tqdm bar that appears after one second, if ``shows_progress()`` is True."""
+    """Return a tqdm bar. It appears after one second, or never if ``shows_progress()`` is False."""
     from tqdm import tqdm  # not at import: the command line starts without it
 
     settings: dict[str, Any] = {"desc": desc, "unit": unit, "total": total, "initial": initial}

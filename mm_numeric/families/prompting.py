@@ -39,7 +39,7 @@ class Tokens:
 
 
 class Prompting(ABC):
-    """Base class of ``Family`` that handles text: questions, answers, tokens, model inputs."""
+    """Base class of ``Family`` (a model family) that handles text: prompts, answers and tokens."""
 
     name: ClassVar[str]
     """Name of the family as its authors write it, for error messages: ``Qwen2-VL``."""
@@ -114,7 +114,7 @@ class Prompting(ABC):
         return ids[:length]
 
     def vocabulary(self) -> NumberVocabulary:
-        """Return the tokens that spell numbers: digits, and ``<loc0012>`` etc. where used."""
+        """Return the number tokens: digits, and ``<loc0012>`` etc. if coordinates use them."""
         digits = NumberVocabulary.from_tokenizer(self.tokenizer)
         bins = self.coordinates.bins
         if bins is None:

@@ -33,7 +33,7 @@ class TextFamily(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Check the checkpoint's model type and its baseline setting, then load its tokenizer."""
+        """Load the tokenizer of a checkpoint that fits ``model.family`` and ``model.baseline``."""
         config = cls.load_config(source, model)
         if not cls.supports(config):
             raise ValueError(

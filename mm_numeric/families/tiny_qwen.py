@@ -20,7 +20,7 @@ _WIDTH = 128
 
 @dataclass(frozen=True)
 class _Recipe:
-    """The vision, position and image size settings that differ between tiny Qwen-VL models."""
+    """Settings that differ between tiny Qwen-VL models: vision tower, M-RoPE and image size."""
 
     vision: Mapping[str, Any]
     mrope_section: list[int]

@@ -124,7 +124,7 @@ class CoordinateFormat:
         yield Piece(self.list_close)
 
     def bin(self, level: int) -> str:
-        """Return the location token of a coordinate, for example ``<loc0012>`` for 12."""
+        """Return the location token that encodes a coordinate: ``<loc0012>`` for 12."""
         return f"<loc{level:04d}>"
 
     def bin_level(self, token: str) -> int:
@@ -197,7 +197,7 @@ class CoordinateFormat:
 
     @staticmethod
     def _either(*literals: str | None) -> str:
-        """Return a regex that matches any of the texts, with optional white space inside them."""
+        """Return a regex for any of the given strings; it allows white space between characters."""
         patterns = {
             r"\s*".join(map(re.escape, re.findall(r"\S", text))) for text in literals if text
         }

@@ -26,7 +26,7 @@ _INVERSE_TOLERANCE = 10**9  # of sums of floats: one billionth of their value
 
 
 def integer_ratio(number: float) -> tuple[int, int]:
-    """Return the number that a float is written as, as numerator and denominator: 0.1 is 1/10."""
+    """Return the decimal that Python prints for a float as an exact fraction: (1, 10) for 0.1."""
     if number == int(number):
         return int(number), 1
     return Decimal(repr(float(number))).as_integer_ratio()
@@ -109,18 +109,18 @@ class Coordinates:
         """Return the level of a position: the whole number of grid steps from the image's edge.
 
         ``position`` is the distance from the left or top edge, and ``edge`` the width or height.
-        Both are in pixels of the original or the resized image, as ``space`` says. The level is
-        clamped to the image.
+        Both are in pixels of the image that the field ``space`` names, original or resized. The
+        level of a position outside the image is clamped.
         """
         numerator, denominator = integer_ratio(position)
         steps = self.steps_per_px(edge)
         return self.rounded(numerator * steps.numerator, denominator * steps.denominator, edge)
 
     def rounded(self, numerator: int, denominator: int, edge: int) -> int:
-        """Round a number of grid steps, given as an exact quotient, to a level in the image.
+        """Round ``numerator / denominator`` grid steps to a whole number of steps, a level.
 
-        With ``rounding: round``, the middle of two levels is rounded to the even level, as Python's
-        ``round`` does. ``edge`` is the image side in pixels.
+        Levels outside the image, whose side has ``edge`` pixels, are clamped. With
+        ``rounding: round``, a half is rounded to the even level, as by Python's ``round``.
         """
         level, rest = divmod(numerator, denominator)
         if self.rounding == "floor":

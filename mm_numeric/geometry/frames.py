@@ -72,8 +72,8 @@ class View:
     def fractions(self) -> tuple[tuple[Fraction, Fraction], tuple[Fraction, Fraction]]:
         """Return (scale, offset in pixels) per axis as exact fractions.
 
-        The fields are floats, also in saved frames. Each is the nearest float to a quotient of
-        image sizes such as 1092 / 640, times a whole number of padding pixels in offsets.
+        The fields hold them rounded to floats. The exact scale is a quotient of two image sizes,
+        such as 1092 / 640. The exact offset is the scale times a whole number of padding pixels.
         """
         return _fractions(self.scale_x, self.offset_x_px), _fractions(
             self.scale_y, self.offset_y_px
@@ -133,9 +133,9 @@ class Resize:
 
 
 def _fractions(scale: float, offset: float) -> tuple[Fraction, Fraction]:
-    """Return the exact scale and offset of an axis, given their nearest floats.
+    """Return the exact fractions (see ``View.fractions``) that were rounded to these floats.
 
-    If there is no quotient of two image sizes that rounds to the float, its own value is returned.
+    If no such fraction rounds to a float, the value of the float itself is returned.
     """
     quotient = Fraction(scale).limit_denominator(_LARGEST_EDGE_PX)
     exact = quotient if float(quotient) == scale else Fraction(scale)
@@ -211,8 +211,8 @@ class Frame:
     def _steps(self) -> list[tuple[int, int, int]]:
         """Return whole numbers (a, b, c) per axis: a position p has (a * p + b) / c grid steps.
 
-        Positions are in pixels of the original image. Coordinates of the original, and relative
-        coordinates, do not depend on the size of the resized image, and get no rounding error.
+        Positions are in pixels of the original image. Whole numbers avoid rounding errors, by which
+        relative coordinates (0 to 1000) could differ between two sizes of the resized image.
         """
         found = []
         for edge, (scale, offset) in zip(self.edges, self.view.fractions(), strict=True):
@@ -239,7 +239,7 @@ class Frame:
         return _snapped(x, self.width_px, step_x / 2), _snapped(y, self.height_px, step_y / 2)
 
     def quantised(self, shape: Shape) -> Shape:
-        """Return a shape with its points rounded, as if written as text and parsed again."""
+        """Round a shape's points to the coordinate grid, as if written as text and parsed again."""
         points = tuple(self.decode(*self.encode(point)) for point in shape.points)
         return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)
 
@@ -309,7 +309,7 @@ class Frame:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """Create a frame from the result of ``to_dict``, also if saved by mm-numeric 0.1."""
+        """Create a frame from the result of ``to_dict``, which may use old names of settings."""
         if isinstance(raw, Mapping) and isinstance(raw.get("coordinates"), Mapping):
             raw = {**raw, "coordinates": RENAMED.update(raw["coordinates"])}
         found: Self = read_dataclass(cls, raw, "frame")

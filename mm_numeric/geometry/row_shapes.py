@@ -12,7 +12,7 @@ LONGEST_PX = 1_000_000_000
 
 
 def read_id(row: Mapping[str, Any], names: Sequence[str], image: Path) -> str:
-    """Return a row's id: the first non-empty one of the fields ``names``, or the image path."""
+    """Return a row's id: the first non-empty field in ``names``, or else the image path."""
     found = (row[name] for name in names if row.get(name) not in (None, ""))
     return str(next(found, image))
 

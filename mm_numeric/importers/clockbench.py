@@ -1,13 +1,13 @@
-"""Import ClockBench from its two files: the questions and the answers of each clock.
+"""Import ClockBench from two files: one has the questions about each clock, one the answers.
 
     input_sample.json     {"white_1": {"image_url": "images/white_1.png", "question_time": ...,
                            "question_shift": ..., "question_angle": ..., "question_zone": ...}}
     answers_sample.json   {"white_1": {"answer_time": ..., "answer_shift": ...}}
 
-An answer is a JSON object, or its text: {"valid": true, "hours": 12, "minutes": 25, "seconds": 15}.
-Each question is a row, with the clock's name and the question (time, shift, angle or zone) as id,
-and with the question as category. ClockBench's script asks the four questions of a clock in one
-conversation. Here, each question is asked for itself, together with the image.
+An answer is a JSON object, such as {"valid": true, "hours": 12, "minutes": 25, "seconds": 15}, or a
+string that contains one. Each question becomes a row. Its id is, for example, ``white_1/time``, and
+its category is ``time``, ``shift``, ``angle`` or ``zone``. ClockBench's script asks the four
+questions about a clock in one conversation; here, each is asked separately, with the image.
 
 Source: https://clockbench.ai, input/input_sample.json and input/answers_sample.json.
 """
@@ -43,7 +43,7 @@ class ClockBenchImporter(FileImporter):
     images: ImagesFolder = None
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per question that has an answer; the task ``ClockBench`` validates it."""
+        """Yield one row per question, or an error if its text or answer is missing or invalid."""
         image_folder = ImageFolder(self.images)
         clocks: dict[str, dict[str, Any]] = {}
         wheres: dict[str, str] = {}

@@ -3,7 +3,7 @@
 Boxes are [x, y, width, height] in pixels. A crowd region (``iscrowd``) covers an unknown number of
 objects. It is marked ``ignore``, so that it does not count in scores.
 
-Source: https://cocodataset.org/#format-data. The package pycocotools groups boxes by image.
+Source: https://cocodataset.org/#format-data. Requires the package pycocotools.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _PARTS = {"images": "image", "categories": "category", "annotations": "annotatio
 
 @dataclass(frozen=True, kw_only=True)
 class Coco(FileImporter):
-    """Importer for COCO instances JSON: boxes with labels, one row per image or per category."""
+    """Importer for COCO instances JSON: one row per image, or one per category in an image."""
 
     endings = (".json",)
 

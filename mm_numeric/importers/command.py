@@ -96,7 +96,7 @@ def _parser(name: str, kind: type) -> argparse.ArgumentParser:
 
 
 def _reader(flag: str, kind: type, option: Option) -> Callable[[str], object]:
-    """Return a function that parses an option's value, and renames deprecated values."""
+    """Return a function that parses an option's value; a deprecated value gets its new name."""
     if not option.renamed:
         return kind
 

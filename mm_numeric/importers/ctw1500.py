@@ -1,11 +1,12 @@
 """Import SCUT-CTW1500: text regions as polygons of 14 points, published in three formats.
 
-first release   xmin,ymin,xmax,ymax,x1,y1,...,x14,y14       offsets from (xmin, ymin); 1001.txt
-training, 2020  <segs>x1,y1,...,x14,y14</segs> and <label>  pixels of the image; 0001.xml
-test, 2020      x1,y1,...,x14,y14,####transcription         pixels of the image; 0001001.txt
+1001.txt (first release)   xmin,ymin,xmax,ymax,x1,y1,...,x14,y14
+0001.xml (training, 2020)  <segs>x1,y1,...,x14,y14</segs> and <label>
+0001001.txt (test, 2020)   x1,y1,...,x14,y14,####transcription
 
-The importer detects the format. A line without #### belongs to the first release and must have 32
-numbers. Regions with the transcription ``###`` are marked ``ignore``.
+Points are pixels of the image, except in the first release, where they are offsets from (xmin,
+ymin). The importer detects the format. A line without #### belongs to the first release and must
+have 32 numbers. Regions with the transcription ``###`` are marked ``ignore``.
 
 Source: https://github.com/Yuliang-Liu/Curve-Text-Detector, data/README.md.
 """
@@ -37,7 +38,7 @@ class CTW1500(TextFiles):
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
         """Yield (line number, text) of each text region in a file.
 
-        In XML, the number counts regions from 1, and the text has the format of the test files.
+        For XML, yield the number of the region (from 1), and its text in the format of test files.
         """
         if ending != ".xml":
             yield from super().records(text, ending)

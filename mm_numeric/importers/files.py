@@ -131,7 +131,7 @@ class ImageFolder:
             raise ValueError(f"--images {self.folder}: there is no such folder.")
 
     def find(self, stem: str) -> str:
-        """Return the name of the image file with this stem (``STEM.jpg`` if ``folder`` is None)."""
+        """Return the image file name for a stem. Without a folder, it is ``STEM.jpg``."""
         if self.folder is None:
             return f"{stem}.jpg"
         names = self._names.get(stem, [])

@@ -170,9 +170,8 @@ class LlavaImporter(FileImporter):
     def _asked(self, question: str, boxes: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the row fields for a question and the boxes in the answer to it.
 
-        With ``--per answer``, the fields are ``question`` and ``instances``, a list of boxes.
-        Otherwise they are ``phrase``, the described object, and ``box``; an answer with several
-        boxes is then an error.
+        With ``--per answer``: ``question``, and ``instances`` with all boxes. Otherwise: ``phrase``
+        (the described object) and ``box``, so that an answer with several boxes is an error.
         """
         if self.per == "answer":
             return {"question": question, "instances": boxes}

@@ -1,15 +1,16 @@
 """Import DeepMind's mathematics data set from text files or JSON lines.
 
-    mathematics_dataset-v1.0/train-easy/arithmetic__mixed.txt      train-medium, train-hard
-                             interpolate/arithmetic__mixed.txt     extrapolate
+In text files, such as interpolate/arithmetic__mixed.txt, each question is followed by its answer:
 
     What is -4/6*42/(-8)?
     7/2
 
+The folder is the regime (train-easy, train-medium, train-hard, interpolate or extrapolate), and the
+file name is the module. In .jsonl files, each line has them as fields:
+
     {"regime": "interpolate", "module": "arithmetic__mixed", "question": "...", "answer": "7/2"}
 
-In a text file, the answer is on the line after its question. Questions whose answer is not a number
-(letters, times, polynomials, True) are skipped and counted.
+Questions whose answer is not a number (letters, times, polynomials, True) are skipped and counted.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,7 +99,7 @@ class MathematicsImporter:
                 yield error.at(where)
 
     def _object(self, where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
-        """Yield the row of a JSON object, or nothing if its regime or module is not wanted."""
+        """Yield the row of a JSON object, or nothing if its regime or module is not selected."""
         regime, module = (parse_text(raw.get(name), name) for name in ("regime", "module"))
         if self._is_selected(regime, module):
             yield _row(where, identity, regime, module, raw.get("question"), raw.get("answer"))

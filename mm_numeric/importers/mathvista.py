@@ -4,8 +4,8 @@
            "precision": 1, "answer": "1.2", "question_type": "free_form", "answer_type": "float",
            "metadata": {"split": "testmini", "skills": [...], ...}}, ...}
 
-Export the rows of the parquet files as .json or .jsonl, save their images, and store each path in
-the field ``decoded_image``. The fields above and ``query`` keep their names. Rows whose
+Parquet files must first be exported as .json or .jsonl, with the field names above and ``query``.
+Save their images, and store the path of each in the field ``decoded_image``. Rows whose
 ``metadata.split`` is ``testmini`` or ``test`` cannot be used for training.
 
 Source: https://github.com/lupantech/MathVista, data/testmini.json; AI4Math/MathVista on the hub.

@@ -1,6 +1,6 @@
 """Import text regions from the JSON files of MMOCR, such as ``textdet_test.json``.
 
-Source: https://mmocr.readthedocs.io, dataset classes; checked with tests/data/det_toy_dataset.
+Source: https://mmocr.readthedocs.io, dataset classes. Example: tests/data/det_toy_dataset in MMOCR.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,14 +24,14 @@ from mm_numeric.importers.importer import (
 
 @dataclass(frozen=True, kw_only=True)
 class MMOCR(FileImporter):
-    """Importer for MMOCR's JSON: a data_list of images with polygons, one row per image."""
+    """Importer for MMOCR's JSON: text regions as polygons or boxes, one row per image."""
 
     endings = (".json",)
 
     images: ImagesFolder = None
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per image, or an error for each of its text regions that is invalid."""
+        """Yield one row per image, or instead one error per invalid text region of the image."""
         return rows_from_objects(files, partial(self._image, ImageFolder(self.images)))
 
     def _image(

@@ -129,8 +129,8 @@ def _checked_lines(
 ) -> Iterator[bytes | InvalidLine | SkippedLine]:
     """Validate rows and encode them as lines of JSON; yield other items unchanged.
 
-    An invalid row becomes an ``InvalidLine``. ``counts`` is updated, for example with the number of
-    valid rows and boxes.
+    An invalid row becomes an ``InvalidLine``. The statistics of the valid rows, such as the number
+    of boxes, are added to ``counts``.
     """
     locations: dict[str, str] = {}
     for item in items:
@@ -173,8 +173,8 @@ def _encoded(fields: dict[str, Any]) -> bytes:
 def _count_outside(fields: dict[str, Any], *, clip: bool) -> int:
     """Return the number of a row's boxes and polygons that extend outside the image.
 
-    With ``clip``, they are also clipped to the image, in place. Without it, a shape that extends
-    outside by at most one pixel counts as inside.
+    If ``clip`` is True, these shapes are also clipped to the image, in place. If it is False,
+    shapes that extend outside by at most one pixel are not counted.
     """
     if "width" not in fields:
         if clip:

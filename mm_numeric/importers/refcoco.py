@@ -100,7 +100,7 @@ class RefCoco:
             yield _row(where, fields, images, annotations, image_folder)
 
     def _check(self, path: Path, found: set[str]) -> None:
-        """Check that a file has only splits by the author ``--split-by``, including ``--split``."""
+        """Check that a file contains ``--split``, and only splits that ``--split-by`` has."""
         names = ", ".join(sorted(found))
         if found - SPLITS[self.split_by]:
             raise ValueError(

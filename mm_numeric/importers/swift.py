@@ -74,7 +74,7 @@ class Swift(FileImporter):
         parse_size(self.size)  # validates it
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per phrase with one box, or per image with all boxes (see ``per``)."""
+        """Yield one row per phrase with its box, or with ``--per image`` one row per image."""
         image_folder = ImageFolder(self.images, parse_size(self.size))
         return rows_from_objects(files, partial(self._row, image_folder))
 
@@ -121,7 +121,7 @@ class Swift(FileImporter):
 
 
 def _answers(raw: Mapping[str, Any], objects: Mapping[str, Any]) -> tuple[list[_Answer], int]:
-    """Return the boxes in assistant messages, and the number of other boxes (not imported)."""
+    """Return the boxes in assistant messages, and the number of boxes in all other messages."""
     refs, bboxes = objects.get("ref") or [], objects.get("bbox") or []
     if not isinstance(refs, list) or not isinstance(bboxes, list):
         raise InvalidRowError("objects", "ref and bbox of objects must be lists.")

@@ -85,9 +85,9 @@ class TextFiles(ABC):
     def _instances(
         self, where: str, name: PurePosixPath, text: str
     ) -> Iterator[dict[str, Any] | tuple[InvalidLine, bool]]:
-        """Yield a dict for each valid region, and (error, may_omit) for each invalid region.
+        """Yield a dict for each valid text region, and (error, may_omit) for each invalid one.
 
-        ``may_omit`` is True for a region marked ``ignore``: the row is written without it.
+        ``may_omit`` is True if the region is marked ``ignore``: the image's row may then lack it.
         """
         try:
             records = list(self.records(text, name.suffix.lower()))

@@ -8,7 +8,7 @@ digits.json:
     differences    -9 to 9: a digit minus the correct digit
     means          mean probability of the digit with each difference; null if ``tokens`` is 0
     tokens         number of answer digits where each difference is possible (+9 only at a 0)
-    rows_skipped   number of test samples that could not be trained on, e.g. an unreadable image
+    rows_skipped   test samples left out: without an answer, or invalid, e.g. an unreadable image
 
 Excluded are tokens of several digits, location tokens, and numbers that a regression head predicts.
 For a vocabulary without digits all means are null. arXiv 2411.02083 has a plot of these means.
@@ -42,7 +42,7 @@ _MAX_DIFFERENCE = 9
 def write_digit_distribution(run: Path, *, trust_remote_code: bool = False) -> None:
     """Measure the digit probabilities of a finished run; write digits.json to its folder.
 
-    ``trust_remote_code`` permits the Python code that the run's config names.
+    ``trust_remote_code`` allows a config that refers to Python code, such as a task of your own.
     """
     config = read_run(run, trust_remote_code=trust_remote_code)
     cache = Path(config.data.cache)
@@ -106,11 +106,11 @@ def _sums_of_batch(model: Any, collator: TrainingCollator, batch: dict[str, Any]
 
 
 def digit_differences(scores: Tensor, target: Tensor, vocabulary: NumberVocabulary) -> Tensor:
-    """Sum the probabilities of digits by their difference to the correct digit, [2, 19].
+    """Sum the probabilities of all digits, grouped by their difference to the correct digit.
 
-    Column i stands for the difference i - 9. Row 0 has the sum of the probabilities. Row 1 counts
-    the answer tokens at which this difference is possible. ``scores`` [k, c] has the logits of all
-    c number tokens at each of k answer tokens, and ``target`` [k] the indices of the correct ones.
+    The result [2, 19] has a column for each difference, -9 to 9. Row 0 has the sums. Row 1 counts
+    the answer digits at which the difference is possible. ``scores`` [k, c] has the logits of all c
+    number tokens at each of k answer tokens, and ``target`` [k] the indices of the correct ones.
     """
     classes = NumberClasses.of(vocabulary, scores.device, torch.float64)
     single = torch.tensor([len(t.digits) == 1 for t in vocabulary.tokens], device=scores.device)

@@ -60,7 +60,7 @@ def predict(
         batch_size: Number of samples per batch; None for ``predict.batch_size`` of the config.
         max_new_tokens: Maximum answer length; None for ``predict.max_new_tokens`` of the config.
         limit: Answer only the first ``limit`` samples; all if None.
-        trust_remote_code: Permit the Python code that the run's config names.
+        trust_remote_code: Allow a config that refers to Python code, such as a task of your own.
 
     Returns:
         The number of new answers.
@@ -84,7 +84,7 @@ def predict(
 def _append_answers(
     config: Config, run: Path, todo: list[Example], out: Path, size: int, length: int, bar: Any
 ) -> None:
-    """Load the model of a run, and append the answers to the examples ``todo`` to a file."""
+    """Load the model of a run, answer the examples ``todo``, and append the answers to ``out``."""
     family = load_family(config, str(run / MODEL))
     check_questions(family, todo, length)
     model = load_model(config, family, str(run / MODEL))
@@ -114,7 +114,7 @@ class Generated(NamedTuple):
     """Probability of each token in ``ids``, 0 to 1."""
 
     def mean_probability(self, family: Family, span: tuple[int, int]) -> float:
-        """Return the mean probability of the tokens that spell ``text[start:end]`` (``span``)."""
+        """Return the mean probability of the tokens that spell ``text[span[0]:span[1]]``."""
         counts = range(1, len(self.ids) + 1)
 
         def length(count: int) -> int:

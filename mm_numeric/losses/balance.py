@@ -16,7 +16,7 @@ _DECAY = 0.9  # of the running means at each step
 
 
 class Balance:
-    """Computes the factor that multiplies the numeric losses, as set by ``balance``."""
+    """Computes the factor that multiplies the numeric losses, from the setting ``balance``."""
 
     def __init__(self, spec: ObjectiveSpec) -> None:
         self.spec = spec
@@ -36,8 +36,8 @@ class Balance:
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
         """Update the running means of cross-entropy and numeric losses after an optimiser step.
 
-        ``sums`` are the losses of the step, summed over micro-batches and ranks. A step without
-        numbers, or with a NaN or infinite sum, is skipped. This needs no device synchronisation.
+        Only ``balance: running`` uses them. ``sums`` are the losses of the step, summed over
+        micro-batches and ranks. A step without numbers, or with a NaN or infinite sum, is skipped.
         """
         if self.spec.balance != "running" or not self.spec.terms:
             return
@@ -48,12 +48,12 @@ class Balance:
         self._means = torch.where(usable, mixed, before)
 
     def _means_of(self, sums: Mapping[str, LossSum]) -> Tensor:
-        """Return two means, [2]: of cross-entropy, and of the weighted sum of numeric losses."""
+        """Return [2]: the mean cross-entropy, and the weighted sum of the mean numeric losses."""
         terms = [t.weight * sums[t.name].mean.detach().double() for t in self.spec.terms]
         return torch.stack([sums["ce"].mean.detach().double(), torch.stack(terms).sum()])
 
     def _ratio(self, means: Tensor) -> Tensor:
-        """Return ``weight * cross_entropy / numeric``; ``means`` [2] has these two losses."""
+        """Return ``weight * cross_entropy / numeric`` from ``means``, [cross_entropy, numeric]."""
         cross_entropy, numeric = means.unbind()
         return self.spec.weight * cross_entropy / (numeric + _EPSILON)
 

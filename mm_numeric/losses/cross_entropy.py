@@ -1,4 +1,4 @@
-"""Compute cross-entropy and select the logits of the number tokens, with one gradient tensor.
+"""Compute cross-entropy and select the number-token logits; both share one gradient tensor.
 
 Axes    r rows of logits (positions), n supervised rows (positions with a label), v vocabulary,
         k labels that are number tokens, c number tokens in the vocabulary
@@ -128,8 +128,8 @@ def most_likely(logits: Tensor, at: Tensor) -> Tensor:
 def _gradient_like(logits: Tensor, *, filled: bool = False) -> Tensor:
     """Allocate the gradient of the logits: zeros, or uninitialised if all rows will be filled.
 
-    On a CPU most of the time is the first access to each page of the new memory. numpy asks the
-    operating system for huge pages, which is five times as fast, and zeroed pages need no writing.
+    On a CPU, the first access to each page of new memory takes most of the time. numpy requests
+    huge pages from the operating system, which is five times as fast, and already zeroed.
     """
     if logits.device.type != "cpu" or not logits.numel() or torch.compiler.is_compiling():
         return torch.empty_like(logits) if filled else torch.zeros_like(logits)
@@ -139,7 +139,7 @@ def _gradient_like(logits: Tensor, *, filled: bool = False) -> Tensor:
 
 
 def _pieces(count: int, rows: Tensor | None, logits: Tensor) -> Iterator[tuple[slice, Any]]:
-    """Yield chunks of the supervised rows, together with the index of each chunk in the logits.
+    """Split the supervised rows into chunks. Yield (chunk, index): ``logits[index]`` belong to it.
 
     ``count`` is the number of supervised rows, and ``rows`` their indices in ``logits`` (None: all
     rows). On a CPU the index of adjacent rows is a slice, which needs no copy of the logits.
@@ -156,7 +156,7 @@ def _pieces(count: int, rows: Tensor | None, logits: Tensor) -> Iterator[tuple[s
 
 
 def chunks(rows: int, tokens: int, device: torch.device, *, cached: bool = False) -> list[slice]:
-    """Split ``rows`` rows of ``tokens`` logits into slices that suit a CPU or a GPU.
+    """Split ``rows`` rows, with ``tokens`` logits each, into slices that suit a CPU or a GPU.
 
     ``cached`` makes each slice small enough for the level-2 cache of a CPU.
     """

@@ -15,8 +15,8 @@ from mm_numeric.numbers.spans import NumberSpans
 class Counts(NamedTuple):
     """Counts of tokens, numbers, samples, boxes and clock times in a batch or an optimiser step.
 
-    ``rows`` counts all supervised tokens, and ``tokens`` those of them that are number tokens. Each
-    field is a scalar tensor.
+    ``rows`` is the number of supervised tokens, ``tokens`` the number of number tokens among them.
+    Each count is a scalar tensor.
     """
 
     rows: Tensor
@@ -43,10 +43,10 @@ COUNT_OF = {"row": "rows", "token": "tokens", "number": "numbers", "box": "boxes
 
 
 def mean_by_sample(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:
-    """Divide each loss by the number of losses in its sample.
+    """Divide each loss by the number of losses in its sample: their sum is the sample's mean loss.
 
-    The sum of the results of one sample is then its mean loss. ``per`` is the item that each loss
-    is for: a number token (``row`` or ``token``), a ``number``, a ``box`` or a ``time``.
+    ``per`` is the unit of the losses: one per number token (``row`` or ``token``), ``number``,
+    ``box`` or ``time``.
     """
     if per == "number":
         sample = spans.sample

@@ -39,7 +39,7 @@ class ObjectiveResult:
 
     Attributes:
         loss: Scalar training loss, differentiable.
-        sums: Sum, before weighting, and count of each component by name, no gradient; ``ce`` first.
+        sums: Unweighted sum and count of each component by name, without gradient; ``ce`` first.
         figures: [f, 2] sum and count of each of the f training metrics; None if not requested.
     """
 
@@ -94,12 +94,12 @@ class Objective:
 
         Args:
             logits: [b, t, v] (samples, positions, tokens), or [n, v] for n supervised positions.
-            labels: [b, t] with ``IGNORE_INDEX`` at positions without a loss, or [n]. Labels [n]
-                with logits [b, t, v] require ``spans.supervised``.
+            labels: [b, t] with ``IGNORE_INDEX`` at positions without a loss, or [n]. For labels [n]
+                with logits [b, t, v], ``spans.supervised`` must have the positions of the labels.
             spans: Where the numbers of the batch are. None: find them in labels [b, t], on the CPU.
             shift: Required for labels [b, t]. True if they are aligned with ``input_ids``, as in
-                transformers; they are then shifted by one. False if they are already aligned with
-                the logits: shifted before, or labels of an encoder-decoder.
+                transformers; this method then shifts them by one. False if they are aligned with
+                the logits: you have shifted them, or the model is an encoder-decoder.
             counts: The counts that loss sums are divided by. With gradient accumulation or several
                 ranks, pass those of the whole optimiser step. None: the counts of this batch.
             figures: True computes the metrics in ``ObjectiveResult.figures``.
@@ -139,7 +139,7 @@ class Objective:
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Return the loss of a model's outputs; ``labels`` are already aligned with the logits."""
+        """Return the loss of ``outputs.logits``; ``labels`` must be aligned with these logits."""
         return self(outputs.logits, labels, spans, shift=False, counts=counts, figures=figures)
 
     def from_hidden(
@@ -215,7 +215,7 @@ class Objective:
         return self._result(losses, numbers, losses, spans, counts)
 
     def spans(self, labels: Tensor) -> NumberSpans:
-        """Find the numbers in labels [samples, positions] that are already shifted by one.
+        """Find the numbers in labels [b, t], which must already be aligned with the logits.
 
         What counts as one number depends on the settings ``digit_runs`` and
         ``thousands_separators``.
@@ -256,7 +256,10 @@ class Objective:
         counts: Counts | None,
         written: Tensor | None = None,
     ) -> ObjectiveResult:
-        """Compute the numeric losses, and add them to the cross-entropy ``losses``, if any."""
+        """Return the loss of a batch and its components: cross-entropy and the numeric losses.
+
+        ``losses`` [n] is the cross-entropy of each label, or None if the loss has no cross-entropy.
+        """
         here, sums = Counts.of(labels, spans), {}
         if losses is not None:
             if self.spec.ce_on == "text":
@@ -284,7 +287,7 @@ class Objective:
     def _term_sum(
         self, spec: TermSpec, numbers: NumberLogits, spans: NumberSpans, here: Counts
     ) -> LossSum:
-        """Return sum and count of one numeric loss; a loss with weight 0 gets no gradient."""
+        """Compute the sum and count of one numeric loss, without gradient if its weight is 0."""
         term = self.terms[spec.name]
         with torch.set_grad_enabled(torch.is_grad_enabled() and spec.name in self._trained):
             losses = term(numbers, spans)
@@ -317,7 +320,7 @@ class Objective:
         return cross_entropy if numeric is None else cross_entropy + numeric.to(cross_entropy)
 
     def _table(self, like: Tensor) -> tuple[Tensor, NumberClasses]:
-        """Return the ids [c] and ``NumberClasses`` of the number tokens, on ``like.device``."""
+        """Return the number tokens' ids [c] and values (``NumberClasses``), on ``like.device``."""
         dtype = like.dtype if like.dtype == torch.float64 else torch.float32
         key = (like.device, dtype)
         if key not in self._tables:

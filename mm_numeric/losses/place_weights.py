@@ -13,7 +13,7 @@ _LARGEST_WEIGHT = 1e30  # below the float32 maximum, so that sums stay finite; 1
 
 
 def check_place_weights(term: str, places: str, growth: float) -> None:
-    """Validate ``places`` and ``growth``, two settings of the numeric loss named ``term``."""
+    """Validate ``places`` and ``growth`` of a numeric loss; errors mention its name, ``term``."""
     if places not in PLACES:
         raise ValueError(f"{term}: places is one of {', '.join(PLACES)}, not {places!r}.")
     if growth <= 0 or (places == "linear" and growth < 1):

@@ -33,20 +33,20 @@ def _ntl(name: str) -> ObjectiveSpec:
 
 
 def _ratio(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return settings of a loss: CE plus numeric losses, whose sum is scaled to 0.3 times CE."""
+    """Return settings of CE plus numeric losses, the sum of which is scaled to 0.3 times CE."""
     return ObjectiveSpec(terms=terms, balance="ratio")
 
 
 def _published(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return settings of CE plus numeric losses, computed as in the published NTIL code."""
+    """Return settings of CE plus numeric losses that follow the published NTIL code."""
     return ObjectiveSpec(terms=terms, balance="ratio", reduction="samples", digit_runs=True)
 
 
 def _in_place_of_ce(name: str, *more: TermSpec) -> ObjectiveSpec:
     """Return settings with which the numeric loss ``name`` replaces CE at the number tokens.
 
-    Both losses are divided by the number of supervised tokens. ``more`` are additional numeric
-    losses.
+    CE at other tokens and the loss ``name`` are both divided by the number of supervised tokens.
+    ``more`` are additional numeric losses.
     """
     return ObjectiveSpec(terms=(TermSpec(name=name), *more), weight=1.0, ce_on="text")
 

@@ -138,11 +138,11 @@ class Term(Protocol):
 
     @property
     def per(self) -> Literal["row", "token", "number", "box", "time"]:
-        """Return what each loss value is for: a ``token``, a ``number``, a ``box`` or a ``time``.
+        """Return the unit of the loss values: one per ``token``, ``number``, ``box`` or ``time``.
 
-        The mean loss is the sum of the values divided by the number of these items. For ``row``,
-        there is one value per number token as for ``token``, but the sum is divided by the number
-        of all supervised tokens, like cross-entropy.
+        The mean loss is the sum of the values divided by the number of these units. ``row`` is like
+        ``token`` (one value per number token), but the sum is divided by the number of all
+        supervised tokens, as for cross-entropy.
         """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:

@@ -4,7 +4,7 @@ Axes    k labels that are number tokens, c number tokens in the vocabulary (clas
 Units   the value of a token: distances are 0 to 9 when the number tokens are digits
 
 EMD (arXiv 2505.13077) and NTL-WAS (arXiv 2411.02083, equation 4) are the same loss if every token
-is a single digit: only their presets differ. Tokens of several digits, such as 015 and 115:
+is a single digit. They differ for longer tokens, for example if 115 is predicted for 015:
     NTL-WAS  compares the values of the tokens: the distance is 100.
     EMD      compares digit by digit: the distance is 1. Its sum over a number is therefore the same
              for every tokenizer.
@@ -111,7 +111,11 @@ class ExpectedDistance:
 
 
 def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """For each number token, return the largest cost in its digit group (e.g. ten digits), [c]."""
+    """Return, for each number token, the largest cost between two tokens of its digit group, [c].
+
+    ``cost`` [c, c] is the cost of predicting one number token in place of another. A digit group
+    is a set of tokens that compete in one softmax, such as the ten digits.
+    """
     if classes.same is None:
         return cost.max().expand(len(cost))
     of_row = cost.masked_fill(~classes.same, -torch.inf).amax(dim=1)
@@ -123,7 +127,7 @@ def _apart(cost: Tensor, classes: NumberClasses) -> Tensor:
 
 
 def _nearest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """For each number token, return the smallest nonzero cost in its digit group, [c]."""
+    """Return, like ``_largest``, the smallest nonzero cost in each number token's digit group."""
     return -_largest(-cost.masked_fill(~_apart(cost, classes), torch.inf), classes)
 
 
@@ -167,10 +171,10 @@ class CumulativeDistance:
 
 
 def cumulative_difference(numbers: NumberLogits, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``CDF_p - CDF_q`` at all number tokens but the last, and the gaps of their values.
+    """Return ``CDF_p - CDF_q``, [k, c - 1], and the gaps between adjacent token values, [c - 1].
 
-    p is the prediction and q the target ``wanted`` [k, c]. The difference [k, c - 1] is 0 outside
-    the label's digit group. The gaps ``v_{i+1} - v_i`` of the token values are [c - 1].
+    p is the prediction and q the target ``wanted`` [k, c]. The last token is left out, because both
+    CDFs are 1 there. The difference is 0 outside the label's digit group, such as the ten digits.
     """
     difference = (numbers.probs - wanted).cumsum(dim=-1)[:, :-1]
     if numbers.present is not None:

@@ -30,8 +30,8 @@ class ExpectedValue:
     Attributes:
         reweigh: True also penalises probability on other tokens, such as words. The loss becomes
             ``m d + 1.01 d_max (1 - m)``: d is the cost, d_max the largest possible cost, and m the
-            total probability of the number tokens in the softmax over the whole vocabulary. False
-            in the NTL paper, True by default in the ntloss package.
+            total probability of the label's digit group, such as the ten digits, among all tokens.
+            False in the NTL paper, True by default in the ntloss package.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -46,7 +46,7 @@ class ExpectedValue:
         return reweighed(losses, self.cost(numbers.classes.reach[spans.target]), numbers)
 
     def cost(self, error: Tensor) -> Tensor:
-        """Apply the loss function to each error (expected value minus true value)."""
+        """Return the loss for each error: the expected value minus the value of the label."""
         raise NotImplementedError
 
 

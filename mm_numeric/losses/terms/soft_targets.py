@@ -67,7 +67,7 @@ class SpreadTarget:
 class GaussianCrossEntropy:
     """Cross-entropy ``-sum_j g_j log P_j`` with a Gaussian target g, in nats.
 
-    Source: GCE in arXiv 2411.02083, a method that NTL is compared with there. The target is
+    Source: GCE in arXiv 2411.02083, where it is a baseline for NTL. The target is
     ``g_j ~ exp(-((v_j - v_y) / sigma) ** 2 / 2)``: v_j is the value of token j and v_y that of the
     label. P is the prediction over the whole vocabulary. This loss replaces cross-entropy at the
     number tokens: set ``ce_on: text``, so that cross-entropy is computed at other tokens only.

@@ -67,9 +67,9 @@ class StraightThroughDigits:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedDigits:
-    """Base class of losses that use the expected number ``sum_k 10 ** k E_p[digit]``.
+    """Base class of losses that use the expected number, ``sum_i 10 ** i E_i``.
 
-    E_p[digit] is the expected digit at place k (0 for units), p the softmax over number tokens.
+    E_i is the expected digit at place i (0 for units), under the softmax over the number tokens.
     """
 
     per: ClassVar[Literal["number"]] = "number"
@@ -94,7 +94,7 @@ def _number_values(
 
 
 def _absolute(value: Tensor) -> Tensor:
-    """Return ``|X|`` with a gradient of 1 at 0, where ``abs`` has a gradient of 0."""
+    """Return ``|X|`` with gradient 1 at 0 (``abs`` has 0), so that a predicted 0 is trained."""
     return torch.where(value < 0, -value, value)
 
 
@@ -146,7 +146,7 @@ class SoftRelativeError(ExpectedDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftMagnitudeError(ExpectedDigits):
-    """``MagnitudeError`` with expected digits; see ``SoftRelativeError`` for their weakness."""
+    """``MagnitudeError`` with expected digits; combine it with a digit loss (``ntil_soft``)."""
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
