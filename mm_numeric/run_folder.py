@@ -6,10 +6,10 @@ checkpoint-N/     checkpoints of transformers.Trainer
 model/            weights (only the adapters if there are any), tokenizer and image processor
 run.json          written last: steps, number of training samples, package versions
 evaluation/       predictions.jsonl of the last evaluation during training, if configured
-best/             weights of the best evaluation during training, as a run folder, if configured
+best/             run folder with the weights of the best evaluation during training, if configured
 
 ``mm-numeric predict`` adds predictions.jsonl, and ``score`` adds scores.jsonl and results.json.
-``compare`` adds all three, and digits.json with the mean probability of right and wrong digits.
+``compare`` adds all three, and digits.json: how likely the model considers wrong digits.
 """
 
 import os
@@ -48,8 +48,8 @@ _PACKAGES = ("torch", "transformers", "accelerate", "peft", "numpy", "pillow")
 def claim(folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER) -> bool:
     """Write config.yaml to a new run folder, or check that an existing one has the same config.
 
-    The config sections in ``ignore`` are not compared. If the folder has a run that stopped before
-    its first checkpoint, which cannot be resumed, its files are deleted and a new run begins.
+    The config sections in ``ignore`` are not compared. A run that stopped before its first
+    checkpoint cannot be resumed: its files are deleted, and a new run begins.
 
     Returns:
         True if the folder already contained a run with this config.
@@ -126,8 +126,8 @@ def _lock(file: IO[str]) -> None:
 def read_run(folder: Path, *, trust_remote_code: bool = False) -> Config:
     """Return the config of a finished run.
 
-    Without ``trust_remote_code``, a config that names Python code is an error; see
-    ``mm_numeric.config.trust``.
+    Without ``trust_remote_code``, raises ValueError if the config imports modules from outside this
+    library or executes code of the checkpoint: a run folder may come from somebody else.
     """
     if not (folder / CONFIG).is_file():
         raise ValueError(f"{folder} contains no run; use the output_dir of `mm-numeric train`.")
@@ -140,7 +140,7 @@ def read_run(folder: Path, *, trust_remote_code: bool = False) -> Config:
 
 
 def _stored(folder: Path) -> dict[str, Any]:
-    """Return the content of config.yaml with the present names of settings; import nothing."""
+    """Read config.yaml and update renamed settings, without importing the code that it names."""
     path = folder / CONFIG
     return with_new_names(read_yaml(path), str(path), warn=False)
 
@@ -157,7 +157,7 @@ def last_checkpoint(folder: Path) -> Path | None:
     """Return the complete checkpoint with the highest step, or None.
 
     A checkpoint is complete if it has ``manifest.json``, which is written last. Earlier versions
-    wrote none, and ``trainer_state.json`` last; their ``step.json`` promises no manifest.
+    wrote no manifest: if ``step.json`` mentions none, a valid ``trainer_state.json`` is enough.
     """
     complete = [
         path
@@ -176,7 +176,7 @@ def _is_complete(checkpoint: Path) -> bool:
 
 
 def finish(folder: Path, facts: dict[str, Any]) -> None:
-    """Mark a run as finished: write run.json with ``facts``, package versions and the machine."""
+    """Mark a run as finished: write ``facts``, package versions, OS and CPU to run.json."""
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     facts = {**facts, "machine": machine, "python": platform.python_version()}
     facts["versions"] = versions()

@@ -72,8 +72,8 @@ class Clock(BaseTask):
     def parse(self, text: str, frame: Frame | None = None) -> ClockTime | Unreadable:
         """Return the last clock time in a generated text: some models repeat the question first.
 
-        A time in another format, such as ``7:05:15``, ``19:05`` or ``7 o'clock``, is the lenient
-        answer of the ``Unreadable`` that is returned.
+        For a time in another format, such as ``7:05:15``, ``19:05`` or ``7 o'clock``, return
+        ``Unreadable`` with this time as ``lenient``, which only the lenient metrics accept.
         """
         times = _TIME.findall(text)
         if not text.strip():
@@ -116,7 +116,7 @@ class Clock(BaseTask):
 
 
 def _on_dial(text: str) -> ClockTime | None:
-    """Return the time that a lenient reading finds in a text, without its seconds."""
+    """Return the last time in a text on a 12-hour dial: ``19:05:15`` becomes ``7:05``."""
     found = lenient_time(text)
     return None if found is None else ClockTime.from_minutes(60 * found.hour + found.minute)
 

@@ -45,7 +45,7 @@ class TimeOfDay(NamedTuple):
 
 
 def lenient_time(text: str) -> TimeOfDay | None:
-    """Return the last time in a text, or None if there is none or the last is impossible."""
+    """Return the last time in a text; None without a time, or if the last one is like 25:70."""
     fields = read_object(text)
     if fields is not None:
         found = time_of_fields(fields)
@@ -69,7 +69,7 @@ def time_of_fields(fields: Mapping[str, Any]) -> TimeOfDay | None:
 
 
 def _checked(values: Iterable[Any]) -> TimeOfDay | None:
-    """Convert hour, minute and second to a time; None if one of them is no possible number."""
+    """Convert hour, minute and second to a time; None if one is not a number or is out of range."""
     texts = ["" if value is None else str(value).strip() for value in values]
     texts += [""] * (3 - len(texts))
     if not re.fullmatch("[0-9]{1,2}", texts[0]):
@@ -107,7 +107,7 @@ def read_object(text: str) -> dict[str, Any] | None:
 
 
 def _as_json(found: Any) -> dict[str, Any] | None:
-    """Return an object with JSON values; None for another value, or one that JSON cannot hold."""
+    """Convert a parsed dict to JSON types; None if it is no dict, or has a value such as NaN."""
     try:
         value = json.loads(json.dumps(found, allow_nan=False))
     except (ValueError, TypeError, RecursionError):

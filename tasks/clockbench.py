@@ -4,9 +4,9 @@ Rows     {"id": text, "image": path, "question": text, "category": text, "answer
           "valid": true, "hours": 1, "minutes": [4, 5], "seconds": 45,
           "date": false, "month": false, "weekday": "Monday"}}
          "question" (of ClockBench: read, shift, rotate or change the time zone) and "category" are
-         optional; false or a missing field is not shown; {"valid": false} is no valid time
-         [4, 5] accepts 4 to 5, [1, 3, 5] one of several numbers, {"a": 10, "b": [4, 5]} one of
-         several numbers and ranges
+         optional. A field is false or missing if the clock does not show it; {"valid": false} means
+         that the clock shows no valid time. The list [4, 5] accepts 4 to 5; [1, 3, 5] accepts 1, 3
+         or 5; {"a": 10, "b": [4, 5]} accepts 10, or 4 to 5
 Answer   the same object as JSON, with one value for each field
 Scorer   mm_numeric.evaluation.metrics.clockbench
 
@@ -68,7 +68,7 @@ class ClockBench(BaseTask):
     def format(self, answer: ClockReading, frame: Frame | None = None) -> Written:
         """Return the answer as JSON, with one value for each field, and the number positions.
 
-        The value is the middle of a range, and the first of several values.
+        If a field accepts several values, the text has the middle of the range or the first value.
         """
         text, marks = "{", []
         for name, value in answer.fields.items():
@@ -84,8 +84,8 @@ class ClockBench(BaseTask):
     def parse(self, text: str, frame: Frame | None = None) -> ClockReading | Unreadable:
         """Return the object in a generated text, as ClockBench's script reads it.
 
-        A text without an object, such as ``7:05:15`` or ``This is no valid time.``, is unparseable
-        and has a lenient answer.
+        For other texts, such as ``7:05:15`` or ``This is no valid time.``, return ``Unreadable``,
+        with the answer they express (if any) as ``lenient``, for the lenient metrics.
         """
         if not text.strip():
             return Unreadable("empty answer")
@@ -106,12 +106,12 @@ class ClockBench(BaseTask):
         return dict(answer.fields)
 
     def recorded(self, value: Any) -> ClockReading:
-        """Convert a JSON object from ``record`` back to a target."""
+        """Convert a JSON object from ``record`` back to the correct answer of a row."""
         return read_target(value, "the target")
 
 
 def read_target(value: Any, where: str) -> ClockReading:
-    """Validate a target, such as ``{"valid": true, "hours": 1, "minutes": [4, 5]}``."""
+    """Validate a correct answer like ``{"valid": true, "hours": 1, "minutes": [4, 5]}``."""
     if not isinstance(value, Mapping) or not isinstance(value.get("valid"), bool):
         raise ValueError(
             f'{where}: the answer {value!r:.60} is not an object with "valid", true or false.'
@@ -135,7 +135,7 @@ def read_target(value: Any, where: str) -> ClockReading:
 
 
 def _is_possible(name: str, value: Any) -> bool:
-    """Return True if a value of a target is a number in its limits, a text, or several numbers."""
+    """Return True if the field ``name``, such as minutes, may have ``value``, such as [4, 5]."""
     if name in ("month", "weekday") and isinstance(value, str):
         return bool(value.strip())
     if isinstance(value, list):

@@ -3,7 +3,7 @@
 Rows     {"id": text, "image": path, "phrase": text, "box": [x1, y1, x2, y2]}
          "box" is in pixels of the original, upright image; "box_xyxy" is a synonym
          "box_xywh": [x, y, width, height] may replace "box"
-         "sentences": [text, ...] may replace "phrase", for one example per text
+         "sentences": [text, ...] may replace "phrase": the row yields one example per text
          "width" and "height" of the image are optional
          for ``answer: list``, "instances": [{"box": [...], "label": text}, ...] replaces "box": the
          objects that match the phrase (perhaps none), or all objects if the row has no phrase
@@ -87,7 +87,7 @@ class Grounding(BaseTask):
         return _LABELLED if self.answer == "list" else None
 
     def format(self, answer: Box | Instances, frame: Frame | None = None) -> Written:
-        """Return one box as text, or a list of boxes without those that a row marks ``ignore``."""
+        """Return one box, or all boxes of a list that are not marked ``ignore``, as answer text."""
         if frame is None:
             raise ValueError("a box needs the frame of its image")
         items = (Instance(answer),) if isinstance(answer, Box) else answer.items

@@ -113,10 +113,10 @@ class GSM8K(Numbers):
         return Unreadable(reason, Solution(lenient.text))
 
     def _written(self, steps: str) -> str:
-        """Return the steps of a solution as the options ``annotations`` and ``plain`` require.
+        """Return the steps of a solution as they are written in the answer text.
 
-        Without ``annotations``, texts such as ``<<48/2=24>>`` are removed. With ``plain``, the
-        steps become one line of characters that T5's tokenizer has.
+        Without the option ``annotations``, texts such as ``<<48/2=24>>`` are removed. The option
+        ``plain`` converts the steps to one line of characters that T5's tokenizer has.
         """
         if not self.annotations:
             steps = _ANNOTATION.sub("", steps)

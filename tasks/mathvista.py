@@ -94,7 +94,7 @@ class MathVista(BaseTask):
         return Text(text) if text.strip() else Unreadable("empty answer")
 
     def record(self, answer: ShortAnswer | Text) -> Any:
-        """Convert a model's response to a text, or a row's correct answer to a JSON object."""
+        """Convert to JSON: a model's response to a text, a row's correct answer to an object."""
         if isinstance(answer, Text):
             return answer.text
         return {
@@ -165,7 +165,7 @@ def published_query(row: Mapping[str, Any], asked: ShortAnswer, where: str) -> s
 
 
 def _labels(metadata: Any, where: str) -> dict[str, tuple[str, ...]]:
-    """Return the labels in a row's metadata, such as its ``task``; metrics are grouped by them."""
+    """Return the categories in a row's metadata, such as its ``task``, for metrics per category."""
     if not isinstance(metadata, Mapping | None):
         raise ValueError(f"{where}: metadata {metadata!r:.40} is not an object.")
     labels = {}

@@ -67,7 +67,7 @@ class MultiRC(BaseTask):
     def _asked(
         self, identity: str, asked: str, answers: list[tuple[str, bool | None]]
     ) -> Iterator[tuple[str, str, Text | Choice | None]]:
-        """Yield the id, prompt and answer of each example. Prompts begin with ``asked``."""
+        """Yield id, prompt and answer of each example; ``asked`` is the passage with question."""
         if self.answer == "text":
             right = [text for text, label in answers if label and text.strip()]
             if right:
@@ -96,7 +96,7 @@ class MultiRC(BaseTask):
         return Choice(found[1].lower()) if found else Unreadable("neither yes nor no")
 
     def record(self, answer: Text | Choice) -> Any:
-        """Convert an answer to JSON: words to a text, yes or no to an object with the question."""
+        """Convert an answer to JSON: a text, or ``{"chosen": "yes", "question": id}``."""
         if isinstance(answer, Text):
             return answer.text
         return {"chosen": answer.chosen, "question": answer.question}
@@ -130,5 +130,5 @@ def read_answers(value: Any, where: str) -> list[tuple[str, bool | None]]:
 
 
 def _filled(prompt: str, **texts: Any) -> str:
-    """Replace each ``{name}`` in a prompt by the argument of this name, if it exists."""
+    """Replace each ``{name}`` in a prompt by ``texts["name"]``, unless ``texts`` lacks the name."""
     return re.sub(r"\{(\w+)\}", lambda m: str(texts.get(m[1], m[0])), prompt)

@@ -125,7 +125,7 @@ class GeneratedNumbers(Numbers):
 
 
 def with_numerals(text: str) -> Written:
-    """Return a text with the position of each numeral in it, such as ``2`` and ``7`` in ``2/7``."""
+    """Return a text with the position of each number in it, such as ``2`` and ``7`` in ``2/7``."""
     return Written(text, tuple(Mark(n.start, n.end) for n in find_numerals(text)))
 
 

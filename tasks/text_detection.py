@@ -5,7 +5,7 @@ Rows     {"id": text, "image": path, "instances": [{"polygon": [x1, y1, x2, y2, 
          in pixels of the original, upright image; "width" and "height" are optional
 Answer   all shapes without "ignore": true, in the order that the option ``order`` names (such as
          by y, then x), in the coordinate format of the model family
-Scorer   mm_numeric.evaluation.metrics.detection, with ground truth in the order of the row
+Scorer   mm_numeric.evaluation.metrics.detection; ``order`` does not change the ground truth
 """
 
 import random

@@ -98,7 +98,7 @@ def _check_example(
     *,
     decode: bool,
 ) -> None:
-    """Encode an example as in training; add it, or else its error message, to ``source``.
+    """Encode an example as in training; add it, or its error message, to the report ``source``.
 
     With ``decode``, the whole image is decoded. Otherwise, only its file header is read.
     """
@@ -136,7 +136,7 @@ def _check_example(
 def _size(source: SourceReport, example: Example, *, decode: bool) -> tuple[int, int]:
     """Return the image size after EXIF rotation, and check that it equals the size in the row.
 
-    An image that is decoded and has only one colour is added to ``source.one_colour``.
+    An image whose pixels, if decoded, all have one colour is added to ``source.one_colour``.
     """
     assert example.image is not None
     size = None
@@ -292,7 +292,7 @@ def _count_numbers(
     answer: Tokens,
     numbers: Sequence[TokenNumber],
 ) -> None:
-    """Update the token statistics of ``source`` with one answer.
+    """Update the token statistics in the report ``source`` with one answer.
 
     These are the ids of all tokens (``tokens``), the number of digits that get no numeric loss
     (``unmarked_digits``), and the number of number tokens with several digits (``wide_tokens``).
@@ -317,7 +317,7 @@ def _clipped_answer(encoded: EncodedExample) -> Any:
     """Clip the shapes of an answer to the image, after the answer was formatted and parsed.
 
     If an image is padded to a square, rounding can move a coordinate by half a step, from the edge
-    of the image into the padding. Formatting it again could then raise an error.
+    of the image into the padding. Formatting such a shape again could raise an error.
     """
     answer, frame = encoded.parsed, encoded.frame
     if frame is None:

@@ -32,7 +32,7 @@ def supervised_rows(
         shift: True first shifts labels [b, t] left by one, as decoder-only models need.
         what: Name of the inputs in error messages, such as "logits".
         find: Function that finds ``spans`` in labels [b, t]; called if ``spans`` is None.
-        counts: The counts of the optimiser step, which must have been counted with ``shift``.
+        counts: Numbers of tokens etc. in the optimiser step, counted with the same ``shift``.
 
     Returns:
         Flattened inputs [r, :], labels [n], spans, and for each label the row of the flattened
@@ -67,11 +67,11 @@ def supervised_rows(
 
 
 def check_shift(shift: bool | None, counts: Counts | None = None) -> None:
-    """Check that ``shift`` is given, and equal to the one with which ``counts`` were counted.
+    """Check that ``shift`` is not None, and that ``counts`` were counted with the same value.
 
     Raises:
-        ValueError: If it is None, or another one. With labels that are one position off, the loss
-            would be finite and wrong.
+        ValueError: If not. With labels that are one position off, the loss would be finite, but
+            wrong.
     """
     if shift is None:
         raise ValueError(

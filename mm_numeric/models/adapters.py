@@ -67,7 +67,7 @@ def add_adapters(
 
 
 def base_of_adapters(source: str) -> tuple[str, str]:
-    """Return the hub name or folder, and the revision, of the base model of adapters."""
+    """Return the adapters' base model: its hub name or folder, and its revision."""
     config = LoraConfig.from_pretrained(source)
     return str(config.base_model_name_or_path), config.revision or "main"
 
@@ -133,7 +133,7 @@ def read_adapted(model: PeftModel, folder: Path) -> None:
 
 
 def saved_parameters(model: PeftModel) -> list[Tensor]:
-    """Return the parameters that ``save_adapted`` saves."""
+    """Return the parameters that ``save_adapted`` saves: adapters and other trained ones."""
     whole = set(_trained_parameters(model))
     return [p for n, p in model.named_parameters() if n in whole or is_adapter(n)]
 

@@ -26,9 +26,9 @@ def export(run: Path, out: Path, *, trust_remote_code: bool = False) -> None:
 
     The folder also contains the image processor and the settings for image size and coordinates.
     Adapters are merged into the weights without changing their dtype. If the model was quantised
-    for training, adapters are merged into the original weights. A model with ``model.baseline`` in
-    its config cannot be exported, because transformers has no class for it.
-    ``trust_remote_code`` permits the Python code that the run's config names.
+    for training, adapters are merged into the original weights. A model of a baseline, such as
+    xVal (setting ``model.baseline``), cannot be exported: transformers has no class for it.
+    ``trust_remote_code`` permits a config that imports modules or executes a checkpoint's code.
     """
     quiet_unless_terminal()
     config = read_run(run, trust_remote_code=trust_remote_code)

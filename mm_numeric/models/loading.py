@@ -61,7 +61,7 @@ def load_family(config: Config, source: str) -> Family:
 
 
 def _max_positions(family: Family, source: str, model: ModelConfig) -> int | None:
-    """Return the number of positions of a checkpoint, or of the base model of its adapters."""
+    """Return the maximum sequence length of the model ``source``; None if unlimited or unknown."""
     if has_adapters(source):
         base, revision = base_of_adapters(source)
         try:

@@ -23,7 +23,7 @@ VISION_MODULES = ("vision", "projector")
 class ModelModules:
     """Assigns parameters to modules such as ``vision``, and applies the settings of each module.
 
-    ``learning_rate`` is used for each module that has none of its own in the config. ``where`` is
+    ``learning_rate`` is the default for modules without a learning rate in the config. ``where`` is
     the name of the config in error messages.
     """
 
@@ -125,7 +125,7 @@ class ModelModules:
         ]
 
     def table(self, model: nn.Module) -> dict[str, dict[str, Any]]:
-        """Return the parameter counts, training method and learning rate of each module."""
+        """Return each module's parameter counts, setting (e.g. ``frozen``) and learning rate."""
         found: dict[str, dict[str, Any]] = {
             module: {"parameters": 0, "trained": 0, "how": self.settings.of(module).how}
             for module in MODULE_NAMES

@@ -89,11 +89,11 @@ def numbers_in_answer(
     offsets: Sequence[tuple[int, int]],
     vocabulary: NumberVocabulary,
 ) -> list[TokenNumber]:
-    """Find the tokens of those numbers in an answer that get a numeric loss.
+    """Find the numbers of an answer that get a numeric loss, and their tokens.
 
-    The task selects them with ``marks``: the start and end character of each number in ``text``,
-    its role (such as ``x``) and its group (such as the index of its box). ``ids`` are the tokens of
-    ``text``, and ``offsets`` the start and end character of each token.
+    ``marks`` lists the numbers, as selected by the task: start and end character in ``text``, role
+    (such as ``x``) and group (such as the index of the box). ``ids`` are the tokens of ``text``,
+    and ``offsets`` the start and end character of each token.
 
     Raises:
         ValueError: If the marked text is not a number, or if one of its digits is not in a number
@@ -229,8 +229,8 @@ class NumberSpans:
     ) -> "NumberSpans":
         """Build the spans of a batch from the numbers of each sample.
 
-        ``rows[i][p]`` is the index of the logits that predict token p of sample i, counting only
-        positions with a label. ``supervised`` is stored as the attribute of the same name.
+        ``rows[i][p]`` is the index, 0 to n - 1, of the supervised row that predicts token p of
+        sample i. ``supervised`` is stored as the attribute of the same name.
         """
         found = [(s, number) for s, sample in enumerate(numbers) for number in sample]
         tokens = [
@@ -306,9 +306,10 @@ class NumberSpans:
 
 
 def _grouped(found: Sequence[tuple[int, TokenNumber]], roles: tuple[str, ...]) -> Tensor:
-    """Return the indices of the numbers of each box, or of each time, with one row per box or time.
+    """Return a table of indices into ``found`` with one row per box, or one row per clock time.
 
-    ``roles`` names the columns: ("hour", "minute") selects the times, and skips boxes and polygons.
+    ``roles`` names the columns: with ("hour", "minute"), each row has the indices of the hour and
+    the minute of one time. Groups of numbers with other roles, such as boxes, are skipped.
     """
     groups: dict[tuple[int, int], list[int]] = {}
     for m, (sample, number) in enumerate(found):

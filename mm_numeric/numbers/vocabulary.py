@@ -34,11 +34,12 @@ class NumberToken(NamedTuple):
 
 @dataclass(frozen=True)
 class NumberVocabulary:
-    """The number tokens of a tokenizer. Numeric losses compute a softmax over these tokens.
+    """The number tokens of a tokenizer, which are the classes of the numeric losses.
 
     Attributes:
         tokens: The number tokens, sorted by digit group, value and id. A digit group is a set of
-            tokens that share a softmax. The class of a token is its index in this tuple.
+            tokens that compete in one softmax, such as the digits 0 to 9. The class of a token is
+            its index in this tuple.
         spelling: Maps token id to text for all tokens with a digit, minus, point or comma. Space
             markers (``▁``, ``Ġ``) are replaced by spaces.
     """

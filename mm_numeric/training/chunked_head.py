@@ -12,9 +12,10 @@ weight gathered (ZeRO-3), and DDP tracks only the outputs of the model. The head
 the model must return the output of its head unchanged. This excludes models that scale their logits
 (Granite, Cohere) or soft-cap them (Gemma 2).
 
-Tied head, for a head that shares its weight with the input embeddings: torch adds the weight's
-gradients from both uses. That of ``torch.nn.functional.linear`` is transposed, so torch 2.13 needs
-a third tensor of this size for the sum. The replaced method makes it contiguous to avoid this.
+Tied head, for a head that shares its weight with the input embeddings: torch adds the gradients of
+the two layers. The head's gradient, from ``torch.nn.functional.linear``, is transposed; torch 2.13
+therefore writes the sum to a third tensor, as large as the weight. The replaced method computes a
+contiguous gradient, so that torch adds the two in place.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +44,7 @@ class ChunkedHead:
     """Runs training forward passes with less memory for the output head (``lm_head``)."""
 
     def __init__(self, model: nn.Module, inputs: Mapping[str, Any], whole: Any) -> None:
-        """Find out which ways to save memory the output head of a model supports.
+        """Check if the head is tied to the embeddings, and if the loss can be computed in chunks.
 
         ``whole`` is ``model`` without its DDP or DeepSpeed wrapper. A test forward pass runs on the
         micro-batch ``inputs``, so all ranks must create the object together.
@@ -179,7 +180,7 @@ class _TiedLinear(torch.autograd.Function):
 
 @contextmanager
 def _contiguous_gradient(head: nn.Linear) -> Iterator[None]:
-    """Make the weight gradient of a tied head contiguous in the context, except under autocast."""
+    """Context manager: make the weight gradient of a tied head contiguous, unless in autocast."""
 
     def product(hidden: Tensor) -> Tensor:
         # Checked here because accelerate enables autocast inside of the call of the model.

@@ -59,8 +59,8 @@ def step_counts(
     Args:
         objective: The objective to train on, which finds the numbers in the labels.
         labels: [b, t] of each micro-batch, with ``IGNORE_INDEX`` at positions to ignore.
-        shift: True for decoder-only models with unshifted labels, as in ``loss_func``. The
-            objective then rejects a call with the counts and another ``shift``.
+        shift: True for decoder-only models with unshifted labels, as in ``loss_func``. Call the
+            objective with the same ``shift``, or it raises ValueError.
         accelerator: An ``accelerate.Accelerator``; counts are then summed over its ranks. Multiply
             each loss by its ``num_processes``, because gradients are averaged over ranks, and by
             its ``gradient_accumulation_steps``, because its ``backward`` divides by them.
@@ -113,8 +113,8 @@ def count_numbers(
 ) -> tuple[NumberSpans, Tensor]:
     """Find and count the numbers and tokens in the labels of a micro-batch.
 
-    Returns the number spans (the tokens of each number), and a tensor with the values of the fields
-    of ``Counts``, in their order. Pass ``spans`` if the number spans are already known.
+    Returns the number spans (the tokens of each number), and a tensor of six counts (such as the
+    number of samples) in the order of ``Counts``. Pass ``spans`` if they are already known.
     """
     if spans is None:  # found on the CPU, because reading labels on a GPU makes the host wait
         spans = objective.spans(labels.cpu()).to(labels.device)

@@ -41,8 +41,8 @@ class NumericLossMixin(_Trainer):
     """Mixin that makes an objective (CE plus numeric losses) the loss of a Trainer subclass.
 
     Use it as ``class NumericSFTTrainer(NumericLossMixin, SFTTrainer)``. The new class accepts all
-    arguments of the trainer, and ``objective=``. Means are exact over the whole optimiser step:
-    over all ranks and micro-batches.
+    arguments of the trainer, and ``objective=``. Each loss component is an exact mean over the
+    whole optimiser step, with all ranks and micro-batches.
 
     Batches need ``labels`` [b, t] with -100 at positions to ignore; padded, packed, padding-free
     and completion-only batches all work. Labels are shifted unless the model is an encoder-decoder.
@@ -53,8 +53,8 @@ class NumericLossMixin(_Trainer):
 
     The mixin finds the numbers in the labels of each batch. A collator can find them instead, and
     add them to the batch as ``spans`` (``objective.spans(shifted_labels)``). ``TrainingCollator``
-    does so. Its ``labels`` [n] are already shifted and hold the supervised positions only, and its
-    ``supervised`` [b, t] is the mask of these positions.
+    does so. In its batches, ``labels`` [n] are already shifted and contain only the supervised
+    positions, and ``supervised`` [b, t] is the mask of these positions.
 
     Log entries: ``parts/NAME`` is the mean of each unweighted loss component since the last log.
     ``numbers/accuracy`` and ``numbers/error/ROLE`` (such as ``x``) come from ``number_metrics``.
@@ -110,7 +110,11 @@ class NumericLossMixin(_Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Return the loss of one micro-batch; in training, its share of the mean over the step."""
+        """Return the loss of a micro-batch.
+
+        In training, the losses of all micro-batches of an optimiser step, averaged over ranks, add
+        up to the mean over the step.
+        """
         batch, labels, spans = self._model_inputs(model, inputs, all_rows=return_outputs)
         router = self.model.config.get_text_config()
         has_router_loss = getattr(router, "output_router_logits", False)

@@ -69,8 +69,9 @@ class IgnoreSignalsInWorker:
     """A ``worker_init_fn`` that makes DataLoader workers ignore SIGTERM and SIGUSR1.
 
     A scheduler sends the signal to all processes, but the run needs its workers to finish the step.
-    Workers ignore signals only while ``is_listening`` (of ``StopOnSignal``) is True, because Python
-    ends workers with SIGTERM at exit. ``init_fn`` is another ``worker_init_fn`` to call, or None.
+    They ignore it only during training, while ``StopOnSignal`` keeps the shared flag
+    ``is_listening`` True: when a process exits, Python ends its workers with SIGTERM. ``init_fn``
+    is another ``worker_init_fn`` to call, or None.
     """
 
     def __init__(self, init_fn: Any, is_listening: Tensor) -> None:

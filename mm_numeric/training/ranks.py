@@ -30,7 +30,7 @@ class Ranks:
             found: Object that this rank sends, or None. A string is an error message to raise.
 
         Raises:
-            EveryRankError: If any rank sends an error message. The first message by rank is raised.
+            EveryRankError: With the error message of the lowest rank that sends one.
         """
         all_found = [found]
         if self._group is not None:

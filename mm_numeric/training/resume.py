@@ -20,7 +20,7 @@ _BATCH_SIZE, _ACCUMULATION = "per_device_train_batch_size", "gradient_accumulati
 def write_step(checkpoint: Path, *, ranks: int, rows: int) -> None:
     """Write the number of ranks and the batch size (samples per optimiser step) to step.json.
 
-    The entry ``manifest`` tells that the checkpoint is incomplete until manifest.json is written.
+    The entry ``manifest`` marks the checkpoint as incomplete as long as it has no manifest.json.
     """
     write_json(checkpoint / STEP, {"ranks": ranks, "rows": rows, "manifest": MANIFEST})
 

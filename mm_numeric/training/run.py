@@ -67,8 +67,8 @@ def train(
         config: Config of the run.
         resume: Resume from the last checkpoint of the run folder.
         stoppable: Save a checkpoint and stop when SIGTERM or SIGUSR1 is received.
-        trust_remote_code: Resume from a checkpoint of DeepSpeed or FSDP also if its files hold more
-            than tensors, so that loading them could execute code.
+        trust_remote_code: Resume even from a DeepSpeed or FSDP checkpoint whose files contain other
+            objects than tensors. Loading such files could execute code.
 
     Returns:
         The folder with the weights of the trained model.

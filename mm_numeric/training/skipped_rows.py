@@ -31,7 +31,7 @@ class SkippedRows:
             logger.warning("row skipped: %s", reasons[row], extra=ALL_RANKS)
 
     def count(self) -> int:
-        """Collect the ids of all ranks and return their number. All ranks must call this method."""
+        """Gather the row ids from all ranks, and return their number. All ranks must call this."""
         for found in self.ranks.exchange(self._new or None):
             self.ids |= found
         self._new = set()

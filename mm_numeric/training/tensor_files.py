@@ -30,9 +30,9 @@ _NAMED = re.compile(r"GLOBAL (\S+)")
 def tensors_only(checkpoint: str | Path, *, trust_remote_code: bool = False) -> Iterator[None]:
     """Make every ``torch.load`` inside the context accept only tensors and plain values.
 
-    This also applies to calls with ``weights_only=False``, unless ``trust_remote_code`` permits
-    them. ``checkpoint`` is the folder that is loaded. A file with another content raises a
-    ValueError that names the folder.
+    Calls with ``weights_only=False`` also accept only these, unless ``trust_remote_code`` is True.
+    A file with other objects raises a ValueError that names ``checkpoint``, the folder that is
+    loaded.
     """
     before = {name: os.environ.pop(name, None) for name in (_FORCE, _FORBID)}
     if not trust_remote_code:
@@ -51,8 +51,8 @@ def require_tensor_files(checkpoint: Path, *, trust_remote_code: bool = False) -
     """Raise ValueError, which names the file, if a file of a checkpoint holds more than tensors.
 
     Nothing in the files is executed, and the values of tensors are not read. With
-    ``trust_remote_code``, the files of DeepSpeed and FSDP, which are in subfolders, may hold more.
-    transformers loads the other files, and accepts only tensors.
+    ``trust_remote_code``, subfolders, which contain the files of DeepSpeed and FSDP, are not
+    checked. The other files are always checked: transformers accepts only tensors in them.
     """
     for folder, folders, names in os.walk(checkpoint, followlinks=True):
         if trust_remote_code:
@@ -83,7 +83,7 @@ def _check_shard_metadata(file: Path) -> None:
 
 @contextmanager
 def _allowed_classes(checkpoint: Path) -> Iterator[None]:
-    """Allow the classes that random states and DeepSpeed's optimiser states contain."""
+    """Let torch.load also accept random states and DeepSpeed's optimiser states in the context."""
     with ExitStack() as stack:
         stack.enter_context(safe_numpy_globals())
         if any(checkpoint.glob("global_step*")):
@@ -92,7 +92,7 @@ def _allowed_classes(checkpoint: Path) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Return the end of an error message about a file that is rejected."""
+    """Return why a file is rejected and what to do, as the end of an error message."""
     if isinstance(error, pickle.UnpicklingError) and (named := _NAMED.search(str(error))):
         return (
             f"it names {named[1]}, which is neither a tensor nor a plain value, and loading it "
@@ -107,7 +107,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Inert:
-    """Stands for every class and function that a pickle names, so that nothing is called."""
+    """Placeholder that replaces every class and function in a pickle, so that none is called."""
 
     def __new__(cls, *_: Any, **__: Any) -> "_Inert":
         return object.__new__(cls)
@@ -120,10 +120,10 @@ class _Inert:
 
 
 class _InertUnpickler(pickle.Unpickler):
-    """Unpickler that raises an error for a name outside of ``SHARD_METADATA_GLOBALS``."""
+    """Unpickler that raises an error for any class or function that FSDP's metadata lacks."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return ``_Inert`` for an allowed name."""
+        """Return the placeholder ``_Inert`` for an allowed class or function; else raise."""
         if (module, name) not in SHARD_METADATA_GLOBALS and not _is_dtype(module, name):
             raise pickle.UnpicklingError(f"GLOBAL {module}.{name} is not allowed")
         return _Inert

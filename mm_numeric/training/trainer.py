@@ -200,7 +200,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
 
         When all ranks have saved, write manifest.json, and only then delete older checkpoints. If
         saving fails on one rank, all ranks raise the error. Under ZeRO and FSDP, where the ranks
-        save together, only this rank raises it, and the launcher ends the others.
+        save together, only the failing rank raises it, and the launcher ends the others.
         """
         self.finite.check(self.model)
         self.skipped_rows.count()
@@ -263,7 +263,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
             model.load_state_dict(saved.state_dict())
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the weights; unlike the base class, also if DeepSpeed is not initialised yet."""
+        """Save the weights, even if DeepSpeed is not initialised yet (unlike the base class)."""
         if self.is_deepspeed_enabled and self.deepspeed is None:
             self._save(output_dir)
         else:
@@ -302,7 +302,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None
     ) -> Any:
-        """Prepare model and optimiser, and load their state from a checkpoint without its code."""
+        """Prepare model and optimiser, and load their state; reject pickled code unless trusted."""
         loading: AbstractContextManager[None] = nullcontext()
         if resume_from_checkpoint:
             loading = tensors_only(resume_from_checkpoint, trust_remote_code=self.trust_remote_code)
