@@ -2,7 +2,7 @@
 
 Text files: a folder or a zip with one UTF-8 file per image. ``res_img_1.txt`` has the detections
 for ``gt_img_1.txt``; both files may also have the same name. Each line has the coordinates of
-one shape, then its confidence (detections only) and its text, which are optional:
+one shape. Its confidence (detections only) and its text may follow:
 
     box           x1,y1,x2,y2[,confidence][,text]
     quad          x1,y1,x2,y2,x3,y3,x4,y4[,confidence][,text]
@@ -10,10 +10,10 @@ one shape, then its confidence (detections only) and its text, which are optiona
     polygon_yx    y1,x1,y2,x2,...[,confidence][,text]
 
 The confidence is a number from 0 to 1. The text may contain commas and may be quoted. In ground
-truth, the text ``###`` marks an ignored region. So does ``Arabic,###``: files of the MLT data set
-name the writing system first. ``####`` may precede the text of a polygon. Corners may be clockwise
-or counterclockwise. The argument ``lines`` names the shape, such as ``quad``. Without it, the first
-line decides: 4 or 5 numbers are a box, 8 or 9 a quad, and any other number is an error.
+truth, the text ``###`` marks an ignored region. So does ``Arabic,###``: the MLT data set writes the
+script before the text. The mark ``####`` before the text of a polygon is removed. Corners may be
+clockwise or counterclockwise. The argument ``lines`` names the shape, such as ``quad``. Without it,
+the first line must begin with 4 or 5 numbers, for boxes, or with 8 or 9, for quads.
 
 COCO JSON: a list of results for detections, and an instances file for ground truth. Crowd
 annotations are ignored regions.
@@ -199,7 +199,7 @@ def read_coco_truth(path: Path, *, masks: bool = False) -> dict[str, Any]:
 
 
 def read_coco_results(path: Path, *, masks: bool = False) -> list[dict[str, Any]]:
-    """Read and validate detections in COCO's results format; see ``read_coco_truth``."""
+    """Read COCO results (detections), which need ``segmentation`` if ``masks``, else ``bbox``."""
     found = read_json(path)
     if not isinstance(found, list):
         raise ValueError(f"{path}: expected a list of results, [{{...}}, ...].")

@@ -1,8 +1,8 @@
-"""Answers that a judge, such as GPT-4, extracted from responses: those of the rows, or new ones.
+"""Let a judge (an LLM such as GPT-4) extract answers from the responses of the evaluated model.
 
-Each new answer is appended to extractions.jsonl as soon as it arrives, with a key of the whole
-request (URL, model, prompt, settings). A request that was answered before is not sent again, so
-that an interrupted or failed run continues where it stopped.
+An answer that is already in a row is used as it is. A new answer is appended to extractions.jsonl
+as soon as it arrives, with a hash of the whole request (URL, model, prompt, settings). A request
+that was answered before is not sent again, so that an interrupted run continues where it stopped.
 """
 
 import hashlib
@@ -43,11 +43,11 @@ class Response(NamedTuple):
 def judged_answers(
     scorer: Scorer, responses: Sequence[Response], judge: Judge | None, folder: Path, where: str
 ) -> tuple[Scorer, list[JudgedText]] | None:
-    """Return the answers that a judge extracted, and their scorer; None if there are none.
+    """Return the scorer for answers that a judge extracted, and these answers; None without any.
 
     Args:
-        scorer: Scorer of the task, for responses.
-        responses: Responses of a model. If one has an extraction, all need one, or ``judge``.
+        scorer: Scorer of the task. Its ``judge_rules`` are None if the task needs no judge.
+        responses: Responses of a model. Without ``judge``, either all or none have an extraction.
         judge: The judge to ask for missing extractions, or None.
         folder: Folder of extractions.jsonl.
         where: The predictions file, for error messages.
@@ -67,12 +67,12 @@ def judged_answers(
 def judged_texts(
     rules: JudgeRules, responses: Sequence[Response], judge: Judge | None, cache: Path, where: str
 ) -> list[JudgedText]:
-    """Return each response with the answer that a judge extracted.
+    """Return each response together with the answer that was extracted from it.
 
     Args:
         rules: How the benchmark lets a judge extract answers.
-        responses: Responses of a model. As in MathVista's script, ``judge`` is asked only for
-            those without an extraction, and only if ``rules`` cannot do without a judge.
+        responses: Responses of a model. A response keeps the extraction that it has. For others,
+            ``judge`` is asked only if the benchmark's script finds no answer by itself.
         judge: The judge to ask; None if every response must have an extraction.
         cache: File of answers of the judge; see ``EXTRACTIONS``.
         where: The predictions file, for error messages.
@@ -100,7 +100,7 @@ def judged_texts(
 
 
 def scorer_of_judge(rules: JudgeRules, judge: Judge | None) -> Scorer:
-    """Return the scorer for extracted answers; its protocols name the judge that was asked."""
+    """Return the scorer for extracted answers, with the name of the judge for results.json."""
     facts = {"extraction": "that of the rows"}
     if judge is not None:
         facts = {
@@ -152,7 +152,7 @@ def _ask_or_read(judge: Judge, requests: Sequence[tuple[str, Request]], cache: P
 
 
 def _ask_all(judge: Judge, left: Mapping[str, tuple[str, Request]], cache: Path) -> dict[str, str]:
-    """Ask the judge several questions at the same time; return key -> answer."""
+    """Send requests to the judge in parallel, store the answers; return request key -> answer."""
     answers: dict[str, str] = {}
     lock = threading.Lock()
 

@@ -69,9 +69,9 @@ class Judge:
     def ask(self, request: Mapping[str, Any]) -> str:
         """Send a request for a chat completion; return the text of the answer, stripped.
 
-        An answer without text is asked for again, and ``""`` is returned after the last attempt, as
-        in MathVista's script. Raise ValueError if the judge cannot be reached or rejects the
-        request, or if its answer is truncated before the first character.
+        If an answer has no text, the request is sent again. After the last attempt, ``""`` is
+        returned, as in MathVista's script. Raise ValueError if the judge cannot be reached, rejects
+        the request, or reaches its token limit before it writes any text.
         """
         problem: _TryAgainError | None = None
         for attempt in range(self.attempts):

@@ -61,7 +61,7 @@ class Scores:
 
     @property
     def figures(self) -> list[MetricOnRows]:
-        """List the metrics to report: of each category of rows (if several), then of all rows."""
+        """List the metrics to report: per category if there are several, then over all rows."""
         return metrics_by_category(self.scorer, [row.get("buckets", {}) for row in self.rows])
 
     def metrics(self) -> dict[str, dict[str, float | None]]:
@@ -133,8 +133,8 @@ def score(
         protocol: Rules of scoring for tasks with many shapes per image, one of ``PROTOCOLS``; the
             task's own scorer when None.
         keep: ``last`` scores only the last row of each id; None rejects an id that appears twice.
-        judge: An LLM that extracts the answers of the rows without ``extraction``, if the task is
-            scored so (MathVista). Its answers are stored in extractions.jsonl in ``out``.
+        judge: An LLM that extracts the answers of rows without ``extraction``, only for tasks whose
+            benchmark uses a judge (MathVista). They are stored in extractions.jsonl in ``out``.
     """
     scores = read_scores(
         predictions, task_name=task_name, protocol=protocol, keep=keep, judge=judge, folder=out
@@ -174,7 +174,7 @@ def read_scores(
 ) -> Scores:
     """Score a predictions file like ``score``, but write no files, except a judge's answers.
 
-    ``folder`` is the folder of these answers; that of the predictions when None.
+    The judge's answers are stored in ``folder``, by default the folder of the predictions.
     """
     read = read_answers(predictions, task_name=task_name, keep=keep)
     if protocol is None:
@@ -336,7 +336,7 @@ def scores_of(
 ) -> Scores:
     """Score parsed answers, and add the scores, such as ``iou``, to each dictionary in ``rows``.
 
-    ``name`` is the name of the task or protocol; ``sizes_px`` has width and height of each image.
+    ``name`` is stored as the task of the result; ``sizes_px`` has width and height of each image.
     """
     columns = scorer.judge(answers, targets, sizes_px)
     for i, row in enumerate(rows):
@@ -358,7 +358,7 @@ def scores_of(
 def scorer_of(task: Task, name: str, answer: Any, where: str) -> Scorer:
     """Return the scorer that a task names, or else the default scorer for the type of ``answer``.
 
-    ``name`` (of the task) and ``where`` (file or config) are only used in the error message.
+    The name of the task and ``where``, its file or config, are only used in the error message.
     """
     path = task.scorer or SCORERS.get(type(answer))
     if path is None:

@@ -179,7 +179,7 @@ def _write_ranked(folder: Path, head: Mapping[str, Any], ranking: Ranking) -> No
 
 
 def ranked_table(ranking: Ranking, rules: Rules) -> str:
-    """Format COCO's AP and AR as a table for a terminal, with the AP of each label if few."""
+    """Format COCO's AP and AR as text for a terminal, with AP per label if there are few labels."""
     what = "boxes" if rules.iou == "bbox" else "masks"
     rows = [
         (name[:2].upper() + name[2:].replace("_", " "), in_unit(finite(value), "%"))

@@ -121,7 +121,7 @@ class Cell:
         return (f"**{text}**" if self.best else text) + space + markdown_text(details, 400)
 
     def to_latex(self) -> str:
-        """Return the cell as LaTeX, with interval and difference to the baseline in small lines."""
+        """Return the cell as LaTeX, with interval and difference to the baseline below it."""
         text = latex_text(self.text, self.limit)
         text = f"\\texttt{{{text}}}" if self.is_name else text
         text = f"\\textbf{{{text}}}" if self.best else text
@@ -176,7 +176,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class TableRow:
-    """A row of a table. ``kind`` aside makes it grey, ``separated`` draws a line above it."""
+    """A row of a table: grey if ``kind`` is "aside", with a line above if it is "separated"."""
 
     cells: Sequence[Cell]
     kind: Literal["", "separated", "aside"] = ""

@@ -1,6 +1,6 @@
 """The HTML page of ``check-data``: training samples with their images, shapes and tokens.
 
-Left   the image with the correct shapes (dashed), and the shapes decoded from the labels (solid)
+Left   the image with the shapes of the data row (dashed), and as decoded from its tokens (solid)
 Right  the tokens of the sample: supervised tokens have a background, number tokens a colour
 """
 
@@ -26,9 +26,9 @@ _TOKENS = 400  # the maximum number of shown tokens of a sample
 
 
 def write_check_page(report: DataReport, path: Path, *, samples: int = 12) -> None:
-    """Write problems, statistics and ``samples`` training samples as one self-contained HTML file.
+    """Write the problems, the statistics and some training samples as one self-contained HTML file.
 
-    If the image of a sample cannot be decoded, a problem is added to ``report``.
+    ``samples`` is their number. If an image cannot be decoded, a problem is added to ``report``.
     """
     config = report.config
     shown = _samples(report, samples)  # first, because it may add problems

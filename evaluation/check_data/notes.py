@@ -50,7 +50,7 @@ def notes(report: DataReport) -> Iterator[str]:
 
 
 def _collapsed(encoded: EncodedExample) -> int:
-    """Count the shapes that have no width or height after an answer was formatted and parsed."""
+    """Count the correct shapes that have no width or height once their coordinates are rounded."""
     answer = encoded.parsed
     items = answer.items if isinstance(answer, Instances) else [answer]
     shapes = [item.shape if isinstance(item, Instance) else item for item in items]

@@ -85,7 +85,7 @@ def facts(report: DataReport, source: SourceReport) -> Iterator[tuple[str, str]]
 
 
 def ceiling_text(source: SourceReport) -> str:
-    """Return a text with the best value that a model can reach in each metric (at most 9)."""
+    """Return, as text, the scores that a perfect model would have in at most 9 metrics."""
     if source.scorer is None or not source.ceiling:
         return "none: no answer can be scored"
     strict = [m for m in source.scorer.metrics if not m.name.startswith("lenient_")]

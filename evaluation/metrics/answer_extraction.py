@@ -64,7 +64,7 @@ class Extraction(NamedTuple):
 def extract(response: str, asked: ShortAnswer) -> Extraction:
     """Extract the answer to a MathVista question from a model's response.
 
-    ``asked`` has the answer's type and choices. Its right answer, ``asked.text``, is not used.
+    ``asked`` has the type and choices of the answer. The correct answer in it (``text``) is unused.
     """
     if not response.strip():
         return Extraction("", "empty answer")
@@ -97,9 +97,9 @@ def extract_without_judge(response: str, asked: ShortAnswer) -> str | None:
 
 
 def validate_extraction(text: str, asked: ShortAnswer) -> Extraction:
-    """Return an answer that was already extracted, with the reason if it is invalid.
+    """Check an answer that was already extracted, for example by a judge.
 
-    The text is returned unchanged: MathVista's script normalises it and extracts nothing again.
+    Its text is returned unchanged, with a reason such as ``no number`` if the answer is invalid.
     """
     if not text.strip():
         return Extraction(text, "empty answer")

@@ -183,9 +183,9 @@ def median_of(column: str) -> Callable[[Columns], Any]:
 
 
 def share_of(part: str, whole: str, *, nothing: float = 0.0) -> Callable[[Columns], Any]:
-    """Return a function that computes the sum of column ``part`` / the sum of column ``whole``.
+    """Return a function that divides the sum of column ``part`` by the sum of column ``whole``.
 
-    If the sum of ``whole`` is 0, the function returns ``nothing``.
+    If the sum of ``whole`` is 0, the function returns the argument ``nothing``, by default 0.
     """
     return lambda columns: _share(columns, part, whole, nothing)
 
@@ -194,8 +194,8 @@ def hmean_of(precision: tuple[str, str], recall: tuple[str, str]) -> Callable[[C
     """Return a function that computes the harmonic mean of precision and recall from columns.
 
     Args:
-        precision: The columns to divide: number of correct items, number of predicted items.
-        recall: The columns to divide: number of correct items, number of true items.
+        precision: Two columns whose sums are divided: correct items, predicted items.
+        recall: Two columns whose sums are divided: correct items, true items.
     """
 
     def value(columns: Columns) -> Any:
@@ -228,5 +228,5 @@ def unparseable(predictions: Sequence[Any]) -> NDArray[np.float64]:
 
 
 def unchanged(answer: Any, size_px: tuple[int, int] | None) -> Any:
-    """Return an answer unchanged, for tasks whose parser already supplies the lenient answer."""
+    """Return an answer unchanged, because the parser of the task already corrects answers."""
     return answer

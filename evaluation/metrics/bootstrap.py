@@ -1,7 +1,7 @@
 """95 % confidence intervals of metrics by percentile bootstrap.
 
-For one run, test rows are drawn with replacement; for several runs, training seeds and test rows. A
-fixed random seed makes the intervals reproducible.
+For one run, test rows are drawn with replacement. For several runs, both training seeds and test
+rows are drawn. A fixed random seed makes the intervals reproducible.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,8 @@ it_is_about_time     share of answers at most 1 minute from the target on the di
                      are 1 minute apart), the "top-1" of the script of "It's About Time"
 it_is_about_time_minute
                      share of answers whose minute is at most 1 from that of the target, whatever
-                     the hour (59 and 0 are 1 apart), the "top-1 minute" of the same script; its
-                     "top-1 hour" is ``hour_accuracy``
+                     the hour (59 and 0 are 1 apart), the "top-1 minute" of the same script
+                     (the script's "top-1 hour" is ``hour_accuracy``)
 linear_deviation     |answer - target| in minutes after twelve, not circular (11:59 and 12:00 are
                      719 minutes apart); the NTIL paper's "time deviation" may mean this
 

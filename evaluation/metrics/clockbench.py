@@ -1,24 +1,24 @@
 """Metrics of ClockBench: clocks with seconds and date, and clocks that show no valid time.
 
-accuracy            share of rows that ClockBench's script counts as correct: the validity is
-                    recognised and, for a valid time, every field of the target is matched
-valid_accuracy      the same, over the clocks with a valid time
-invalid_accuracy    the same, over the clocks without a valid time
+accuracy            share of answers that ClockBench's script counts as correct: ``valid`` is
+                    correct and, for a clock with a valid time, so is every field of the target
+valid_accuracy      accuracy on the clocks that show a valid time
+invalid_accuracy    accuracy on the clocks that show no valid time
 predicted_invalid   share of answers with ``"valid": false``
-hours, minutes, ... share of valid clocks that show the field and whose field is matched; without
-                    credit for the field if the answer is that there is no valid time
+hours, minutes, ... share of answers in which this field is correct, over the valid clocks that show
+                    it; the field is wrong if the answer does not contain ``"valid": true``
 mean_delta_seconds, median_delta_seconds
-                    circular deviation of valid clocks whose hours, minutes or seconds are wrong;
-                    over 24 hours if the target's hour is 13 or more, else over 12
+                    circular distance to the true time, over the valid clocks whose hours, minutes
+                    or seconds are wrong; a full circle is 12 hours, or 24 if the true hour is >= 13
 
-A number is matched by the same number, by a number in a range ``[4, 5]``, or by one of several
-numbers, a text by the same text in any case, and false by false or 0. Only integers and their texts
-are numbers; 7.9 is 7, as in the script. An unparseable answer is wrong; the script fails there.
-Metrics named ``lenient_...`` also accept times without JSON, missing fields as false, and truth
-values as texts.
+The target of a field may be a number, a range ``[4, 5]`` or a list of accepted numbers. A text
+matches in any case, and false matches false or 0. Answers may have numbers as texts; 7.9 counts as
+7, as in the script. An unparseable answer is wrong; the script fails on it. Metrics named
+``lenient_...`` also accept times that are not JSON, missing fields, and texts such as ``"none"``
+for false.
 
-Source: https://clockbench.ai, clockbench_grade.py. The script reads the 24 hours of a clock also
-from the clock's name, and asks four questions in one conversation.
+Source: https://clockbench.ai, clockbench_grade.py. The script also recognises 24-hour clocks by
+their names, and asks four questions in one conversation.
 """
 
 import re
@@ -62,7 +62,7 @@ def _integer(value: Any) -> int | None:
 
 
 def _ranges(expected: Any) -> list[tuple[int, int]]:
-    """Return the accepted numbers of a target's field as ranges with both ends included."""
+    """Return the numbers that a target accepts, as ranges: 7 -> [(7, 7)], [4, 5] -> [(4, 5)]."""
     if isinstance(expected, Mapping):
         return [each for value in expected.values() for each in _ranges(value)]
     if isinstance(expected, list):
@@ -82,10 +82,10 @@ def is_correct(answer: ClockReading, target: ClockReading) -> bool:
 
 
 def delta_seconds(answer: ClockReading, target: ClockReading) -> float | None:
-    """Return how far a wrong answer is from a valid target, as a circular distance.
+    """Return the circular distance in seconds between a wrong answer and the true time.
 
-    Returns None where ClockBench's script computes no deviation: no valid time, several accepted
-    times, hours, minutes and seconds all matched, or an answer that is not in numbers.
+    Returns None where ClockBench's script computes none: the clock shows no valid time, several
+    times are accepted, the time is correct, or the answered time is not in integers.
     """
     wanted, given = ([reading.fields.get(name) for name in _TIME] for reading in (target, answer))
     if not target.fields["valid"] or any(isinstance(value, Mapping) for value in wanted):
@@ -104,7 +104,7 @@ def delta_seconds(answer: ClockReading, target: ClockReading) -> float | None:
 
 
 def _seconds(values: Sequence[Any], period: int) -> int | None:
-    """Return seconds after 0:00:00, in which a missing number is 0; None if one is no integer."""
+    """Convert [hours, minutes, seconds] to seconds; missing is 0. None if one is not an integer."""
     numbers = [0 if value is None or value is False else _integer(value) for value in values]
     if None in numbers:
         return None
@@ -117,8 +117,8 @@ def score_readings(
 ) -> RowColumns:
     """Compare readings of clocks with targets; return columns with one value per row.
 
-    ``delta_seconds`` is in seconds; all other columns are 0 or 1. ``has_...`` is 1 for the rows
-    that a metric is computed on.
+    ``delta_seconds`` is in seconds; all other columns are 0 or 1. The metric for weekdays, for
+    example, is computed over the rows with ``has_weekday`` = 1, whose clocks show a weekday.
     """
     pairs = [(p or ClockReading({}), t) for p, t in zip(predictions, targets, strict=True)]
     deltas = [
@@ -155,7 +155,7 @@ def _shows(target: ClockReading, name: str) -> bool:
 
 
 def lenient_reading(answer: ClockReading | None, size_px: Any = None) -> ClockReading | None:
-    """Return a reading with missing fields as false, and with truth values instead of texts."""
+    """Correct a reading: fill in missing fields, and replace texts such as ``true`` by booleans."""
     if answer is None:
         return None
     fields = {str(name).lower(): _truth(value) for name, value in answer.fields.items()}
@@ -182,7 +182,7 @@ def _median_delta(columns: Columns) -> NDArray[np.float64]:
 
 
 def _share(name: str, label: str, prefix: str = "") -> Metric:
-    """Create a metric of the rows whose column ``has_NAME`` is 1."""
+    """Create the metric sum of ``right_NAME`` / sum of ``has_NAME``, such as accuracy of hours."""
     value = share_of(f"{prefix}right_{name}", f"{prefix}has_{name}", nothing=np.nan)
     known = {"valid": "valid_accuracy", "invalid": "invalid_accuracy"}
     return percentage(prefix + known.get(name, name), label, value)

@@ -203,7 +203,7 @@ def rank_rows(
 def _rank(
     detections: Side, truths: Side, iou: IouOfPairs, labels: Sequence[str], rules: Rules
 ) -> Ranking:
-    """Match detections to truths, and compute the metrics."""
+    """Match detections to truths; compute COCO's AP and AR, for each label and overall."""
     limits = {"all": (0.0, _LARGEST_AREA), **rules.areas}
     matches = match(
         detections,
@@ -221,7 +221,7 @@ def _rank(
     correct = matches.matched & ~matches.ignored
 
     def recall(area: int, most: int) -> Floats:
-        """Return the recall of each label, averaged over the thresholds, [labels]."""
+        """Return the recall of each label, averaged over the IoU thresholds, [labels]."""
         hits = correct[:, area].mean(axis=1) * (matches.rank < most)
         return _divided(np.bincount(label, hits, minlength=len(labels)), counts[area])
 
@@ -256,15 +256,15 @@ def _divided(part: NDArray[Any], whole: Ints) -> Floats:
 
 
 def _mean(values: Floats) -> float:
-    """Return the mean of the labels that have true shapes; nan if none has."""
+    """Average a metric over the labels that have true shapes (others are nan); nan if none has."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else math.nan
 
 
 def _precisions(matches: Matches, detections: Side, counts: Ints, ties: str) -> Floats:
-    """Compute precision, averaged over the recall thresholds, [areas, labels, IoU thresholds].
+    """Compute AP: precision averaged over 101 recall values, [areas, labels, IoU thresholds].
 
-    ``counts`` has the number of truths, [areas, labels]; precision is nan without truths.
+    ``counts`` is the number of true shapes, [areas, labels]. Where it is 0, AP is nan.
     """
     scores, label = detections.scores[matches.kept], detections.label[matches.kept]
     precision = np.full((*counts.shape, len(THRESHOLDS)), np.nan)
@@ -288,9 +288,9 @@ def _precision_at_recalls(counted: Bools, correct: Bools, tie: Ints, truths: int
     """Compute the precision at each recall threshold, [101], as ``COCOeval.accumulate`` does.
 
     Args:
-        counted: True for a detection that is correct or wrong, in the order of the scores, [d].
-        correct: True for a correct detection, [d].
-        tie: Number of the group of equal scores, [d], over whose orders the hits are averaged.
+        counted: True for a detection that is not ignored, [d], best score first.
+        correct: True for a detection that is matched to a true shape, [d].
+        tie: Index that detections with equal scores share, [d]; hits are averaged over their order.
         truths: Number of true shapes.
     """
     sizes, right = np.bincount(tie, counted), np.bincount(tie, correct)

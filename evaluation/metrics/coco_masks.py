@@ -80,8 +80,8 @@ def _from_polygons(value: list[Any], size: tuple[int, int], where: str) -> Rle:
 def _pixels_of(counts: Any, where: str) -> int:
     """Return the number of pixels in RLE counts that are compressed to text.
 
-    Each character has five bits of a number, and a bit that is set if the number goes on. From the
-    fourth on, a number is the difference to the one before the previous.
+    Each character holds five bits of a number; a sixth bit is set if the next character continues
+    it. From the fourth number on, its difference to the number two places before is stored.
     """
     if isinstance(counts, str) and counts.isascii():
         counts = counts.encode()
@@ -117,10 +117,10 @@ def mask_ious(
     at_detection: Ints,
     at_truth: Ints,
 ) -> Floats:
-    """Compute the IoU of pairs of masks in the same image, [p], with pycocotools.
+    """Compute the IoU of pairs of a predicted and a true mask with pycocotools, [p] for p pairs.
 
-    For a crowd region, the intersection is divided by the area of the detection. The pairs are
-    sorted by truth.
+    If the true mask is a crowd region, the intersection is divided by the area of the detection,
+    not by the union. The pairs are sorted by true mask.
     """
     found = np.zeros(len(at_truth))
     starts = np.flatnonzero(np.diff(at_truth, prepend=-1))

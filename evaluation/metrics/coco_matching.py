@@ -129,7 +129,7 @@ def _rank_in_run(values: Ints) -> Ints:
 def _overlaps(
     kept: Ints, group: Ints, truth_group: Ints, iou_of_pairs: IouOfPairs, lowest: float
 ) -> tuple[Ints, Ints, Floats]:
-    """Return (position in ``kept``, truth, IoU) of each pair with at least the IoU ``lowest``."""
+    """Return detection (index in ``kept``), truth and IoU of all pairs with IoU >= ``lowest``."""
     by_group = np.argsort(truth_group, kind="stable")
     groups = np.concatenate([group[kept], truth_group])
     dense = np.unique(groups, return_inverse=True)[1].astype(np.int64)
@@ -146,9 +146,9 @@ def _overlaps(
 def _steps(
     detection: Ints, truth: Ints, iou: Floats, rank: Ints
 ) -> Iterator[tuple[Ints, Ints, Floats]]:
-    """Yield the pairs of detections of equal rank, lowest rank first.
+    """Yield the (detection, truth) pairs of all detections with the same rank, best rank first.
 
-    The pairs of a detection are adjacent, sorted by increasing IoU, then by the file's order.
+    Pairs of one detection are adjacent, by increasing IoU, then by the truth's order in the file.
     """
     order = np.lexsort((truth, iou, detection, rank[detection]))
     detection, truth, iou = detection[order], truth[order], iou[order]
@@ -164,9 +164,9 @@ def _steps(
 def box_ious(
     detections: Floats, truths: Floats, crowd: Bools, at_detection: Ints, at_truth: Ints
 ) -> Floats:
-    """Compute the IoU of pairs of boxes [x, y, width, height], [p], as pycocotools does.
+    """Compute the IoU of p pairs of boxes [x, y, width, height] as pycocotools does, [p].
 
-    For a crowd region, the intersection is divided by the area of the detection.
+    If the true box is a crowd region, the intersection is divided by the area of the detection.
     """
     d, g = detections[at_detection], truths[at_truth]
     ends = np.minimum(d[:, :2] + d[:, 2:], g[:, :2] + g[:, 2:])

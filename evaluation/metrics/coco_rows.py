@@ -1,4 +1,4 @@
-"""Arrays for COCO's AP, from answers or from rows in COCO's JSON format, and their validation."""
+"""Validate answers, or entries of COCO's JSON files, and convert them to arrays for COCO's AP."""
 
 import math
 import sys
@@ -17,10 +17,10 @@ from mm_numeric.geometry.row_shapes import LONGEST_PX, finite_xywh
 def side_of_answers(
     images: Sequence[Sequence[Instance]], labels: Sequence[str], ranks: Floats | None = None
 ) -> tuple[Side, Floats]:
-    """Return the instances of all images as arrays, and their boxes [x, y, width, height].
+    """Return the shapes of all images as arrays, and their bounding boxes [x, y, width, height].
 
-    ``ranks`` are the scores of detections. As in pycocotools, the area of a detection is that of
-    the box around it, and the area of a truth is its own.
+    ``ranks`` are the scores of detections; None for true shapes. As in pycocotools, the area of a
+    detection is that of its bounding box, but the area of a true polygon is that of the polygon.
     """
     shapes = collect_shapes([[item.shape for item in items] for items in images])
     flat = [item for items in images for item in items]
@@ -45,15 +45,15 @@ def side_of_rows(
     *,
     masks: bool = False,
 ) -> tuple[Side, Any]:
-    """Return the rows whose category is in ``names`` as arrays, and their boxes or masks.
+    """Convert detections or annotations of COCO files to arrays; return their boxes or masks too.
 
     Args:
         rows: Detections, or annotations, which have an area and may be crowds.
-        what: What a row is called in error messages.
-        images: Id of each image, and its row.
-        names: Id of each category, and its name.
+        what: ``detection`` or ``annotation``, for error messages.
+        images: Image id -> entry of the image in the instances file.
+        names: Category id -> category name. Rows of other categories are skipped.
         ranks: Scores of the detections; None for annotations.
-        masks: Whether masks are compared, not boxes.
+        masks: True to return masks, False to return boxes.
     """
     image_index, label_index = (
         {key: index for index, key in enumerate(sorted_ids(keys))} for keys in (images, names)
@@ -114,7 +114,7 @@ def _mask(row: Mapping[str, Any], where: str, images: Mapping[Any, Mapping[str, 
 
 
 def _area(row: Mapping[str, Any], where: str) -> float:
-    """Return the area of a true shape, which COCO's files hold."""
+    """Return the field ``area`` of an annotation; raise ValueError if it is missing or invalid."""
     area = row.get("area")
     if isinstance(area, bool) or not isinstance(area, int | float) or not 0 <= area < math.inf:
         found = 'no "area"' if area is None else f"the area {area!r:.40} is not a number from 0"
@@ -126,7 +126,7 @@ def _area(row: Mapping[str, Any], where: str) -> float:
 
 
 def check_images(rows: Sequence[Mapping[str, Any]], what: str, images: Mapping[Any, Any]) -> None:
-    """Raise ValueError for a row of an image that is not in ``images``; ``what`` names the row."""
+    """Raise ValueError if a row's ``image_id`` is not in ``images``; ``what`` is in the error."""
     for number, row in enumerate(rows, start=1):
         if row["image_id"] not in images:
             raise ValueError(
@@ -152,7 +152,7 @@ def flat_scores(
 def checked_scores(scores: Sequence[float | None], ties: str, truths: int) -> Floats:
     """Validate the scores of detections. If all are missing and ties are averaged, return ones.
 
-    ``truths`` is the number of true shapes.
+    Raise ValueError if ``truths``, the number of true shapes, is 0.
     """
     if not truths:
         raise ValueError("the ground truth has no annotations, so AP is undefined.")

@@ -77,8 +77,8 @@ def score_instances(
         truths: True shapes that are not ignored regions.
         paired_at_t: Pairs with IoU >= t. ``paired_iou`` is the sum of the IoUs of all pairs.
         counted: Detections that are paired or outside of ignored regions.
-        ..._small, ..._medium, ..._large: The same counts for one COCO size only: that of the
-            truth, or, for a detection without a pair, that of the detection.
+        ..._small, ..._medium, ..._large: The same counts for one COCO size only. A paired
+            detection counts in the size of its truth, any other detection in its own size.
         shapes_read: All detections.
         invalid_detections, invalid_truths: Shapes that had to be repaired or have no area.
         unreadable: 1 if the answer is unparseable, otherwise 0.
@@ -186,7 +186,7 @@ def pair_detections(
 
 
 def number_of(target: Instances) -> str:
-    """Return the number of true shapes to be found (not ignored) as a range, such as ``2 to 5``."""
+    """Return how many true shapes an image has (not ignored), as a range such as ``2 to 5``."""
     count = sum(not item.ignore for item in target.items)
     if count < 2:
         return str(count)
@@ -194,7 +194,7 @@ def number_of(target: Instances) -> str:
 
 
 def median_size_of(target: Instances) -> str:
-    """Return the median size of the true shapes to be found: ``small``, ``medium`` or ``large``."""
+    """Return COCO's size, such as ``small``, for the median area of the true shapes in an image."""
     areas = collect_shapes([[item.shape for item in target.items if not item.ignore]]).areas
     return size_name(float(np.median(areas))) if len(areas) else "nothing to be found"
 

@@ -12,9 +12,10 @@ area precision = intersection / area of the detection
 ``deteval_total_text`` follows ``Deteval.py`` of the repository cs-chan/Total-Text-Dataset as it is
 since April 2019 (commits 87f80b2 and fb0f371), with polygon areas as in ``polygon_fast.py``
 (``polygon_wrapper.py`` counts pixels). The threshold of area recall, ``tr``, is 0.7, and that of
-area precision, ``tp``, is 0.6. Values are rounded to two decimals. In a one-to-one match they must
-exceed the thresholds; in other matches they may equal them. Split and merged words get a credit of
-``fsc_k`` 0.8 and need at least ``k`` = 2 overlaps; merged truths need an area recall of ``tp``.
+area precision, ``tp``, is 0.6. Both ratios are rounded to two decimals. They must be greater than
+the threshold in a one-to-one match; in other matches, equality is enough. Split and merged words
+get a credit of 0.8 (``fsc_k``) and need 2 or more overlaps (``k``); merged truths need an area
+recall of ``tp``.
 
 A truth matches one-to-one under four conditions. Exactly one detection has an area recall above
 ``tr`` with the truth, and exactly one detection has an area precision above ``tp``. These may be
@@ -29,9 +30,9 @@ nothing.
 focused text). Thresholds: area recall 0.8, area precision 0.4. Credit: 1 for one-to-one
 (``MTYPE_OO_O``), 0.8 for one-to-many (``MTYPE_OM_O``), 1 for many-to-one (``MTYPE_OM_M``). This is
 the version in which both shapes of a one-to-one match have no other overlap, and sums are rounded
-to four decimals; older versions give other scores. Its test of the distance of centres is omitted,
-because overlapping boxes always pass it. Shapes are replaced by their upright bounding boxes, which
-include the last pixel.
+to four decimals; older versions give other scores. The script also limits the distance between the
+centres. This test is omitted, because overlapping boxes always pass it. Shapes are replaced by
+their upright bounding boxes, which include the last pixel.
 
 Both implementations are tested against plain loops written from the scripts. The first is also
 tested against figures that Total-Text's script printed for synthetic polygons. The second was
@@ -106,7 +107,7 @@ def score_total_text(
 def _buffered(polygons: NDArray[np.object_]) -> NDArray[np.object_]:
     """Repair invalid polygons as Total-Text's script does, with ``buffer(0)``.
 
-    Of a polygon that crosses itself, only the loops with one sense of rotation are kept.
+    Of a polygon that crosses itself, it keeps only the loops that run in one direction.
     """
     repaired: NDArray[np.object_] = shapely.buffer(polygons, 0)
     return repaired
@@ -141,7 +142,7 @@ def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
 
 
 def _is_single(passes: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return True for each row with one True, whose column has no other True, [truths].
+    """Return True for each truth that passes with one detection only, if that passes only with it.
 
     ``passes`` is True where a truth and a detection exceed a threshold, [truths, detections].
     """
@@ -177,7 +178,7 @@ def _icdar2013_credits(
     """Return the total recall credit and the total precision credit of one image.
 
     ``recalls`` and ``precisions`` are area recalls and area precisions, [truths, detections].
-    ``care`` marks truths that are not ignored, ``counts`` detections outside of ignored regions.
+    ``care`` is True for truths that are not ignored, ``counts`` for detections not in such regions.
     """
     least_recall, least_precision = ICDAR2013["area_recall"], ICDAR2013["area_precision"]
     fits = (recalls >= least_recall) & (precisions >= least_precision)

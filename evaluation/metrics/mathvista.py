@@ -101,7 +101,7 @@ def _nearest_choice(extraction: str, choices: Sequence[str]) -> str:
 def score_short_answers(
     predictions: Sequence[Text | None], targets: Sequence[ShortAnswer]
 ) -> RowColumns:
-    """Score responses to MathVista questions by rules; return columns of one 0 or 1 per row.
+    """Score responses to MathVista questions by rules; return columns with a 0 or 1 for each row.
 
     A prediction is the whole response of the model; None if it is empty.
     """
@@ -136,7 +136,7 @@ def score_extractions(
 def _columns(
     name: str, extractions: Sequence[Extraction], targets: Sequence[ShortAnswer]
 ) -> RowColumns:
-    """Compare extracted answers with targets; ``name`` is the column for the rules of 2024."""
+    """Compare extracted answers with targets; ``name`` is the name of the accuracy column."""
     pairs = list(zip(extractions, targets, strict=True))
     right = [normalised(found.text, t) == t.text for found, t in pairs]
     nearest = [t.question_type == "multi_choice" and found.option is None for found, t in pairs]
@@ -202,7 +202,7 @@ _STRICT = {
 
 
 def _variants(name: str, extraction: str) -> dict[str, dict[str, str]]:
-    """Return the protocols of the metrics ``name`` and ``name_2023``."""
+    """Describe the rules of the metrics ``name`` and ``name_2023``, for results.json."""
     return {
         name: {
             "variant": "MathVista, calculate_score.py as of 2024",

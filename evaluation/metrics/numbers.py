@@ -41,11 +41,11 @@ def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number
 
     Columns:
         exact, is_close, unreadable, nonzero: 0 or 1; ``nonzero`` is 1 if the target is not 0.
-        target_value, answer_value: The numbers; -target (or 1) replaces an unparseable answer.
+        target_value, answer_value: The numbers; if unparseable, -target (or 1 if the target is 0).
         absolute_error, relative_error: |answer - target|; the same divided by |target|.
         log_target_value, log_answer_value, log_error: Both numbers on the scale
             sign(x) log10(1 + |x|), and their absolute difference.
-        digits, units, tens, ...: Number of digits of the target, overall and per digit place.
+        digits, units, tens, ...: Number of digits of the target: all, in the units place, ...
         right_digits, right_units, ...: How many of these digits are the same in the answer.
     """
     read = np.array([prediction is not None for prediction in predictions], dtype=np.float64)
@@ -92,7 +92,7 @@ def digit_count(number: Number) -> str:
 
 
 def _digit_columns(pairs: Sequence[tuple[Number | None, Number]]) -> dict[str, Array]:
-    """Count per digit place the digits of each target, and those that the answer has right."""
+    """Count the digits of each target, and those that are correct in the answer, by digit place."""
     names = [f"{kind}{place}" for place in ("digits", *_PLACES) for kind in ("", "right_")]
     columns = {name: np.zeros(len(pairs)) for name in names}
     for row, (prediction, target) in enumerate(pairs):
@@ -151,7 +151,7 @@ def _pearson(columns: Columns, counts: Any) -> Any:
 
 
 def _spearman(columns: Columns, counts: Any) -> Any:
-    """Return Spearman's correlation of answers and targets, over the rows whose ``counts`` is 1."""
+    """Return Spearman's correlation of answers and targets, over the rows where ``counts`` is 1."""
     given, wanted = (
         _ranks(np.where(counts > 0, columns[name], np.inf))
         for name in ("answer_value", "target_value")
@@ -160,7 +160,7 @@ def _spearman(columns: Columns, counts: Any) -> Any:
 
 
 def _nan_if_unparseable(columns: Columns, values: Any) -> Any:
-    """Replace correlations by nan where no answer is parseable, because all answers are made up."""
+    """Replace correlations by nan if no answer is parseable, since replaced answers say nothing."""
     return np.where((columns["unreadable"] == 0).any(axis=-1), values, np.nan)
 
 

@@ -127,8 +127,8 @@ def intersection_areas(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints) -> Floats:
 def ious(detections: Shapes, truths: Shapes, pairs: Pairs, *, ring_areas: bool = False) -> Floats:
     """Compute the IoU of each pair of shapes, [p] for p pairs.
 
-    The IoU is 0 if the area of the union is not positive. With ``ring_areas``, areas are those of
-    the corners as written, without a repair. The IoU of crossing polygons may then exceed 1.
+    The IoU is 0 if the area of the union is not positive. With ``ring_areas``, the areas are those
+    before the repair of invalid polygons; if a polygon crosses itself, its IoU may then exceed 1.
     """
     areas, true_areas = (
         side.ring_areas if ring_areas else side.areas for side in (detections, truths)
@@ -156,8 +156,8 @@ def pairs_in_groups(detections: Ints, truths: Ints) -> Iterator[tuple[Ints, Ints
     """Yield all pairs of a detection and a truth in the same group, as index arrays, in chunks.
 
     Args:
-        detections: Number of the group, such as the image, of each detection; sorted.
-        truths: Number of the group of each truth; sorted. The pairs are sorted by truth.
+        detections: Group of each detection as an index, such as that of its image; ascending.
+        truths: Group of each truth; ascending. The pairs are sorted by truth.
     """
     groups = int(max(detections.max(initial=-1), truths.max(initial=-1))) + 1
     counts = np.bincount(detections, minlength=groups)

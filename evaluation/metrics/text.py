@@ -117,10 +117,10 @@ def score_choices(predictions: Sequence[Choice | None], targets: Sequence[Choice
 def _shares_by_question(
     names: Sequence[str], part: Sequence[bool], whole: Sequence[bool]
 ) -> list[float]:
-    """Divide two counts of each question; spread the result evenly over the question's rows.
+    """Compute a fraction for each question, and split it equally among the question's rows.
 
-    The result is (rows with ``part``) / (rows with ``whole``), or 1 if no row has ``whole``, as in
-    MultiRC's script. ``names`` has the question of each row.
+    It is (rows where ``part`` is True) / (rows where ``whole`` is True), or 1 if ``whole`` is never
+    True, as in MultiRC's script. ``names`` has the question of each row.
     """
     sizes, parts, wholes = Counter(names), Counter[str](), Counter[str]()
     for name, is_part, is_whole in zip(names, part, whole, strict=True):

@@ -122,7 +122,7 @@ class DotRow:
 def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit: str) -> Markup:
     """Draw a row per training objective: mean of a metric, its interval, and a ring per seed.
 
-    ``baseline``, the mean of the objective that the others are compared with, is a dashed line.
+    A dashed line is drawn at ``baseline``, the mean of the objective that others are compared with.
     The axis shows values multiplied by ``scale``. Horizontal positions are percentages of the chart
     width, so that the text keeps its size on a narrow screen.
     """
@@ -198,7 +198,7 @@ def line_chart(
 
 
 def share_chart(curves: Mapping[SeriesStyle, Points], x: Axis, description: str) -> Block:
-    """Draw one curve of fractions (shown as 0 to 100 %) per objective, the first curve on top."""
+    """Draw one curve per objective on a y axis from 0 to 100 %, with the first curve on top."""
     lines = [styled_line(style, points) for style, points in curves.items()]
     y = Axis(low=0, high=1, ticks=[(s / 4, f"{25 * s}%") for s in range(5)])
     chart = line_chart(lines[::-1], x, y, description=description, width=460, height=290)

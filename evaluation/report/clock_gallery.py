@@ -46,7 +46,7 @@ def minutes_of(text: object) -> int | None:
 
 
 def signed_deviation(row: ScoredRow) -> int | None:
-    """Return how many minutes an answer is late (negative: early), or None if a time is missing."""
+    """Return answered minus true time in minutes (-359 to 360), or None if one is missing."""
     target, answer = minutes_of(row["target"]), minutes_of(row["parsed"])
     if target is None or answer is None:
         return None
@@ -71,7 +71,7 @@ def sector_shares(rows: Sequence[ScoredRow]) -> dict[int, float]:
 
 
 def _bin_shares(rows: Sequence[ScoredRow]) -> list[float]:
-    """Return the fraction of answers in each range of deviations; the last is parse failures."""
+    """Return the fraction of answers in each range of deviations, then that of parse failures."""
     counts = [0] * (len(BINS) + 1)
     for row in rows:
         if row["parsed"] is None:
@@ -91,7 +91,7 @@ def _is_within(row: ScoredRow, minutes: int) -> bool:
 
 
 def _hour_errors(pooled: Pooled) -> str:
-    """Return a sentence on how many large deviations are whole hours (only the hour is wrong)."""
+    """Return a sentence: in how many errors above 15 minutes only the hour is wrong."""
     every = [row for rows in pooled.values() for row in rows if row["parsed"] is not None]
     large = [row["deviation_minutes"] for row in every if row["deviation_minutes"] > 15]
     if not large:
@@ -232,7 +232,7 @@ def _worst_table(
     runs: Mapping[tuple[str, int], Mapping[str, ScoredRow]],
     seed: int,
 ) -> Block:
-    """Return a table of the worst-answered images, with the answers of all runs with one seed."""
+    """Return a table of the worst-answered images, with each objective's answer for one seed."""
     names = [name for name in styles if (name, seed) in runs]
     rows = []
     for mean, id_ in worst:

@@ -34,10 +34,10 @@ _BARS = (
 
 
 def iou_section(found: _Statistics, answer: Instance | None, *, single: bool) -> Section:
-    """Return the section on the IoU of true and answered shapes: curves, a table and histograms.
+    """Return the section on the IoU of true and predicted shapes: curves, a table and histograms.
 
     Args:
-        found: The IoU statistics of each objective; the last entry is for the mean box.
+        found: The IoU statistics of each objective, then those of always predicting ``answer``.
         answer: The mean box, which is the mean of all true boxes; None if there are no true shapes.
         single: True if each answer is exactly one shape.
     """
@@ -73,7 +73,7 @@ def _definition(answer: Instance | None, *, single: bool) -> str:
 
 
 def _mean_box_text(found: _Statistics, answer: Instance | None, *, single: bool) -> str:
-    """Return a sentence: the scores of always answering with the mean of all true boxes."""
+    """Return a sentence with the scores of always predicting the mean of all true boxes."""
     if answer is None:
         return "There are no true shapes in these images."
     edges = ", ".join(f"{edge:.0f}" for point in answer.shape.points for edge in point)
@@ -124,7 +124,7 @@ def size_section(found: _Statistics, rows: Pooled, *, single: bool) -> Section |
 
 
 def _precisions(rows: Sequence[ScoredRow], sizes: Sequence[str]) -> dict[str, float | None]:
-    """Return the precision (matched shapes / answered shapes) for each object size.
+    """Return the precision (matched shapes / predicted shapes) for each object size.
 
     Returns {} if the rows have no columns ``paired_SIZE`` and ``counted_SIZE``.
     """
@@ -145,7 +145,7 @@ _INVALID = {
 
 
 def invalid_answers_section(rows: Pooled) -> Section | None:
-    """Return the section on partly invalid answers; None if scores.jsonl has no counts of them."""
+    """Return the section on answers with some invalid shapes, or None if these are not counted."""
     columns = [c for c in _INVALID if any(c in row for own in rows.values() for row in own)]
     if not columns:
         return None
@@ -188,7 +188,7 @@ def _histogram(own: IouStatistics, longest: float) -> Block:
 
 
 def _table(labels: Sequence[str], found: _Statistics, cells: Sequence[Sequence[_Content]]) -> Table:
-    """Return a table with a row per objective, and a grey row for always answering the mean box."""
+    """Return a table: a row per objective, then a grey row for always predicting the mean box."""
     rows = []
     for own, line in zip(found, cells, strict=True):
         kind: Literal["aside", ""] = "aside" if own.style is MEAN_BOX else ""

@@ -1,7 +1,7 @@
-"""Statistics of the IoU between true and answered shapes, for each objective and the mean box.
+"""Statistics of the IoU between true and predicted shapes, for each training objective.
 
-The mean box has the average coordinates of all true boxes. Given as the answer for every image, it
-shows which scores a model reaches without using the image.
+They are also computed for the mean box, which has the average coordinates of all true boxes. As the
+answer for every image, it shows which scores a model reaches without using the image.
 
 Units    IoU is 0 to 1. Shares are fractions of all true shapes. If an answer could not be parsed,
          the true shapes of its row are included with IoU 0.

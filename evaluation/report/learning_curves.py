@@ -26,8 +26,8 @@ def curves_section(
     """Return the section with a chart for each component of the loss, such as ``ce``.
 
     ``logs[objective, seed]`` is the training log of a run. ``starts[objective, seed]`` is the log
-    of its warm start: an earlier training that the run continues. The warm start of the objective
-    ``baseline`` is drawn in grey.
+    of its warm start: an earlier training that the run continues. ``baseline`` is the objective
+    that others are compared with; its warm start is drawn in grey.
     """
     warm = {baseline: [starts.get((baseline, seed), []) for seed in seeds]}
     for name in styles:
@@ -52,7 +52,7 @@ def curves_section(
 
 
 def _values(log: Log, component: str, shift: float = 0) -> list[tuple[float, float]]:
-    """Return pairs (step + ``shift``, value) for all finite values of a loss component in a log."""
+    """Return (step + ``shift``, value) for all finite values of one component of the loss."""
     pairs = [(row["step"] + shift, row["parts"].get(component)) for row in log if row.get("parts")]
     finite = ((x, y) for x, y in pairs if isinstance(y, int | float) and math.isfinite(y))
     return [(float(x), float(y)) for x, y in finite]

@@ -100,7 +100,8 @@ def _accuracies(rows: Sequence[ScoredRow], kind: str, labels: Iterable[str]) -> 
 def _buckets(rows: Sequence[ScoredRow]) -> dict[str, dict[str, int]]:
     """Count the rows in each category, such as ``{"digits": {"1": 20, "2": 80}}``.
 
-    The outer keys are all keys in the column ``buckets``, such as ``category``, then ``digits``.
+    The outer keys are those of the rows' ``buckets``, such as ``category``, and last ``digits``:
+    how many digits the true number has before the decimal point.
     """
     kinds = dict.fromkeys(kind for row in rows for kind in row.get("buckets") or {})
     found: dict[str, dict[str, int]] = {}
@@ -119,7 +120,7 @@ def _label(row: ScoredRow, kind: str) -> str:
 
 
 def questions_section(styles: Styles, scores: Scores) -> Section:
-    """Return the section with the worst-answered questions and an even selection of the others."""
+    """Return the section with the worst-answered questions, and some others of all error sizes."""
     seed = min(seed for _, seed in scores)
     by_id: dict[str, dict[str, ScoredRow]] = defaultdict(dict)
     for (name, own), rows in scores.items():

@@ -14,7 +14,7 @@ from mm_numeric.evaluation.table import Cell, Table
 
 
 def published_section(comparison: Comparison) -> Section | None:
-    """Return the section on published results, or None if the comparison does not ask for them."""
+    """Return the section on published results, or None if summary.json names no published table."""
     name = comparison.summary.get("published")
     if not name:
         return None

@@ -48,7 +48,7 @@ def write_report(
         folder: The output folder of ``compare``, with ``summary.json``. The report is saved there.
         formats: Any of ``html``, ``md``, ``latex`` and ``csv``.
         trust_remote_code: Import the task of the comparison if ``summary.json`` has an import path,
-            such as ``my_tasks:Thermometer``. Otherwise the chapters of that task are left out.
+            such as ``my_tasks:Thermometer``. Otherwise the sections of that task are left out.
     """
     folder = Path(folder)
     comparison = results.read_comparison(folder)
@@ -85,7 +85,7 @@ def _sections(comparison: Comparison, *, trust_remote_code: bool) -> list[Sectio
 
 
 def _is_shipped(name: str, folder: Path) -> bool:
-    """Return False, with a warning, if the name of a task is an import path."""
+    """Return True for a task of this library; for an import path, warn and return False."""
     if name in TASKS or ":" not in name:
         return True
     warnings.warn(
@@ -171,7 +171,7 @@ def _headline(comparison: Comparison) -> Section:
 
 
 def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list[DotRow]:
-    """Return a list with an objective's row of the dot chart; [] if its mean is missing."""
+    """Return the dot chart's row for an objective, in a list that is empty if it has no mean."""
     cell = comparison.cell(name, metric)
     if cell is None:
         return []

@@ -52,11 +52,11 @@ class ReportedMetric:
         return "↑" if self.higher_is_better else "↓"
 
     def value(self, value: float) -> Quantity:
-        """Return a value that has no interval, with the unit of the metric."""
+        """Return a value with the unit of the metric, without an interval."""
         return self.estimate({"mean": value})
 
     def estimate(self, cell: Mapping[str, Any]) -> Quantity:
-        """Return the mean and interval of a cell of summary.json, with the unit of the metric."""
+        """Return the mean and interval in ``cell`` (from summary.json), with the metric's unit."""
         return self._quantity(cell, self.unit)
 
     def change(self, difference: Mapping[str, Any]) -> Quantity:
@@ -199,7 +199,7 @@ def ranked_ids(scores: Scores, column: str) -> list[tuple[float, str]]:
 
 
 def spread_evenly(values: Sequence[T], count: int) -> list[T]:
-    """Return at most ``count`` evenly spaced values, including the last value."""
+    """Select at most ``count`` evenly spaced items of a sequence, including the last item."""
     count = min(count, len(values))
     return [values[len(values) * (k + 1) // count - 1] for k in range(count)]
 

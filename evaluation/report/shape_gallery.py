@@ -2,10 +2,10 @@
 
 Rows     lines of ``scores.jsonl`` with the columns
          id, image, prompt   id, image file and question of the test row; prompt is optional
-         target, parsed      the true and the answered shapes; parsed may be None
+         target, parsed      the true and the predicted shapes; parsed may be None
          text, reason        the text of the model, and why it could not be parsed
          iou                 the IoU of the answer, if each answer is exactly one shape
-         matched, detected, truths   otherwise: the number of matched, answered and true shapes
+         matched, detected, truths   otherwise: the number of matched, predicted and true shapes
          cut, malformed      optional: whether the answer is truncated inside a shape, and the
                              number of malformed shapes
 """
@@ -61,7 +61,7 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
 def _paired(
     folder: Path, key: tuple[str, int], rows: Sequence[ScoredRow], single: bool
 ) -> list[MatchedShapes]:
-    """Check that each row of a run has scores, then match its true shapes with its answer."""
+    """Match the true with the predicted shapes of each row in a run; check that rows are scored."""
     where = f"{folder}, scores.jsonl of {key[0]}, seed {key[1]}"
     columns = ("iou",) if single else shape_tiles.COUNTS
     if not all(isinstance(row.get(column), int | float) for row in rows for column in columns):
@@ -75,7 +75,7 @@ def _paired(
 
 @dataclass(frozen=True)
 class _ShapeCase:
-    """One image of the gallery: a test row, and each objective's answer from one seed's run."""
+    """One image of the gallery: a test row, and the answers of all objectives for the same seed."""
 
     id: str
     image: str | None
@@ -98,7 +98,7 @@ class _ShapeCase:
 
 
 def _cases(styles: Styles, scores: Scores, paired: PairedRuns, seed: int) -> list[_ShapeCase]:
-    """Return one test row per image (the worst-answered one), sorted from worst to best."""
+    """Return the worst-answered test row of each image, sorted from worst to best."""
     answers: dict[str, dict[str, tuple[ScoredRow, MatchedShapes]]] = defaultdict(dict)
     for name in (name for name in styles if (name, seed) in scores):
         for row, own in zip(scores[name, seed], paired[name, seed], strict=True):
@@ -147,7 +147,7 @@ def _gallery(folder: Path, styles: Styles, scores: Scores, paired: PairedRuns) -
 
 
 def _open(folder: Path, case: _ShapeCase, anchor: str, *, whole: bool) -> shape_tiles.Canvas:
-    """Open the image of a test row, and crop it to its shapes unless ``whole`` is set."""
+    """Open the image of a test row to draw answers on; ``whole`` prevents cropping."""
     path = None if case.image is None else folder / case.image
     answers = [own for _, own in case.answers.values()]
     return shape_tiles.canvas(path, answers, anchor, whole=whole or case.single)

@@ -1,4 +1,4 @@
-"""Draw the true and the answered shapes of one row on the image, coloured by whether they match.
+"""Draw the true and the predicted shapes of one row on the image, coloured by whether they match.
 
 Rows     lines of ``scores.jsonl``; ``shape_gallery`` lists their columns
 """
@@ -87,8 +87,8 @@ def canvas(
 ) -> Canvas:
     """Open an image to draw ``answers`` on.
 
-    Unless ``whole`` is set, the image is cropped to the true and answered shapes if they cover a
-    small region. If the image cannot be opened, the canvas is grey, and large enough for them.
+    If all true and predicted shapes are in a small region, the image is cropped to it; ``whole``
+    prevents this. If the image cannot be opened, the canvas is grey, and as large as needed.
     """
     items = [*answers[0].truths, *answers[0].ignored, *(i for own in answers for i in own.answers)]
     boxes = [around(item.shape) for item in items if is_drawable(item.shape)]
@@ -117,7 +117,7 @@ def _empty_canvas(path: Path | None, boxes: Sequence[Box], anchor: str) -> Canva
 
 
 def _region(size_px: tuple[int, int], boxes: Sequence[Box]) -> ImageRegion:
-    """Return the region to crop: the boxes with a margin, in the aspect ratio of the image.
+    """Return the region to show: the boxes with a margin, in the aspect ratio of the image.
 
     The region is the whole image if there are no boxes, or if cropping would remove little.
     """

@@ -58,7 +58,7 @@ class StepsToLevel:
 
 @dataclass(frozen=True, kw_only=True)
 class _MetricLevels:
-    """Values of a metric to reach (levels), easiest first, and the steps to each by objective."""
+    """Levels (metric values to reach), easiest first, and the steps to each one by objective."""
 
     metric: ReportedMetric
     levels: Sequence[float]
@@ -74,10 +74,10 @@ def first_step(curve: Curve, level: float, *, higher_is_better: bool) -> int | N
 def steps_section(
     comparison: Comparison, styles: Styles, logs: Runs, starts: Runs
 ) -> Section | None:
-    """Return the section on steps to levels; None if no metric was evaluated during training.
+    """Return the section on how many training steps each run needs to reach given metric values.
 
-    ``logs[objective, seed]`` is the log of a run. ``starts[objective, seed]`` is that of its warm
-    start, the training that the run continues.
+    Returns None if no metric was evaluated during training. ``logs[objective, seed]`` is the log of
+    a run, ``starts[objective, seed]`` the log of the earlier training that this run continues.
     """
     seeds = comparison.summary["seeds"]
     found = [_levels_of(m, styles, seeds, logs, starts) for m in _shown(comparison.metrics, logs)]
@@ -140,7 +140,8 @@ def _evaluations(
 def _shown(metrics: Sequence[ReportedMetric], logs: Runs) -> list[ReportedMetric]:
     """Return the metrics to show: the first one evaluated during training, and one error metric.
 
-    The error metric (such as MAE) is the next one where lower is better and the unit is not %.
+    The error metric, such as MAE, is the next metric with a unit other than % whose lower values
+    are better.
     Metrics of single categories are not evaluated during training.
     """
     evaluated = {name for log in logs.values() for row in log for name in row.get("eval") or ()}
@@ -150,7 +151,7 @@ def _shown(metrics: Sequence[ReportedMetric], logs: Runs) -> list[ReportedMetric
 
 
 def _levels(curves: Sequence[Curve], metric: ReportedMetric) -> list[float]:
-    """Choose levels: round metric values, from near the worst to near the best evaluation."""
+    """Choose levels: round numbers between the worst and the best value of all evaluations."""
     values = [value for curve in curves for _, value in curve]
     if not values:
         return []
