@@ -264,7 +264,7 @@ def _with_task(row: Mapping[str, Any], where: str, task_name: str | None) -> Par
     name = task_name or row.get("task")
     if not isinstance(name, str):
         raise ValueError(f"{where}: the rows name no task; name it with --task.")
-    if task_name is None and ":" in name and name not in TASKS:
+    if task_name is None and ":" in name and name not in (*TASKS, *TASKS.values()):
         raise ValueError(
             f"{where}: the task {name!r} is an import path, and a data file may not import code; "
             f"if you trust the module {name.partition(':')[0]}, add --task {name}."

@@ -35,7 +35,7 @@ def named_code(raw: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         setting: name
         for setting, (name, table) in names.items()
-        if isinstance(name, str) and ":" in name and name not in table
+        if isinstance(name, str) and ":" in name and name not in (*table, *table.values())
     }
     if model.get("trust_remote_code"):
         found[REMOTE_CODE] = model["trust_remote_code"]

@@ -144,15 +144,18 @@ def _pieces(count: int, rows: Tensor | None, logits: Tensor) -> Iterator[tuple[s
     ``count`` is the number of supervised rows, and ``rows`` their indices in ``logits`` (None: all
     rows). On a CPU the index of adjacent rows is a slice, which needs no copy of the logits.
     """
-    readable = rows is not None and rows.device.type == "cpu" and not torch.compiler.is_compiling()
-    adjacent = readable and bool((rows.diff() > 0).all())
+    if rows is None or rows.device.type != "cpu" or torch.compiler.is_compiling():
+        for chunk in chunks(count, logits.shape[-1], logits.device, cached=True):
+            yield chunk, chunk if rows is None else rows[chunk]
+        return
+    numbers = rows.numpy()
+    is_sorted = bool((np.diff(numbers) > 0).all())
     for chunk in chunks(count, logits.shape[-1], logits.device, cached=True):
-        if rows is None:
-            yield chunk, chunk
-            continue
-        index = rows[chunk]
-        first, last = (int(index[0]), int(index[-1])) if adjacent and len(index) else (0, -1)
-        yield chunk, slice(first, last + 1) if last - first == len(index) - 1 else index
+        part = numbers[chunk]
+        if is_sorted and len(part) and part[-1] - part[0] == len(part) - 1:
+            yield chunk, slice(int(part[0]), int(part[-1]) + 1)
+        else:
+            yield chunk, rows[chunk]
 
 
 def chunks(rows: int, tokens: int, device: torch.device, *, cached: bool = False) -> list[slice]:

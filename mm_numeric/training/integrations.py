@@ -128,7 +128,8 @@ def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:
     total = torch.stack(counted).sum(dim=0)
     if accelerator is not None and accelerator.num_processes > 1:
         total = accelerator.reduce(total.to(accelerator.device), reduction="sum")
-    return Counts(*total.unbind())
+    rows, tokens, numbers, samples, boxes, times = total.unbind()
+    return Counts(rows, tokens, numbers, samples, boxes, times)
 
 
 def added_sums(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict[str, LossSum]:

@@ -164,7 +164,10 @@ def test_a_tiny_gpt2_learns_eight_sums_by_heart(tmp_path, preset):
     first, *_, last = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
     assert all(part > 0 for part in first["parts"].values())
     assert last["loss"] < 0.1
-    assert predict(tmp_path / "run", None, tmp_path / "p.jsonl", batch_size=3) == 8
+    assert (
+        predict(tmp_path / "run", None, tmp_path / "p.jsonl", batch_size=3, trust_remote_code=True)
+        == 8
+    )
     lines = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     assert [line["text"] for line in lines] == [line["target"] for line in lines]
     assert {(line["image"], line["frame"]) for line in lines} == {(None, None)}

