@@ -1,4 +1,4 @@
-"""Read rows from JSONL, JSON and CSV files, and write files atomically."""
+"""Read rows from JSONL, JSON, CSV and TSV files, and write files atomically."""
 
 import csv
 import gzip
@@ -12,13 +12,15 @@ from typing import Any
 
 from mm_numeric.archives import UnpackedSizeError, packed_lines, read_gzip
 
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
 
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (location, fields) of each row in a file. The location is for error messages.
 
-    The file is .jsonl, .json or .csv, optionally compressed (.gz). A .json file has a list of rows,
-    or an object whose entry ``data_list`` is a list of rows (MMOCR). A .jsonl file is read line by
-    line, so that it may be larger than the memory.
+    The file is .jsonl, .json, .csv or .tsv, optionally compressed (.gz). A .json file has a list of
+    rows, or an object whose entry ``data_list`` is a list of rows (MMOCR). A .jsonl file is read
+    line by line, so that it may be larger than the memory.
     """
     for row in rows_or_errors(path):
         if isinstance(row, ValueError):
@@ -30,9 +32,10 @@ def rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueErr
     """Yield rows like ``read_rows``, but yield (not raise) a ValueError for an invalid row."""
     is_packed = path.suffix == ".gz"
     ending = Path(path.stem).suffix if is_packed else path.suffix
-    if ending not in (".jsonl", ".json", ".csv"):
+    if ending not in (".jsonl", ".json", *_DELIMITERS):
         yield ValueError(
-            f"{path}: rows are read from .jsonl, .json or .csv, not {ending or 'no extension'!r}."
+            f"{path}: rows are read from .jsonl, .json, .csv or .tsv, not "
+            f"{ending or 'no extension'!r}."
         )
         return
     try:
@@ -51,7 +54,10 @@ def rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueErr
     except UnpackedSizeError as error:
         yield error
         return
-    yield from _csv_rows(text, path) if ending == ".csv" else _json_rows(text, path)
+    if ending in _DELIMITERS:
+        yield from _csv_rows(text, path, _DELIMITERS[ending])
+    else:
+        yield from _json_rows(text, path)
 
 
 def _jsonl_rows(
@@ -87,8 +93,11 @@ def _object(row: Any, where: str) -> tuple[str, dict[str, Any]] | ValueError:
     return ValueError(f'{where}: expected an object {{"id": ...}}, found {row!r:.40}.')
 
 
-def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
-    reader = csv.DictReader(io.StringIO(text), restkey="(more)", restval=None)
+def _csv_rows(
+    text: str, path: Path, delimiter: str
+) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
+    lines = io.StringIO(text)
+    reader = csv.DictReader(lines, restkey="(more)", restval=None, delimiter=delimiter)
     try:
         names = reader.fieldnames or []
         for record in reader:

@@ -198,11 +198,12 @@ def test_a_file_that_is_not_there_or_of_another_kind(tmp_path):
     with pytest.raises(ValueError, match=r"none\.jsonl: there is no such file\."):
         load(tmp_path / "none.jsonl")
     with pytest.raises(
-        ValueError, match=r"rows are read from \.jsonl, \.json or \.csv, not '\.txt'\."
+        ValueError, match=r"rows are read from \.jsonl, \.json, \.csv or \.tsv, not '\.txt'\."
     ):
         load(rows_file(tmp_path, GOOD, "rows.txt"))
     with pytest.raises(
-        ValueError, match=r"rows are read from \.jsonl, \.json or \.csv, not 'no extension'\."
+        ValueError,
+        match=r"rows are read from \.jsonl, \.json, \.csv or \.tsv, not 'no extension'\.",
     ):
         load(rows_file(tmp_path, GOOD, "rows"))
     (tmp_path / "folder.jsonl").mkdir()
