@@ -15,7 +15,7 @@ from typing import Any
 from tokenizers import Regex, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from mm_numeric.families.loading import FRAME
+from mm_numeric.geometry.frame_presets import FRAME
 
 _DIGITS = "0123456789"
 _NAMED = re.compile(r"<.+>", re.DOTALL)  # <0x31>, <extra_id_7>: names of tokens, not text

@@ -17,6 +17,7 @@ from transformers.utils import (
 
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.geometry.coordinates import RENAMED, Coordinates
+from mm_numeric.geometry.frame_presets import FRAME
 from mm_numeric.geometry.frames import Resize
 
 BASELINE = "mm_numeric_baseline"
@@ -25,9 +26,6 @@ settings and fitted statistics."""
 
 ADAPTER_SETTINGS = "adapter_config.json"
 """PEFT's configuration, in a folder that holds adapters instead of a whole model."""
-
-FRAME = "frame.json"
-"""File next to the weights of a trained model, with its image resizing and coordinate format."""
 
 
 def load_weights(

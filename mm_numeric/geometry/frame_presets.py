@@ -1,0 +1,164 @@
+"""Frames by name: how model families and saved models resize images and write coordinates.
+
+A generated text with coordinates can only be read in the frame that the model wrote it in. The
+frames of published checkpoints have names here, so that answers of other tools can be scored
+without their model. The resizing of a fine-tuned model is stored in its ``frame.json``.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from mm_numeric.files import read_json
+from mm_numeric.geometry.coordinates import COORDINATES, RENAMED, RENAMED_PRESETS, Coordinates
+from mm_numeric.geometry.frames import Frame, Resize
+from mm_numeric.parsing import check_choices, read_dataclass
+from mm_numeric.registry import unknown
+
+FRAME = "frame.json"
+"""File next to the weights of a trained model, with its image resizing and coordinate format."""
+
+_QWEN2 = Resize(kind="smart", factor=28, min_pixels=3136, max_pixels=12_845_056)
+
+FAMILY_RESIZES: Mapping[str, Resize] = {
+    "paligemma": Resize(kind="squash", side=224),
+    "llava": Resize(kind="letterbox", side=336),
+    "yi_vl": Resize(kind="letterbox", side=448),
+    "qwen2_vl": _QWEN2,
+    "qwen2_5_vl": _QWEN2,
+    "qwen3_vl": Resize(kind="smart", factor=32, min_pixels=65_536, max_pixels=16_777_216),
+}
+"""Model family -> how the image processors of its published checkpoints resize images.
+
+The coordinate format of a family has the same name in ``COORDINATES``. Only ``qwen2_5_vl`` writes
+pixels of the resized image. The coordinates of the other families do not depend on ``side``,
+``min_pixels`` and ``max_pixels``.
+"""
+
+_SYNONYMS = {"original_pixels": "pixels_original", **RENAMED_PRESETS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameRule:
+    """How images are resized and coordinates are written, for images of any size."""
+
+    resize: Resize
+    coordinates: Coordinates
+
+    image_max_pixels: int | None = None
+    """Area above which a tool shrinks images before ``resize``, as LLaMA-Factory does; None: no
+    such step."""
+
+    def __post_init__(self) -> None:
+        """Validate the kind of resizing, which may have been read from a file."""
+        check_choices(self.resize, kind=("squash", "letterbox", "smart", "none"))
+
+    @property
+    def depends_on_limits(self) -> bool:
+        """Return True if coordinates depend on the smallest and largest area of resized images."""
+        in_pixels = self.coordinates.max_value is None and self.coordinates.space == "resized"
+        return self.resize.kind == "smart" and in_pixels
+
+    def frame(self, width: int, height: int) -> Frame:
+        """Return the frame of an image from its pixel size after EXIF rotation.
+
+        Raises:
+            ValueError: If an image of this size cannot be resized.
+        """
+        view, limit = self.resize.view(width, height), self.image_max_pixels
+        if limit is not None and width * height > limit:
+            factor = math.sqrt(limit / (width * height))
+            shrunk = max(int(width * factor), 1), max(int(height * factor), 1)
+            view = self.resize.view(*shrunk)
+            scales = view.scale_x * shrunk[0] / width, view.scale_y * shrunk[1] / height
+            view = replace(view, scale_x=scales[0], scale_y=scales[1])
+        return Frame(width, height, view, self.coordinates)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as a dictionary that can be saved as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def of_family(
+        cls,
+        name: str,
+        *,
+        min_pixels: int | None = None,
+        max_pixels: int | None = None,
+        image_max_pixels: int | None = None,
+    ) -> Self:
+        """Return the resizing and the coordinates of the published checkpoints of a model family.
+
+        Args:
+            name: A key of ``FAMILY_RESIZES``, such as ``qwen2_5_vl``.
+            min_pixels: Smallest area of a resized image, if the model was not run with the value of
+                the published checkpoints.
+            max_pixels: Largest area of a resized image, likewise.
+            image_max_pixels: Area above which images were shrunk before they were resized.
+        """
+        if name not in FAMILY_RESIZES:
+            raise unknown(name, FAMILY_RESIZES, "model family with images", "--family")
+        resize = FAMILY_RESIZES[name]
+        given = {"min_pixels": min_pixels, "max_pixels": max_pixels}
+        limits = {key: value for key, value in given.items() if value is not None}
+        if min(1, *limits.values(), 1 if image_max_pixels is None else image_max_pixels) < 1:
+            raise ValueError(f"--family {name}: an area in pixels is at least 1.")
+        if limits and resize.kind != "smart":
+            raise ValueError(
+                f"--family {name}: its images are resized to a square, without "
+                f"{' and '.join(limits)}; remove the option."
+            )
+        resize = replace(
+            resize,
+            min_pixels=limits.get("min_pixels", resize.min_pixels),
+            max_pixels=limits.get("max_pixels", resize.max_pixels),
+        )
+        if resize.kind == "smart" and not resize.min_pixels <= resize.max_pixels:
+            raise ValueError(
+                f"--family {name}: min_pixels {resize.min_pixels} is more than max_pixels "
+                f"{resize.max_pixels}; set both, the smaller first."
+            )
+        coordinates = COORDINATES[name]
+        return cls(resize=resize, coordinates=coordinates, image_max_pixels=image_max_pixels)
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """Return the frame rule of a saved model or of a coordinate format.
+
+        Args:
+            name: The folder of a run or of a model with ``frame.json``, the path of such a file, or
+                a name in ``COORDINATES`` whose coordinates do not depend on a resized image, such
+                as ``pixels_original`` and ``relative_1000``.
+        """
+        path = Path(name)
+        if path.is_dir() or path.suffix == ".json":
+            return cls._saved(path)
+        name = _SYNONYMS.get(name, name)
+        if name not in COORDINATES:
+            raise unknown(name, COORDINATES, "frame, or folder of a model,", "--frame")
+        if name in FAMILY_RESIZES:
+            raise ValueError(
+                f"--frame {name}: these coordinates belong to a model family; write --family "
+                f"{name}, which also sets how images are resized."
+            )
+        coordinates = COORDINATES[name]
+        if coordinates.space == "resized" and coordinates.max_value is None:
+            raise ValueError(
+                f"--frame {name}: pixels of the resized image depend on how images are resized; "
+                f"give the folder of the model, which has {FRAME}, or --family."
+            )
+        return cls(resize=Resize(kind="none"), coordinates=coordinates)
+
+    @classmethod
+    def _saved(cls, path: Path) -> Self:
+        if path.is_dir():
+            files = [folder / FRAME for folder in (path, path / "model")]  # a model, or a run
+            path = next((file for file in files if file.is_file()), files[0])
+        saved = read_json(path)
+        if not isinstance(saved, Mapping) or not isinstance(saved.get("coordinates"), Mapping):
+            raise ValueError(f'{path}: no "coordinates" (an object); give the {FRAME} of a model.')
+        saved = {**saved, "coordinates": RENAMED.update(saved["coordinates"])}
+        rule: Self = read_dataclass(cls, saved, str(path))
+        return rule

@@ -1,0 +1,134 @@
+"""Frames by name equal those of the model families, and those that are saved with a model."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_models import TINY
+from tiny_qwens import each_qwen, real_sizes
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
+from mm_numeric.geometry.frame_presets import FAMILY_RESIZES, FRAME, FrameRule
+from mm_numeric.geometry.frames import Resize
+from mm_numeric.registry import FAMILIES, choose
+
+OLD_RUN = Path(__file__).parents[1] / "fixtures" / "b5a6f42" / "run"
+
+
+@each_qwen
+def test_a_qwen_frame_is_that_of_the_published_image_processor(cls):
+    family, rule = real_sizes(cls), FrameRule.of_family(cls.default_coordinates)
+    assert rule.resize == family.resize
+    assert rule.frame(1285, 727) == family.frame(1285, 727)
+
+
+@pytest.mark.parametrize(("name", "side"), [("paligemma", 224), ("llava", 336), ("yi_vl", 448)])
+def test_a_square_frame_is_that_of_the_family(name, side, tmp_path):
+    cls = choose(name, FAMILIES, "family", "test")
+    cls.make_tiny(tmp_path / name, seed=0)
+    family = cls.load(str(tmp_path / name), TINY)
+    rule = FrameRule.of_family(name)
+    assert rule.resize == replace(family.resize, side=side)
+    assert rule.coordinates == family.coordinates
+
+
+def test_every_family_with_images_has_a_frame():
+    classes = {name: choose(name, FAMILIES, "family", "test") for name in FAMILIES}
+    assert set(FAMILY_RESIZES) == {name for name, cls in classes.items() if cls.takes_images}
+    assert all(classes[name].default_coordinates == name for name in FAMILY_RESIZES)
+
+
+def test_the_pixel_limits_of_a_tool_replace_the_published_ones():
+    rule = FrameRule.of_family("qwen2_5_vl", max_pixels=1_003_520)
+    assert rule.resize == Resize(kind="smart", factor=28, min_pixels=3136, max_pixels=1_003_520)
+    view = rule.frame(1920, 1080).view
+    assert (view.width_px, view.height_px) == (1316, 728)
+
+
+def test_images_that_llama_factory_shrinks_first_have_another_size():
+    """Its ``_preprocess_image`` makes 1024 x 576 of 1280 x 720; Qwen2.5-VL resizes these."""
+    rule = FrameRule.of_family("qwen2_5_vl", image_max_pixels=768 * 768)
+    frame = rule.frame(1280, 720)
+    assert (frame.view.width_px, frame.view.height_px) == (1036, 588)
+    assert smart_resize(576, 1024, 28, 3136, 12_845_056) == (588, 1036)
+    assert frame.decode(518, 147) == pytest.approx((640, 180))
+    without = FrameRule.of_family("qwen2_5_vl", max_pixels=768 * 768).frame(1280, 720)
+    assert (without.view.width_px, without.view.height_px) == (1008, 560)
+    assert rule.frame(640, 480) == FrameRule.of_family("qwen2_5_vl").frame(640, 480)
+
+
+@pytest.mark.parametrize("name", ["pixels_original", "original_pixels"])
+def test_pixels_of_the_original_image_are_left_unchanged(name):
+    assert FrameRule.named(name).frame(640, 480).decode(639, 7) == (639, 7)
+
+
+def test_relative_coordinates_refer_to_the_whole_image():
+    assert FrameRule.named("relative_1000").frame(640, 480).decode(500, 250) == (320, 120)
+    assert FrameRule.named("gemma3").frame(640, 480).coordinates.order == "yx"
+
+
+@pytest.mark.parametrize("path", [OLD_RUN, OLD_RUN / "model", OLD_RUN / "model" / FRAME])
+def test_the_frame_of_an_old_run_is_read(path):
+    rule = FrameRule.named(str(path))
+    assert rule.coordinates == Coordinates(space="original")
+    assert rule.resize == Resize(kind="none")
+
+
+def test_a_frame_can_be_saved_and_read(tmp_path):
+    rule = FrameRule.of_family("qwen3_vl", min_pixels=1024)
+    (tmp_path / FRAME).write_text(json.dumps(rule.to_dict()))
+    assert FrameRule.named(str(tmp_path)) == rule
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "qwen25_vl"}, "--family: there is no model family with images 'qwen25_vl'. Did "),
+        ({"name": "t5"}, "there is no model family with images 't5'"),
+        ({"name": "llava", "max_pixels": 9}, "to a square, without max_pixels; remove the option"),
+        ({"name": "qwen2_vl", "max_pixels": 0}, "--family qwen2_vl: an area in pixels is at lea"),
+        ({"name": "llava", "image_max_pixels": -1}, "--family llava: an area in pixels is at lea"),
+        ({"name": "qwen2_vl", "max_pixels": 9}, "min_pixels 3136 is more than max_pixels 9; set"),
+    ],
+)
+def test_a_wrong_family_is_one_sentence(options, message):
+    with pytest.raises(ValueError, match=message):
+        FrameRule.of_family(**options)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "pixel_original",
+            "--frame: there is no frame, or folder of a model, 'pixel_original'. Di",
+        ),
+        ("llava", "--frame llava: these coordinates belong to a model family; write --family lla"),
+        ("pixels_resized", "--frame pixels_resized: pixels of the resized image depend on how"),
+        ("nowhere.json", "nowhere.json: there is no such file"),
+    ],
+)
+def test_a_wrong_frame_is_one_sentence(name, message):
+    with pytest.raises(ValueError, match=message):
+        FrameRule.named(name)
+
+
+@pytest.mark.parametrize(
+    ("saved", "message"),
+    [
+        ([], r'frame.json: no "coordinates" \(an object\); give the frame.json of a model'),
+        ({"coordinates": {}}, r"frame.json: the setting 'resize' is missing"),
+        ({"coordinates": {}, "resize": {"kind": "crop"}}, "kind is one of squash, letterbox, smar"),
+        ({"coordinates": {"order": "x"}, "resize": {"kind": "none"}}, "order is one of xy, yx"),
+    ],
+)
+def test_a_damaged_frame_is_one_sentence(tmp_path, saved, message):
+    (tmp_path / FRAME).write_text(json.dumps(saved))
+    with pytest.raises(ValueError, match=message):
+        FrameRule.named(str(tmp_path))
+
+
+def test_names_of_families_are_not_coordinates_of_something_else():
+    assert set(FAMILY_RESIZES) <= set(COORDINATES)
