@@ -7,7 +7,7 @@ version of the task's parser, and the scorer.
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm_numeric.answers import Instances, Unreadable
+from mm_numeric.evaluation.joined_rows import prediction_rows
 from mm_numeric.evaluation.judge import Response, judged_answers
 from mm_numeric.evaluation.judge_client import Judge
 from mm_numeric.evaluation.metrics.base import (
@@ -25,9 +26,10 @@ from mm_numeric.evaluation.metrics.base import (
     select_rows,
 )
 from mm_numeric.evaluation.metrics.bootstrap import interval
-from mm_numeric.files import read_rows, write_text
+from mm_numeric.evaluation.prepared_rows import PreparedRows
+from mm_numeric.files import write_text
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.log import logger, progress
+from mm_numeric.log import progress
 from mm_numeric.parsing import read_dataclass
 from mm_numeric.registry import PROTOCOLS, SCORERS, TASKS, choose, load
 from mm_numeric.run_folder import RESULTS, SCORES
@@ -119,6 +121,7 @@ def score(
     protocol: str | None = None,
     keep: str | None = None,
     judge: Judge | None = None,
+    rows: PreparedRows | None = None,
 ) -> Scores:
     """Score a predictions file, and write results.json and scores.jsonl.
 
@@ -135,12 +138,21 @@ def score(
         keep: ``last`` scores only the last row of each id; None rejects an id that appears twice.
         judge: An LLM that extracts the answers of rows without ``extraction``, only for tasks whose
             benchmark uses a judge (MathVista). They are stored in extractions.jsonl in ``out``.
+        rows: The rows that were answered, if the predictions are a result file of another tool
+            with ids and generated texts; see ``joined_rows``.
     """
     scores = read_scores(
-        predictions, task_name=task_name, protocol=protocol, keep=keep, judge=judge, folder=out
+        predictions,
+        task_name=task_name,
+        protocol=protocol,
+        keep=keep,
+        judge=judge,
+        folder=out,
+        rows=rows,
     )
     version = task_class(scores.task, str(predictions)).version
     head = {"task": scores.task, "task_version": version, "predictions": str(predictions)}
+    head.update(rows.record() if rows else {})
     write_scores(scores, out or predictions.parent, head)
     return scores
 
@@ -171,12 +183,13 @@ def read_scores(
     keep: str | None = None,
     judge: Judge | None = None,
     folder: Path | None = None,
+    rows: PreparedRows | None = None,
 ) -> Scores:
     """Score a predictions file like ``score``, but write no files, except a judge's answers.
 
     The judge's answers are stored in ``folder``, by default the folder of the predictions.
     """
-    read = read_answers(predictions, task_name=task_name, keep=keep)
+    read = read_answers(predictions, task_name=task_name, keep=keep, rows=rows)
     if protocol is None:
         scorer = scorer_of(read.task, read.name, read.targets[0], str(predictions))
     else:
@@ -202,14 +215,16 @@ def check_shapes(read: ParsedPredictions, protocol: str, predictions: Path) -> N
 
 
 def read_answers(
-    predictions: Path, *, task_name: str | None = None, keep: str | None = None
+    predictions: Path,
+    *,
+    task_name: str | None = None,
+    keep: str | None = None,
+    rows: PreparedRows | None = None,
 ) -> ParsedPredictions:
     """Parse the text of every row of a predictions file; see ``score`` for the arguments."""
     read: ParsedPredictions | None = None
     seen: set[str] = set()
-    found: Iterable[tuple[str, dict[str, Any]]] = read_rows(predictions)
-    if keep == "last":
-        found = _last_of_each_id(found, predictions)
+    found = prediction_rows(predictions, rows, task_name=task_name, keep=keep)
     for where, row in progress(found, desc="scoring", unit="row"):
         _check_prediction(row, where, seen)
         if read is None:
@@ -233,31 +248,21 @@ def read_answers(
 def _check_prediction(row: Mapping[str, Any], where: str, seen: set[str]) -> None:
     for key in ("id", "text"):
         if not isinstance(row.get(key), str):
-            raise ValueError(f'{where}: no "{key}" (a text); a prediction needs id, text, target.')
+            raise ValueError(
+                f'{where}: no "{key}" (a text); a prediction needs id, text, target. For files of '
+                "other tools, name the file of the rows with --rows."
+            )
     if row.get("target") is None:
-        raise ValueError(f'{where}: no "target"; a prediction needs id, text, target.')
+        raise ValueError(
+            f'{where}: no "target"; a prediction needs id, text, target. To take targets from the '
+            "rows that were answered, name their file with --rows."
+        )
     if row["id"] in seen:
         raise ValueError(
             f"{where}: the id {row['id']!r} appears twice; remove one of the rows, or score the "
             "last row of each id with --keep last."
         )
     seen.add(row["id"])
-
-
-def _last_of_each_id(
-    rows: Iterable[tuple[str, dict[str, Any]]], predictions: Path
-) -> Collection[tuple[str, dict[str, Any]]]:
-    """Return the last row of each id, in the order of these rows; log how many are left out."""
-    count, last = 0, dict[str, tuple[str, dict[str, Any]]]()
-    for where, row in rows:
-        count += 1
-        key = json.dumps(row.get("id"))
-        last.pop(key, None)
-        last[key] = where, row
-    if len(last) < count:
-        message = "%s: %d earlier rows are not scored, because a later row has the same id."
-        logger.warning(message, predictions, count - len(last))
-    return last.values()
 
 
 def _with_task(row: Mapping[str, Any], where: str, task_name: str | None) -> ParsedPredictions:

@@ -9,6 +9,7 @@ from typing import Any
 from mm_numeric.answers import Instance, Instances, Unreadable
 from mm_numeric.evaluation import formats
 from mm_numeric.evaluation.metrics.coco_ap import Ranking, Rules, rank_answers, rank_rows
+from mm_numeric.evaluation.prepared_rows import PreparedRows
 from mm_numeric.evaluation.results_table import in_unit, indented_table
 from mm_numeric.evaluation.score import (
     Scores,
@@ -136,6 +137,7 @@ def rank_predictions(
     rules: Rules | None = None,
     out: Path | None = None,
     keep: str | None = None,
+    rows: PreparedRows | None = None,
 ) -> Ranking:
     """Compute COCO's average precision and recall for a predictions.jsonl.
 
@@ -146,9 +148,10 @@ def rank_predictions(
         rules: Settings; see ``metrics.coco_ap``. COCO's own when None.
         out: The folder for results.json; the folder of the predictions when None.
         keep: As in ``score``.
+        rows: As in ``score``.
     """
     rules = rules or Rules()
-    read = read_answers(predictions, task_name=task_name, keep=keep)
+    read = read_answers(predictions, task_name=task_name, keep=keep, rows=rows)
     check_shapes(read, COCO_AP, predictions)
     answers = [answer if isinstance(answer, Instances) else None for answer in read.answers]
     scores = [row.get("scores") for row in read.rows]
@@ -160,6 +163,7 @@ def rank_predictions(
         "task": read.name,
         "task_version": read.task.version,
         "predictions": str(predictions),
+        **(rows.record() if rows else {}),
         "rows": len(read.rows),
         "protocols": {"all": rules.protocol("of the rows (predict: mean probability of tokens)")},
     }

@@ -13,6 +13,7 @@ from typing import Any
 
 from mm_numeric.archives import set_limit
 from mm_numeric.cli_arguments import GLOBAL_FLAGS, make_parser
+from mm_numeric.cli_joined_rows import prepared_rows
 from mm_numeric.log import ALL_RANKS, logger, rank, set_verbosity, warnings_as_messages
 
 
@@ -219,13 +220,14 @@ def _score(arguments: argparse.Namespace) -> None:
     if settings and not is_ranked:
         used = next(name for name in names if names[name] in settings).replace("_", "-")
         raise ValueError(f"--{used} requires --protocol coco_ap.")
+    rows = prepared_rows(arguments)
     if truth is not None and (arguments.task or predictions.suffix == ".jsonl"):
         raise ValueError("--truth cannot be combined with --task or a .jsonl file of answers.")
     is_text = predictions.is_dir() or predictions.suffix == ".zip"
     is_external = arguments.lines or is_text or (is_ranked and predictions.suffix != ".jsonl")
     if truth is not None and arguments.keep:
         raise ValueError("--keep is for a .jsonl file of answers; remove it, or --truth.")
-    if truth is None and is_external:
+    if truth is None and rows is None and is_external:
         raise ValueError(f"{predictions}: files of other tools require --truth.")
     if arguments.extract_model and not arguments.extract_with:
         raise ValueError("--extract-model requires --extract-with.")
@@ -241,6 +243,7 @@ def _score(arguments: argparse.Namespace) -> None:
         "task_name": arguments.task,
         "out": arguments.out,
         "keep": arguments.keep,
+        "rows": rows,
     }
     if truth is not None:
         options = {"truth": truth, "lines": arguments.lines, "out": arguments.out}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mm_numeric.archives import add_limit_option
+from mm_numeric.cli_joined_rows import add_joined_rows
 
 EXAMPLES = """\
 examples:
@@ -216,7 +217,8 @@ def _add_score(add: _Add) -> None:
     score.add_argument(
         "predictions",
         type=Path,
-        help="a .jsonl file with id, text and target; with --truth, detections of another tool",
+        help="a .jsonl file with id, text and target; with --rows, answers of any tool; with "
+        "--truth, detections of another tool",
     )
     score.add_argument(
         "--task",
@@ -228,6 +230,7 @@ def _add_score(add: _Add) -> None:
         choices=["last"],
         help="score the last of several rows with the same id (default: such rows are an error)",
     )
+    add_joined_rows(score)
     score.add_argument(
         "--out",
         type=Path,

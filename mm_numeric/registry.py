@@ -109,6 +109,26 @@ IMPORTERS: Mapping[str, str] = {
     "multirc": "mm_numeric.importers.multirc:MultiRCImporter",
 }
 
+TASK_OF_FORMAT: Mapping[str, str] = {
+    "coco": "grounding",
+    "refcoco": "grounding",
+    "llava": "grounding",
+    "swift": "grounding",
+    "icdar2015": "text_detection",
+    "icdar2013": "text_detection",
+    "mmocr": "text_detection",
+    "totaltext": "text_detection",
+    "ctw1500": "text_detection",
+    "mathematics": "mathematics",
+    "rjokes": "rjokes",
+    "mathvista": "mathvista",
+    "gsm8k": "gsm8k",
+    "multirc": "multirc",
+    "clockbench": "clockbench",
+}
+"""Format of ``mm-numeric prepare`` -> the task that the prepared rows are made for, which ``score``
+uses if no task is named. The format ``rows`` is for several tasks."""
+
 SCORERS: Mapping[type, str] = {
     Box: "mm_numeric.evaluation.metrics.boxes:BOXES",
     Instances: "mm_numeric.evaluation.metrics.detection:TEXT_DETECTION",

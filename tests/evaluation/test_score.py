@@ -97,7 +97,7 @@ def test_the_text_is_read_anew(tmp_path):
         ([{"id": "a", "target": "7:05"}], r'line 1: no "text" \(a text\)'),
         ([{"id": "a", "text": "7:05"}], r'line 1: no "target"; a prediction needs'),
         ([{"id": "a", "text": "7:05", "target": None}], r'line 1: no "target"'),
-        ([{"id": 1, "text": "7:05", "target": "7:05"}], r'line 1: no "id"'),
+        ([{"id": 1.5, "text": "7:05", "target": "7:05"}], r'line 1: no "id"'),
         (
             [ROWS[0], {"id": "b", "text": "7:05", "target": "25:00"}],
             r"line 2: the target '25:00' cannot be read: hour not 1 to 12\.",

@@ -1,0 +1,233 @@
+"""Join the answers of any tool with prepared rows, which have the targets and the image sizes.
+
+A tool writes the id of a question and the generated text. Everything else that a score needs is in
+the rows that the questions were made from. Each joined row equals the row that ``mm-numeric
+predict`` would write for the same text, so that the score is the same.
+"""
+
+import json
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from mm_numeric.answers import ImageSource
+from mm_numeric.evaluation.answer_files import (
+    LLAMA_FACTORY,
+    AnswerFields,
+    GeneratedText,
+    read_answer_file,
+    text_id,
+    value_at,
+)
+from mm_numeric.evaluation.prepared_rows import (
+    PreparedRows,
+    Question,
+    frames_of,
+    read_questions,
+    read_task,
+)
+from mm_numeric.evaluation.spreadsheet import LONGEST_CELL
+from mm_numeric.files import read_rows
+from mm_numeric.log import logger
+
+_KEPT = ("scores", "extraction")
+"""Fields of an answer that are scored as in predictions.jsonl: the confidence of each shape, and
+the answer that a judge extracted from the text."""
+
+
+def prediction_rows(
+    predictions: Path,
+    rows: PreparedRows | None = None,
+    *,
+    task_name: str | None = None,
+    keep: str | None = None,
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Return (location, fields) of each answer in a file, with the fields of predictions.jsonl.
+
+    Args:
+        predictions: A predictions.jsonl, or with ``rows`` a file of any tool.
+        rows: The rows that were answered; None if the predictions have targets and frames.
+        task_name: Name of the task; that of the prepared rows if None.
+        keep: ``last`` for the last of several rows with the same id; with None, several answers to
+            one of ``rows`` are an error.
+    """
+    if rows is None:
+        found = map(_with_text_id, read_rows(predictions))
+    else:
+        found = _joined(predictions, rows, task_name, keep)
+    return iter(_last_of_each_id(found, predictions)) if keep == "last" else found
+
+
+def _with_text_id(located: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+    where, row = located
+    return where, {**row, "id": text_id(row["id"])} if type(row.get("id")) is int else row
+
+
+def _last_of_each_id(
+    rows: Iterable[tuple[str, dict[str, Any]]], predictions: Path
+) -> Collection[tuple[str, dict[str, Any]]]:
+    """Return the last row of each id, in the order of these rows; log how many are left out."""
+    count, last = 0, dict[str, tuple[str, dict[str, Any]]]()
+    for where, row in rows:
+        count += 1
+        key = json.dumps(row.get("id"))
+        last.pop(key, None)
+        last[key] = where, row
+    if len(last) < count:
+        message = "%s: %d earlier rows are not scored, because a later row has the same id."
+        logger.warning(message, predictions, count - len(last))
+    return last.values()
+
+
+def _joined(
+    predictions: Path, rows: PreparedRows, task_name: str | None, keep: str | None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    name, task = read_task(rows, task_name)
+    questions = read_questions(task, rows)
+    fields, answers = read_answer_file(
+        predictions, id_field=rows.id_field, text_field=rows.text_field
+    )
+    pairs = _matched(list(answers), questions, predictions, rows.path)
+    _warn_of_truncated_cells(predictions, [answer.text for answer, _ in pairs])
+    if keep != "last":
+        _check_duplicates(pairs)
+    if pairs[0][0].id is None:
+        _check_images(pairs, rows.path)
+    _log_reading(predictions, rows, fields, has_ids=pairs[0][0].id is not None)
+    framed = frames_of([question for _, question in pairs], task, name, rows)
+    reads_by = {option: task.options()[option] for option in task.reads_by}
+    for (answer, (example, *_)), frame in zip(pairs, framed, strict=True):
+        kept = {name: answer.row[name] for name in _KEPT if answer.row.get(name) is not None}
+        row = {
+            "id": example.id,
+            "image": _image_path(example.image),
+            "task": name,
+            **({"task_options": reads_by} if reads_by else {}),
+            **({"buckets": dict(example.buckets)} if example.buckets else {}),
+            "prompt": example.prompt,
+            "text": answer.text,
+            **kept,
+            "target": task.record(example.answer),
+            "frame": None if frame is None else frame.to_dict(),
+        }
+        yield answer.where, json.loads(json.dumps(row))  # as if read from predictions.jsonl
+
+
+def _image_path(image: ImageSource | None) -> str | None:
+    """Return the absolute path of an image file, or the path in the row if there is no file."""
+    if isinstance(image, Path) and not os.path.isfile(image):
+        return str(image)
+    return None if image is None else str(image.resolve())
+
+
+def _log_reading(
+    predictions: Path, rows: PreparedRows, fields: AnswerFields, *, has_ids: bool
+) -> None:
+    """Log which fields are read, how answers are matched, and the limits of resized images."""
+    by = f"{'position' if fields.id_is_position else 'id'} ({fields.id})"
+    message = "%s: read as of %s (%s); answers are matched to %s by %s."
+    logger.info(
+        message,
+        *(predictions, fields.tool, " or ".join(fields.text), rows.path),
+        by if has_ids else "position, because they have no id",
+    )
+    rule = rows.frame
+    if rule is None or not rule.depends_on_limits:
+        return
+    message = "coordinates are pixels of images that were resized to an area of %d to %d pixels"
+    limits = rule.resize.min_pixels, rule.resize.max_pixels
+    logger.info(f"{message}; --min-pixels and --max-pixels change it.", *limits)
+    if fields.tool == LLAMA_FACTORY and rule.image_max_pixels is None:
+        logger.warning(
+            "%s shrinks images before the model resizes them, by default above 589824 pixels; if "
+            "the coordinates are pixels of these images, add --image-max-pixels 589824.",
+            LLAMA_FACTORY,
+        )
+
+
+def _warn_of_truncated_cells(predictions: Path, texts: Sequence[str]) -> None:
+    truncated = sum(len(text) >= LONGEST_CELL for text in texts)
+    if predictions.suffix == ".xlsx" and truncated:
+        logger.warning(
+            "%s: truncated answers: %d; a cell of .xlsx holds at most %d characters. Let the tool "
+            "write .tsv or .json (VLMEvalKit: PRED_FORMAT=tsv).",
+            *(predictions, truncated, LONGEST_CELL),
+        )
+
+
+def _matched(
+    answers: Sequence[GeneratedText],
+    questions: Mapping[str, Question],
+    predictions: Path,
+    path: Path,
+) -> list[tuple[GeneratedText, Question]]:
+    """Return each answer with its question, in the order of the questions.
+
+    Raises:
+        ValueError: If an answer has no question, or a question has no answer.
+    """
+    ids = list(questions)
+    if answers[0].id is None:
+        if len(answers) != len(ids):
+            raise ValueError(
+                f"{predictions}: {len(answers)} answers without an id, but {path} has {len(ids)} "
+                "questions; give the rows that were answered, or name the field of the id with "
+                "--id."
+            )
+        return list(zip(answers, questions.values(), strict=True))
+    pairs, unknown = [], []
+    for answer in answers:
+        if isinstance(answer.id, int):
+            identity = ids[answer.id] if answer.id < len(ids) else None
+        else:
+            identity = answer.id if answer.id in questions else None
+        if identity is None:
+            unknown.append(answer)
+        else:
+            pairs.append((answer, questions[identity]))
+    if unknown:
+        what = "position" if isinstance(unknown[0].id, int) else "id"
+        raise ValueError(
+            f"{unknown[0].where}: the {what} {unknown[0].id!r} is not in {path} (ids such as "
+            f"{ids[0]!r}), and so for {len(unknown)} of {len(answers)} answers; give the rows that "
+            "were answered, or name the field of the id with --id."
+        )
+    missing = questions.keys() - {question.example.id for _, question in pairs}
+    if missing:
+        first = next(questions[identity].example for identity in ids if identity in missing)
+        raise ValueError(
+            f"{first.where}: no answer to {first.id!r} in {predictions}, and so for {len(missing)} "
+            f"of {len(ids)} questions; answer them, or remove their rows."
+        )
+    order = {identity: position for position, identity in enumerate(ids)}
+    return sorted(pairs, key=lambda pair: order[pair[1].example.id])
+
+
+def _check_duplicates(pairs: Sequence[tuple[GeneratedText, Question]]) -> None:
+    """Raise ValueError if there are several answers to a question, which are adjacent in pairs."""
+    second = [
+        after[0] for before, after in pairwise(pairs) if before[1].example.id == after[1].example.id
+    ]
+    if second:
+        raise ValueError(
+            f"{second[0].where}: a second answer to the question {second[0].id!r}; {len(second)} "
+            f"of {len(pairs)} answers are to questions that were answered before. Remove them, or "
+            "score the last answer to each question with --keep last."
+        )
+
+
+def _check_images(pairs: Sequence[tuple[GeneratedText, Question]], path: Path) -> None:
+    """Raise ValueError if an answer that is matched by position names another image."""
+    for answer, (example, *_) in pairs:
+        image = value_at(answer.row, "images.0")  # ms-swift: a path, or {"path": ..., "bytes": ...}
+        image = image.get("path") if isinstance(image, Mapping) else image
+        if isinstance(image, str) and isinstance(example.image, Path):
+            name = image.replace("\\", "/").rpartition("/")[2]
+            if name and name != example.image.name:
+                raise ValueError(
+                    f"{answer.where}: the answer is about the image {name}, but the question at "
+                    f"the same position in {path} is about {example.image.name}; give the rows in "
+                    "the order of the answers, or name the field of the id with --id."
+                )

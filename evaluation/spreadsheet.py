@@ -1,0 +1,103 @@
+"""Read the first sheet of an .xlsx file (Excel) as rows, without a package for spreadsheets.
+
+An .xlsx file is a zip of XML files (ECMA-376): the workbook lists the sheets, a sheet has the cells
+by row, and texts that occur in cells are stored once in a table of shared strings.
+"""
+
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element, ParseError, fromstring
+
+LARGEST_BYTES = 256 << 20
+"""Largest total size of the unpacked XML files, because a small zip can unpack to gigabytes."""
+
+LONGEST_CELL = 32_767
+"""Number of characters that a cell can hold; longer texts are truncated by what writes them."""
+
+_MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+_RELATION_ID = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
+_WORKBOOK = "xl/workbook.xml"
+_RELATIONS = "xl/_rels/workbook.xml.rels"
+_SHARED = "xl/sharedStrings.xml"
+_ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
+
+
+def read_sheet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (location, fields) of each row in the first sheet, like ``mm_numeric.files.read_rows``.
+
+    The first row has the names of the fields. All values are text, as in a CSV file, and an empty
+    cell is an empty text. The location is for error messages.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            sheet, shared = _first_sheet(archive, path)
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: there is no such file.") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
+        raise ValueError(f"{path}: cannot be read as .xlsx ({error}).") from error
+    except (KeyError, StopIteration, ParseError, RuntimeError) as error:  # RuntimeError: password
+        raise ValueError(f"{path}: not a spreadsheet that can be read ({error}).") from error
+    names: dict[str, str] = {}
+    for number, row in enumerate(sheet.iter(f"{_MAIN}row"), start=1):
+        where = f"{path}, row {row.get('r', number)}"
+        cells = _cells(row, shared, where)
+        if not names:
+            names = {column: name for column, name in cells.items() if name}
+        elif any(cells.values()):
+            yield where, {name: cells.get(column, "") for column, name in names.items()}
+
+
+def _first_sheet(archive: zipfile.ZipFile, path: Path) -> tuple[Element, list[str]]:
+    """Return the XML of the first sheet and the table of shared strings."""
+    size = sum(info.file_size for info in archive.infolist() if info.filename.endswith(".xml"))
+    if size > LARGEST_BYTES:
+        raise ValueError(
+            f"{path}: unpacks to {size >> 20} MiB of XML, more than the limit of "
+            f"{LARGEST_BYTES >> 20} MiB; save the sheet as .tsv or .csv."
+        )
+    first = next(_xml(archive, _WORKBOOK).iter(f"{_MAIN}sheet")).attrib[_RELATION_ID]
+    targets = {found.get("Id"): found.get("Target", "") for found in _xml(archive, _RELATIONS)}
+    name = targets[first]
+    sheet = _xml(archive, name.lstrip("/") if name.startswith("/") else f"xl/{name}")
+    if _SHARED not in archive.namelist():
+        return sheet, []
+    return sheet, [_text(item) for item in _xml(archive, _SHARED).iter(f"{_MAIN}si")]
+
+
+def _xml(archive: zipfile.ZipFile, name: str) -> Element:
+    content = archive.read(name)
+    if b"<!DOCTYPE" in content:  # spreadsheets have none, and entities could expand without limit
+        raise ParseError(f"{name} has a document type")
+    return fromstring(content)
+
+
+def _cells(row: Element, shared: list[str], where: str) -> dict[str, str]:
+    """Return the text of each cell of a row by its column, such as ``{"A": "1"}``."""
+    found = {}
+    for number, cell in enumerate(row.iter(f"{_MAIN}c")):
+        column = re.sub("[0-9]+", "", cell.get("r", "")) or str(number)
+        kind, value = cell.get("t", "n"), cell.findtext(f"{_MAIN}v", "")
+        if kind == "inlineStr":
+            value = _text(cell)
+        elif kind == "s":
+            try:
+                value = shared[int(value)]
+            except (ValueError, IndexError) as error:
+                raise ValueError(f"{where}: the file is damaged ({error}).") from error
+        elif kind == "n":
+            value = value.removesuffix(".0")
+        found[column] = value
+    return found
+
+
+def _text(item: Element) -> str:
+    """Return the text of a string with or without formatting, and without its pronunciation."""
+    runs = [item, *item.findall(f"{_MAIN}r"), *item.findall(f"{_MAIN}is")]
+    runs += item.findall(f"{_MAIN}is/{_MAIN}r")
+    texts = (text.text or "" for run in runs for text in run.findall(f"{_MAIN}t"))
+    # Characters that XML cannot hold are written as _x000D_.
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), "".join(texts))
