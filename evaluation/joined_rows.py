@@ -90,7 +90,7 @@ def _joined(
         predictions, id_field=rows.id_field, text_field=rows.text_field
     )
     pairs = _matched(list(answers), questions, predictions, rows.path)
-    _warn_of_truncated_cells(predictions, [answer.text for answer, _ in pairs])
+    _warn_of_lost_text(predictions, rows, [answer.text for answer, _ in pairs])
     if keep != "last":
         _check_duplicates(pairs)
     if pairs[0][0].id is None:
@@ -147,13 +147,23 @@ def _log_reading(
         )
 
 
-def _warn_of_truncated_cells(predictions: Path, texts: Sequence[str]) -> None:
+def _warn_of_lost_text(predictions: Path, rows: PreparedRows, texts: Sequence[str]) -> None:
+    """Log a warning if a tool has truncated texts, or removed the special tokens around boxes."""
     truncated = sum(len(text) >= LONGEST_CELL for text in texts)
     if predictions.suffix == ".xlsx" and truncated:
         logger.warning(
             "%s: truncated answers: %d; a cell of .xlsx holds at most %d characters. Let the tool "
             "write .tsv or .json (VLMEvalKit: PRED_FORMAT=tsv).",
             *(predictions, truncated, LONGEST_CELL),
+        )
+    if rows.frame is None or rows.frame.coordinates.format != "qwen_vl":
+        return
+    token = rows.frame.coordinates.text.open
+    if not any(token in text for text in texts):
+        logger.warning(
+            "%s: no answer contains %s; if the tool removed special tokens, write --frame "
+            "qwen2_vl_plain instead of --family.",
+            *(predictions, token),
         )
 
 
