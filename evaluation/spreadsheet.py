@@ -5,15 +5,12 @@ by row, and texts that occur in cells are stored once in a table of shared strin
 """
 
 import re
-import zipfile
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
-LARGEST_BYTES = 256 << 20
-"""Largest total size of the unpacked XML files, because a small zip can unpack to gigabytes."""
+from mm_numeric.archives import zipped_files
 
 LONGEST_CELL = 32_767
 """Number of characters that a cell can hold; longer texts are truncated by what writes them."""
@@ -32,14 +29,10 @@ def read_sheet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     The first row has the names of the fields. All values are text, as in a CSV file, and an empty
     cell is an empty text. The location is for error messages.
     """
+    files = dict(zipped_files(path, (".xml", ".rels")))
     try:
-        with zipfile.ZipFile(path) as archive:
-            sheet, shared = _first_sheet(archive, path)
-    except FileNotFoundError as error:
-        raise ValueError(f"{path}: there is no such file.") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
-        raise ValueError(f"{path}: cannot be read as .xlsx ({error}).") from error
-    except (KeyError, StopIteration, ParseError, RuntimeError) as error:  # RuntimeError: password
+        sheet, shared = _first_sheet(files)
+    except (KeyError, StopIteration, ParseError) as error:
         raise ValueError(f"{path}: not a spreadsheet that can be read ({error}).") from error
     names: dict[str, str] = {}
     for number, row in enumerate(sheet.iter(f"{_MAIN}row"), start=1):
@@ -51,25 +44,19 @@ def read_sheet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield where, {name: cells.get(column, "") for column, name in names.items()}
 
 
-def _first_sheet(archive: zipfile.ZipFile, path: Path) -> tuple[Element, list[str]]:
+def _first_sheet(files: Mapping[str, bytes]) -> tuple[Element, list[str]]:
     """Return the XML of the first sheet and the table of shared strings."""
-    size = sum(info.file_size for info in archive.infolist() if info.filename.endswith(".xml"))
-    if size > LARGEST_BYTES:
-        raise ValueError(
-            f"{path}: unpacks to {size >> 20} MiB of XML, more than the limit of "
-            f"{LARGEST_BYTES >> 20} MiB; save the sheet as .tsv or .csv."
-        )
-    first = next(_xml(archive, _WORKBOOK).iter(f"{_MAIN}sheet")).attrib[_RELATION_ID]
-    targets = {found.get("Id"): found.get("Target", "") for found in _xml(archive, _RELATIONS)}
+    first = next(_xml(files, _WORKBOOK).iter(f"{_MAIN}sheet")).attrib[_RELATION_ID]
+    targets = {found.get("Id"): found.get("Target", "") for found in _xml(files, _RELATIONS)}
     name = targets[first]
-    sheet = _xml(archive, name.lstrip("/") if name.startswith("/") else f"xl/{name}")
-    if _SHARED not in archive.namelist():
+    sheet = _xml(files, name.lstrip("/") if name.startswith("/") else f"xl/{name}")
+    if _SHARED not in files:
         return sheet, []
-    return sheet, [_text(item) for item in _xml(archive, _SHARED).iter(f"{_MAIN}si")]
+    return sheet, [_text(item) for item in _xml(files, _SHARED).iter(f"{_MAIN}si")]
 
 
-def _xml(archive: zipfile.ZipFile, name: str) -> Element:
-    content = archive.read(name)
+def _xml(files: Mapping[str, bytes], name: str) -> Element:
+    content = files[name]
     if b"<!DOCTYPE" in content:  # spreadsheets have none, and entities could expand without limit
         raise ParseError(f"{name} has a document type")
     return fromstring(content)
