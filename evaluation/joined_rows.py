@@ -30,7 +30,10 @@ from mm_numeric.evaluation.prepared_rows import (
 )
 from mm_numeric.evaluation.spreadsheet import LONGEST_CELL
 from mm_numeric.files import read_rows
+from mm_numeric.geometry.frame_presets import FrameRule
 from mm_numeric.log import logger
+
+_FACTORY_PX = 768 * 768  # default of image_max_pixels of LLaMA-Factory
 
 _KEPT = ("scores", "extraction")
 """Fields of an answer that are scored as in predictions.jsonl: the confidence of each shape, and
@@ -53,10 +56,11 @@ def prediction_rows(
         keep: ``last`` for the last of several rows with the same id; with None, several answers to
             one of ``rows`` are an error.
     """
-    if rows is None:
-        found = map(_with_text_id, read_rows(predictions))
-    else:
-        found = _joined(predictions, rows, task_name, keep)
+    found: Iterator[tuple[str, dict[str, Any]]] = (
+        map(_with_text_id, read_rows(predictions))
+        if rows is None
+        else _joined(predictions, rows, task_name, keep)
+    )
     return iter(_last_of_each_id(found, predictions)) if keep == "last" else found
 
 
@@ -96,6 +100,8 @@ def _joined(
     if pairs[0][0].id is None:
         _check_images(pairs, rows.path)
     _log_reading(predictions, rows, fields, has_ids=pairs[0][0].id is not None)
+    areas = [width * height for _, (_, size, _) in pairs for width, height in [size or (0, 0)]]
+    _log_sizes(rows.frame, fields.tool, max(areas))
     framed = frames_of([question for _, question in pairs], task, name, rows)
     reads_by = {option: task.options()[option] for option in task.reads_by}
     for (answer, (example, *_)), frame in zip(pairs, framed, strict=True):
@@ -133,17 +139,23 @@ def _log_reading(
         *(predictions, fields.tool, " or ".join(fields.text), rows.path),
         by if has_ids else "position, because they have no id",
     )
-    rule = rows.frame
+
+
+def _log_sizes(rule: FrameRule | None, tool: str, largest_px: int) -> None:
+    """Log the limits of resized images, if coordinates depend on them.
+
+    ``largest_px`` is the area of the largest image in pixels.
+    """
     if rule is None or not rule.depends_on_limits:
         return
     message = "coordinates are pixels of images that were resized to an area of %d to %d pixels"
     limits = rule.resize.min_pixels, rule.resize.max_pixels
     logger.info(f"{message}; --min-pixels and --max-pixels change it.", *limits)
-    if fields.tool == LLAMA_FACTORY and rule.image_max_pixels is None:
+    if tool == LLAMA_FACTORY and rule.image_max_pixels is None and largest_px > _FACTORY_PX:
         logger.warning(
-            "%s shrinks images before the model resizes them, by default above 589824 pixels; if "
-            "the coordinates are pixels of these images, add --image-max-pixels 589824.",
-            LLAMA_FACTORY,
+            "%s shrinks images before the model resizes them, by default above %d pixels; if the "
+            "coordinates are pixels of these images, add --image-max-pixels %d.",
+            *(tool, _FACTORY_PX, _FACTORY_PX),
         )
 
 

@@ -117,17 +117,19 @@ def test_another_frame_gives_another_score(tmp_path):
 
 
 def test_the_images_that_llama_factory_shrinks_are_pointed_out(tmp_path, capsys):
-    path = box_rows(tmp_path, 1)
-    answers = write_lines(tmp_path / "answers.jsonl", [{"predict": "[]"}])
-    words = ["score", str(answers), "--rows", str(path), "--task", "grounding"]
-    assert cli.main([*words, "--family", "qwen2_5_vl"]) == 0
-    assert "add --image-max-pixels 589824" in capsys.readouterr().err
-    assert cli.main([*words, "--family", "qwen2_5_vl", "--image-max-pixels", "589824"]) == 0
-    assert "--image-max-pixels" not in capsys.readouterr().err
-    assert cli.main([*words, "--family", "qwen3_vl"]) == 0
-    assert "--image-max-pixels" not in capsys.readouterr().err
+    """Its default of image_max_pixels is 768 * 768; the fourth image has 1285 x 727 pixels."""
+    warned = []
+    for count, more in ((3, []), (4, []), (4, ["--image-max-pixels", "589824"])):
+        path = box_rows(tmp_path, count)
+        answers = write_lines(tmp_path / "answers.jsonl", [{"predict": "[]"}] * count)
+        words = ["score", str(answers), "--rows", str(path), "--task", "grounding", *more]
+        assert cli.main([*words, "--family", "qwen2_5_vl"]) == 0
+        warned.append("add --image-max-pixels 589824" in capsys.readouterr().err)
+        assert cli.main([*words, "--family", "qwen3_vl"]) == 0  # relative: any size is the same
+        assert "--image-max-pixels" not in capsys.readouterr().err
+    assert warned == [False, True, False]
     frame = json.loads((tmp_path / "results.json").read_text())["frame"]
-    assert frame["resize"]["factor"] == 32
+    assert frame["image_max_pixels"] == 589824
 
 
 def test_answers_without_the_special_tokens_of_qwen2_vl_are_pointed_out(tmp_path, capsys):
