@@ -86,7 +86,7 @@ class Number:
 
     @cached_property
     def value(self) -> float:
-        """Return the value as a float64, rounded, or plus or minus infinity if it is too large."""
+        """Return the nearest float64; plus or minus infinity if the number is too large for it."""
         try:
             return float(self.exact)
         except OverflowError:
@@ -168,7 +168,7 @@ class Text:
 
 @dataclass(frozen=True)
 class JudgedText(Text):
-    """A response together with the answer that a judge, such as GPT-4, extracted from it."""
+    """A model's response, and the answer that a judge, such as GPT-4, extracted from it."""
 
     extraction: str
 
@@ -214,7 +214,7 @@ class ShortAnswer:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A parse failure: a generated text without a valid answer. Failures are counted by reason."""
+    """A parse failure: the parser found no valid answer in a generated text."""
 
     reason: str
     lenient: Any = field(default=None, compare=False)
@@ -267,7 +267,7 @@ class EmbeddedImage:
     """Function that returns the encoded image (PNG, JPEG, ...) as bytes."""
 
     def resolve(self) -> Self:
-        """Return ``self``, so that ``image.resolve()`` works for paths and embedded images."""
+        """Return the image itself. For an image file, ``Path.resolve`` returns the full path."""
         return self
 
     def __str__(self) -> str:

@@ -26,7 +26,7 @@ class UnpackedSizeError(ValueError):
 
 
 def add_limit_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--max-unpacked`` to the options of a command; see ``set_limit``."""
+    """Add the option ``--max-unpacked`` (maximum unpacked size of an archive) to a command."""
     parser.add_argument(
         "--max-unpacked",
         type=int,
@@ -37,7 +37,7 @@ def add_limit_option(parser: argparse.ArgumentParser) -> None:
 
 
 def set_limit(arguments: argparse.Namespace) -> None:
-    """Set the limit to the value of ``--max-unpacked``, if the option was given."""
+    """Set the maximum unpacked size of an archive, if ``--max-unpacked`` was given."""
     mib = getattr(arguments, "max_unpacked", None)
     if mib is not None:
         if mib < 1:
@@ -46,7 +46,7 @@ def set_limit(arguments: argparse.Namespace) -> None:
 
 
 def _limit() -> int:
-    """Return the limit in bytes."""
+    """Return the maximum unpacked size of an archive in bytes."""
     text = os.environ.get(UNPACKED_LIMIT) or str(DEFAULT_LIMIT_MIB)
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise ValueError(f"{UNPACKED_LIMIT} is a number of MiB of at least 1, not {text!r:.40}.")

@@ -106,8 +106,8 @@ def keep_checkpoint_names(model: Any) -> None:
 def length_grouped_indices(lengths: Sequence[int], batch_size: int, generator: Any) -> list[int]:
     """Return a random order of samples in which each batch has samples of similar length.
 
-    The public ``LengthGroupedSampler`` of transformers (5.23) does not know the epoch, so a resumed
-    run could not reproduce the order.
+    The public ``LengthGroupedSampler`` of transformers (5.23) cannot be used: it does not know the
+    epoch, so the order would be different after a resume.
     """
     from transformers.trainer_pt_utils import get_length_grouped_indices
 
@@ -125,10 +125,10 @@ def tokenizer_settings(source: str, revision: str) -> dict[str, Any]:
 
 
 def concrete_classes(auto_class: Any) -> Mapping[Any, Any] | None:
-    """Return an Auto class's mapping from config class to model class; None if it is no Auto class.
+    """Return a mapping from config class to model class for an Auto class; None for other classes.
 
-    transformers (5.23) stores it as ``_model_mapping``. A baseline must subclass the model class
-    that the Auto class would create.
+    transformers (5.23) stores it as ``_model_mapping``. It tells which model class the Auto class
+    would create, so that a baseline can subclass it.
     """
     return getattr(auto_class, "_model_mapping", None)
 
@@ -136,7 +136,7 @@ def concrete_classes(auto_class: Any) -> Mapping[Any, Any] | None:
 def deepspeed_settings(args: Any) -> Any:
     """Return the parsed DeepSpeed settings of ``args`` (TrainingArguments); None without DeepSpeed.
 
-    transformers (5.23) sets the private ``hf_deepspeed_config`` only if ``deepspeed`` is set.
+    transformers (5.23) stores them in a private attribute, and only if ``args.deepspeed`` is set.
     """
     return getattr(args, "hf_deepspeed_config", None)
 
@@ -279,7 +279,7 @@ def deepspeed_loss_scale(engine: Any) -> float:
 def deepspeed_state_classes() -> list[Any]:
     """Return the classes that DeepSpeed (0.19) pickles in optimiser states, besides tensors.
 
-    They only hold values, so ``torch.load`` may create them. DeepSpeed has no list of them.
+    ``torch.load`` is allowed to create them. This is safe, because they only hold values.
     """
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
@@ -291,7 +291,7 @@ def deepspeed_state_classes() -> list[Any]:
 def write_universal_checkpoint(source: Path, target: Path) -> None:
     """Convert a ZeRO checkpoint into one that any number of ranks can load.
 
-    The script ``deepspeed.checkpoint.ds_to_universal`` (0.19) is public; its ``main`` is not.
+    This calls the private ``main`` of the script ``deepspeed.checkpoint.ds_to_universal`` (0.19).
     """
     from deepspeed.checkpoint.ds_to_universal import main
 

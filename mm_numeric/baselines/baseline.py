@@ -77,7 +77,7 @@ class Baseline(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer, and the statistics of training numbers if config.json has them."""
+        """Load the tokenizer and, if the model was trained with this baseline, its statistics."""
         if cls.single_digits:
             model = replace(model, digits="single")
         family = super().load(source, model)
@@ -94,7 +94,7 @@ class Baseline(Family):
         return family
 
     def fit(self, task: Task, examples: Sequence[Example]) -> None:
-        """Compute statistics of the training numbers, unless ``load`` found them in config.json."""
+        """Compute statistics of the training numbers, unless the loaded model already has them."""
         if self.fitted is not None:
             return
         in_questions = _finite_numbers(example.prompt for example in examples)
@@ -108,7 +108,7 @@ class Baseline(Family):
 
     @cached_property
     def _digits(self) -> NumberVocabulary:
-        """Return the digit tokens of the tokenizer."""
+        """Return the tokenizer's tokens that spell numbers, such as those for the digits 0 to 9."""
         return NumberVocabulary.from_tokenizer(self.tokenizer)
 
     @abstractmethod
@@ -165,7 +165,7 @@ def with_baseline(family: type[Family], value: Any, where: str) -> type[Family]:
 
 @cache
 def with_modules(mixin: type, model_class: type) -> type:
-    """Return ``model_class`` with the modules that ``mixin`` adds; created once, then cached."""
+    """Return a subclass of ``model_class`` with the modules that ``mixin`` adds to it."""
     return type(f"{mixin.__name__}{model_class.__name__}", (mixin, model_class), {})
 
 

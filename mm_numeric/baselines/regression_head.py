@@ -52,7 +52,7 @@ class RegressionHead(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """Return the normalisation of numbers that ``fit`` computed; before, it changes nothing."""
+        """Return the normalisation of numbers; the identity until ``fit`` has computed it."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class RegressionHead(Baseline):
         return asdict(Scale.of(values, decimals=numbers.decimals, **asdict(self.settings)))
 
     def answer(self, text: str) -> Tokens:
-        """Encode an answer, which must contain one number, as one integer that stores it."""
+        """Encode the only number of an answer as one integer, used in place of token ids."""
         found = find_numerals(text)
         if len(found) != 1:
             raise ValueError(
@@ -74,14 +74,14 @@ class RegressionHead(Baseline):
     def numbers(
         self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Return the number in an answer. It has no digit tokens: its token index 0 is a dummy."""
+        """Return the number in an answer, as if a single token at index 0 spelled it."""
         value = self.scale.number(value_of(answer.ids[0]))
         return [TokenNumber(value, -1 if value < 0 else 1, (0,), (0,), (0,))]
 
     def text(self, ids: Sequence[int]) -> str:
-        """Convert the predicted number to text, such as ``3.5``.
+        """Convert a predicted number to text, such as ``3.5``.
 
-        ``ids`` contains the number as a value id, an integer that stores a float32.
+        ``ids`` contains one integer that stores the number, in place of token ids.
         """
         values = [self.scale.text(value_of(token)) for token in ids if is_value(token)]
         return values[0] if values else ""
@@ -89,7 +89,7 @@ class RegressionHead(Baseline):
     def model_inputs(
         self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
     ) -> dict[str, Any]:
-        """Return the arguments of ``forward``; padding hides the answers from the model."""
+        """Return the arguments of ``forward``, with answers in ``input_ids`` masked as padding."""
         carries, _ = read_values(input_ids)
         input_ids = input_ids.masked_fill(carries, self.pad_id)
         mask = attention_mask & ~carries
@@ -104,8 +104,8 @@ class RegressionHead(Baseline):
     ) -> list[tuple[list[int], list[float]]]:
         """Predict one number per question.
 
-        Each answer is ``([value id], [1.0])``: an integer that stores the number, and a constant
-        in place of a probability.
+        Each answer is ``([value id], [1.0])``. The value id is an integer that stores the number;
+        1.0 is a constant in place of a probability.
         """
         inputs = with_position_ids(model, inputs)
         if self.encoder_decoder:
@@ -131,8 +131,8 @@ class RegressionObjective(Objective):
     ) -> ObjectiveResult:
         """Compute the mean squared error of the model's predicted numbers.
 
-        ``labels`` [n] are the correct (normalised) numbers of the n samples, as value ids: integers
-        that store a number. ``figures`` requests training metrics; this loss has none.
+        ``labels`` [n] are the correct numbers of the n samples. Each is normalised, and encoded as
+        an integer (a value id). ``figures`` has no effect here.
         """
         assert spans is not None
         assert spans.supervised is not None

@@ -9,8 +9,8 @@ Input    a fixed number encoding is added to the learned embedding of digit v at
          default, ``largest`` is the largest number in the training data
 Output   an answer cannot be parsed if a place occurs twice (``_1_2_ _2_2_``), is out of order, or
          is left out (``_1_2_ _2_0_`` has no tens)
-Loss     cross-entropy plus any numeric losses, such as NTL. Their softmax covers ten tokens: the
-         digits 0 to 9 at the place of the correct digit
+Loss     cross-entropy plus any numeric losses, such as NTL. A numeric loss uses a softmax over only
+         ten tokens: the digits 0 to 9 at the place of the correct digit
 
 The published code uses the factors (1, -1, 1/3, -1/3, ...) in the encoding. This module uses those
 of the paper's formula: (1, -1/2, 1/3, -1/4, ...).
@@ -126,7 +126,7 @@ class RegressionTransformer(Baseline):
 
     @cached_property
     def _bare(self) -> list[int]:
-        """Return the ids of the tokenizer's own tokens for the digits 0 to 9."""
+        """Return the ids of the plain digit tokens 0 to 9, which have no place."""
         ids = self.tokenizer.get_vocab()
         return [ids[digit] for digit in "0123456789"]
 

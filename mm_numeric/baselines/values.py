@@ -44,7 +44,7 @@ def value_ids(values: Tensor) -> Tensor:
 
 
 def read_values(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a mask of the value ids, and the numbers that they store (1 at token ids)."""
+    """Return a mask of the positions with value ids, and the stored numbers (elsewhere 1)."""
     carries = ids >= _FIRST
     bits = (ids - _FIRST).masked_fill(~carries, 0)
     signed = torch.where(bits >= _BITS // 2, bits - _BITS, bits)
@@ -69,7 +69,7 @@ class Scale:
 
     @classmethod
     def of(cls, numbers: Sequence[Any], *, normalise: bool, log: bool, decimals: int) -> "Scale":
-        """Create a scale; with ``normalise``, the scaled ``numbers`` have mean 0 and std 1."""
+        """Create a scale. If ``normalise`` is set, it maps ``numbers`` to mean 0 and std 1."""
         values = [to_log(float(n)) if log else float(n) for n in numbers]
         if not normalise:
             return cls(log=log, decimals=decimals)
@@ -106,7 +106,7 @@ def to_log(number: float) -> float:
 
 
 def from_log(logarithm: float) -> float:
-    """Compute the inverse of ``to_log``, limited to numbers from -1e300 to 1e300."""
+    """Return the number that has a given signed logarithm, clamped to +-1e300."""
     if math.isnan(logarithm):
         return logarithm
     power = min(abs(logarithm), _LARGEST_POWER)

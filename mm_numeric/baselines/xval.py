@@ -5,9 +5,9 @@ Input    every number is the token [NUM]. Its embedding is multiplied by the num
 Output   where the output head predicts [NUM], the number head (two layers, GELU) predicts the value
 Loss     cross-entropy of all tokens, plus the mean squared error of the scaled numbers
 
-Layer normalisation would undo the multiplication if the embedding were not added to another vector.
-In the paper this vector is the position embedding. In models without position embeddings (T5, LLaMA
-and others), it is a learned vector, the same for every number.
+Another vector is added to the multiplied embedding, because layer normalisation would otherwise
+undo the multiplication. In the paper this vector is the position embedding. In models without
+position embeddings (T5, LLaMA and others), it is a learned vector, the same for every number.
 """
 
 import re
@@ -44,7 +44,7 @@ _POSITIONS = re.compile(r"(.*\.)?(wpe|\w*position\w*)")
 
 @dataclass(frozen=True, kw_only=True)
 class XvalSettings:
-    """Settings of the xVal baseline."""
+    """Settings of the xVal baseline: the weight of the squared error in the loss."""
 
     weight: float = 1.0
     """Weight of the mean squared error in the loss."""
@@ -64,7 +64,7 @@ class WithValues(WithNumberHead):
     named_modules: Any
 
     def make_head(self, config: Any) -> NumberHead:
-        """Create the number head; without position embeddings, also a vector to add to [NUM]."""
+        """Create the number head and, without position embeddings, the vector added to numbers."""
         has_positions = any(
             isinstance(module, nn.Embedding) and _POSITIONS.fullmatch(name)
             for name, module in self.named_modules()
@@ -104,7 +104,7 @@ class Xval(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """Return the normalisation of numbers that ``fit`` computed; before, it changes nothing."""
+        """Return the normalisation of numbers; the identity until ``fit`` has computed it."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -151,11 +151,11 @@ class Xval(Baseline):
     def _with_sign(
         self, found: list[int], spans: list[tuple[int, int]], start: int, value: float
     ) -> tuple[int, float]:
-        """Move a minus sign from the text into the number; return the number's start and value.
+        """Move the minus sign before a number into its value; return the number's start and value.
 
-        ``found`` holds the token ids before the number. The last token contains the minus. If it
-        contains nothing else, it is removed and the value is negative. A token such as ``(-`` is
-        kept, and the value is positive, because the text already has the minus.
+        ``found`` holds the token ids before the number, and ends with the minus. A token ``-`` is
+        removed and ``Ġ-`` becomes ``Ġ``; the value is negative. A token such as ``(-`` is kept,
+        and the value is positive, because the text already has the minus.
         """
         token = self.tokenizer.convert_ids_to_tokens(found[-1])
         if token == "-":
@@ -173,7 +173,7 @@ class Xval(Baseline):
         return self._with_values(ids, [(0, 0)] * len(ids))[0]
 
     def answer(self, text: str) -> Tokens:
-        """Tokenise an answer and its end token; a number becomes one integer that stores it."""
+        """Tokenise an answer and its end token; each number becomes one value id (an integer)."""
         tokens = super().answer(text)
         return Tokens(*self._with_values(tokens.ids, tokens.offsets))
 
@@ -275,8 +275,8 @@ class CrossEntropyAndSquaredError(Objective):
     ) -> ObjectiveResult:
         """Compute the loss from the model's logits and predicted numbers.
 
-        ``labels`` [n] (n supervised positions) are token ids, or value ids for numbers. ``figures``
-        requests training metrics; this loss has none.
+        ``labels`` [n] are the n answer tokens of the batch. A number is one integer that stores
+        its value. ``figures`` has no effect here.
         """
         assert spans is not None
         assert spans.supervised is not None

@@ -1,1 +1,1 @@
-"""Train several objectives from the same warm start (a model trained with CE), and compare them."""
+"""Compare training losses: fine-tune the same model, first trained with CE, with each of them."""

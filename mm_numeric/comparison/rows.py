@@ -1,4 +1,4 @@
-"""Create the rows of a comparison table: the listed objectives, then all grid combinations.
+"""Create the rows of a comparison table: the listed losses, then all combinations of a grid.
 
     objectives: [ce, {name: large, preset: ntl_was, with: {model.name: my/large}}]
     grid:
@@ -6,9 +6,9 @@
       objective.weight: [0.15, 0.3]
       trainer.learning_rate: {slow: 1.0e-4, fast: 1.0e-3}
 
-This grid has 2 x 2 x 2 rows; the first is ``ntl_was_weight_0.15_slow``. Each axis of the grid is a
-dotted setting with a list of values, or with a mapping from names to values. Rows share a warm
-start (a model trained with CE) if only their objectives differ. This module does not import torch.
+This grid has 2 x 2 x 2 rows. The name of its first row is ``ntl_was_weight_0.15_slow``. Each entry
+of the grid is a dotted setting with a list of values, or with a mapping from names to values. Rows
+share a warm start (a model trained with CE) if only their objectives differ. Does not import torch.
 """
 
 import itertools
@@ -49,7 +49,7 @@ class ComparisonRow:
 
 @dataclass(frozen=True, kw_only=True)
 class _Draft:
-    """Unvalidated settings of a table row; ``where`` is their location, for error messages."""
+    """Settings of a table row that are not validated yet; error messages name ``where``."""
 
     objective: Any
     where: str
@@ -62,8 +62,8 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     """Return all rows of a comparison: those that the config lists, then those of its grid.
 
     All other rows are compared with the first one. If ``compare.control`` is set, the second row is
-    a control: the first row with this objective instead of its own, by default 1.3 times
-    cross-entropy. It shows whether an improvement is due only to a larger loss.
+    a control: the same settings as the first row, trained with this loss (by default 1.3 times
+    cross-entropy). It shows whether an improvement is due only to a larger loss.
     """
     assert config.compare is not None
     where = f"{where}, compare"
@@ -86,7 +86,7 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
 
 
 def read_comparison(name: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a config and, if it has a section ``compare``, validate the rows of the comparison."""
+    """Read a config file. If it describes a comparison, also check every row of its table."""
     config = read_config(name, overrides)
     if config.compare:
         compared_rows(config, find_config(name).name)
@@ -184,16 +184,17 @@ def _with_settings(config: Config, objective: NamedObjective, draft: _Draft) -> 
 
 
 def _start(config: Config) -> str:
-    """Return all settings of a comparison row except the objective, as JSON.
+    """Return the settings that determine the warm start of a comparison row, as JSON.
 
-    Rows with equal JSON continue from the same warm start, a model trained with cross-entropy.
+    These are all settings except the objective. Rows with equal JSON continue from the same warm
+    start, a model trained with cross-entropy.
     """
     settings = config.to_dict() | {"objective": None, "compare": None}
     return json.dumps(settings, sort_keys=True)
 
 
 def _check_names(rows: list[ComparisonRow], starts: list[str], where: str) -> None:
-    """Check that the run folders of rows and warm starts have unique and valid names."""
+    """Check that the names of rows and warm starts are unique, and valid as folder names."""
     for row in rows:
         taken = row.name.startswith(WARM_START)
         if taken or row.name in ("", ".", "..") or "/" in row.name or "\\" in row.name:

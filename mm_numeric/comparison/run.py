@@ -101,8 +101,8 @@ def _open_runs(config: Config, seeds: Sequence[int]) -> list[Config]:
 def seed_runs(config: Config, seed: int) -> list[Config]:
     """Return the configs of all training runs with one seed, in the order of execution.
 
-    A warm start (trained with cross-entropy) comes before the objectives that continue from it.
-    Their ``model.name`` is the folder where the warm start saves its weights.
+    Each warm start (a model trained with cross-entropy) comes before the runs that continue from
+    its weights. ``model.name`` of these runs is the folder with the weights.
     """
     assert config.compare is not None
     folder = Path(config.compare.output_dir) / f"seed{seed}"
@@ -211,7 +211,7 @@ def exit_with_parent() -> None:
 
 
 def _load_data_once(config: Config) -> None:
-    """Load or generate the data of all runs, to report invalid samples before training."""
+    """Load the data of all runs before any training starts, to report invalid samples early."""
     from mm_numeric.data.examples import load_examples
 
     for own in {row.warm_start: row.config for row in compared_rows(config)}.values():

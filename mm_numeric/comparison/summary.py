@@ -25,8 +25,8 @@ SUMMARY = "summary.json"
 def write_summary(config: Config, folder: Path) -> dict[str, Any]:
     """Score all runs of a comparison folder, write summary.json and return its content.
 
-    Each metric is a mean over seeds. Its bootstrap interval resamples seeds and test samples. All
-    other objectives are compared with the first one, for the same seeds and test samples.
+    Metrics are averaged over seeds. Their confidence intervals are from a bootstrap over seeds and
+    test samples. Every objective is compared with the first one on the same seeds and samples.
     """
     assert config.compare is not None
     entries, seeds = compared_rows(config), config.compare.seeds
@@ -102,7 +102,7 @@ def _table(
 def read_run_scores(folder: Path, task_name: str | None = None) -> Scores:
     """Score the predictions of one run, and sort the scored samples by id.
 
-    ``task_name`` is the name of the task; None for the name that the predictions contain.
+    ``task_name`` is the task to score with; None for the task that the prediction file names.
     """
     scores = read_scores(folder / PREDICTIONS, task_name=task_name)
     order = sorted(range(len(scores.rows)), key=lambda i: scores.rows[i]["id"])
@@ -117,8 +117,8 @@ def read_run_scores(folder: Path, task_name: str | None = None) -> Scores:
 def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
     """Format a comparison as a terminal table, with one line per warm-start model and objective.
 
-    It has columns for the first ``shown`` metrics (for all per-category metrics if these are more),
-    and a last one for the difference of the first metric to that of the first objective.
+    The columns are the first ``shown`` metrics (or all per-category metrics, if there are more of
+    these). The last column has the difference to the first objective, for the first metric.
     """
     metrics = summary["metrics"][: max(shown, summary.get("of_categories", 0))]
     header = ["objective", *(m["label"] for m in metrics)]
@@ -179,7 +179,7 @@ def _range(low: float | None, high: float | None, unit: str, sign: str = "") -> 
 
 
 def _number(value: float, unit: str, sign: str = "") -> str:
-    """Format a value without its unit. If the unit is ``%``, 0.5 is formatted as 50.00."""
+    """Format a metric value without its unit: 0.5 with the unit ``%`` becomes 50.00."""
     if not unit:
         return plain_figure(value, sign)
     return f"{value * (100 if unit == '%' else 1):{sign}.2f}"
@@ -200,7 +200,7 @@ def _description(config: Config) -> str:
 def _facts(
     config: Config, rows: Sequence[ComparisonRow], folder: Path, test_rows: int
 ) -> dict[str, str]:
-    """Return a description of the experiment: model, data, steps, seeds, time, versions."""
+    """Describe the experiment: model, data, steps, seeds, training time, versions."""
     assert config.compare is not None
     first = rows[0]
     names = dict.fromkeys(name for row in rows for name in (row.warm_start, row.name))
@@ -235,7 +235,7 @@ def _facts(
 
 
 def _other_settings(rows: Sequence[ComparisonRow]) -> str:
-    """List as text which settings, besides the objective, each table row changes."""
+    """Describe as text the settings that each table row changes, except the objective."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.settings:

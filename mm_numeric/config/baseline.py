@@ -35,10 +35,10 @@ def read_baseline(value: Any, where: str) -> BaselineChoice:
 def check_baseline(
     model: Any, objective: Any, modules: Any, where: str, remedy: str = "set objective to ce"
 ) -> None:
-    """Check that a config's model, loss and trained ``modules`` are compatible with its baseline.
+    """Check that a config's model, loss and trainable ``modules`` are allowed with its baseline.
 
-    A baseline with its own loss needs the objective ``ce`` (``remedy`` is the advice in the error
-    message). A module to which the baseline adds weights must be trained.
+    A baseline with its own loss requires the objective ``ce``; otherwise an error is raised, with
+    the advice ``remedy``. A module to which the baseline adds weights must be trained.
     """
     name, kind, _ = read_baseline(model.baseline, f"{where}, model.baseline")
     if kind.own_loss and (objective.terms or objective.ce_weight != 1):

@@ -46,7 +46,7 @@ class DataSource:
     weight divided by the sum of the weights of all sources."""
 
     def __post_init__(self) -> None:
-        """Require exactly one of ``path``, ``dataset`` and ``render``. Check the other fields."""
+        """Require exactly one of ``path``, ``dataset`` and ``render``; validate other settings."""
         given = [value is not None for value in (self.path, self.dataset, self.render)]
         if sum(given) != 1 or self.path == ():
             raise ValueError("set exactly one of path (a file), dataset and render")

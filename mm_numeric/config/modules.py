@@ -44,7 +44,7 @@ class ModuleSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ModulesConfig:
-    """Config section ``modules``: how each module is trained; see ``of`` for the defaults."""
+    """Config section ``modules``: whether each module is trained, frozen or adapted with LoRA."""
 
     vision: ModuleSettings | None = None
     projector: ModuleSettings | None = None
@@ -91,7 +91,7 @@ class LoraSettings:
 
 
 def read_modules(raw: Any, where: str) -> ModulesConfig:
-    """Read the config section ``modules``, in which ``frozen`` is short for ``{how: frozen}``."""
+    """Read the config section ``modules``, such as ``{vision: frozen, language: adapted}``."""
     if isinstance(raw, Mapping):
         raw = {name: {"how": own} if isinstance(own, str) else own for name, own in raw.items()}
     modules: ModulesConfig = read_dataclass(ModulesConfig, {} if raw is None else raw, where)

@@ -21,8 +21,8 @@ def objective_name(options: Mapping[str, Any]) -> str:
 def row_name(options: Mapping[str, Any]) -> str:
     """Return the name of a comparison row, given its entry in ``compare.objectives``.
 
-    This is ``name`` if set. Otherwise it is the objective's name, such as ``emd``. With a baseline
-    it is for example ``regression_transformer_emd``, or just ``xval`` if the objective is ``ce``.
+    This is ``name`` if set, else a name made of baseline and objective: ``emd`` without a baseline,
+    ``regression_transformer_emd`` with one, or only ``xval`` if the objective is ``ce``.
     """
     name, baseline = objective_name(options), options.get("baseline")
     if baseline is None or "name" in options:
@@ -32,7 +32,7 @@ def row_name(options: Mapping[str, Any]) -> str:
 
 
 def value_name(axis: str, value: Any, axes: Sequence[str]) -> str:
-    """Return the name of a value in a grid: ``weight_0.3`` for ``objective.weight: [..., 0.3]``."""
+    """Return a name for a grid value: 0.3 for ``objective.weight`` becomes ``weight_0.3``."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     words = axis.split(".")
     # The shortest dotted suffix of the axis that no other axis ends with.

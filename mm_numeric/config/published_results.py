@@ -26,7 +26,7 @@ _MATHVISTA = (
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """Results of one table in a paper, possibly incomplete."""
+    """One table of results from a paper. Some of its rows or metrics may be missing."""
 
     source: str
     """Name and arXiv number of the paper."""
@@ -60,7 +60,7 @@ def _table(
 
 
 def _one_metric(source: str, of: str, metric: str, *values: float) -> PublishedTable:
-    """Create a table of one metric, given its ``values`` for training with CE, EMD and NTIL."""
+    """Create a table of one metric for three losses: ``values`` are for CE, EMD and NTIL."""
     rows = {name: [value] for name, value in zip(("ce", "emd", "ntil"), values, strict=True)}
     return _table(source, of, [metric], rows)
 

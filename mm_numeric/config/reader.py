@@ -64,8 +64,8 @@ def config_from_dict(
 ) -> Config:
     """Create a config from the parsed content of a YAML file, and validate it.
 
-    Deprecated keys cause a warning, unless ``stored`` is True because this library wrote the file.
-    ``where`` is the name of the file in errors and warnings. ``title`` becomes ``Config.title``.
+    Deprecated keys cause a warning, except in a file that this library has written (``stored``).
+    ``where`` is the file name in messages. ``title`` is the title of the config.
     """
     raw = with_new_names(raw, where, warn=not stored)
     for key in raw:
@@ -141,9 +141,8 @@ def _check_model(config: Config, where: str) -> None:
 def read_objective(value: Any, where: str) -> NamedObjective:
     """Read an objective (training loss) from the name of a preset or from a mapping.
 
-    All keys of the mapping are optional: ``preset`` (default ``ce``), ``name`` (default: the preset
-    followed by the changed fields), and fields of ``ObjectiveSpec``, such as ``weight``, which
-    replace those of the preset.
+    The mapping can contain ``preset`` (default ``ce``), ``name`` (by default made of the preset and
+    the changed settings), and settings such as ``weight``, which replace those of the preset.
     """
     options = {"preset": value} if isinstance(value, str) else value
     if not isinstance(options, Mapping):

@@ -1,7 +1,7 @@
 """Replace deprecated config keys and values by the new ones, with a warning.
 
-Run folders of a comparison can be named after settings, such as ``emd_weight_0.8``. A folder named
-after a deprecated key keeps its name, so that the results of old runs are found.
+A run folder of a comparison may be named after its settings, such as ``emd_weight_0.8``. If a
+setting has been renamed, the folder keeps its old name, so that the results of old runs are found.
 """
 
 import re
@@ -55,7 +55,7 @@ def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str], where: str)
 def _as_in_file(raw: Mapping[str, Any], path: str, value: Any, override: str) -> tuple[str, Any]:
     """Return the dotted path and value of an override, with the names that the file uses.
 
-    The file may use the old name of a setting and the override the new one, or vice versa.
+    The override and the file may each use the old or the new name of a renamed setting.
     """
     translator = _Translator(override)
     _, new_value = translator.setting(path, value)
@@ -94,8 +94,8 @@ class _Translator:
         """Return a config section with old keys and values replaced by the new ones.
 
         ``path`` is the dotted path of the section, such as ``model``; ``shown`` is its name in
-        warnings, by default the path. An objective without a ``name`` is named after its old
-        keys, so that an existing run folder with this name is found.
+        warnings, by default the path. An objective without a name gets one made of its old keys,
+        because an existing run folder may have this name.
         """
         renamed = _SECTIONS.get(path)
         if renamed is None or not isinstance(raw, Mapping):
@@ -116,7 +116,7 @@ class _Translator:
         return settings
 
     def setting(self, path: Any, value: Any) -> tuple[Any, Any]:
-        """Return the dotted path and the value of a setting, with old names replaced."""
+        """Return a setting's dotted path and value, with old names replaced by the new ones."""
         if not isinstance(path, str):
             return path, value
         words = path.split(".")
@@ -158,9 +158,9 @@ class _Translator:
         return row
 
     def _axis(self, axis: Any, grid: Mapping[Any, Any], axes: list[str]) -> tuple[Any, Any]:
-        """Return a grid axis as (setting, values), with old names replaced by the new ones.
+        """Return a grid setting and its values, with old names replaced by the new ones.
 
-        Table rows are still named after the old setting, so that existing run folders are found.
+        Table rows keep names that are made of the old ones, so that existing run folders are found.
         """
         values = grid[axis]
         if not isinstance(axis, str) or not isinstance(values, list | tuple | Mapping):

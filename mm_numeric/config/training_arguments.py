@@ -142,7 +142,7 @@ def find_deepspeed(name: str, where: str) -> Path:
 def trainer_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults of all TrainingArguments fields that are not in ``settings``.
 
-    Defaults that depend on the machine, or are not literals in the source file, are left out.
+    Defaults that depend on the machine, or are expressions instead of constants, are left out.
     """
     return {
         name: setting.default
@@ -152,7 +152,7 @@ def trainer_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(types: tuple[str, ...], value: Any, where: str) -> Any:
-    """Return a setting's value if its type is among ``types`` (int counts as float), else raise."""
+    """Return a setting's value after checking that its type is one of ``types``."""
     kinds = [_SCALARS[name] for name in types if name in _SCALARS]
     holders = tuple(
         _HOLDERS[n] for n in (name.partition("[")[0] for name in types) if n in _HOLDERS

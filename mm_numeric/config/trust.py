@@ -21,8 +21,8 @@ REMOTE_CODE = "model.trust_remote_code"
 def named_code(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a config that import a module or execute the code of a checkpoint.
 
-    For example ``{"task": "my_tasks:Thermometer", "model.trust_remote_code": True}``. Modules
-    that define loss terms are not included, because only training imports them.
+    For example ``{"task": "my_tasks:Thermometer", "model.trust_remote_code": True}``. Python files
+    with custom losses are not included, because only training imports them.
     """
     model = raw.get("model")
     model = model if isinstance(model, Mapping) else {}
@@ -43,7 +43,7 @@ def named_code(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_no_code(raw: Mapping[str, Any], run: Path, weights: Path) -> None:
-    """Raise ValueError if the config of a stored run would execute code; the message lists it.
+    """Raise ValueError, with a list of the code, if a stored run would execute Python code.
 
     Args:
         raw: Content of config.yaml.

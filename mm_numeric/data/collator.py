@@ -1,6 +1,6 @@
 """Collate examples into model inputs, labels (answer tokens only) and the positions of numbers.
 
-Axes    b samples, t positions, n supervised positions (positions that predict an answer token)
+Axes    b samples, t positions, n answer tokens (each is predicted at a "supervised" position)
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ _DUMMY_IMAGE = Image.new("RGB", (64, 64))
 
 @dataclass(frozen=True)
 class Origin:
-    """The ids of the samples in a training batch, and of those skipped (unreadable or too long)."""
+    """The samples in a training batch, and those left out (unreadable or too long), by id."""
 
     ids: tuple[str, ...]
 
@@ -47,9 +47,9 @@ def prompt_batch(
     """Return the model inputs for generating answers, and the frame of each example's image.
 
     A frame says how the image is resized and how coordinates in it are written. Prompts of
-    decoder-only models are padded on the left, because generation continues them. With
-    ``add_dummy_image_row``, a batch without images gets one more prompt, with a dummy image and no
-    frame, because under ZeRO-3 all ranks must run the vision tower.
+    decoder-only models are padded on the left, because generation continues them. If
+    ``add_dummy_image_row`` is set, a batch without images gets one more prompt, with a dummy image
+    (and no frame). Under ZeRO-3, all ranks must run the vision tower.
     """
     images = [load_framed_image(family, example) for example in examples]
     frames = [frame for _, frame in images]
@@ -66,8 +66,8 @@ class TrainingCollator:
     A batch contains the model inputs and these entries:
 
     supervised  [b, t] bool, True at the positions that predict an answer token
-    labels      [n] the token to predict at each supervised position, sample after sample
-    spans       ``NumberSpans``: where the labels spell numbers
+    labels      [n] all answer tokens of the batch, one for each True in ``supervised``
+    spans       ``NumberSpans``: which of the labels spell numbers
     origin      ``Origin``: the ids of the samples in the batch and of those left out
     """
 
@@ -102,10 +102,10 @@ class TrainingCollator:
     """Cache of resized images; None to decode every image."""
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
-        """Return a batch: the model inputs and the entries named in ``BATCH_KEYS``.
+        """Return a training batch: the model inputs, the labels and the positions of numbers.
 
-        Given an empty list, it returns an empty dict. A resumed stream passes an empty list in
-        place of each micro-batch that was already trained on.
+        An empty list of examples becomes an empty dict. A resumed stream passes one for each
+        micro-batch that was trained on before the interruption.
         """
         if not examples:
             return {}
@@ -161,7 +161,7 @@ class TrainingCollator:
     def length(self, example: Example) -> int:
         """Return the number of tokens of an example, without decoding its image if possible.
 
-        If the row does not declare the image size, the size is read from the image file. With
+        The image size is taken from the example or, if missing, read from the image file. With
         ``skip_unreadable_images``, the length of an example with an unreadable image is 0.
         """
         frame = None
@@ -210,7 +210,7 @@ class TrainingCollator:
     def _spans(
         self, answer_ids: Sequence[list[int]], numbers: Sequence[list[TokenNumber]]
     ) -> NumberSpans:
-        """Locate the number tokens in a batch of answers; the field ``supervised`` stays unset."""
+        """Locate the tokens that spell numbers in a batch of answers."""
         if self.digit_runs and answer_ids:
             labels = _pad(answer_ids)
             return NumberSpans.from_labels(labels, self.vocabulary, digit_runs=True)
@@ -262,7 +262,7 @@ def _model_inputs(
 ) -> dict[str, Any]:
     """Return the inputs of a model: padded token ids, attention mask, image tensors and others.
 
-    ``ids[i]`` contains the token ids of question i and, in training, of its answer.
+    ``ids[i]`` has the token ids of question i. In training, those of the answer follow.
     """
     input_ids = _pad(ids, fill=family.pad_id, left=left)
     mask = _pad([[1] * len(i) for i in ids], fill=0, left=left)

@@ -1,4 +1,4 @@
-"""Load rows from files and data sets, convert them to examples, and locate their images."""
+"""Load raw samples from files and data sets, convert them to examples, and find their images."""
 
 import glob
 import hashlib
@@ -135,7 +135,7 @@ def rows_of_file(file: Path) -> Iterator[SourceRow | ValueError]:
 def find_files(task: Task, source: DataSource, cache: Path) -> list[Path]:
     """Return the files of a data source, with glob patterns such as ``train/*.jsonl`` expanded.
 
-    Without a path, return the file of samples that the task generates (cached on disk).
+    If the task generates the samples, return the file with them (created if not in the cache).
     """
     if source.path is None:
         return [render_rows(task, source, cache)]
@@ -154,7 +154,10 @@ def find_files(task: Task, source: DataSource, cache: Path) -> list[Path]:
 def examples_of_row(
     task: Task, row: SourceRow | ValueError, source: DataSource, *, training: bool
 ) -> Iterator[tuple[Any, ValueError | None]]:
-    """Yield the examples that a task creates from one row, each with its error or None."""
+    """Yield (example, error) for each example that a task creates from one row.
+
+    The error is None if the example is valid. The example is None if the row is invalid.
+    """
     if isinstance(row, ValueError):
         yield None, row
         return
@@ -223,7 +226,7 @@ def render_rows(task: Task, source: DataSource, cache: Path) -> Path:
 def _find_image(example: Example, row: SourceRow, folder: Path | None) -> Path | None:
     """Return the path of an example's image, or None if the example has no image.
 
-    Searches ``folder`` or, if None, the folder of the row's file and its subfolder ``images``.
+    Searches ``folder`` or, if it is None, the folder of the data file and its subfolder ``images``.
     """
     if example.image is None:
         return None

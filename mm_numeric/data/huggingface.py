@@ -54,9 +54,9 @@ def _report_read_errors(rows: Iterator[T], source: DataSource) -> Iterator[T]:
 
 
 def _stream_rows(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield each row of a streamed data set, with a function that reads the bytes of its image.
+    """Yield each row of a streamed data set, and a function that reads the bytes of its image.
 
-    The image ``column`` is removed from the row. The function is None for a row without an image.
+    The row does not contain the image ``column``. The function is None for a row without an image.
     """
     for row in dataset:
         stored = row.pop(column, None)
@@ -64,9 +64,9 @@ def _stream_rows(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, A
 
 
 def _table_rows(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield each row of a stored data set, with a function that reads the bytes of its image.
+    """Yield each row of a stored data set, and a function that reads the bytes of its image.
 
-    The image ``column`` is removed from the row. The function is None for a row without an image.
+    The row does not contain the image ``column``. The function is None for a row without an image.
     """
     start = 0
     images = dataset.select_columns([column]) if column else None

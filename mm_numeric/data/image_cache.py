@@ -19,13 +19,13 @@ from mm_numeric.families.family import Family
 class ImageCache:
     """Folder of images resized for a model family, one .npz file per image, named by a hash.
 
-    The hash covers the version of the decoder, the family's resize settings and the image. For an
-    image file, its path, modification time and size are hashed. For an embedded image, its bytes
-    are hashed. A changed image or setting gets a new file.
+    The hash covers the image, the family's resize settings and the version of the decoder; if any
+    of them changes, a new file is written. An image file is identified by its path, modification
+    time and size, and an embedded image by its bytes.
 
-    The image processor of the family resizes a cached image again. An image is cached only if this
-    second resize keeps its size. The cache therefore never changes the pixels that the model sees.
-    Qwen's second resize may change the size if ``min_pixels`` is close to ``max_pixels``.
+    The family's image processor later resizes a cached image again. An image is cached only if this
+    second resize keeps its size, so that the cache never changes the pixels that the model sees.
+    (With Qwen, the size may change if ``min_pixels`` is close to ``max_pixels``.)
 
     Several processes may share a folder. Old files are never deleted; delete the folder to free the
     space.

@@ -14,7 +14,7 @@ class LengthGroupedSampler(Sampler[int]):
 
     All ranks and micro-batches of a step get samples of similar length, so no rank waits for
     another. The samples of a step do not depend on the number of ranks. The sampler of transformers
-    (5.23) groups the samples of a single rank, and cannot restore the order of an epoch on resume.
+    (5.23) groups only the samples of each rank, and a resumed run would get a different order.
     """
 
     def __init__(

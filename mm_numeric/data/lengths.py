@@ -23,10 +23,10 @@ class LengthLimit:
     """Action for longer rows: stop (raise an error), drop, or resize (downscale the image)."""
 
     def frame(self, example: Example, frame: Frame | None) -> Frame | None:
-        """Return the image's frame (how it is resized), changed if the sample has too many tokens.
+        """Return how to resize the sample's image so that the sample has at most ``max_tokens``.
 
-        If the sample exceeds ``max_tokens``, the new frame has a smaller image. If the setting
-        ``data.too_long`` does not allow this, or it is not enough, ``TooLongError`` is raised.
+        ``frame`` is the usual resizing; it is returned if the sample is short enough. If a smaller
+        image is not allowed (``data.too_long``) or not enough, ``TooLongError`` is raised.
         """
         tokens, image_tokens = count_tokens(self.family, self.task, example, frame)
         if tokens <= self.max_tokens:
@@ -50,7 +50,7 @@ class LengthLimit:
         return "set data.too_long to drop"
 
     def _smaller_frame(self, example: Example, frame: Frame, image_tokens: int) -> Frame | None:
-        """Return a frame with a smaller image so that the sample fits, or None if impossible.
+        """Return a frame that resizes the image so far that the sample fits; None if impossible.
 
         The image gets at most ``image_tokens`` tokens, and fewer if the sample still does not fit.
         """
@@ -89,13 +89,13 @@ def count_tokens(
 def row_tokens(family: Family, question: int, answer: int) -> int:
     """Return the length of the longest sequence that the model processes for one sample.
 
-    This is question plus answer. For an encoder-decoder, it is the longer of the two.
+    For a decoder-only model: question plus answer. For an encoder-decoder: the longer one.
     """
     return max(question, answer) if family.encoder_decoder else question + answer
 
 
 def count_image_tokens(family: Family, frame: Frame | None) -> int:
-    """Return the number of tokens of an image resized as ``frame`` says; 0 if it is None."""
+    """Return the number of image tokens after the resizing that ``frame`` describes; 0 if None."""
     if frame is None:
         return 0
     size = frame.width_px, frame.height_px

@@ -23,9 +23,9 @@ _UNLIMITED = 10**9  # tokens; more than any model has positions
 def max_positions(settings: Any) -> int | None:
     """Return a model's maximum sequence length in tokens, or None if it has no limit.
 
-    RoPE scaling extends ``max_position_embeddings`` as in vLLM: the types ``linear`` and
-    ``dynamic`` multiply it by the factor, and ``yarn`` multiplies the original value. Other types,
-    and configurations with RoPE settings per layer type (Gemma 3), already contain the result.
+    RoPE scaling extends ``max_position_embeddings``: ``linear`` and ``dynamic`` multiply it by a
+    factor, and ``yarn`` multiplies the original length (as in vLLM). With other types, the value in
+    the configuration is already the extended one.
     """
     text = settings.get_text_config()
     found = (getattr(text, name, None) for name in _NAMES)
@@ -88,10 +88,9 @@ def check_questions(family: Family, examples: Sequence[Example], max_new_tokens:
 
 
 def fits_in_any_case(family: Family, task: Task, example: Example) -> bool:
-    """Return True if a sample is short enough for the model even with the largest image.
+    """Return True if a sample is short enough for the model, whatever the size of its image.
 
-    If the row does not declare the size of its image, this may avoid reading the size, which takes
-    as long as decoding for a PNG file. If the result is False, the size must be read.
+    This can make it unnecessary to read the size, which for a PNG file takes as long as decoding.
     """
     positions = family.max_positions
     if positions is None:
@@ -109,7 +108,7 @@ def fits_in_any_case(family: Family, task: Task, example: Example) -> bool:
 
 
 def most_image_tokens(family: Family) -> int:
-    """Return an upper bound of the tokens of an image; 0 if the family accepts no images."""
+    """Return a number of tokens that no image exceeds; 0 if the family accepts no images."""
     if not family.takes_images:
         return 0
     resize = family.resize

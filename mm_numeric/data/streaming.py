@@ -1,9 +1,9 @@
 """Stream training samples: read them during training instead of loading all into memory.
 
-Every data loader worker of every rank reads all samples in the same order, and uses only some of
-them. In one pass over the data, each sample is trained on once, by one rank. Each step trains on
-the same samples for any number of ranks and workers, if the global batch size is the same. A
-resumed run reads the samples again that were already trained on, but does not open their images.
+Every data loader worker of every rank reads all samples in the same order, and keeps only those of
+its own batches. In one pass over the data, each sample is trained on once, by one rank. Each step
+trains on the same samples for any number of ranks, if the global batch size is the same. A resumed
+run reads the samples again that were already trained on, but does not open their images.
 """
 
 import random
@@ -28,7 +28,7 @@ class ExampleStream(IterableDataset[list[Example]]):
     """Infinite stream of micro-batches (lists of examples) for one rank."""
 
     def __init__(self, task: Task, data: DataConfig, *, seed: int | None) -> None:
-        """Create a stream, with shuffled rows unless ``seed`` is None."""
+        """Create a stream of samples, which are shuffled unless ``seed`` is None."""
         self.task, self.data, self.seed = task, data, seed
         self.batch_rows = self.ranks = 1
         self.rank = 0
@@ -85,7 +85,7 @@ class ExampleStream(IterableDataset[list[Example]]):
             yield from shuffled(self._read(files), self.data.shuffle_rows, rng)
 
     def _read(self, files: Iterable[tuple[DataSource, Path | None]]) -> Iterator[Example]:
-        """Yield the examples of (source, file) pairs. The file is None for a hub data set."""
+        """Yield the examples of files, or of Hugging Face data sets (where the file is None)."""
         examples = 0
         for source, file in files:
             rows = (

@@ -63,7 +63,7 @@ class TrainingRows:
         return mixed_epoch(self.sources, weights) if weights else self.rows()
 
     def metadata(self) -> dict[str, Any]:
-        """Return entries for run.json: number and hash of samples, and number of too long ones."""
+        """Return entries for run.json: number and hash of samples, number of too long samples."""
         is_list = self.stream is None
         return {
             "rows": sum(map(len, self.sources)) if is_list else None,

@@ -63,8 +63,8 @@ def with_digits(tokenizer: Any, digits: str | None, source: str) -> Any:
 def merges_digits(tokenizer: Any) -> bool:
     """Return True if a tokenizer produces tokens like ``123`` or ``Ġ4``, not only single digits.
 
-    A vocabulary may contain such tokens that are never produced, because the pre-tokenizer splits
-    their text. This function therefore tokenises the text of each of them.
+    A tokenizer may have such tokens in its vocabulary but never produce them. To find out, the text
+    of every such token is tokenised.
     """
     special = set(tokenizer.all_special_ids)
     joined = {

@@ -61,8 +61,8 @@ class Family(Prompting, ImageGeometry, Checkpoint):
         """Load the tokenizer and image processor of ``source``, a hub name or a folder.
 
         Raises:
-            ValueError: If the checkpoint belongs to another family, or if the config changes the
-                image resizing or coordinate format with which it was trained.
+            ValueError: If the checkpoint belongs to another family, or was trained with another
+                image resizing or coordinate format than that of the config.
         """
         check_model_type(cls.model_class, cls.name, source, model)
         tokenizer = with_digits(cls.load_tokenizer(source, model), model.digits, source)
@@ -122,15 +122,15 @@ class Family(Prompting, ImageGeometry, Checkpoint):
         """Do nothing. Baselines override this method to compute statistics of the training data."""
 
     def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:
-        """Return the loss function for training."""
+        """Return the training loss. Baselines with a loss of their own override this method."""
         return Objective(spec, vocabulary)
 
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]] | None:
-        """Return None, so that the caller uses the model's own ``generate``.
+        """Return None: answers are generated with the model's own ``generate``.
 
-        Baselines can override this method to return a pair (token ids, their probabilities) per
-        answer.
+        A baseline can override this method to generate answers itself. It then returns a pair
+        (token ids, their probabilities) per answer.
         """
         return None

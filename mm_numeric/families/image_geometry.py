@@ -32,7 +32,7 @@ class ImageGeometry(ABC):
     coordinates: Coordinates
 
     def frame(self, width: int, height: int) -> Frame:
-        """Return how an image of this size (when upright) is resized and coordinates are written.
+        """Return the frame of an image: how it is resized and how coordinates in it are written.
 
         Raises:
             ValueError: If the family cannot resize an image of this size.

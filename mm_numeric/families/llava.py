@@ -75,7 +75,7 @@ class Llava(Family):
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
         """Return a question's token ids, with one placeholder token in place of the image.
 
-        If the tokenizer has no image token, the text before and after the placeholder is tokenised
+        If the tokenizer has no image token, the texts before and after the image are tokenised
         separately, like in the original LLaVA code.
         """
         prompt = self.prompt_text(text, with_image)

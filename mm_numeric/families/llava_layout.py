@@ -1,6 +1,6 @@
 """Load checkpoints in the file layout of the original LLaVA code (LLaVA-1.5, Yi-VL).
 
-config.json is flat and names a vision tower: a subfolder (Yi-VL) or a hub name (LLaVA-1.5).
+config.json gives the place of the vision tower: a subfolder (Yi-VL) or a hub name (LLaVA-1.5).
 The weights are those of the language model, ``model.mm_projector`` and ``model.vision_tower``. If
 the vision tower's weights are missing, they are loaded from its own checkpoint. Any other missing
 or unused weight is an error.
@@ -77,7 +77,7 @@ class OriginalLayout:
         return cls(source, folder, tower, raw)
 
     def config(self, image_id: int = 0) -> LlavaConfig:
-        """Convert config.json to a LlavaConfig, with ``image_id`` as the id of the image token."""
+        """Convert config.json to a LlavaConfig of transformers; ``image_id`` is the image token."""
         layer = self.raw.get("mm_vision_select_layer", -2)
         class_token = self.raw.get("mm_vision_select_feature", "patch") == "cls_patch"
         values = {name: self.raw.get(name) for name in _LANGUAGE_SETTINGS}
@@ -101,10 +101,10 @@ class OriginalLayout:
         image_id: int,
         model: ModelConfig,
     ) -> Any:
-        """Load the checkpoint as ``model_class``, which has the parameter names of transformers.
+        """Load the checkpoint into the transformers class ``model_class``, renaming its weights.
 
         ``projector_type`` is the value of ``mm_projector_type`` that config.json must have.
-        ``projector`` maps the projector's original layer names to those of ``model_class``.
+        ``projector`` maps layer numbers of the original projector to names in ``model_class``.
         """
         found = self.raw.get("mm_projector_type", "linear")
         if found != projector_type:

@@ -33,7 +33,7 @@ def load_weights(
 ) -> Any:
     """Load a checkpoint from safetensors, and raise ValueError if weights are missing.
 
-    ``new`` is a prefix: weights whose names start with it may be missing, and become random.
+    Weights whose names start with ``new`` may be missing, and are initialised randomly.
     """
     if Path(source, ADAPTER_SETTINGS).is_file():  # transformers would load their base model
         raise ValueError(
@@ -91,16 +91,16 @@ def require_attention(attention: str) -> None:
 
 
 def require_all_weights(info: dict[str, Any], source: str) -> None:
-    """Raise ValueError if ``info`` from ``from_pretrained`` lists missing or mismatched weights."""
+    """Raise ValueError if weights are missing or mismatched in transformers' loading ``info``."""
     for key, fault in (("missing_keys", "lacks"), ("mismatched_keys", "has in another shape")):
         names = [str(found[0] if isinstance(found, tuple) else found) for found in info[key]]
         require_no_weights(source, fault, names)
 
 
 def require_no_weights(source: str, fault: str, names: Iterable[str]) -> None:
-    """Raise ValueError if ``names`` lists any weights, for example missing ones.
+    """Raise ValueError if there are weights with a ``fault``; ``names`` lists these weights.
 
-    The message is ``<checkpoint> <fault> 3 weights``, where ``fault`` is for example ``lacks``.
+    With the fault ``lacks``, the message starts with ``<checkpoint> lacks 3 weights``.
     """
     if found := sorted(names):
         raise ValueError(
@@ -138,10 +138,10 @@ def save_frame(folder: Path, resize: Resize, coordinates: Coordinates) -> None:
 def check_saved_frame(
     source: str, resize: Resize, coordinates: Coordinates, where: str = "model.image_size"
 ) -> None:
-    """Raise ValueError if the current image resizing or coordinate format differs from frame.json.
+    """Raise ValueError if a model was trained with another image resizing or coordinate format.
 
-    The model's coordinates would then refer to other regions of the image. ``where`` is the setting
-    or file that determines the resizing, for error messages.
+    Its coordinates would then be wrong. The values used in training are in frame.json. ``where`` is
+    the setting or file that determines the resizing now, for error messages.
     """
     file = Path(source, FRAME)
     if not file.is_file():

@@ -64,7 +64,7 @@ class PaliGemma(Family):
     def model_inputs(
         self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
     ) -> dict[str, Any]:
-        """Return the arguments of ``forward``, including ``token_type_ids`` (1 in the answer)."""
+        """Return the arguments of ``forward``; ``token_type_ids`` is 1 for answer tokens."""
         inputs = super().model_inputs(input_ids, attention_mask, answered, images)
         return {**inputs, "token_type_ids": answered.long()}
 
