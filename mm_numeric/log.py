@@ -63,9 +63,9 @@ def progress(
 
 @contextmanager
 def warnings_as_messages() -> Iterator[None]:
-    """Log each different FutureWarning of this library once, instead of showing a warning.
+    """Return a context in which FutureWarnings of this library become log messages.
 
-    Warnings of other libraries are shown as usual.
+    Each message is logged once. Warnings of other libraries are shown as usual.
     """
     logged = set[str]()
     with warnings.catch_warnings():

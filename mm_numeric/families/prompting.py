@@ -18,7 +18,7 @@ _CACHED_QUESTIONS = 10_000  # most tasks ask the same question about every image
 
 @dataclass(frozen=True)
 class Prompts:
-    """Tokenised questions and their preprocessed images."""
+    """A batch of questions: their token ids and their preprocessed images."""
 
     ids: list[list[int]]
     """``ids[i]`` are the token ids of question i, with one placeholder token per image feature."""
@@ -29,7 +29,7 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token ids and character offsets of an answer."""
+    """An answer as token ids, and the characters of the answer that each token spells."""
 
     ids: list[int]
     """Token ids of the answer and the end token."""
@@ -39,7 +39,7 @@ class Tokens:
 
 
 class Prompting(ABC):
-    """Base class of ``Family`` (a model family) that handles text: prompts, answers and tokens."""
+    """The text methods of a model family: build prompts, tokenise answers, decode output."""
 
     name: ClassVar[str]
     """Name of the family as its authors write it, for error messages: ``Qwen2-VL``."""
@@ -114,7 +114,7 @@ class Prompting(ABC):
         return ids[:length]
 
     def vocabulary(self) -> NumberVocabulary:
-        """Return the number tokens: digits, and ``<loc0012>`` etc. if coordinates use them."""
+        """Return the number tokens: digits and, if coordinates use them, tokens like <loc0012>."""
         digits = NumberVocabulary.from_tokenizer(self.tokenizer)
         bins = self.coordinates.bins
         if bins is None:
@@ -125,9 +125,9 @@ class Prompting(ABC):
     def numbers(
         self, text: str, marks: Sequence[Mark], answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Find the tokens that spell each number in a tokenised answer.
+        """Return the numbers of an answer, each with its value and the positions of its tokens.
 
-        ``marks`` has the start and end character of each number in ``text``, the answer.
+        ``text`` is the answer. ``marks`` has the start and end character of each number in it.
         """
         return numbers_in_answer(text, marks, answer.ids, answer.offsets, vocabulary)
 
@@ -137,9 +137,9 @@ class Prompting(ABC):
         """Return the arguments of the model's ``forward`` for a padded batch.
 
         Args:
-            input_ids: [b, t] (b samples, t tokens) prompts, followed by their answers in training.
+            input_ids: [b, t] token ids of b samples: a prompt and, in training, its answer.
             attention_mask: [b, t] 1 at tokens, 0 at padding.
-            answered: [b, t] bool, True at tokens of the answer and its end token; False in prompts.
+            answered: [b, t] True at the tokens of an answer, including its end token; else False.
             images: Output of the image processor (``Prompts.images``).
         """
         return {"input_ids": input_ids, "attention_mask": attention_mask, **images}

@@ -3,8 +3,8 @@
 Coordinates   whole pixels of the resized image, from 0 to its size - 1, in JSON:
               ``[{"bbox_2d": [x1, y1, x2, y2], "label": "cat"}]``
 
-Boxes depend on the size of the resized image, and so on ``min_pixels`` and ``max_pixels``. The two
-limits are saved in ``frame.json``, and a model cannot be loaded with other limits.
+Coordinates depend on the size of the resized image, and so on ``min_pixels`` and ``max_pixels``.
+These limits are saved with the model in ``frame.json``. Loading it with other limits is an error.
 """
 
 from typing import Any, ClassVar

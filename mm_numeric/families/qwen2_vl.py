@@ -1,6 +1,6 @@
 """The Qwen2-VL model family.
 
-Image         resized to multiples of patch size x merge size; one token per merged patch. The
+Image         resized to multiples of 28 pixels; one token per 28 x 28 pixels (2 x 2 patches). The
               minimum and maximum number of pixels are set in ``model.image_size``; by default they
               are those of the checkpoint's image processor
 Prompt        the checkpoint's chat template
@@ -70,7 +70,7 @@ class Qwen2VL(Family):
     def model_inputs(
         self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
     ) -> dict[str, Any]:
-        """Return the arguments of ``forward``, with ``mm_token_type_ids`` (1 at image tokens)."""
+        """Return the model's arguments, including ``mm_token_type_ids`` (1 at image tokens)."""
         inputs = super().model_inputs(input_ids, attention_mask, answered, images)
         return {**inputs, "mm_token_type_ids": (input_ids == self.image_id).int()}
 
@@ -82,12 +82,12 @@ class Qwen2VL(Family):
         return view.width_px * view.height_px // self.resize.factor**2
 
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
-        """Return the total number of image features (merged patches) in a batch of images."""
+        """Return how many image features (one per image token) the model computes for a batch."""
         patches = int(images["image_grid_thw"].prod(dim=1).sum())
         return patches // config.vision_config.spatial_merge_size**2
 
     def _check_limits(self) -> None:
-        """Check that ``max_pixels`` is enough for one image token and not below ``min_pixels``."""
+        """Raise if ``max_pixels`` is below ``min_pixels`` or below the size of one image token."""
         least, most, factor = self.resize.min_pixels, self.resize.max_pixels, self.resize.factor
         if most < factor**2:
             raise ValueError(

@@ -4,8 +4,8 @@ Image         patches of 16 x 16 pixels, merged 2 x 2, so that image sizes are m
 Prompt        the chat template has no system prompt
 Coordinates   relative to the image, from 0 to 1000, in the JSON format of Qwen2.5-VL. In Qwen2.5-VL
               the numbers are pixels: training data written for one model is wrong for the other
-Modules       some vision layers feed language layers directly (deepstack); their projectors belong
-              to the module ``projector``, too
+Modules       some vision layers have a projector of their own (deepstack). These projectors are
+              trained or frozen together with the main ``projector``
 """
 
 from typing import Any, ClassVar

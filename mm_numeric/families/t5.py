@@ -39,7 +39,7 @@ class T5(TextFamily):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer and ``decoder_start_token_id`` of a checkpoint."""
+        """Load a checkpoint's tokenizer, and the first decoder token from its config.json."""
         family = super().load(source, model)
         start = getattr(cls.load_config(source, model), "decoder_start_token_id", None)
         if start is None:

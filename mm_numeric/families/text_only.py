@@ -33,7 +33,7 @@ class TextFamily(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer of a checkpoint that fits ``model.family`` and ``model.baseline``."""
+        """Load the tokenizer; raise if the checkpoint is of another model family or baseline."""
         config = cls.load_config(source, model)
         if not cls.supports(config):
             raise ValueError(
@@ -51,7 +51,7 @@ class TextFamily(Family):
     @classmethod
     @abstractmethod
     def supports(cls, config: Any) -> bool:
-        """Return True if a checkpoint with this configuration belongs to the family."""
+        """Return True if a checkpoint with this config.json belongs to the family."""
 
     @classmethod
     def load_image_processor(cls, source: str, model: ModelConfig) -> None:

@@ -45,7 +45,7 @@ def save_tiny(folder: Path, seed: int, model_class: Any, config: Any, *processor
 
 
 def add_words(tokens: list[str], words: Iterable[str]) -> list[tuple[str, str]]:
-    """Append words and their prefixes (pl, plu, plus) to ``tokens``; return the BPE merges."""
+    """Add words to a BPE vocabulary ``tokens``; return the BPE merges, such as (pl, u)."""
     merges = []
     for word in words:
         for end in range(2, len(word) + 1):

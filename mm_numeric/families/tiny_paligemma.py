@@ -22,7 +22,7 @@ _WIDTH = 64
 def make_tiny_paligemma(folder: Path, seed: int, **changes: Any) -> None:
     """Save a PaliGemma model for images of 56 x 56 pixels (16 patches).
 
-    ``changes`` override fields of ``text_config``: ``model_type="gemma2"`` creates a PaliGemma 2.
+    ``changes`` are settings of the language model: ``model_type="gemma2"`` makes a PaliGemma 2.
     """
     tokenizer = tiny_gemma_tokenizer()
     ids = tokenizer.get_vocab()

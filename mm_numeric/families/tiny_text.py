@@ -1,6 +1,6 @@
 """Create tiny random GPT-2 and T5 models.
 
-Their tokenizers have one token per digit, and one per word or operator of arithmetic questions.
+Their tokenizers have one token per digit, and one per word of questions such as "What is 3 + 4?".
 """
 
 import string
@@ -63,14 +63,14 @@ def make_tiny_t5(folder: Path, seed: int) -> None:
 
 
 def tiny_gpt2_tokenizer() -> GPT2Tokenizer:
-    """Return a tokenizer like GPT-2's, with one token per byte or known word."""
+    """Return a tokenizer like GPT-2's, with tokens for all bytes and for a few words."""
     tokens = ["<|endoftext|>", *sorted(bytes_to_unicode().values())]
     merges = add_words(tokens, (word.replace(" ", "\u0120") for word in _WORDS))
     return GPT2Tokenizer(vocab={token: i for i, token in enumerate(tokens)}, merges=merges)
 
 
 def tiny_t5_tokenizer() -> T5Tokenizer:
-    """Return a tokenizer like T5's, with one token per printable ASCII character or known word."""
+    """Return a tokenizer like T5's, with tokens for ASCII characters and for a few words."""
     names = ["<pad>", "</s>", "<unk>"]
     pieces = ["\u2581", *string.digits, *string.ascii_letters, *string.punctuation]
     pieces += [f"\u2581{word.strip()}" for word in _WORDS]

@@ -11,7 +11,7 @@ with this library end an answer with one token, ``<|endoftext|>``. When an answe
 ``###`` and all text after it are removed.
 
 Yi-VL is LLaVA with another projector. Its model class is in ``yi_vl_model``, because transformers
-has none. ``llava_layout`` loads 01-ai/Yi-VL-6B, which has the file layout of the LLaVA code.
+has none. ``llava_layout`` loads the published 01-ai/Yi-VL-6B, whose parameters have other names.
 """
 
 from collections.abc import Sequence

@@ -14,7 +14,7 @@ SYSTEM_PROMPT = (
 
 
 class YiVLProjector(nn.Module):
-    """Yi-VL's ``mlp2x_gelu_Norm``: two linear layers, each followed by a LayerNorm."""
+    """Projector of Yi-VL: maps image features to the language model's size by a two-layer MLP."""
 
     def __init__(self, config: LlavaConfig) -> None:
         super().__init__()

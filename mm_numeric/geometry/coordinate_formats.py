@@ -24,7 +24,7 @@ search to the end, which takes quadratic time.
 
 
 class Piece(NamedTuple):
-    """A piece of the text of one or more shapes: a coordinate, or the text between coordinates."""
+    """A piece of text: one coordinate, a label, or the brackets and commas between them."""
 
     text: str
     number: int | None = None
@@ -55,7 +55,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateFormat:
-    """The text before, between and after the coordinates of boxes, polygons and points."""
+    """A text format of shapes: the brackets, commas or tokens around coordinates and labels."""
 
     open: str = ""
     close: str = ""
@@ -170,7 +170,7 @@ class CoordinateFormat:
 
     @cached_property
     def _body(self) -> str:
-        """Return a regex for the coordinates of a shape, without its opening and closing text."""
+        """Return a regex for the coordinates inside the brackets of a shape: ``1, 2, 3, 4``."""
         return r"(?:<loc[0-9]{4}>\s*)+" if self.bins else r"[-0-9.,()\s]*?"
 
     @cached_property
@@ -187,7 +187,7 @@ class CoordinateFormat:
 
     @cached_property
     def _begun(self) -> re.Pattern[str]:
-        """Return a regex that matches a shape cut off at the end of the text."""
+        """Return a regex that matches an incomplete shape at the end of a text: ``[1, 2``."""
         if self.bins:
             return re.compile(r"<loc[0-9]{0,4}$|<lo?$")
         if not self.open:
@@ -204,7 +204,7 @@ class CoordinateFormat:
         return "|".join(sorted(patterns, key=len, reverse=True))
 
     def _read_label(self, before: str, after: str) -> str:
-        """Return the label of a shape, given the text ``before`` and ``after`` the shape."""
+        """Find the label of a shape in the text before and after its coordinates."""
         if not self.quoted:
             return self._cleaned(before if self.label_first else after)
         label = ""

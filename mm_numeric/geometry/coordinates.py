@@ -26,7 +26,7 @@ _INVERSE_TOLERANCE = 10**9  # of sums of floats: one billionth of their value
 
 
 def integer_ratio(number: float) -> tuple[int, int]:
-    """Return the decimal that Python prints for a float as an exact fraction: (1, 10) for 0.1."""
+    """Convert a float to (numerator, denominator) as it is printed: (1, 10) for 0.1."""
     if number == int(number):
         return int(number), 1
     return Decimal(repr(float(number))).as_integer_ratio()
@@ -84,7 +84,7 @@ class Coordinates:
 
     @property
     def text(self) -> CoordinateFormat:
-        """Return the ``CoordinateFormat`` whose name is in the field ``format``."""
+        """Return the text format of coordinates and shapes, such as brackets or JSON."""
         return COORDINATE_FORMATS[self.format]
 
     @property
@@ -93,11 +93,11 @@ class Coordinates:
         return self.text.bins
 
     def step(self, edge: float) -> float:
-        """Return the size of a grid step in pixels: 0.5 if 500 pixels have 1000 grid steps."""
+        """Return the size of a grid step in pixels: 0.5 on a side of 500 pixels and 1000 steps."""
         return (1.0 if self.max_value is None else edge / self.max_value) / 10**self.decimals
 
     def largest(self, edge: float) -> int:
-        """Return the largest level (number of grid steps) on an image side of ``edge`` pixels."""
+        """Return the largest coordinate, in grid steps, on an image side of ``edge`` pixels."""
         return max(self._levels(edge) - (self.clamp == "exclusive"), 0)
 
     def steps_per_px(self, edge: int) -> Fraction:
@@ -117,10 +117,10 @@ class Coordinates:
         return self.rounded(numerator * steps.numerator, denominator * steps.denominator, edge)
 
     def rounded(self, numerator: int, denominator: int, edge: int) -> int:
-        """Round ``numerator / denominator`` grid steps to a whole number of steps, a level.
+        """Round a coordinate, the fraction ``numerator / denominator``, to whole grid steps.
 
-        Levels outside the image, whose side has ``edge`` pixels, are clamped. With
-        ``rounding: round``, a half is rounded to the even level, as by Python's ``round``.
+        The result is clamped to the image, whose side has ``edge`` pixels. With the setting
+        ``rounding: round``, a half is rounded to the even number, as by Python's ``round``.
         """
         level, rest = divmod(numerator, denominator)
         if self.rounding == "floor":
@@ -152,7 +152,7 @@ class Coordinates:
         return f"{level / 10**self.decimals:.{self.decimals}f}"
 
     def read_numeral(self, text: str) -> float:
-        """Convert the text of a coordinate to a level (number of grid steps, may be fractional)."""
+        """Parse the text of a coordinate and return it in grid steps, maybe not a whole number."""
         if self.bins is not None:
             return float(self.text.bin_level(text))
         return float(text) * 10**self.decimals

@@ -40,7 +40,7 @@ _LARGEST_LEVEL = 2.0**53  # above it float64 cannot represent every whole number
 
 @dataclass(frozen=True)
 class View:
-    """How an image was resized: ``resized = original * scale + offset`` per axis, in pixels."""
+    """The resizing of one image: ``resized = original * scale + offset`` for x and for y."""
 
     width_px: int
     """Width of the resized image, including padding, in pixels."""
@@ -70,10 +70,10 @@ class View:
         return (x - self.offset_x_px) / self.scale_x, (y - self.offset_y_px) / self.scale_y
 
     def fractions(self) -> tuple[tuple[Fraction, Fraction], tuple[Fraction, Fraction]]:
-        """Return (scale, offset in pixels) per axis as exact fractions.
+        """Return the exact (scale, offset) of the x axis and of the y axis, as fractions.
 
-        The fields hold them rounded to floats. The exact scale is a quotient of two image sizes,
-        such as 1092 / 640. The exact offset is the scale times a whole number of padding pixels.
+        They convert original to resized pixels, without the rounding of floats such as ``scale_x``.
+        A scale is the quotient of two sizes, such as 1092 / 640; an offset is padding times scale.
         """
         return _fractions(self.scale_x, self.offset_x_px), _fractions(
             self.scale_y, self.offset_y_px
@@ -82,7 +82,7 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
-    """How a model family resizes images."""
+    """The method and the settings by which a model family resizes images, such as padding."""
 
     kind: str
     """One of four methods.
@@ -133,9 +133,9 @@ class Resize:
 
 
 def _fractions(scale: float, offset: float) -> tuple[Fraction, Fraction]:
-    """Return the exact fractions (see ``View.fractions``) that were rounded to these floats.
+    """Return a scale and an offset as they were before rounding to floats, as fractions.
 
-    If no such fraction rounds to a float, the value of the float itself is returned.
+    The scale 1.70625, for example, is 1092 / 640. If there is no fraction, the float is returned.
     """
     quotient = Fraction(scale).limit_denominator(_LARGEST_EDGE_PX)
     exact = quotient if float(quotient) == scale else Fraction(scale)
@@ -148,7 +148,7 @@ def _squashed(width: int, height: int, seen_width: int, seen_height: int) -> Vie
 
 
 def _snapped(position: float, edge: float, reach: float) -> float:
-    """Move a position that is outside the image by at most ``reach`` to the edge of the image."""
+    """Return a position, moved to the image's edge if it is at most ``reach`` outside of it."""
     if -reach <= position < 0:
         return 0.0
     return float(edge) if edge < position <= edge + reach else position
@@ -156,7 +156,7 @@ def _snapped(position: float, edge: float, reach: float) -> float:
 
 @dataclass(frozen=True)
 class Frame:
-    """Coordinate system of one image: how it was resized, and how coordinates are written."""
+    """Converts between pixels of one image and the text of its coordinates for a model family."""
 
     width_px: int
     """Width of the original image after EXIF rotation, in pixels."""
@@ -209,9 +209,9 @@ class Frame:
 
     @cached_property
     def _steps(self) -> list[tuple[int, int, int]]:
-        """Return whole numbers (a, b, c) per axis: a position p has (a * p + b) / c grid steps.
+        """Return (a, b, c) for x and for y: ``(a * p + b) / c`` converts pixels p to grid steps.
 
-        Positions are in pixels of the original image. Whole numbers avoid rounding errors, by which
+        Pixels are those of the original image. a, b and c are whole numbers, because with floats
         relative coordinates (0 to 1000) could differ between two sizes of the resized image.
         """
         found = []
@@ -309,7 +309,7 @@ class Frame:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """Create a frame from the result of ``to_dict``, which may use old names of settings."""
+        """Create a frame from a dictionary that this or an older version saved with ``to_dict``."""
         if isinstance(raw, Mapping) and isinstance(raw.get("coordinates"), Mapping):
             raw = {**raw, "coordinates": RENAMED.update(raw["coordinates"])}
         found: Self = read_dataclass(cls, raw, "frame")

@@ -12,7 +12,7 @@ LONGEST_PX = 1_000_000_000
 
 
 def read_id(row: Mapping[str, Any], names: Sequence[str], image: Path) -> str:
-    """Return a row's id: the first non-empty field in ``names``, or else the image path."""
+    """Return a row's id: its first non-empty field among ``names``, or else its image path."""
     found = (row[name] for name in names if row.get(name) not in (None, ""))
     return str(next(found, image))
 
@@ -95,7 +95,7 @@ def _instance(row: Any, where: str) -> Instance:
 
 
 def instance_row(instance: Instance) -> dict[str, Any]:
-    """Return an object as a JSON dictionary, in the format that ``read_instances`` reads."""
+    """Convert an object to a dictionary for JSON: its box or polygon, its label, ``ignore``."""
     row: dict[str, Any] = shape_row(instance.shape)
     if instance.label:
         row["label"] = instance.label
@@ -134,8 +134,8 @@ def clipped(shape: Shape, width: float, height: float) -> Shape:
 def finite_numbers(value: Any, where: str) -> list[float]:
     """Validate a list of finite numbers and return it; nan and infinite numbers are errors.
 
-    Every reader of boxes and polygons calls it, because comparisons with nan are always false: a
-    scorer that skips pairs with ``iou < 0.5`` would match a box of nan to everything.
+    All boxes and polygons are checked with it. Comparisons with nan are always false, so a test
+    such as ``iou < 0.5`` would let a box of nan match everything.
     """
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise ValueError(f"{where}: expected a list of numbers, found {value!r:.40}.")

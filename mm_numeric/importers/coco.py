@@ -93,7 +93,7 @@ class Coco(FileImporter):
 
 
 def read_instances(path: Path) -> dict[str, list[Any]]:
-    """Read the lists ``images``, ``categories`` and ``annotations`` of a file without checks."""
+    """Read the lists ``images``, ``categories`` and ``annotations`` of a COCO file."""
     raw = read_json(path)
     for part in _PARTS:
         if not isinstance(raw, Mapping) or not isinstance(raw.get(part), list):
@@ -104,9 +104,9 @@ def read_instances(path: Path) -> dict[str, list[Any]]:
 def _validate(
     raw: Mapping[str, list[Any]], path: Path
 ) -> tuple[list[tuple[InvalidLine, Any]], dict[str, list[Any]]]:
-    """Check all entries of a COCO file, which has images, categories and annotations.
+    """Separate the invalid from the valid images, categories and annotations of a COCO file.
 
-    Without this check, pycocotools would raise a KeyError, or drop an entry whose id is repeated.
+    pycocotools does not check: it raises KeyError, or drops one of two entries with equal ids.
 
     Returns:
         A list with (error, image id or None) per invalid entry, and a dict of the valid entries.

@@ -96,7 +96,7 @@ def _parser(name: str, kind: type) -> argparse.ArgumentParser:
 
 
 def _reader(flag: str, kind: type, option: Option) -> Callable[[str], object]:
-    """Return a function that parses an option's value; a deprecated value gets its new name."""
+    """Return a function that parses the value of an option and replaces deprecated values."""
     if not option.renamed:
         return kind
 

@@ -36,9 +36,9 @@ class CTW1500(TextFiles):
         return f"{int(stem):04d}"
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
-        """Yield (line number, text) of each text region in a file.
+        """Yield (line number, text) of each region: ``x1,y1,...,x14,y14,####transcription``.
 
-        For XML, yield the number of the region (from 1), and its text in the format of test files.
+        Regions of XML files are converted to this text, and numbered from 1.
         """
         if ending != ".xml":
             yield from super().records(text, ending)
@@ -52,7 +52,7 @@ class CTW1500(TextFiles):
             yield count, f"{(box.findtext('segs') or '').strip()}{_MARK}{label}"
 
     def word(self, record: str) -> Word:
-        """Parse the line of one region, such as ``x1,y1,...,x14,y14,####transcription``."""
+        """Parse a text region from its line, such as ``x1,y1,...,x14,y14,####transcription``."""
         before, mark, text = record.partition(_MARK)
         numbers = [parse_number(part) for part in before.split(",")]
         if mark:

@@ -87,10 +87,10 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]] | InvalidLin
 def rows_from_objects(
     files: Sequence[Path], read: Callable[[str, str, dict[str, Any]], Iterable[ImportedItem]]
 ) -> Iterator[ImportedItem]:
-    """Convert each JSON object in .json and .jsonl files with ``read``, and yield the results.
+    """Yield the rows that the function ``read`` returns for each object in JSON files.
 
-    The arguments of ``read`` are the location of an object, a unique id, and the object's fields.
-    If ``read`` raises ``InvalidRowError``, an ``InvalidLine`` is yielded.
+    ``read`` is called with the location of an object, a unique id, and the object's fields. If it
+    raises ``InvalidRowError``, an ``InvalidLine`` is yielded instead of rows.
     """
     for path in files:
         for count, item in enumerate(read_objects(path), start=1):
@@ -117,7 +117,7 @@ class FileImporter:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """Finds image files and reads their sizes, in the folder of the option ``--images``.
+    """The folder of the option ``--images``, in which importers look up image files and sizes.
 
     Without this option, ``folder`` is None, and no image file is opened.
     """
@@ -131,7 +131,7 @@ class ImageFolder:
             raise ValueError(f"--images {self.folder}: there is no such folder.")
 
     def find(self, stem: str) -> str:
-        """Return the image file name for a stem. Without a folder, it is ``STEM.jpg``."""
+        """Return the name of the image file ``stem`` with its suffix; .jpg without a folder."""
         if self.folder is None:
             return f"{stem}.jpg"
         names = self._names.get(stem, [])
@@ -141,9 +141,9 @@ class ImageFolder:
         return names[0]
 
     def size(self, name: str, declared: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return (width, height) of an image in pixels, after rotating it upright.
+        """Return (width, height) of an image in pixels, with its EXIF rotation applied.
 
-        ``declared`` is the size in the annotations, or None. Without an image folder, this size is
+        ``declared`` is the size in the annotations, or None. If there is no image folder, it is
         returned unchecked. Otherwise, an error is raised if the image file has another size.
         """
         if self.folder is None:
@@ -168,7 +168,7 @@ class ImageFolder:
         return {"image": name, "width": size[0], "height": size[1]}
 
     def fields_with_size(self, name: str, declared: tuple[int, int] | None) -> dict[str, Any]:
-        """Return the fields ``image``, ``width`` and ``height``; raise if the size is unknown."""
+        """Return a row's ``image``, ``width`` and ``height``; raise if the size is unknown."""
         fields = self.fields(name, declared or (self.default_size if self.folder is None else None))
         if "width" not in fields:
             raise InvalidRowError(

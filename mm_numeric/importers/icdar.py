@@ -21,7 +21,7 @@ class Icdar2015(TextFiles):
     """Importer for ICDAR 2015: lines of eight numbers and a transcription, one row per image."""
 
     def word(self, record: str) -> Word:
-        """Parse a line such as ``377,117,463,117,465,130,378,130,Genaxis Theatre``."""
+        """Parse a text region: ``377,117,463,117,465,130,378,130,Genaxis Theatre``."""
         parts = record.split(",", 8)
         count = leading_numbers(parts[:8])
         if count < 8:
@@ -37,7 +37,7 @@ class Icdar2013(TextFiles):
     """Importer for ICDAR 2013: lines of four numbers and a quoted text, one row per image."""
 
     def word(self, record: str) -> Word:
-        """Parse a line such as ``38, 43, 920, 215, "Tiredness"``, also without the commas."""
+        """Parse a text region: ``38, 43, 920, 215, "Tiredness"``, also without the commas."""
         # Quotes are required: otherwise a line of ICDAR 2015 would parse as a box and a text.
         before, quote, quoted = record.strip().partition('"')
         parts = re.split(r"[,\s]+", before.strip().rstrip(",").rstrip())

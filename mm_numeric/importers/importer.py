@@ -53,7 +53,7 @@ class InvalidRowError(ValueError):
         self.kind = kind
 
     def at(self, where: str) -> InvalidLine:
-        """Convert this error to an ``InvalidLine`` with the location ``where``."""
+        """Return this error as an entry of the report, with its location in the input file."""
         return InvalidLine(where, str(self), self.kind)
 
 
@@ -92,7 +92,7 @@ class Importer(Protocol):
         """Return the files to read, given the files and folders of the command line."""
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Convert files. Yield a ``Row``, ``InvalidLine`` or ``SkippedLine`` per entry."""
+        """Convert the files, and yield a row, an error or a ``SkippedLine`` per entry."""
 
 
 def parse_number(text: str) -> float:
@@ -142,7 +142,7 @@ def declared_size(fields: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
-    """Parse the option ``--size``: ``640x480`` becomes ``(640, 480)``, and None stays None."""
+    """Parse the option ``--size``: (640, 480) for ``640x480``, None if it was not given."""
     if text is None:
         return None
     match = re.fullmatch(r"([1-9][0-9]*)x([1-9][0-9]*)", text)
@@ -172,5 +172,5 @@ def parse_number_list(value: Any) -> list[float]:
 
 
 def _reason(error: ValueError) -> str:
-    """Return an error's message without its location: ``a.json:3: no id`` gives ``no id``."""
+    """Remove the location from an error message: ``a.json:3: no id`` becomes ``no id``."""
     return str(error).partition(": ")[2]

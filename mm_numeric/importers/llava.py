@@ -168,10 +168,10 @@ class LlavaImporter(FileImporter):
                 yield error.at(place)
 
     def _asked(self, question: str, boxes: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the row fields for a question and the boxes in the answer to it.
+        """Return the fields of a row, made from a question and the boxes in its answer.
 
-        With ``--per answer``: ``question``, and ``instances`` with all boxes. Otherwise: ``phrase``
-        (the described object) and ``box``, so that an answer with several boxes is an error.
+        With ``--per answer`` they are ``question`` and ``instances``, a list of the boxes.
+        Otherwise they are ``phrase`` (the described object) and ``box``; two boxes are an error.
         """
         if self.per == "answer":
             return {"question": question, "instances": boxes}

@@ -84,7 +84,7 @@ class MathematicsImporter:
         return all(names is None or name in names.split(",") for names, name in pairs)
 
     def _pairs(self, path: Path, text: str) -> Iterator[ImportedItem]:
-        """Yield a row for each pair of lines (a question, its answer) in a text file."""
+        """Yield a row for each question of a text file; the answer is on the line after it."""
         lines = text.split("\n")
         while lines and not lines[-1].strip():
             del lines[-1]
@@ -99,14 +99,14 @@ class MathematicsImporter:
                 yield error.at(where)
 
     def _object(self, where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
-        """Yield the row of a JSON object, or nothing if its regime or module is not selected."""
+        """Yield the row of a JSON object, unless the options exclude its regime or module."""
         regime, module = (parse_text(raw.get(name), name) for name in ("regime", "module"))
         if self._is_selected(regime, module):
             yield _row(where, identity, regime, module, raw.get("question"), raw.get("answer"))
 
 
 def _regime_and_module(path: Path) -> tuple[str, str]:
-    """Return the regime (folder name, such as ``interpolate``) and the module (stem) of a file."""
+    """Return a file's folder and stem, such as ``interpolate`` and ``arithmetic__mixed``."""
     return path.resolve().parent.name, path.stem
 
 

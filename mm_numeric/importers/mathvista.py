@@ -4,8 +4,8 @@
            "precision": 1, "answer": "1.2", "question_type": "free_form", "answer_type": "float",
            "metadata": {"split": "testmini", "skills": [...], ...}}, ...}
 
-Parquet files must first be exported as .json or .jsonl, with the field names above and ``query``.
-Save their images, and store the path of each in the field ``decoded_image``. Rows whose
+Parquet files must first be exported as .json or .jsonl, with the same field names and ``query``.
+Save their images as files, and put each path into the field ``decoded_image``. Rows whose
 ``metadata.split`` is ``testmini`` or ``test`` cannot be used for training.
 
 Source: https://github.com/lupantech/MathVista, data/testmini.json; AI4Math/MathVista on the hub.
@@ -77,7 +77,7 @@ def _problems(path: Path) -> Iterator[tuple[str, dict[str, Any]] | InvalidLine]:
 
 
 def _fields(where: str, raw: Mapping[str, Any], image_folder: ImageFolder) -> dict[str, Any]:
-    """Convert a question to a row; raise an error if the task ``MathVista`` cannot load it."""
+    """Return the fields of a row for a question; raise ``InvalidRowError`` if it is invalid."""
     saved = raw.get("decoded_image")
     image = parse_text(saved if isinstance(saved, str) and saved else raw.get("image"), "image")
     kept = {name: raw[name] for name in _KEPT if not _is_missing(raw.get(name))}

@@ -36,7 +36,7 @@ _TOLERANCE_PX = 1.0  # as in a frame: a rounded annotation may be this far outsi
 
 @dataclass(frozen=True)
 class Prepared:
-    """Result of ``prepare``: the output file, and a record with counts and checksums."""
+    """The result of converting a data set: the output file, and counts and checksums."""
 
     out: Path
     record: dict[str, Any]
@@ -44,7 +44,7 @@ class Prepared:
 
     @property
     def bad(self) -> int:
-        """Return the number of invalid lines in the input files."""
+        """Return the number of invalid entries in the input files, which were not converted."""
         return len(self.record["bad_lines"])
 
 
@@ -127,10 +127,10 @@ def _check_out(out: Path, record_path: Path, *, force: bool) -> None:
 def _checked_lines(
     items: Iterator[Row | InvalidLine | SkippedLine], counts: Counter[str], *, clip: bool
 ) -> Iterator[bytes | InvalidLine | SkippedLine]:
-    """Validate rows and encode them as lines of JSON; yield other items unchanged.
+    """Validate the rows from an importer, and yield each valid one as a line of JSON.
 
-    An invalid row becomes an ``InvalidLine``. The statistics of the valid rows, such as the number
-    of boxes, are added to ``counts``.
+    For an invalid row, an ``InvalidLine`` is yielded. Invalid and skipped lines of the importer
+    pass unchanged. ``counts`` gets statistics of the valid rows, such as the number of boxes.
     """
     locations: dict[str, str] = {}
     for item in items:
@@ -171,10 +171,10 @@ def _encoded(fields: dict[str, Any]) -> bytes:
 
 
 def _count_outside(fields: dict[str, Any], *, clip: bool) -> int:
-    """Return the number of a row's boxes and polygons that extend outside the image.
+    """Count the boxes and polygons of a row that extend beyond the image.
 
-    If ``clip`` is True, these shapes are also clipped to the image, in place. If it is False,
-    shapes that extend outside by at most one pixel are not counted.
+    With ``clip``, these shapes are also clipped, in place. Without it, shapes that extend beyond
+    the image by at most one pixel are not counted.
     """
     if "width" not in fields:
         if clip:

@@ -1,8 +1,8 @@
 """Import RefCOCO, RefCOCO+ and RefCOCOg from ``refs(unc).p`` and ``instances.json``.
 
-A ref is an object in an image of COCO train2014 and the sentences (referring expressions) that
-describe the object. The option ``--split-by`` names the author of the data split: ``unc`` (RefCOCO
-and RefCOCO+), ``umd`` or ``google`` (RefCOCOg). The file must match this option and ``--split``.
+A ref describes one object in an image of COCO train2014 with one or more sentences (referring
+expressions). The option ``--split-by`` names who split the data: ``unc`` (RefCOCO and RefCOCO+),
+``umd`` or ``google`` (RefCOCOg). It is checked against the splits that the file contains.
 
 The pickle file is read without executing code: it may contain only containers, text and numbers.
 
@@ -100,7 +100,7 @@ class RefCoco:
             yield _row(where, fields, images, annotations, image_folder)
 
     def _check(self, path: Path, found: set[str]) -> None:
-        """Check that a file contains ``--split``, and only splits that ``--split-by`` has."""
+        """Raise if a file lacks the split ``--split``, or has one that ``--split-by`` rules out."""
         names = ", ".join(sorted(found))
         if found - SPLITS[self.split_by]:
             raise ValueError(

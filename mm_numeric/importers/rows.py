@@ -24,14 +24,14 @@ _OTHER_NAMES = {"file": "image", "img_path": "image", "box_xyxy": "box", "ref_id
 
 @dataclass(frozen=True, kw_only=True)
 class Rows(FileImporter):
-    """Importer for your own rows, already in the format of grounding, text_detection or numbers."""
+    """Importer for your own rows, if they have the format of a task; checks them, adds sizes."""
 
     endings = (".json", ".jsonl")
 
     images: ImagesFolder = None
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield each row that is a valid training sample of its task, and an error otherwise."""
+        """Yield each row that can be used for training, and an error for each other row."""
         return rows_from_objects(files, partial(_row, ImageFolder(self.images)))
 
 

@@ -121,7 +121,7 @@ class Swift(FileImporter):
 
 
 def _answers(raw: Mapping[str, Any], objects: Mapping[str, Any]) -> tuple[list[_Answer], int]:
-    """Return the boxes in assistant messages, and the number of boxes in all other messages."""
+    """Return the boxes in the answers (assistant messages), and the number of other boxes."""
     refs, bboxes = objects.get("ref") or [], objects.get("bbox") or []
     if not isinstance(refs, list) or not isinstance(bboxes, list):
         raise InvalidRowError("objects", "ref and bbox of objects must be lists.")
@@ -162,7 +162,7 @@ def _answers(raw: Mapping[str, Any], objects: Mapping[str, Any]) -> tuple[list[_
 
 
 def _image_number(objects: Mapping[str, Any], bbox: int, images: int) -> int:
-    """Return the index of the image that box ``bbox`` is in: its ``image_id``, or 0 if missing."""
+    """Return the index of the image that a box is in, from ``image_id``; 0 if it is missing."""
     numbers = objects.get("image_id") or []
     if not isinstance(numbers, list):
         raise InvalidRowError("objects", f"image_id must be a list, not {numbers!r:.40}.")
@@ -181,7 +181,7 @@ def _box(
     name: str,
     declared: tuple[int, int] | None,
 ) -> list[float]:
-    """Return box number ``bbox`` as [x1, y1, x2, y2] in pixels of the original image."""
+    """Return the box with index ``bbox`` as [x1, y1, x2, y2] in pixels of the original image."""
     numbers = parse_number_list(objects["bbox"][bbox])
     if len(numbers) == 2:
         raise InvalidRowError("box", f"box {bbox} is a point; four numbers are required.")

@@ -56,9 +56,9 @@ class TextFiles(ABC):
         return input_files(inputs, (*self.endings, ".zip"))
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per image, but no row for an image with an invalid line.
+        """Yield one row per image, and only errors for an image with an invalid line.
 
-        A row with a missing text region would train the model to omit that region.
+        If the row only lacked the invalid region, it would train the model to overlook text.
         """
         image_folder = ImageFolder(self.images)
         for where, name, text in read_texts(files, self.endings, self.encoding):
@@ -87,7 +87,7 @@ class TextFiles(ABC):
     ) -> Iterator[dict[str, Any] | tuple[InvalidLine, bool]]:
         """Yield a dict for each valid text region, and (error, may_omit) for each invalid one.
 
-        ``may_omit`` is True if the region is marked ``ignore``: the image's row may then lack it.
+        ``may_omit`` is True for a region marked ``ignore``: the image is then used without it.
         """
         try:
             records = list(self.records(text, name.suffix.lower()))
@@ -109,14 +109,14 @@ class TextFiles(ABC):
         return stem.removeprefix("gt_")
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
-        """Yield (number of the first line, text) of each text region in a file's content."""
+        """Split the text of a file into regions, one per line; yield (line number, line)."""
         for line, record in enumerate(text.split("\n"), start=1):
             if record.strip():
                 yield line, record.removesuffix("\r")
 
     @abstractmethod
     def word(self, record: str) -> Word:
-        """Parse one region, such as ``x1,y1,x2,y2,text``, to a ``Word``; raise if it is invalid."""
+        """Parse one text region, such as ``x1,y1,x2,y2,text``; raise if it is invalid."""
 
 
 def leading_numbers(parts: Sequence[str]) -> int:

@@ -49,7 +49,7 @@ class TotalText(TextFiles):
             yield first_line, "\n".join(lines)
 
     def word(self, record: str) -> Word:
-        """Parse a region, ``x: [[...]], y: [[...]], ornt: [u'c'], transcriptions: [u'the']``."""
+        """Parse a region: ``x: [[...]], y: [[...]], ornt: [u'c'], transcriptions: [u'the']``."""
         match = _RECORD.fullmatch(record)
         if not match or match["first"] == match["second"]:
             raise InvalidRowError(
@@ -72,7 +72,7 @@ def _array(text: str) -> list[float]:
 
 
 def _string(text: str) -> str | None:
-    """Parse a printed list of at most one string, such as [u'the']; return the string or None."""
+    """Return the string in the text of a Python list, such as ``[u'the']``; None for ``[]``."""
     try:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

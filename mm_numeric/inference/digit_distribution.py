@@ -7,7 +7,7 @@ digits.json:
 
     differences    -9 to 9: a digit minus the correct digit
     means          mean probability of the digit with each difference; null if ``tokens`` is 0
-    tokens         number of answer digits where each difference is possible (+9 only at a 0)
+    tokens         number of answer digits in each mean (+9 is only possible at the digit 0)
     rows_skipped   test samples left out: without an answer, or invalid, e.g. an unreadable image
 
 Excluded are tokens of several digits, location tokens, and numbers that a regression head predicts.
@@ -40,9 +40,10 @@ _MAX_DIFFERENCE = 9
 
 
 def write_digit_distribution(run: Path, *, trust_remote_code: bool = False) -> None:
-    """Measure the digit probabilities of a finished run; write digits.json to its folder.
+    """Measure which digits a trained model considers likely in the answers of its test samples.
 
-    ``trust_remote_code`` allows a config that refers to Python code, such as a task of your own.
+    ``run`` is the folder of a finished run; digits.json is written to it. ``trust_remote_code``
+    allows a config that refers to Python code, such as a task of your own.
     """
     config = read_run(run, trust_remote_code=trust_remote_code)
     cache = Path(config.data.cache)
@@ -85,7 +86,7 @@ def _batches(
 
 @torch.no_grad()
 def _sums_of_batch(model: Any, collator: TrainingCollator, batch: dict[str, Any]) -> Tensor:
-    """Run the model on one batch, and sum its digit probabilities with ``digit_differences``."""
+    """Run the model on a batch, and sum the probabilities of digits by error (-9 to 9)."""
     spans: NumberSpans = batch["spans"]
     ids = torch.tensor([token.id for token in collator.vocabulary.tokens])
     # False for numbers that the head of a baseline predicts.
@@ -106,11 +107,11 @@ def _sums_of_batch(model: Any, collator: TrainingCollator, batch: dict[str, Any]
 
 
 def digit_differences(scores: Tensor, target: Tensor, vocabulary: NumberVocabulary) -> Tensor:
-    """Sum the probabilities of all digits, grouped by their difference to the correct digit.
+    """Sum the probabilities of digits by how far each digit is from the correct one, [2, 19].
 
-    The result [2, 19] has a column for each difference, -9 to 9. Row 0 has the sums. Row 1 counts
-    the answer digits at which the difference is possible. ``scores`` [k, c] has the logits of all c
-    number tokens at each of k answer tokens, and ``target`` [k] the indices of the correct ones.
+    The columns are the differences -9 to 9. Row 0 has the sums, and row 1 the number of summed
+    probabilities. ``scores`` [k, c] has the logits of all c number tokens at k tokens of answers.
+    ``target`` [k] has the index of the correct number token.
     """
     classes = NumberClasses.of(vocabulary, scores.device, torch.float64)
     single = torch.tensor([len(t.digits) == 1 for t in vocabulary.tokens], device=scores.device)

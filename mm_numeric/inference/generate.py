@@ -84,7 +84,7 @@ def predict(
 def _append_answers(
     config: Config, run: Path, todo: list[Example], out: Path, size: int, length: int, bar: Any
 ) -> None:
-    """Load the model of a run, answer the examples ``todo``, and append the answers to ``out``."""
+    """Load a trained model, answer the samples ``todo``, and append the answers to ``out``."""
     family = load_family(config, str(run / MODEL))
     check_questions(family, todo, length)
     model = load_model(config, family, str(run / MODEL))
@@ -147,10 +147,9 @@ def generate(
 ) -> Iterator[Generated]:
     """Generate an answer to each example with greedy decoding, as one batch.
 
-    The settings of the checkpoint's generation_config are overridden: the repetition penalty of
-    Qwen, for example, would hinder answers such as 11:11. ``add_dummy_image_row`` adds a prompt
-    with a dummy image to a batch without images, because under ZeRO-3 all ranks must run the vision
-    tower.
+    The checkpoint's generation settings are overridden: a repetition penalty, for example, would
+    hinder answers such as 11:11. ``add_dummy_image_row`` adds a prompt with a dummy image to a
+    batch without images. ZeRO-3 needs it, because there all ranks must run the vision tower.
     """
     inputs, frames = prompt_batch(family, examples, add_dummy_image_row=add_dummy_image_row)
     inputs = {key: value.to(model.device) for key, value in inputs.items()}
@@ -215,7 +214,7 @@ def prediction(
 def _claim_predictions(
     out: Path, run: Path, examples: Sequence[Example], max_new_tokens: int
 ) -> set[str]:
-    """Return the sample ids answered in ``out``; raise ValueError if another run wrote it."""
+    """Return the ids of samples already answered in ``out``; raise if it is of another run."""
     made_by = {
         "run": _digest((run / FINISHED).read_bytes()),
         "rows": _digest(*(repr(example).encode() for example in examples)),

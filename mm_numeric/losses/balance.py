@@ -23,9 +23,9 @@ class Balance:
         self._means: Tensor | None = None
 
     def factor(self, sums: Mapping[str, LossSum]) -> float | Tensor:
-        """Return the factor that multiplies the numeric losses of one batch, without gradient.
+        """Return the factor that multiplies the numeric losses of a batch; it has no gradient.
 
-        ``sums`` has the sum and count of ``ce`` (cross-entropy) and of each numeric loss by name.
+        ``sums`` has the batch's sum and count of each loss by name; ``ce`` is cross-entropy.
         """
         if self.spec.balance == "ratio":
             return self._ratio(self._means_of(sums))
@@ -36,8 +36,8 @@ class Balance:
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
         """Update the running means of cross-entropy and numeric losses after an optimiser step.
 
-        Only ``balance: running`` uses them. ``sums`` are the losses of the step, summed over
-        micro-batches and ranks. A step without numbers, or with a NaN or infinite sum, is skipped.
+        Only the setting ``balance: running`` uses them. ``sums`` are the losses of the step, summed
+        over micro-batches and ranks. Steps without numbers, or with NaN or inf, are skipped.
         """
         if self.spec.balance != "running" or not self.spec.terms:
             return
@@ -48,12 +48,12 @@ class Balance:
         self._means = torch.where(usable, mixed, before)
 
     def _means_of(self, sums: Mapping[str, LossSum]) -> Tensor:
-        """Return [2]: the mean cross-entropy, and the weighted sum of the mean numeric losses."""
+        """Return [2] from sums and counts: mean cross-entropy, and weighted mean numeric losses."""
         terms = [t.weight * sums[t.name].mean.detach().double() for t in self.spec.terms]
         return torch.stack([sums["ce"].mean.detach().double(), torch.stack(terms).sum()])
 
     def _ratio(self, means: Tensor) -> Tensor:
-        """Return ``weight * cross_entropy / numeric`` from ``means``, [cross_entropy, numeric]."""
+        """Return the factor that makes the numeric losses ``weight`` times cross-entropy."""
         cross_entropy, numeric = means.unbind()
         return self.spec.weight * cross_entropy / (numeric + _EPSILON)
 

@@ -3,9 +3,8 @@
 Axes    r rows of logits (positions), n supervised rows (positions with a label), v vocabulary,
         k labels that are number tokens, c number tokens in the vocabulary
 
-A numeric loss reads a few columns of the logits. In plain PyTorch, the gradient of this selection
-is a second tensor as large as the logits. Here cross-entropy and the numeric losses write their
-gradients into the same tensor.
+A numeric loss needs the logits of few tokens. In plain PyTorch, the gradient of selecting them is
+a second tensor as large as all logits. Here both gradients are written to one tensor.
 """
 
 from collections.abc import Iterator
@@ -75,8 +74,8 @@ def cross_entropy_with_numbers(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the cross-entropy at each supervised position, and the logits of the number tokens.
 
-    All three results are differentiable once, without second derivatives. bf16 and fp16 logits are
-    converted to float32 first.
+    The results have a gradient, but no second derivatives. bf16 and fp16 logits are converted to
+    float32 first.
 
     Args:
         logits: [n, v] for n supervised positions, or [r, v] together with ``rows``.
@@ -126,10 +125,9 @@ def most_likely(logits: Tensor, at: Tensor) -> Tensor:
 
 
 def _gradient_like(logits: Tensor, *, filled: bool = False) -> Tensor:
-    """Allocate the gradient of the logits: zeros, or uninitialised if all rows will be filled.
+    """Allocate a tensor for the gradient of the logits: zeros, or uninitialised if ``filled``.
 
-    On a CPU, the first access to each page of new memory takes most of the time. numpy requests
-    huge pages from the operating system, which is five times as fast, and already zeroed.
+    On a CPU, the memory is allocated with numpy, which is five times as fast as torch here.
     """
     if logits.device.type != "cpu" or not logits.numel() or torch.compiler.is_compiling():
         return torch.empty_like(logits) if filled else torch.zeros_like(logits)
@@ -139,10 +137,10 @@ def _gradient_like(logits: Tensor, *, filled: bool = False) -> Tensor:
 
 
 def _pieces(count: int, rows: Tensor | None, logits: Tensor) -> Iterator[tuple[slice, Any]]:
-    """Split the supervised rows into chunks. Yield (chunk, index): ``logits[index]`` belong to it.
+    """Split the ``count`` positions that have a label into chunks; yield (chunk, index) for each.
 
-    ``count`` is the number of supervised rows, and ``rows`` their indices in ``logits`` (None: all
-    rows). On a CPU the index of adjacent rows is a slice, which needs no copy of the logits.
+    ``logits[index]`` are the logits of a chunk. ``rows`` has the positions of the labels in
+    ``logits`` (None: all). The index is a slice where possible, which needs no copy.
     """
     if rows is None or rows.device.type != "cpu" or torch.compiler.is_compiling():
         for chunk in chunks(count, logits.shape[-1], logits.device, cached=True):
@@ -159,7 +157,7 @@ def _pieces(count: int, rows: Tensor | None, logits: Tensor) -> Iterator[tuple[s
 
 
 def chunks(rows: int, tokens: int, device: torch.device, *, cached: bool = False) -> list[slice]:
-    """Split ``rows`` rows, with ``tokens`` logits each, into slices that suit a CPU or a GPU.
+    """Split logits [rows, tokens] into slices of rows, of a suitable size for the device.
 
     ``cached`` makes each slice small enough for the level-2 cache of a CPU.
     """

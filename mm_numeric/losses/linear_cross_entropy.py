@@ -119,10 +119,10 @@ def linear_cross_entropy_with_numbers(
     number_rows: Tensor,
     number_ids: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute ``cross_entropy_with_numbers`` for the logits ``hidden @ weight.T + bias``.
+    """Return cross-entropy losses and number-token logits, given hidden states and output head.
 
-    Only one chunk of the logits is in memory at a time. Under autocast the product is computed in
-    the autocast dtype, like a linear layer. Losses are float32 for bf16 and fp16 inputs.
+    The logits ``hidden @ weight.T + bias`` are computed in chunks, and only one chunk is in memory
+    at a time. Under autocast, its dtype is used. Losses are float32 for bf16 and fp16 inputs.
 
     Args:
         hidden: [n, d] last hidden states of the supervised positions.

@@ -15,8 +15,8 @@ from mm_numeric.numbers.spans import NumberSpans
 class Counts(NamedTuple):
     """Counts of tokens, numbers, samples, boxes and clock times in a batch or an optimiser step.
 
-    ``rows`` is the number of supervised tokens, ``tokens`` the number of number tokens among them.
-    Each count is a scalar tensor.
+    ``rows`` counts all tokens that have a label; ``tokens`` counts only the number tokens. Each
+    count is a scalar tensor.
     """
 
     rows: Tensor
@@ -43,10 +43,10 @@ COUNT_OF = {"row": "rows", "token": "tokens", "number": "numbers", "box": "boxes
 
 
 def mean_by_sample(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:
-    """Divide each loss by the number of losses in its sample: their sum is the sample's mean loss.
+    """Divide each loss by the number of losses in the same sample, so that samples weigh the same.
 
-    ``per`` is the unit of the losses: one per number token (``row`` or ``token``), ``number``,
-    ``box`` or ``time``.
+    ``per`` says what each loss belongs to: a number token (``row`` or ``token``), a ``number``, a
+    ``box`` or a ``time``.
     """
     if per == "number":
         sample = spans.sample

@@ -26,11 +26,11 @@ def number_metrics(
     ``accuracy``: fraction of the number tokens that the model predicts correctly (argmax over the
         whole vocabulary, with teacher forcing).
     ``error/ROLE``: mean absolute error of the numbers with a role (a meaning such as ``hour``), in
-        the unit of the answer. The predicted number is the sum of each expected digit, under a
-        softmax over the number tokens, times its power of ten. Signs are ignored.
+        the unit of the answer. Each digit of the predicted number is an expected value under the
+        softmax over the number tokens, such as 3.7. Signs are ignored.
 
-    ``written`` [k] are the token ids that the model predicts for the k labels that are number
-    tokens, and ``wanted`` [k] are the ids of these labels.
+    ``wanted`` [k] are the labels that are number tokens, as token ids. ``written`` [k] are the
+    tokens that the model predicts in their place.
     """
     right = (written == wanted).double()
     accuracy = torch.stack([right, torch.ones_like(right)], dim=-1).sum(dim=0, keepdim=True)

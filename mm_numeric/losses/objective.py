@@ -35,11 +35,11 @@ from mm_numeric.registry import choose, unknown
 
 @dataclass(frozen=True, eq=False)
 class ObjectiveResult:
-    """The loss of a batch and its components (cross-entropy and each numeric loss).
+    """The training loss of a batch, and the losses that it is the weighted sum of.
 
     Attributes:
         loss: Scalar training loss, differentiable.
-        sums: Unweighted sum and count of each component by name, without gradient; ``ce`` first.
+        sums: Sum and count of cross-entropy (``ce``) and of each numeric loss, without weights.
         figures: [f, 2] sum and count of each of the f training metrics; None if not requested.
     """
 
@@ -139,7 +139,7 @@ class Objective:
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
-        """Return the loss of ``outputs.logits``; ``labels`` must be aligned with these logits."""
+        """Return the loss of a model's outputs, whose ``logits[i]`` predict ``labels[i]``."""
         return self(outputs.logits, labels, spans, shift=False, counts=counts, figures=figures)
 
     def from_hidden(
@@ -217,11 +217,10 @@ class Objective:
     def spans(self, labels: Tensor) -> NumberSpans:
         """Find the numbers in labels [b, t], which must already be aligned with the logits.
 
-        What counts as one number depends on the settings ``digit_runs`` and
-        ``thousands_separators``.
+        The settings ``digit_runs`` and ``thousands_separators`` define what one number is.
 
         Raises:
-            ValueError: If a numeric loss must know which numbers are coordinates or times, because
+            ValueError: If a numeric loss depends on which numbers are coordinates or times, because
                 token ids do not show this. Also if the labels do not have two dimensions.
         """
         for term in self.spec.terms:
@@ -242,8 +241,8 @@ class Objective:
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
         """Update the running means of cross-entropy and numeric losses after an optimiser step.
 
-        Only ``balance: running`` uses them. ``sums`` is ``ObjectiveResult.sums``, summed over the
-        step's micro-batches and ranks.
+        Only the setting ``balance: running`` uses them. ``sums`` has the sum and count of each
+        loss, ``ObjectiveResult.sums``, added up over the step's micro-batches and ranks.
         """
         self.balance.end_step(sums)
 
@@ -287,7 +286,7 @@ class Objective:
     def _term_sum(
         self, spec: TermSpec, numbers: NumberLogits, spans: NumberSpans, here: Counts
     ) -> LossSum:
-        """Compute the sum and count of one numeric loss, without gradient if its weight is 0."""
+        """Return the sum of one numeric loss over a batch, and the count to divide it by."""
         term = self.terms[spec.name]
         with torch.set_grad_enabled(torch.is_grad_enabled() and spec.name in self._trained):
             losses = term(numbers, spans)
@@ -320,7 +319,7 @@ class Objective:
         return cross_entropy if numeric is None else cross_entropy + numeric.to(cross_entropy)
 
     def _table(self, like: Tensor) -> tuple[Tensor, NumberClasses]:
-        """Return the number tokens' ids [c] and values (``NumberClasses``), on ``like.device``."""
+        """Return the ids [c] of the number tokens and their values, on the device of ``like``."""
         dtype = like.dtype if like.dtype == torch.float64 else torch.float32
         key = (like.device, dtype)
         if key not in self._tables:
@@ -331,7 +330,7 @@ class Objective:
 
 
 def _check_grouped_term(term: TermSpec, spec: ObjectiveSpec) -> None:
-    """Check the settings of a numeric loss that has one value per box or per clock time."""
+    """Raise if a loss on boxes or clock times is used with settings that it does not support."""
     where = f"objective.terms, {term.name}"
     if term.roles:
         raise ValueError(f"{where}: each of its losses has several roles; remove roles.")

@@ -13,7 +13,7 @@ _LARGEST_WEIGHT = 1e30  # below the float32 maximum, so that sums stay finite; 1
 
 
 def check_place_weights(term: str, places: str, growth: float) -> None:
-    """Validate ``places`` and ``growth`` of a numeric loss; errors mention its name, ``term``."""
+    """Validate the settings ``places`` and ``growth`` of the numeric loss named ``term``."""
     if places not in PLACES:
         raise ValueError(f"{term}: places is one of {', '.join(PLACES)}, not {places!r}.")
     if growth <= 0 or (places == "linear" and growth < 1):
@@ -40,7 +40,7 @@ def place_weights(from_right: Tensor, places: str, growth: float) -> Tensor:
 
 
 def places_from_right(spans: NumberSpans) -> Tensor:
-    """Return for each of the k number tokens how many digits of its number follow it, [k]."""
+    """Return the number of digits after each number token, [k]: 2, 1, 0 for the digits of 923."""
     last = torch.zeros_like(spans.sample).scatter_reduce(
         0, spans.number, spans.place, "amin", include_self=False
     )

@@ -33,20 +33,19 @@ def _ntl(name: str) -> ObjectiveSpec:
 
 
 def _ratio(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return settings of CE plus numeric losses, the sum of which is scaled to 0.3 times CE."""
+    """Return the settings of CE plus numeric losses that together are 0.3 times as large as CE."""
     return ObjectiveSpec(terms=terms, balance="ratio")
 
 
 def _published(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return settings of CE plus numeric losses that follow the published NTIL code."""
+    """Return the settings of CE plus numeric losses, computed as in the published NTIL code."""
     return ObjectiveSpec(terms=terms, balance="ratio", reduction="samples", digit_runs=True)
 
 
 def _in_place_of_ce(name: str, *more: TermSpec) -> ObjectiveSpec:
-    """Return settings with which the numeric loss ``name`` replaces CE at the number tokens.
+    """Return the settings of a loss ``name`` at the number tokens, and CE at all other tokens.
 
-    CE at other tokens and the loss ``name`` are both divided by the number of supervised tokens.
-    ``more`` are additional numeric losses.
+    Both are divided by the number of all answer tokens. ``more`` are further numeric losses.
     """
     return ObjectiveSpec(terms=(TermSpec(name=name), *more), weight=1.0, ce_on="text")
 

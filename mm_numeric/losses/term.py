@@ -3,8 +3,8 @@
 Axes    k labels that are number tokens, m numbers, w digits of the longest number token,
         c classes (the number tokens of the vocabulary; class j is ``vocabulary.tokens[j]``)
 
-A term returns unreduced losses. The objective sums them and divides the sum by a count, which can
-include all micro-batches and ranks of an optimiser step.
+A term returns one loss per number token, number, box or time. The training loss has their mean,
+which can be taken over all micro-batches and ranks of an optimiser step.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,8 +30,8 @@ class NumberClasses:
 
     Attributes:
         values: [c] numeric value of each class, ascending within a digit group.
-        digits: [c, w] digits of each class from last to first, padded with 0 to w digits. ``12`` is
-            [2, 1]. The token ``<loc0012>`` is a single number, [12, 0].
+        digits: [c, w] digits of each class, last digit first, padded with 0: the token ``12`` has
+            [2, 1] if w is 2. The token ``<loc0012>`` is not split into digits: [12, 0].
         digit_group: [c] index of the digit group of each class; None if there is only one group.
         same: [c, c] True where two classes are in the same digit group; None if all are.
         reach: [c] largest minus smallest value in the digit group of each class.
@@ -82,8 +82,8 @@ class NumberLogits:
     They are float32, or float64 if the logits of the model are float64.
 
     Attributes:
-        logits: [k, c] logit of each class; -1e30 outside the label's digit group, so that a softmax
-            covers only the classes that compete with the label.
+        logits: [k, c] logit of each class; -1e30 outside the label's digit group. If the label is a
+            digit, for example, a softmax thus covers only the ten digits.
         normaliser: [k] logsumexp over the whole vocabulary, or a function that computes it.
         classes: Values, digits and digit groups of the c classes.
         present: [k, c] True for the classes in the label's digit group. None: there is one group.
@@ -102,10 +102,10 @@ class NumberLogits:
         classes: NumberClasses,
         target: Tensor,
     ) -> "NumberLogits":
-        """Create logits from ``scores`` [k, c]: -1e30 outside the digit group of the label.
+        """Create logits from ``scores`` [k, c], the model's logits of the c number tokens.
 
-        ``target`` [k] is the index of each label among the c number tokens. The classes of its
-        digit group, such as the ten digits, keep their logits.
+        ``target`` [k] is the index of each label among these tokens. Logits outside the label's
+        digit group, such as the ten digits, become -1e30, so that a softmax ignores them.
         """
         if classes.same is None:
             return cls(scores, normaliser, classes)
@@ -138,11 +138,11 @@ class Term(Protocol):
 
     @property
     def per(self) -> Literal["row", "token", "number", "box", "time"]:
-        """Return the unit of the loss values: one per ``token``, ``number``, ``box`` or ``time``.
+        """Return what one loss value belongs to: ``token``, ``number``, ``box`` or ``time``.
 
-        The mean loss is the sum of the values divided by the number of these units. ``row`` is like
-        ``token`` (one value per number token), but the sum is divided by the number of all
-        supervised tokens, as for cross-entropy.
+        ``token`` means a number token. The mean loss is the sum of the values divided by the number
+        of these. ``row`` also has one value per number token, but the sum is divided by the number
+        of all supervised tokens, as for cross-entropy.
         """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:

@@ -2,10 +2,9 @@
 
 Axes    q boxes, r times
 
-The predicted number is an expected value: each expected digit, under a softmax over the number
-tokens, is multiplied by its power of ten, and these products are added. The result has a gradient
-even if the model is certain of a wrong digit, but does not show how uncertain it is. The task
-marks which numbers form a box or a time. Other numbers have no loss.
+The predicted number is an expected value: the sum of the mean digit at each place, under a softmax
+over the number tokens, times its power of ten. It has a gradient even if the model is certain of a
+wrong digit. The task marks which numbers form a box or a time. Other numbers have no loss.
 """
 
 from dataclasses import dataclass

@@ -55,7 +55,7 @@ class DigitEntropy:
 
     The binary cross-entropy (BCE) of each number token j is weighted by its probability p_j. z are
     the logits, y is the label, and [j = y] is 1 for the label and 0 otherwise. p is the softmax
-    over the number tokens, through which gradients flow too. The preset ``del`` adds this term to
+    over the number tokens and has a gradient, too. The preset ``del`` adds this loss to
     cross-entropy with weight 0.01.
 
     Attributes:

@@ -44,10 +44,9 @@ class ExpectedDistance:
             loss is ``m d + 1.01 d_max (1 - m)``, where d is the expected cost, d_max the largest
             cost, and m the total probability of the label's digit group, such as the ten digits.
             False in the paper, True in the ntloss package.
-        squash: For vocabularies with large values: rescale the costs of wrong tokens so that they
-            range from 1 to s >= 1 (``squash_factor`` in the ntloss package). A cost d becomes
-            ``1 + (d - d_min) (s - 1) / (d_max - d_min)``. With s = 1 the loss is ``1 - p_y``. None
-            does not rescale.
+        squash: Rescales the costs of wrong tokens to the range 1 to ``squash``, which is at least
+            1, for vocabularies with large values; ``squash_factor`` in the ntloss package. With
+            1 the loss is ``1 - p_y``. None does not rescale.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -111,10 +110,10 @@ class ExpectedDistance:
 
 
 def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return, for each number token, the largest cost between two tokens of its digit group, [c].
+    """Return the largest cost within the digit group of each number token, [c].
 
     ``cost`` [c, c] is the cost of predicting one number token in place of another. A digit group
-    is a set of tokens that compete in one softmax, such as the ten digits.
+    is a set of tokens that one softmax covers, such as the ten digits.
     """
     if classes.same is None:
         return cost.max().expand(len(cost))
@@ -127,12 +126,16 @@ def _apart(cost: Tensor, classes: NumberClasses) -> Tensor:
 
 
 def _nearest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return, like ``_largest``, the smallest nonzero cost in each number token's digit group."""
+    """Return the smallest nonzero cost within the digit group of each number token, [c].
+
+    ``cost`` [c, c] is the cost of predicting one number token in place of another. A digit group
+    is a set of tokens that one softmax covers, such as the ten digits.
+    """
     return -_largest(-cost.masked_fill(~_apart(cost, classes), torch.inf), classes)
 
 
 def _squashed(cost: Tensor, classes: NumberClasses, squash: float) -> Tensor:
-    """Rescale all nonzero costs, [c, c], linearly so that they range from 1 to ``squash``."""
+    """Rescale the costs of wrong number tokens, [c, c], linearly to the range 1 to ``squash``."""
     nearest = _nearest(cost, classes)[:, None]
     span = _largest(cost, classes)[:, None] - nearest
     # If all wrong values have the same distance (only 0 and 1, for example), the cost is 1.
@@ -145,8 +148,8 @@ class CumulativeDistance:
     """Wasserstein-1 distance between the prediction p and a soft target q (arXiv 2411.02083).
 
     The formula is ``sum_i |CDF_p(v_i) - CDF_q(v_i)| (v_{i+1} - v_i)``. p is the softmax over the
-    number tokens, and the v_i are their values in ascending order. For a one-hot q it equals
-    ``ExpectedDistance``. The unit is the token value.
+    number tokens, and the v_i are their values in ascending order. If q is one-hot, the loss is the
+    mean of ``|v_i - v_y|`` under p, for the value v_y of the label.
 
     Attributes:
         sigma: Standard deviation of the Gaussian target, ``q_j ~ exp(-((v_j - v_y) / sigma) ** 2 /
@@ -173,8 +176,8 @@ class CumulativeDistance:
 def cumulative_difference(numbers: NumberLogits, wanted: Tensor) -> tuple[Tensor, Tensor]:
     """Return ``CDF_p - CDF_q``, [k, c - 1], and the gaps between adjacent token values, [c - 1].
 
-    p is the prediction and q the target ``wanted`` [k, c]. The last token is left out, because both
-    CDFs are 1 there. The difference is 0 outside the label's digit group, such as the ten digits.
+    p are the predicted probabilities of the c number tokens, and q their target probabilities,
+    ``wanted`` [k, c]. The last token is left out, because both CDFs are 1 there.
     """
     difference = (numbers.probs - wanted).cumsum(dim=-1)[:, :-1]
     if numbers.present is not None:
@@ -185,10 +188,10 @@ def cumulative_difference(numbers: NumberLogits, wanted: Tensor) -> tuple[Tensor
 
 
 def reweighed(losses: Tensor, worst: Tensor, numbers: NumberLogits) -> Tensor:
-    """Add a penalty for text tokens: ``m * losses + 1.01 * worst * (1 - m)``, [k].
+    """Add a penalty for predicting words: ``m * losses + 1.01 * worst * (1 - m)``, [k].
 
-    m is the total probability of the label's digit group, such as the ten digits. ``worst`` [k] is
-    the largest possible loss at each of the k number tokens.
+    m is the total probability of the tokens that compete with the label, such as the ten digits.
+    ``worst`` [k] is the largest possible loss of each number token.
     """
     mass = (numbers.logits.logsumexp(dim=-1) - numbers.log_normaliser).exp()
     return mass * losses + 1.01 * worst * (1 - mass)
@@ -196,10 +199,10 @@ def reweighed(losses: Tensor, worst: Tensor, numbers: NumberLogits) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceWeightedDistance:
-    """Expected distance of each digit, times a weight that is larger for the first digits.
+    """Mean distance of the predicted digit from the label; first digits have a larger weight.
 
-    The loss of a token with several digits is the sum over its digits. A token that is a whole
-    number (``<loc0005>``) counts as one digit: its distance is the difference of the values.
+    The loss of a token with several digits is the sum over its digits. A location token, such as
+    ``<loc0005>``, counts as one digit: the distance to ``<loc0012>`` is 7.
 
     Attributes:
         places: Weight of a digit that has i digits to its right. ``exponential``: ``growth ** i``.

@@ -22,7 +22,7 @@ from mm_numeric.numbers.spans import NumberSpans
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedValue:
-    """Base class of losses that apply a function, ``cost``, to the error of the expected value.
+    """Base class of losses on the difference between the expected token value and the label.
 
     The expected value of the predicted token is ``sum_j p_j v_j``: p is the softmax over the number
     tokens, and v_j the value of token j. The error is this value minus the value v_y of the label.
@@ -46,7 +46,7 @@ class ExpectedValue:
         return reweighed(losses, self.cost(numbers.classes.reach[spans.target]), numbers)
 
     def cost(self, error: Tensor) -> Tensor:
-        """Return the loss for each error: the expected value minus the value of the label."""
+        """Return the losses for errors; an error is the expected value minus the label's value."""
         raise NotImplementedError
 
 

@@ -18,8 +18,8 @@ def spread_target(numbers: NumberLogits, target: Tensor, tau: float) -> Tensor:
 
     Each of the k labels gets a distribution over the c number tokens: v_j is the value of token j,
     and v_y that of the label. ``target`` [k] has the index y of each label among these tokens.
-    ``tau`` is twice the variance. q is 0 for tokens of another kind than the label: if the label is
-    a single digit, for tokens such as ``42`` or ``<loc0005>``.
+    ``tau`` is twice the variance. If the label is a single digit, only single digits get a
+    probability above 0, not tokens such as ``42`` or ``<loc0005>``.
     """
     values = numbers.values
     # Divide before squaring: ``tau`` itself may underflow in float32.

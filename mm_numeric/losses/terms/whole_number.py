@@ -5,8 +5,8 @@ Axes    k labels that are number tokens, m numbers, c number tokens in the vocab
 ``relative`` and ``magnitude`` are from NTIL (arXiv 2505.13077). As published, they build the
 predicted number from the most likely digit at each place, and the backward pass uses a softmax of
 low temperature (straight-through Gumbel-softmax). If the model is certain of a wrong digit, this
-gradient vanishes: for the label 923, it is 8e-21 if a wrong first digit has a logit 5 above that of
-the 9. ``relative_soft`` and ``magnitude_soft`` therefore use the expected digit at each place.
+gradient vanishes. ``relative_soft`` and ``magnitude_soft`` therefore use the mean digit at each
+place, weighted by the predicted probabilities.
 
 Errors in the first digits cost more: predicting 3.015 for 4.015 costs more than 3.015 for 3.115.
 Signs are ignored. Sums are computed in float64, which does not overflow for numbers of 60 digits.
@@ -50,7 +50,7 @@ class StraightThroughDigits:
             )
 
     def values(self, numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor]:
-        """Return the absolute values of the m predicted and the m target numbers, [m] each."""
+        """Return the predicted and the target value of each of the m numbers, without sign, [m]."""
         scores = numbers.logits
         if self.noise_scale:
             gumbel = -torch.empty_like(scores).exponential_().log()
@@ -67,15 +67,15 @@ class StraightThroughDigits:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedDigits:
-    """Base class of losses that use the expected number, ``sum_i 10 ** i E_i``.
+    """Base class of losses whose predicted number is an expected value, ``sum_i 10 ** i E_i``.
 
-    E_i is the expected digit at place i (0 for units), under the softmax over the number tokens.
+    E_i is the mean digit at place i (0 for units), weighted by the predicted probabilities.
     """
 
     per: ClassVar[Literal["number"]] = "number"
 
     def values(self, numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor]:
-        """Return the absolute values of the m predicted and the m target numbers, [m] each."""
+        """Return the predicted and the target value of each of the m numbers, without sign, [m]."""
         digit = numbers.probs.double() @ numbers.values.double()
         return _number_values(digit, numbers, spans)
 
@@ -83,10 +83,10 @@ class ExpectedDigits:
 def _number_values(
     digit: Tensor, numbers: NumberLogits, spans: NumberSpans
 ) -> tuple[Tensor, Tensor]:
-    """Return the predicted and the true value of each of the m numbers in a batch, [m] each.
+    """Return the predicted and the target value of each of the m numbers in a batch, [m] each.
 
     A value is the sum of the digits times their powers of ten: 923 is 900 + 20 + 3. ``digit`` [k]
-    has the predicted digit at each of the k labels that are number tokens.
+    has the digits that the model predicts, one for each number token of the answers.
     """
     wanted = numbers.values.double()[spans.target]
     worth = 10.0 ** spans.place.double().clamp(-_LARGEST_PLACE, _LARGEST_PLACE)
@@ -94,7 +94,7 @@ def _number_values(
 
 
 def _absolute(value: Tensor) -> Tensor:
-    """Return ``|X|`` with gradient 1 at 0 (``abs`` has 0), so that a predicted 0 is trained."""
+    """Return the absolute value; its gradient at 0 is 1, where that of ``torch.abs`` is 0."""
     return torch.where(value < 0, -value, value)
 
 
@@ -133,10 +133,11 @@ class MagnitudeError(StraightThroughDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftRelativeError(ExpectedDigits):
-    """``RelativeError`` with expected digits, whose gradient does not vanish for wrong digits.
+    """Relative error of a number that is built from the mean digit at each place.
 
-    Expected digits ignore the variance: probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the
-    label 4. Combine this loss with a loss on single digits, as the preset ``ntil_soft`` does.
+    The mean is weighted by the predicted probabilities, so that even a model that is certain of a
+    wrong digit gets a gradient. But probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the
+    label 4: combine this loss with one on single digits, as in the preset ``ntil_soft``.
     """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
@@ -146,7 +147,7 @@ class SoftRelativeError(ExpectedDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftMagnitudeError(ExpectedDigits):
-    """``MagnitudeError`` with expected digits; combine it with a digit loss (``ntil_soft``)."""
+    """Log ratio of the label and a number built from the mean predicted digit at each place."""
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
@@ -160,11 +161,11 @@ class SymmetricPercentage(ExpectedDigits):
     Source: number-level NTL (class NumberLevelLoss of the ntloss package), reproduced to 1e-6.
 
     Attributes:
-        epsilon: Added to the denominator, above 0. With the default, the tiny value of the package,
-            the loss for the label 0 is 1 for any prediction, without a gradient; 1 avoids this.
-        reweigh: True also penalises probability on text. The loss becomes ``m d + 1.01 (1 - m)``,
-            where d is the loss above and m the total probability of the number tokens at the first
-            token of the number. False in the NTL paper, True by default in the ntloss package.
+        epsilon: Added to the denominator, above 0. With the tiny default of the ntloss package, a
+            label of 0 gives a loss close to 1 and almost no gradient. Set it to 1 to avoid this.
+        reweigh: True also penalises predicting words. The loss becomes ``m d + 1.01 (1 - m)``: d is
+            the loss without this option, and m the probability that the number's first token is a
+            number token. False in the NTL paper, True by default in the ntloss package.
     """
 
     epsilon: float = torch.finfo(torch.float32).eps
