@@ -50,7 +50,7 @@ def warn_renamed(where: str, old: str, new: str) -> None:
 
 @dataclass(frozen=True)
 class RenamedSettings:
-    """Maps the old names and values of settings, or of function arguments, to the new ones."""
+    """Maps deprecated names and values of settings, or of function arguments, to current ones."""
 
     names: Mapping[str, str]
     """Maps each old name to the new name."""
@@ -59,16 +59,16 @@ class RenamedSettings:
     """``values[new_name]`` maps old values of a setting to new values."""
 
     def translate(self, name: str, value: Any) -> tuple[str, Any]:
-        """Return the current name and value of a setting that may have an old name or value."""
+        """Return the current name and value of a setting; the given ones may be deprecated."""
         name = self.names.get(name, name)
         return name, self.values.get(name, {}).get(value, value) if type(value) is str else value
 
     def update(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings with old names and values replaced, but do not warn about them."""
+        """Return settings with deprecated names and values replaced, without a warning."""
         return dict(self.translate(name, value) for name, value in settings.items())
 
     def accept_old_arguments(self, target: _Target) -> _Target:
-        """Decorate a function or a class so that it also accepts the old keyword arguments."""
+        """Decorate a function or a class so that it also accepts deprecated keyword arguments."""
         function: Any = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
         called = target.__name__
 
@@ -82,7 +82,7 @@ class RenamedSettings:
         return wrapper  # type: ignore[return-value]
 
     def translate_arguments(self, called: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return keyword arguments with new names and values, and warn about each old one."""
+        """Replace deprecated names and values in keyword arguments, and warn about each one."""
         if kwargs.keys().isdisjoint(self.names) and kwargs.keys().isdisjoint(self.values):
             return kwargs
         translated: dict[str, Any] = {}

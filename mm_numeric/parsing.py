@@ -60,9 +60,8 @@ def with_override(
 ) -> dict[str, Any]:
     """Return a copy of settings with one override, such as ``data.train.seed=3``, applied.
 
-    The short form ``objective: ntil`` is expanded if necessary: the override
-    ``objective.weight=0.8`` changes it to ``objective: {preset: ntil, weight: 0.8}``. The same
-    holds for ``task: clock``.
+    The override ``objective.weight=0.8`` changes the short form ``objective: ntil`` to
+    ``objective: {preset: ntil, weight: 0.8}``, and likewise for ``task: clock``.
 
     ``translate`` is an optional function that replaces a deprecated name or value in the override.
     It returns the new (path, value).

@@ -159,7 +159,7 @@ PROTOCOLS: Mapping[str, str] = {
 
 
 def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:
-    """Return the object for a name, which is a key of ``table`` or a path ``package.module:Name``.
+    """Return the object with a name that is in ``table``, or at a path ``package.module:Name``.
 
     The table maps names to objects or to their import paths. In error messages, ``what`` describes
     the name ("loss term") and ``where`` is the file and field that contain the name.

@@ -46,10 +46,10 @@ _PACKAGES = ("torch", "transformers", "accelerate", "peft", "numpy", "pillow")
 
 
 def claim(folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER) -> bool:
-    """Write config.yaml to a new run folder, or check that an existing one has the same config.
+    """Begin a run folder by writing config.yaml, or check that its run has the same config.
 
-    The config sections in ``ignore`` are not compared. A run that stopped before its first
-    checkpoint cannot be resumed: its files are deleted, and a new run begins.
+    Config sections named in ``ignore`` may differ. If the run in the folder stopped before its
+    first checkpoint, it cannot be resumed: its files are deleted, and a new run begins.
 
     Returns:
         True if the folder already contained a run with this config.
@@ -85,7 +85,7 @@ def write_config(folder: Path, config: Config) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return True if this library wrote a folder's config.yaml, or was killed while writing it."""
+    """Return True if this library wrote the config.yaml of a folder, or began to write it."""
     path = folder / CONFIG
     if path.is_file():
         return path.read_bytes().startswith(_HEADER.encode())
@@ -140,7 +140,7 @@ def read_run(folder: Path, *, trust_remote_code: bool = False) -> Config:
 
 
 def _stored(folder: Path) -> dict[str, Any]:
-    """Read config.yaml and update renamed settings, without importing the code that it names."""
+    """Return the settings in the config.yaml of a run, with deprecated names replaced."""
     path = folder / CONFIG
     return with_new_names(read_yaml(path), str(path), warn=False)
 
@@ -156,8 +156,8 @@ def _without(config: dict[str, Any], sections: Set[str]) -> dict[str, Any]:
 def last_checkpoint(folder: Path) -> Path | None:
     """Return the complete checkpoint with the highest step, or None.
 
-    A checkpoint is complete if it has ``manifest.json``, which is written last. Earlier versions
-    wrote no manifest: if ``step.json`` mentions none, a valid ``trainer_state.json`` is enough.
+    A checkpoint is complete if it has ``manifest.json``, which is written last. Checkpoints of old
+    versions have no manifest; for them, a valid ``trainer_state.json`` is enough.
     """
     complete = [
         path

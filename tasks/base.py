@@ -39,14 +39,14 @@ class Task(Protocol):
 
     @property
     def scorer(self) -> str | None:
-        """Return the import path of the scorer, or None to choose it by the type of the answers."""
+        """Return the import path of the scorer; None selects it by answer type, such as box."""
         return None
 
     @property
     def render_settings(self) -> Mapping[str, Any] | None:
-        """Return the options that generated data depends on; None if the task generates none.
+        """Return the options that affect generated images and rows; None if nothing is generated.
 
-        Generated rows and images are cached, and these options are part of the cache key.
+        Generated data is cached, and these options are part of the cache key.
         """
         return None
 
@@ -68,7 +68,7 @@ class Task(Protocol):
 
     @abstractmethod
     def format(self, answer: Any, frame: Frame | None = None) -> Written:
-        """Return the text of an answer and the positions of its numbers.
+        """Return an answer as the text to be generated, with the positions of its numbers.
 
         Args:
             answer: The answer of an example.
@@ -90,7 +90,7 @@ class Task(Protocol):
 
     @abstractmethod
     def recorded(self, value: Any) -> Any:
-        """Convert a JSON value from ``record`` to an answer. Raise ValueError if it is invalid."""
+        """Convert a JSON value in predictions.jsonl to an answer, or raise ValueError."""
 
     def describe(self) -> str:
         """Describe training and test data in a sentence, for a report. The text may be empty."""
@@ -114,7 +114,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BaseTask(Task):
-    """Base class of all tasks. It defines no options."""
+    """Base class of all tasks. A task defines its options as dataclass fields."""
 
 
 def task_class(name: str, where: str) -> type[Task]:

@@ -47,7 +47,7 @@ class Clock(BaseTask):
             raise ValueError(f"label_noise_minutes is 0 to 360, not {self.label_noise_minutes}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per row. In training, random errors (label noise) can change times."""
+        """Yield one example per row; in training, with label noise (random errors) if set."""
         for where, row in rows:
             image = row.get("image") or row.get("file")
             if not isinstance(image, str) or not image:
@@ -70,7 +70,7 @@ class Clock(BaseTask):
         return Written(text, (hour, minute))
 
     def parse(self, text: str, frame: Frame | None = None) -> ClockTime | Unreadable:
-        """Return the last clock time in a generated text: some models repeat the question first.
+        """Return the last clock time, such as ``7:05``, in a generated text.
 
         For a time in another format, such as ``7:05:15``, ``19:05`` or ``7 o'clock``, return
         ``Unreadable`` with this time as ``lenient``, which only the lenient metrics accept.
@@ -92,7 +92,7 @@ class Clock(BaseTask):
         return str(answer)
 
     def recorded(self, value: Any) -> ClockTime:
-        """Convert a text from ``record``, such as ``7:05``, back to a time."""
+        """Convert a text in predictions.jsonl, such as ``7:05``, back to a time."""
         answer = self.parse(value) if isinstance(value, str) else Unreadable("not a text")
         if isinstance(answer, Unreadable):
             raise ValueError(f"the target {value!r:.60} cannot be read: {answer.reason}")

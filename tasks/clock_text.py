@@ -85,7 +85,7 @@ def _checked(values: Iterable[Any]) -> TimeOfDay | None:
 def read_object(text: str) -> dict[str, Any] | None:
     """Return the object from the first ``{`` to the last ``}`` of a text, or None.
 
-    Like ClockBench's script, accept trailing commas, keys without quotes and Python's syntax.
+    Trailing commas, keys without quotes and Python's syntax are accepted, as by ClockBench.
     """
     start, end = text.find("{"), text.rfind("}")
     if not 0 <= start < end or end - start > _LONGEST:

@@ -66,7 +66,7 @@ class ClockBench(BaseTask):
             )
 
     def format(self, answer: ClockReading, frame: Frame | None = None) -> Written:
-        """Return the answer as JSON, with one value for each field, and the number positions.
+        """Return the answer as JSON, with one value per field, and the positions of its numbers.
 
         If a field accepts several values, the text has the middle of the range or the first value.
         """
@@ -82,7 +82,7 @@ class ClockBench(BaseTask):
         return Written(text + "}", tuple(marks))
 
     def parse(self, text: str, frame: Frame | None = None) -> ClockReading | Unreadable:
-        """Return the object in a generated text, as ClockBench's script reads it.
+        """Return the JSON object in a generated text; some mistakes in its syntax are repaired.
 
         For other texts, such as ``7:05:15`` or ``This is no valid time.``, return ``Unreadable``,
         with the answer they express (if any) as ``lenient``, for the lenient metrics.
@@ -106,7 +106,7 @@ class ClockBench(BaseTask):
         return dict(answer.fields)
 
     def recorded(self, value: Any) -> ClockReading:
-        """Convert a JSON object from ``record`` back to the correct answer of a row."""
+        """Convert a JSON object in predictions.jsonl back to the correct answer of a row."""
         return read_target(value, "the target")
 
 
@@ -135,7 +135,7 @@ def read_target(value: Any, where: str) -> ClockReading:
 
 
 def _is_possible(name: str, value: Any) -> bool:
-    """Return True if the field ``name``, such as minutes, may have ``value``, such as [4, 5]."""
+    """Return True if ``value``, such as [4, 5], is valid for a field such as ``minutes``."""
     if name in ("month", "weekday") and isinstance(value, str):
         return bool(value.strip())
     if isinstance(value, list):
@@ -156,7 +156,7 @@ def _is_number(name: str, value: Any) -> bool:
 
 
 def _allowed(name: str) -> str:
-    """Return the part of an error message that tells which values a field may have."""
+    """Return the end of an error message, which lists the valid values of a field."""
     if name == "weekday":
         return "write a text such as Monday, or false"
     low, high = _LIMITS.get(name, (1, 12))

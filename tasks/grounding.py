@@ -65,7 +65,7 @@ class Grounding(BaseTask):
         check_choice("outside", self.outside, ("refuse", "clip"))
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per phrase; the argument ``training`` is ignored."""
+        """Yield one example per phrase, in training and in evaluation alike."""
         for where, row in rows:
             image, size_px = read_image(row, where)
             phrases = _phrases(row, where, optional=self.answer == "list")
@@ -83,11 +83,11 @@ class Grounding(BaseTask):
 
     @property
     def scorer(self) -> str | None:
-        """Return the import path of the scorer for lists of boxes; None (default) for one box."""
+        """Return the import path of the scorer if answers are lists; None (default) for one box."""
         return _LABELLED if self.answer == "list" else None
 
     def format(self, answer: Box | Instances, frame: Frame | None = None) -> Written:
-        """Return one box, or all boxes of a list that are not marked ``ignore``, as answer text."""
+        """Return the answer text: one box, or all boxes of a list except those to ``ignore``."""
         if frame is None:
             raise ValueError("a box needs the frame of its image")
         items = (Instance(answer),) if isinstance(answer, Box) else answer.items
@@ -121,14 +121,14 @@ class Grounding(BaseTask):
         return [instance_row(item) for item in answer.items]
 
     def recorded(self, value: Any) -> Box | Instances:
-        """Convert a JSON value from ``record`` back to a box or a list of boxes."""
+        """Convert a JSON value in predictions.jsonl back to a box or a list of boxes."""
         if self.answer == "list":
             return read_instances({"instances": value}, "the target")
         return read_box(value.get("box") if isinstance(value, Mapping) else value, "the target")
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """Return the options that the generated images and rows depend on."""
+        """Return the options that affect the generated images and rows."""
         return {**asdict(self.scene), "answer": self.answer}
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:

@@ -79,7 +79,7 @@ class GSM8K(Numbers):
         return Solution(found.text, self._written(found.steps))
 
     def format(self, answer: Number, frame: Frame | None = None) -> Written:
-        """Return the text of a solution, or only its final number, and the number's position."""
+        """Return a solution as text, or only its final number, and the position of this number."""
         before = ""
         if self.solution and isinstance(answer, Solution) and answer.steps:
             before = f"{answer.steps}{' ' if self.plain else chr(10)}{END} "
@@ -89,8 +89,8 @@ class GSM8K(Numbers):
     def parse(self, text: str, frame: Frame | None = None) -> Solution | Unreadable:
         """Parse the final number in a generated text.
 
-        If there is none, return ``Unreadable``, with the last number in the text as the answer for
-        the metric ``lenient_accuracy``.
+        If no number is marked as final, return ``Unreadable``, with the last number in the text as
+        the answer for the metric ``lenient_accuracy``.
         """
         last = _LAST_PART.match(text)
         part = text[last.end() :] if last else text
@@ -115,7 +115,7 @@ class GSM8K(Numbers):
     def _written(self, steps: str) -> str:
         """Return the steps of a solution as they are written in the answer text.
 
-        Without the option ``annotations``, texts such as ``<<48/2=24>>`` are removed. The option
+        Calculations such as ``<<48/2=24>>`` are removed, unless ``annotations`` is set. The option
         ``plain`` converts the steps to one line of characters that T5's tokenizer has.
         """
         if not self.annotations:

@@ -84,7 +84,7 @@ class MathVista(BaseTask):
             )
 
     def format(self, answer: ShortAnswer | Text, frame: Frame | None = None) -> Written:
-        """Return an answer as text (the letter for multiple choice), and where its numbers are."""
+        """Return an answer as text (a letter for multiple choice), with its numbers' positions."""
         if isinstance(answer, ShortAnswer) and answer.question_type == "multi_choice":
             return Written(chr(ord("A") + answer.choices.index(answer.text)), ())
         return with_numerals(answer.text)
@@ -94,7 +94,7 @@ class MathVista(BaseTask):
         return Text(text) if text.strip() else Unreadable("empty answer")
 
     def record(self, answer: ShortAnswer | Text) -> Any:
-        """Convert to JSON: a model's response to a text, a row's correct answer to an object."""
+        """Convert a generated answer to a text, or the correct answer of a row to an object."""
         if isinstance(answer, Text):
             return answer.text
         return {
@@ -107,7 +107,7 @@ class MathVista(BaseTask):
         }
 
     def recorded(self, value: Any) -> ShortAnswer:
-        """Convert a JSON object from ``record`` back to the correct answer of a row."""
+        """Convert a JSON object in predictions.jsonl back to the correct answer of a row."""
         if not isinstance(value, Mapping):
             raise ValueError(f"the target {value!r:.60} is not an object")
         answer = read_short_answer(value, "the target")
@@ -117,7 +117,7 @@ class MathVista(BaseTask):
 
 
 def read_short_answer(row: Mapping[str, Any], where: str) -> ShortAnswer:
-    """Return a dataset row's correct answer (empty if missing), its type, choices and precision."""
+    """Read the correct answer of a row (empty if missing), its type, choices and precision."""
     kind = row.get("question_type"), row.get("answer_type")
     if kind not in [("multi_choice", "text"), *(("free_form", name) for name in _NUMBERS)]:
         raise ValueError(
@@ -165,7 +165,7 @@ def published_query(row: Mapping[str, Any], asked: ShortAnswer, where: str) -> s
 
 
 def _labels(metadata: Any, where: str) -> dict[str, tuple[str, ...]]:
-    """Return the categories in a row's metadata, such as its ``task``, for metrics per category."""
+    """Return the categories (texts) in a row's metadata, such as ``task``, for metrics of each."""
     if not isinstance(metadata, Mapping | None):
         raise ValueError(f"{where}: metadata {metadata!r:.40} is not an object.")
     labels = {}

@@ -47,9 +47,9 @@ class MultiRC(BaseTask):
                 raise ValueError(f"prompt needs {name} in it, not {self.prompt!r:.60}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per question, or with ``answer: yes_no`` one per proposed answer.
+        """Yield one example per question, or for yes-or-no tasks one per proposed answer.
 
-        With ``answer: text``, a question is skipped if all its answers are wrong. A training row
+        If full answers are asked for, a question without a right answer is skipped. A training row
         without labels raises ValueError.
         """
         for where, row in rows:
@@ -67,7 +67,7 @@ class MultiRC(BaseTask):
     def _asked(
         self, identity: str, asked: str, answers: list[tuple[str, bool | None]]
     ) -> Iterator[tuple[str, str, Text | Choice | None]]:
-        """Yield id, prompt and answer of each example; ``asked`` is the passage with question."""
+        """Yield id, prompt and answer of each example; ``asked`` is the passage and question."""
         if self.answer == "text":
             right = [text for text, label in answers if label and text.strip()]
             if right:
@@ -87,7 +87,7 @@ class MultiRC(BaseTask):
         return with_numerals(answer.text)
 
     def parse(self, text: str, frame: Frame | None = None) -> Text | Choice | Unreadable:
-        """Return the whole text; for ``answer: yes_no``, the yes or no that it begins with."""
+        """Return the whole text or, in a yes-or-no task, the yes or no that it begins with."""
         if not text.strip():
             return Unreadable("empty answer")
         if self.answer == "text":
@@ -96,13 +96,13 @@ class MultiRC(BaseTask):
         return Choice(found[1].lower()) if found else Unreadable("neither yes nor no")
 
     def record(self, answer: Text | Choice) -> Any:
-        """Convert an answer to JSON: a text, or ``{"chosen": "yes", "question": id}``."""
+        """Convert an answer to JSON: a text, or the yes or no with the id of its question."""
         if isinstance(answer, Text):
             return answer.text
         return {"chosen": answer.chosen, "question": answer.question}
 
     def recorded(self, value: Any) -> Text | Choice:
-        """Convert a JSON value from ``record`` back to an answer."""
+        """Convert a JSON value in predictions.jsonl back to an answer."""
         if self.answer == "text":
             if not isinstance(value, str) or not value:
                 raise ValueError(f"the target {value!r:.60} is not a text")

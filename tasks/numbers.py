@@ -47,7 +47,7 @@ class Numbers(BaseTask):
             raise ValueError(f"prompt needs {{question}} in it, not {self.prompt!r:.60}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per row; the argument ``training`` is ignored."""
+        """Yield one example per row, in training and in evaluation alike."""
         for where, row in rows:
             question, image = row.get("question"), row.get("image")
             if not isinstance(question, str) or not question.strip():
@@ -74,11 +74,11 @@ class Numbers(BaseTask):
             raise ValueError(f"{where}: the answer {error}.") from None
 
     def format(self, answer: Number, frame: Frame | None = None) -> Written:
-        """Return the text of a number with the positions of its numerals (``2/7`` has two)."""
+        """Return the text of an answer with the position of each number (``2/7`` has two)."""
         return with_numerals(answer.text)
 
     def parse(self, text: str, frame: Frame | None = None) -> Number | Unreadable:
-        """Return the last number in a generated text: some models repeat the question first."""
+        """Return the last number in a generated text; earlier ones may repeat the question."""
         return last_number(text)
 
     def record(self, answer: Number) -> str:
@@ -86,7 +86,7 @@ class Numbers(BaseTask):
         return answer.text
 
     def recorded(self, value: Any) -> Number:
-        """Convert a text from ``record``, such as ``3.50``, back to a number."""
+        """Convert a text in predictions.jsonl, such as ``3.50``, back to a number."""
         return self.read_answer(value, "the target")
 
 
@@ -109,7 +109,7 @@ class GeneratedNumbers(Numbers):
         """Return a random question (an extrapolation question if ``longer``) and its answer."""
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate rows. The options, seed, category and index of a row determine its content."""
+        """Generate random questions as rows; the same options and seed give the same rows."""
         for category in categories:
             if category not in self.categories:
                 raise unknown(category, self.categories, "category", "data, categories")

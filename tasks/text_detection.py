@@ -61,7 +61,7 @@ class TextDetection(BaseTask):
         check_choice("outside", self.outside, ("refuse", "clip"))
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per row; the argument ``training`` is ignored."""
+        """Yield one example per row, in training and in evaluation alike."""
         for where, row in rows:
             image, size_px = read_image(row, where)
             identity = read_id(row, ("id",), image)
@@ -79,7 +79,7 @@ class TextDetection(BaseTask):
             )
 
     def format(self, answer: Instances, frame: Frame | None = None) -> Written:
-        """Return the text of all shapes not marked ``ignore``, sorted as ``order`` specifies."""
+        """Return the answer text: all shapes except those to ``ignore``, in the set order."""
         if frame is None:
             raise ValueError("shapes need the frame of their image")
         items = [item for item in answer.items if not item.ignore]
@@ -103,12 +103,12 @@ class TextDetection(BaseTask):
         return [instance_row(item) for item in answer.items]
 
     def recorded(self, value: Any) -> Instances:
-        """Convert a JSON value from ``record`` back to shapes."""
+        """Convert a JSON value in predictions.jsonl back to shapes."""
         return read_instances({"instances": value}, "the target")
 
     @property
     def render_settings(self) -> dict[str, Any]:
-        """Return the options that the generated images depend on."""
+        """Return the style options of the generated pages, which affect the images."""
         return asdict(self.page)
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:

@@ -136,7 +136,7 @@ def _check_example(
 def _size(source: SourceReport, example: Example, *, decode: bool) -> tuple[int, int]:
     """Return the image size after EXIF rotation, and check that it equals the size in the row.
 
-    An image whose pixels, if decoded, all have one colour is added to ``source.one_colour``.
+    An image that has only one colour is added to ``source.one_colour`` (if it is decoded).
     """
     assert example.image is not None
     size = None
@@ -156,7 +156,7 @@ def _size(source: SourceReport, example: Example, *, decode: bool) -> tuple[int,
 def _encoded(
     collator: TrainingCollator, example: Example, size: tuple[int, int] | None, has_image: bool
 ) -> tuple[EncodedExample, Tokens, list[TokenNumber]]:
-    """Encode an example as in training; also return its answer tokens and the numbers in them."""
+    """Encode an example as in training; return it, its answer tokens and their numbers."""
     family = collator.family
     frame = None if size is None else compute_frame(family, example, size)
     if collator.length_limit is not None:
@@ -254,7 +254,7 @@ def _check_lengths(report: DataReport, source: SourceReport) -> None:
 
 
 def _check_answer(source: SourceReport, encoded: EncodedExample, text: str, answer: Tokens) -> None:
-    """Check that the answer tokens decode to ``text``, and that parsing recovers the answer."""
+    """Report an answer that changes when its tokens are decoded, or its text is parsed."""
     family, task, where = encoded.collator.family, encoded.collator.task, encoded.example.where
     *ids, end = answer.ids
     early = [token for token in ids if token in (*family.stop_ids, family.pad_id)]
@@ -314,7 +314,7 @@ def _count_numbers(
 
 
 def _clipped_answer(encoded: EncodedExample) -> Any:
-    """Clip the shapes of an answer to the image, after the answer was formatted and parsed.
+    """Return the parsed answer of an example, with boxes and polygons clipped to the image.
 
     If an image is padded to a square, rounding can move a coordinate by half a step, from the edge
     of the image into the padding. Formatting such a shape again could raise an error.

@@ -22,7 +22,7 @@ def supervised_rows(
     find: Callable[[Tensor], NumberSpans],
     counts: Counts | None = None,
 ) -> tuple[Tensor, Tensor, NumberSpans, Tensor | None]:
-    """Flatten logits or hidden states, and select the labels that are not ``IGNORE_INDEX``.
+    """Flatten logits or hidden states, and match each label with the row that predicts it.
 
     Args:
         inputs: Logits or hidden states, [b, t, :] for b samples of t positions, or [n, :] for only
@@ -32,11 +32,11 @@ def supervised_rows(
         shift: True first shifts labels [b, t] left by one, as decoder-only models need.
         what: Name of the inputs in error messages, such as "logits".
         find: Function that finds ``spans`` in labels [b, t]; called if ``spans`` is None.
-        counts: Numbers of tokens etc. in the optimiser step, counted with the same ``shift``.
+        counts: Token and number counts of the optimiser step, made with the same ``shift``.
 
     Returns:
-        Flattened inputs [r, :], labels [n], spans, and for each label the row of the flattened
-        inputs that predicts it, [n] (None for inputs [n, :], which are in the order of the labels).
+        Inputs [r, :], labels [n] without ``IGNORE_INDEX``, spans, and for each label the index of
+        the input row that predicts it, [n] (None for inputs [n, :]: row i predicts label i).
     """
     if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
         found = f"{getattr(labels, 'dtype', '')} {type(labels).__name__}".strip()
@@ -67,11 +67,11 @@ def supervised_rows(
 
 
 def check_shift(shift: bool | None, counts: Counts | None = None) -> None:
-    """Check that ``shift`` is not None, and that ``counts`` were counted with the same value.
+    """Check that ``shift`` is set, and that the token counts of the step used the same value.
 
     Raises:
-        ValueError: If not. With labels that are one position off, the loss would be finite, but
-            wrong.
+        ValueError: If ``shift`` is None, or differs in ``counts``. With a wrong shift, the loss
+            would be finite, but wrong.
     """
     if shift is None:
         raise ValueError(
@@ -88,9 +88,9 @@ def check_shift(shift: bool | None, counts: Counts | None = None) -> None:
 def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -> None:
     """Check that labels [n] are valid token ids, and that ``spans`` was built from these labels.
 
-    ``tokens`` is the number of ids that the output head predicts. ``spans`` lists which labels are
-    number tokens, and ``ids`` [c] has the ids of all number tokens. On a GPU the check is an
-    asynchronous assertion, which does not synchronise the device.
+    ``tokens`` is the vocabulary size of the output head. ``spans`` lists the labels that are
+    number tokens; ``ids`` [c] has the ids of all number tokens. On a GPU the check is asynchronous:
+    the CPU does not wait for its result.
     """
     known = (labels >= 0) & (labels < tokens)
     found = labels[spans.row.clamp(max=len(labels) - 1)]

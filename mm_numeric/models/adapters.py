@@ -44,9 +44,9 @@ def add_adapters(
 ) -> Any:
     """Add LoRA or DoRA adapters to a model, and return it as a PEFT model.
 
-    Modules that the config section ``modules`` sets to ``adapted`` get adapters. If the model has
-    adapters already, they must match the config. ``base`` and ``revision`` name the base model, and
-    are saved with the adapters.
+    Adapters are added to the modules (vision, language, ...) that the config sets to ``adapted``.
+    If the model has adapters already, they are kept, and must match the config. The name and the
+    revision of the base model are saved with the adapters.
     """
     if isinstance(model, PeftModel):
         _require_same_adapters(model, lora, modules, base)
@@ -96,9 +96,9 @@ def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftMode
 
 
 def save_adapted(model: PeftModel, folder: Path, state: dict[str, Tensor] | None = None) -> None:
-    """Save the adapters and all other parameters with ``requires_grad`` in a folder.
+    """Save the adapters, and all weights that are trained without adapters, in a folder.
 
-    Pass ``state``, the full state dict, if the parameters are sharded across ranks.
+    If the weights are sharded across ranks, pass the full state dict as ``state``.
     """
     state = model.state_dict() if state is None else state
     adapters = get_peft_model_state_dict(model, state_dict=state, save_embedding_layers=False)
@@ -114,7 +114,7 @@ def save_adapted(model: PeftModel, folder: Path, state: dict[str, Tensor] | None
 
 
 def read_adapted(model: PeftModel, folder: Path) -> None:
-    """Load weights saved by ``save_adapted`` into a model that has the same adapters."""
+    """Load adapters, and weights trained without adapters, from a folder into a model."""
     adapters = _read(folder / ADAPTER)
     own = {name.removeprefix(ADAPTED_MODEL): p for name, p in model.named_parameters()}
     trained = {name.removeprefix(ADAPTED_MODEL) for name in _trained_parameters(model)}
@@ -133,7 +133,7 @@ def read_adapted(model: PeftModel, folder: Path) -> None:
 
 
 def saved_parameters(model: PeftModel) -> list[Tensor]:
-    """Return the parameters that ``save_adapted`` saves: adapters and other trained ones."""
+    """Return the parameters to save: all of the adapters, and all others that are trained."""
     whole = set(_trained_parameters(model))
     return [p for n, p in model.named_parameters() if n in whole or is_adapter(n)]
 
@@ -146,11 +146,11 @@ def merged(model: Any) -> Any:
 def adapted_layers(model: nn.Module, modules: ModelModules) -> list[str]:
     """Return the full names of the layers that get adapters.
 
-    For each module that the config sets to ``adapted``, these are:
+    Only modules that the config sets to ``adapted`` have such layers:
 
     ``language``: the layers whose names match the pattern ``lora_targets`` of the model family.
     ``embeddings``: the embedding tables.
-    Other modules: all linear layers.
+    Other modules, such as ``vision``: all linear layers.
     """
     found: dict[str, str] = {}
     for name, layer in model.named_modules():
@@ -182,7 +182,7 @@ def adapted_layers(model: nn.Module, modules: ModelModules) -> list[str]:
 def _require_same_adapters(
     model: PeftModel, lora: LoraSettings | None, modules: ModelModules, source: str
 ) -> None:
-    """Raise ValueError if a model's adapters or fully trained modules do not match the config."""
+    """Raise ValueError if LoRA options or trained modules differ between model and config."""
     saved = model.peft_config["default"]
     theirs = {
         "rank": saved.r,

@@ -26,9 +26,9 @@ def export(run: Path, out: Path, *, trust_remote_code: bool = False) -> None:
 
     The folder also contains the image processor and the settings for image size and coordinates.
     Adapters are merged into the weights without changing their dtype. If the model was quantised
-    for training, adapters are merged into the original weights. A model of a baseline, such as
-    xVal (setting ``model.baseline``), cannot be exported: transformers has no class for it.
-    ``trust_remote_code`` permits a config that imports modules or executes a checkpoint's code.
+    for training, adapters are merged into the original weights. A run that trained a published
+    baseline method, such as xVal, cannot be exported: transformers has no class for its model.
+    Set ``trust_remote_code`` if the run needs custom code, of its config or its checkpoint.
     """
     quiet_unless_terminal()
     config = read_run(run, trust_remote_code=trust_remote_code)
@@ -53,7 +53,7 @@ def export(run: Path, out: Path, *, trust_remote_code: bool = False) -> None:
 
 
 def _save(config: Config, run: Path, folder: Path, name: str) -> None:
-    """Save the merged model of a run and its card, which uses ``name`` in its example code."""
+    """Save a run's merged model, tokenizer and model card, whose example code loads ``name``."""
     config = replace(config, model=replace(config.model, quantize=None))
     family = load_family(config, str(run / MODEL))
     model = merged(load_model(config, family, str(run / MODEL)))
@@ -74,7 +74,7 @@ def model_card(
     results: dict[str, Any] | None,
     folder: str,
 ) -> str:
-    """Return the model card as Markdown text.
+    """Return the model card of a fine-tuned model as Markdown text.
 
     ``facts`` is the content of run.json. ``results`` is the content of results.json, or None if the
     run has not been scored. ``folder`` is the folder name in the example code.

@@ -34,9 +34,9 @@ def device_type() -> str:
 
 
 def model_source(config: Config, folder: Path) -> str:
-    """Return the hub name or the folder to load the model from (``model.name``).
+    """Return the hub name or the folder from which to load the model of a config.
 
-    If ``model.name`` is ``tiny``, a tiny model with random weights is created in ``folder``.
+    If ``model.name`` is ``tiny``, first create a tiny random model in a subfolder of ``folder``.
     """
     if config.model.name != TINY:
         return config.model.name
@@ -50,7 +50,7 @@ def model_source(config: Config, folder: Path) -> str:
 
 
 def load_family(config: Config, source: str) -> Family:
-    """Load the ``Family`` of a checkpoint: its prompt format, tokenizer and image processor."""
+    """Load the prompt format, tokenizer and image processor of a checkpoint (its ``Family``)."""
     cls = choose(config.model.family, FAMILIES, "family", f"{config.title}, model.family")
     if config.model.baseline is not None:
         cls = with_baseline(cls, config.model.baseline, f"{config.title}, model.baseline")

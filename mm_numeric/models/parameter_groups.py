@@ -21,10 +21,10 @@ VISION_MODULES = ("vision", "projector")
 
 
 class ModelModules:
-    """Assigns parameters to modules such as ``vision``, and applies the settings of each module.
+    """Freezes modules such as ``vision``, or sets their learning rates, as the config specifies.
 
-    ``learning_rate`` is the default for modules without a learning rate in the config. ``where`` is
-    the name of the config in error messages.
+    A module is a group of parameters. ``learning_rate`` applies to modules without a learning rate
+    in the config. ``where`` is the name of the config in error messages.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ModelModules:
         return self.learning_rate if own is None else own
 
     def reject_learning_rates(self, who: str) -> None:
-        """Reject learning rates of modules, because the optimiser named ``who`` ignores them."""
+        """Raise ValueError if a module has a learning rate, which the optimiser ``who`` ignores."""
         modules = self.family.module_patterns
         if any(self.settings.of(module).learning_rate is not None for module in modules):
             raise ValueError(
@@ -66,7 +66,7 @@ class ModelModules:
             )
 
     def check(self, model: nn.Module) -> None:
-        """Check that the settings can be applied to a model.
+        """Check that the settings of the modules, such as ``frozen``, can be applied to a model.
 
         Raises:
             ValueError: If every module is frozen, a module with quantised weights is set to
@@ -143,7 +143,7 @@ class ModelModules:
         return found
 
     def _shared(self, model: nn.Module) -> dict[str, set[str]]:
-        """Map each module with tied weights to the set of modules that use the same weights."""
+        """Map each module with tied weights to all modules that share them, including itself."""
         holders: dict[int, set[str]] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
             holders.setdefault(id(parameter), set()).add(self.module_of(name))

@@ -1,11 +1,11 @@
 """Find numbers in text and the power of ten of each digit.
 
 A number is an optional minus, ASCII digits, and optionally a point with more digits (``-3.25``,
-``007``). These characters separate two numbers:
-    minus directly after a digit: ``3-5`` contains 3 and 5
-    second point: ``1.2.3`` contains 1.2 and 3
-    exponent: ``1e-3`` contains 1 and -3
-    comma, unless ``thousands_separators`` is set: ``1,234`` contains 1 and 234
+``007``). Each of these texts contains two numbers:
+    ``3-5``: 3 and 5, because a minus directly after a digit is not a sign
+    ``1.2.3``: 1.2 and 3
+    ``1e-3``: 1 and -3, because exponents are not supported
+    ``1,234``: 1 and 234, unless ``thousands_separators`` is set
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The numbers in the labels of a batch, and the tokens that spell them, as flat tensors.
+"""Find the numbers in the labels of a batch, and store them and their tokens as flat tensors.
 
 Axes    b samples, t positions, n positions with a label (supervised), m numbers, k labels that are
         number tokens, q boxes, r clock times
@@ -33,8 +33,8 @@ class TokenNumber(NamedTuple):
     """One number in a token sequence: its value, sign (1 or -1), tokens, role and group.
 
     ``role`` is ``x`` or ``y`` for a coordinate, ``hour`` or ``minute`` for a time, and ``free`` for
-    any other number. The numbers of one box, polygon or time share an index, ``group``, such as 0
-    for the first box; it is -1 for others.
+    any other number. ``group`` is the index of the box, polygon or time that the number belongs to,
+    or -1 if it belongs to none.
     """
 
     value: float
@@ -62,8 +62,8 @@ def numbers_in_labels(
     """Find the numbers in one sequence of label ids.
 
     A number is skipped if one of its tokens also contains letters (``mp3``) or digits of another
-    number (``5-7``). A position with ``IGNORE_INDEX`` separates two numbers. All numbers get the
-    role ``free`` (neither a coordinate nor a time). For the options see ``find_numerals``.
+    number (``5-7``). A position with ``IGNORE_INDEX`` separates two numbers. ``digit_runs`` reads
+    each sequence of digits as an integer, ``thousands_separators`` reads ``1,234`` as 1234.
     """
     pieces = [vocabulary.spelling.get(label, " ") for label in labels]
     at = [position for position, piece in enumerate(pieces) for _ in piece]
@@ -91,7 +91,7 @@ def numbers_in_answer(
 ) -> list[TokenNumber]:
     """Find the numbers of an answer that get a numeric loss, and their tokens.
 
-    ``marks`` lists the numbers, as selected by the task: start and end character in ``text``, role
+    The task selects the numbers: ``marks`` has, for each, start and end character in ``text``, role
     (such as ``x``) and group (such as the index of the box). ``ids`` are the tokens of ``text``,
     and ``offsets`` the start and end character of each token.
 
@@ -154,7 +154,7 @@ def _from_pieces(
     ids: Sequence[int],
     vocabulary: NumberVocabulary,
 ) -> TokenNumber | None:
-    """Return the value of ``numeral`` and the tokens that contain its digits, or None.
+    """Return the value of a number in a text and the tokens that contain its digits, or None.
 
     ``at[i]`` is the index in ``ids`` of the token that contains character i of the text. The result
     is None if a digit is not in a number token, or shares its token with another number.
@@ -230,7 +230,7 @@ class NumberSpans:
         """Build the spans of a batch from the numbers of each sample.
 
         ``rows[i][p]`` is the index, 0 to n - 1, of the supervised row that predicts token p of
-        sample i. ``supervised`` is stored as the attribute of the same name.
+        sample i. ``supervised`` has the index of each such row in the flattened labels.
         """
         found = [(s, number) for s, sample in enumerate(numbers) for number in sample]
         tokens = [
@@ -270,9 +270,9 @@ class NumberSpans:
     ) -> "NumberSpans":
         """Find the numbers in labels [samples, positions] that are already shifted by one.
 
-        Positions with ``IGNORE_INDEX`` have no label; all others become supervised rows. Call this
-        in the collator: the labels are read on the CPU, which would synchronise a GPU. For the
-        options see ``find_numerals``.
+        Positions with ``IGNORE_INDEX`` have no label. Call this in the collator: on a GPU, the CPU
+        would wait for the labels. ``digit_runs`` reads each sequence of digits as an integer,
+        ``thousands_separators`` reads ``1,234`` as 1234.
         """
         numbers, rows = [], []
         supervised: list[int] = []
@@ -306,10 +306,10 @@ class NumberSpans:
 
 
 def _grouped(found: Sequence[tuple[int, TokenNumber]], roles: tuple[str, ...]) -> Tensor:
-    """Return a table of indices into ``found`` with one row per box, or one row per clock time.
+    """Return, for each box or for each clock time, the indices of its numbers in ``found``.
 
-    ``roles`` names the columns: with ("hour", "minute"), each row has the indices of the hour and
-    the minute of one time. Groups of numbers with other roles, such as boxes, are skipped.
+    ``roles`` names the columns: ("hour", "minute") returns one row per clock time, with the indices
+    of its hour and its minute. Numbers of other shapes, such as boxes, are then skipped.
     """
     groups: dict[tuple[int, int], list[int]] = {}
     for m, (sample, number) in enumerate(found):

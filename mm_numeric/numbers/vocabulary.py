@@ -34,12 +34,12 @@ class NumberToken(NamedTuple):
 
 @dataclass(frozen=True)
 class NumberVocabulary:
-    """The number tokens of a tokenizer, which are the classes of the numeric losses.
+    """The number tokens of a tokenizer, over which the numeric losses compute softmaxes.
 
     Attributes:
         tokens: The number tokens, sorted by digit group, value and id. A digit group is a set of
-            tokens that compete in one softmax, such as the digits 0 to 9. The class of a token is
-            its index in this tuple.
+            tokens that compete in one softmax, such as the digits 0 to 9. A token's index in this
+            tuple is called its class.
         spelling: Maps token id to text for all tokens with a digit, minus, point or comma. Space
             markers (``▁``, ``Ġ``) are replaced by spaces.
     """
@@ -105,7 +105,7 @@ class NumberVocabulary:
         Args:
             tokenizer: Any object with ``get_vocab() -> dict[str, int]``.
             tokens: Mapping from tokens to values, or a list of tokens with the values 0, 1, 2 ...,
-                for example ``[f"<loc{i:04d}>" for i in range(1024)]``. They share one softmax.
+                for example ``[f"<loc{i:04d}>" for i in range(1024)]``. All compete in one softmax.
                 Add digits with ``NumberVocabulary.from_tokenizer(tokenizer) | this_vocabulary``.
         """
         vocabulary: dict[str, int] = tokenizer.get_vocab()

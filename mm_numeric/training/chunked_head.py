@@ -5,17 +5,16 @@ Axes    n positions whose logits are computed, v vocabulary
 During a training forward pass, the ``forward`` method of the head is replaced in one of two ways.
 Both change the results only by rounding errors.
 
-Chunked loss, for micro-batches with many logits: the replaced method computes the loss one chunk
-of logits at a time (``Objective.from_hidden``), and returns the loss instead of logits. This must
-happen inside the forward pass of the model: only there are the hidden states available and the head
-weight gathered (ZeRO-3), and DDP tracks only the outputs of the model. The head must be linear, and
-the model must return the output of its head unchanged. This excludes models that scale their logits
-(Granite, Cohere) or soft-cap them (Gemma 2).
+Chunked loss, for micro-batches with many logits: the head computes the loss from one chunk of
+logits at a time, and returns the loss instead of logits. The logits [n, v] are never all in
+memory. This happens inside the forward pass of the model, so that it works with ZeRO-3 and DDP.
+The head must be linear, and the model must return the output of its head unchanged. This excludes
+models that scale their logits (Granite, Cohere) or soft-cap them (Gemma 2).
 
 Tied head, for a head that shares its weight with the input embeddings: torch adds the gradients of
-the two layers. The head's gradient, from ``torch.nn.functional.linear``, is transposed; torch 2.13
-therefore writes the sum to a third tensor, as large as the weight. The replaced method computes a
-contiguous gradient, so that torch adds the two in place.
+head and embeddings. ``torch.nn.functional.linear`` returns a transposed gradient for the weight, so
+that torch 2.13 needs a third tensor for the sum, as large as the weight. The replaced method
+returns a contiguous gradient instead, and torch adds in place.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -46,8 +45,8 @@ class ChunkedHead:
     def __init__(self, model: nn.Module, inputs: Mapping[str, Any], whole: Any) -> None:
         """Check if the head is tied to the embeddings, and if the loss can be computed in chunks.
 
-        ``whole`` is ``model`` without its DDP or DeepSpeed wrapper. A test forward pass runs on the
-        micro-batch ``inputs``, so all ranks must create the object together.
+        ``whole`` is ``model`` without its DDP or DeepSpeed wrapper. All ranks must create the
+        object together, because this runs a test forward pass on the micro-batch ``inputs``.
         """
         self.head = linear_head(whole)
         self.is_tied = self.head is not None and is_tied(whole, self.head)
@@ -77,7 +76,7 @@ class ChunkedHead:
         counts: Counts,
         chunked_from: int = CHUNKED_FROM,
     ) -> tuple[Any, ObjectiveResult]:
-        """Run the model, and return its outputs and the objective's result (loss, number metrics).
+        """Run the model on a micro-batch; return its outputs, and the loss with number metrics.
 
         ``labels`` has one label for each position whose logits are computed. If there are
         ``chunked_from`` logits or more, the loss is computed in chunks, and ``outputs.logits``
@@ -133,7 +132,7 @@ def is_tied(model: Any, head: nn.Linear) -> bool:
 def logits_equal_head_output(model: nn.Module, head: nn.Linear, inputs: Mapping[str, Any]) -> bool:
     """Return True if the model returns the output of its head unchanged, bit for bit.
 
-    For this test the head returns artificial logits from -100 to 100. Scaling, soft-capping or
+    To test this, the head is made to return values from -100 to 100. Scaling, soft-capping or
     casting to another dtype would change them.
     """
     returned: list[Tensor] = []
@@ -180,7 +179,7 @@ class _TiedLinear(torch.autograd.Function):
 
 @contextmanager
 def _contiguous_gradient(head: nn.Linear) -> Iterator[None]:
-    """Context manager: make the weight gradient of a tied head contiguous, unless in autocast."""
+    """Context manager that makes a tied head's weight gradient contiguous (not in autocast)."""
 
     def product(hidden: Tensor) -> Tensor:
         # Checked here because accelerate enables autocast inside of the call of the model.

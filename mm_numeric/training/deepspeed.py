@@ -1,4 +1,4 @@
-"""Support for DeepSpeed ZeRO that transformers lacks.
+"""Set up DeepSpeed ZeRO, and resume its checkpoints with another number of ranks.
 
 ZeRO-3 shards each parameter over the ranks, so that ``parameter.numel()`` is 0. A model that is
 created or loaded while ZeRO-3 settings are active is sharded immediately.
@@ -62,7 +62,7 @@ def join_ranks(args: TrainingArguments) -> None:
 
 @contextlib.contextmanager
 def without_zero3_init(args: TrainingArguments) -> Iterator[None]:
-    """Disable ZeRO-3 sharding inside the context, so that one rank can load unsharded weights."""
+    """Context manager in which models are loaded with whole weights, even if ZeRO-3 is set."""
     if args.deepspeed_plugin is None:
         yield
         return
@@ -86,7 +86,7 @@ def validate_deepspeed(args: TrainingArguments, where: str) -> None:
 
 
 def validate_sharding(trainer: Trainer, where: str) -> None:
-    """Raise ValueError if accelerate has disabled the configured DeepSpeed or FSDP."""
+    """Raise ValueError if DeepSpeed or FSDP is configured, but accelerate does not use it."""
     if trainer.args.deepspeed_plugin is not None and not trainer.is_deepspeed_enabled:
         raise ValueError(
             f"{where}.deepspeed: `accelerate launch --cpu` disables DeepSpeed; start with "

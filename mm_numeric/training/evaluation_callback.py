@@ -136,7 +136,7 @@ class EvaluationCallback(TrainerCallback):
     def best(self, history: Sequence[Mapping[str, Any]]) -> Best | None:
         """Return the best evaluation in the trainer's log (the first if several are equal).
 
-        Returns None if ``evaluate.best``, the metric to compare, is not set, or has no value yet.
+        Returns None if the config names no metric (``evaluate.best``), or it has no value yet.
         """
         name = self.settings.best
         if name is None:
@@ -159,7 +159,7 @@ class EvaluationCallback(TrainerCallback):
         return best is not None and patience is not None and best.worse >= patience
 
     def outcome(self) -> dict[str, Any]:
-        """Return the run.json entries ``best`` (best evaluation or None) and ``stopped_early``."""
+        """Return the best evaluation, and if training stopped early, as entries for run.json."""
         stopped = self.patience_exhausted(self.trainer.state.log_history)
         file = self.folder / FINISHED
         best = read_json(file)["best"] if file.is_file() else None

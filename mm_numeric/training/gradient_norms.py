@@ -1,6 +1,6 @@
 """Gradient norm of each module before clipping, measured at the steps that the trainer logs.
 
-Sharded gradients are not gathered: each rank squares its shard, and the squares are summed.
+If gradients are sharded, each rank sums the squares of its shard; then the ranks add their sums.
 """
 
 import math
@@ -40,10 +40,10 @@ class GradientNorms:
     def measuring(
         self, model: nn.Module, step: int, engine: Any = None
     ) -> AbstractContextManager[None]:
-        """Return a context manager that measures gradient norms after the backward pass inside it.
+        """Return a context manager that measures gradient norms after a backward pass inside it.
 
-        This must be the last backward pass of the optimiser step ``step``. All ranks must enter
-        the context. ``engine`` is the DeepSpeed engine, or None without DeepSpeed.
+        Use it for the last backward pass of the optimiser step ``step``. All ranks must enter the
+        context. ``engine`` is the DeepSpeed engine, or None without DeepSpeed.
         """
         if engine is None:
             return self._after_backward(model, step)
@@ -64,7 +64,7 @@ class GradientNorms:
 
     @contextmanager
     def _before_step(self, model: nn.Module, step: int, engine: Any) -> Iterator[None]:
-        """Context manager: measure norms before accelerate calls DeepSpeed's ``engine.step()``."""
+        """Context manager that measures the norms just before DeepSpeed's optimiser step."""
 
         def measure() -> None:
             from deepspeed.utils import safe_get_local_grad
@@ -86,8 +86,8 @@ class GradientNorms:
     ) -> None:
         """Compute and store the gradient norm of each module.
 
-        ``gradient_of`` returns the gradient of a parameter. With ``sharded``, that is only this
-        rank's shard, and squares are summed over ranks. Norms are divided by the loss ``scale``.
+        ``gradient_of`` returns the gradient of a parameter or, if ``sharded``, this rank's shard of
+        it. Norms are divided by ``scale``, the factor by which the loss was scaled.
         """
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         names = [self.modules.module_of(name) for name, _ in trained]

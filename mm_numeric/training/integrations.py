@@ -15,11 +15,11 @@ from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, shifted
 def loss_func(objective: Objective, *, shift: bool) -> Callable[..., Tensor]:
     """Return a loss function for the ``compute_loss_func`` argument of transformers.Trainer.
 
-    Each micro-batch is weighted by its fraction of the supervised tokens in the step
-    (``num_items_in_batch``). Cross-entropy is therefore exact under gradient accumulation and on
-    several ranks. Numeric losses are not: each is a mean over the numbers of one micro-batch, so a
-    number weighs more in a micro-batch with few numbers. ``NumericLossMixin`` computes exact means.
-    The router loss of a mixture of experts is not included, as with any ``compute_loss_func``.
+    Each micro-batch is weighted by its fraction of the supervised tokens in the step. Cross-entropy
+    is therefore the exact mean over the step, also with gradient accumulation and several ranks.
+    Numeric losses are not: each is a mean over the numbers of one micro-batch, so a number weighs
+    more in a micro-batch with few numbers. ``NumericLossMixin`` computes exact means. The router
+    loss of a mixture of experts is not included, as with any ``compute_loss_func``.
 
     Args:
         objective: The objective to train on.
@@ -59,9 +59,9 @@ def step_counts(
     Args:
         objective: The objective to train on, which finds the numbers in the labels.
         labels: [b, t] of each micro-batch, with ``IGNORE_INDEX`` at positions to ignore.
-        shift: True for decoder-only models with unshifted labels, as in ``loss_func``. Call the
-            objective with the same ``shift``, or it raises ValueError.
-        accelerator: An ``accelerate.Accelerator``; counts are then summed over its ranks. Multiply
+        shift: True for decoder-only models, if the labels are not shifted yet. Call the objective
+            with the same ``shift``, or it raises ValueError.
+        accelerator: An ``accelerate.Accelerator``, to sum the counts over its ranks. Then multiply
             each loss by its ``num_processes``, because gradients are averaged over ranks, and by
             its ``gradient_accumulation_steps``, because its ``backward`` divides by them.
     """
@@ -83,11 +83,11 @@ def end_step(
 
     Args:
         objective: The objective to train on.
-        results: Results that the objective returned, one per micro-batch.
-        accelerator: An ``accelerate.Accelerator``; results are then summed over its ranks.
+        results: What the objective returned for each micro-batch of the step.
+        accelerator: An ``accelerate.Accelerator``; the losses are then summed over its ranks.
 
     Returns:
-        Sum and count of each loss component over the step; log the mean as ``sums["ce"].mean``.
+        Sum and count of each loss in the step; for example, ``sums["ce"].mean`` is the mean CE.
     """
     sums: dict[str, LossSum] = {}
     for result in results:
@@ -113,8 +113,8 @@ def count_numbers(
 ) -> tuple[NumberSpans, Tensor]:
     """Find and count the numbers and tokens in the labels of a micro-batch.
 
-    Returns the number spans (the tokens of each number), and a tensor of six counts (such as the
-    number of samples) in the order of ``Counts``. Pass ``spans`` if they are already known.
+    Returns the number spans (the tokens of each number), and a tensor of six counts, such as the
+    number of samples: the fields of ``Counts``. Pass ``spans`` if they are already known.
     """
     if spans is None:  # found on the CPU, because reading labels on a GPU makes the host wait
         spans = objective.spans(labels.cpu()).to(labels.device)
@@ -124,7 +124,7 @@ def count_numbers(
 
 
 def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:
-    """Return the sum of the counts from ``count_numbers`` over all micro-batches and ranks."""
+    """Add up the counts of tokens and numbers of all micro-batches on all ranks."""
     total = torch.stack(counted).sum(dim=0)
     if accelerator is not None and accelerator.num_processes > 1:
         total = accelerator.reduce(total.to(accelerator.device), reduction="sum")
@@ -133,7 +133,7 @@ def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:
 
 
 def added_sums(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict[str, LossSum]:
-    """Add two dicts that map each loss component, such as ``ce``, to a sum. Either may be empty."""
+    """Add up the losses, such as ``ce``, of two sets of micro-batches. A dict may be empty."""
     if not one or not other:
         return dict(one or other)
     return {
@@ -143,7 +143,7 @@ def added_sums(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict
 
 
 def sums_over_ranks(sums: Mapping[str, LossSum], accelerator: Any) -> dict[str, LossSum]:
-    """Add up the sum and count of each loss component over all ranks, in float64."""
+    """Add up the sum and count of each loss, such as ``ce``, over all ranks, in float64."""
     pairs = torch.stack([torch.stack([s.total.double(), s.items.double()]) for s in sums.values()])
     if accelerator is not None and accelerator.num_processes > 1:
         pairs = accelerator.reduce(pairs, reduction="sum")

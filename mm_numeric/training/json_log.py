@@ -14,8 +14,8 @@ from mm_numeric.files import write_text
 class JsonLog(TrainerCallback):
     """Callback that appends one line of JSON per logged step to log.jsonl.
 
-    A resumed run appends to the same file. The log entry ``parts/ce`` is written as
-    ``{"parts": {"ce": ...}}``. The metrics of an evaluation have their own line, with the entry
+    A resumed run appends to the same file. A value that the trainer logs as ``parts/ce`` is written
+    as ``{"parts": {"ce": ...}}``. The metrics of an evaluation have their own line, with the entry
     ``eval``. NaN and infinity are written as null.
     """
 
@@ -32,7 +32,7 @@ class JsonLog(TrainerCallback):
             write_text(self.path, "".join(line + "\n" for line in kept))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Append the values that the trainer logs; a name with a slash becomes a nested object."""
+        """Append the logged values to the file; ``parts/ce`` becomes a nested object."""
         if not state.is_world_process_zero or not logs:
             return
         if "loss" in logs:

@@ -66,7 +66,7 @@ def check_files(checkpoint: Path, deepspeed: Any = None) -> None:
 
 
 def _missing_state(checkpoint: Path, deepspeed: Any) -> Iterator[str]:
-    """Yield the files of optimiser, scheduler and random state that a checkpoint lacks."""
+    """Yield the missing files of a checkpoint: optimiser, scheduler and random state."""
     if deepspeed is None and not any(checkpoint.glob("optimizer*")):  # a folder under FSDP
         yield "optimizer.pt"
     if deepspeed is not None and not any(checkpoint.glob("global_step*")):

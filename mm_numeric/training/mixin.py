@@ -46,15 +46,14 @@ class NumericLossMixin(_Trainer):
 
     Batches need ``labels`` [b, t] with -100 at positions to ignore; padded, packed, padding-free
     and completion-only batches all work. Labels are shifted unless the model is an encoder-decoder.
-    If the model accepts ``logits_to_keep``, only the logits at supervised positions (those with a
-    label) are computed, except for ``return_outputs=True``. With ``chunked_from`` or more
-    logits per micro-batch the loss is computed in chunks, if ``chunked_head`` supports the model.
-    FSDP and torch.compile disable the computation in chunks.
+    If the model accepts ``logits_to_keep``, logits are computed only at positions with a label,
+    except for ``return_outputs=True``. To save memory, a micro-batch with ``chunked_from`` logits
+    or more computes its loss in chunks, unless FSDP, torch.compile or the output head prevents it.
 
-    The mixin finds the numbers in the labels of each batch. A collator can find them instead, and
-    add them to the batch as ``spans`` (``objective.spans(shifted_labels)``). ``TrainingCollator``
-    does so. In its batches, ``labels`` [n] are already shifted and contain only the supervised
-    positions, and ``supervised`` [b, t] is the mask of these positions.
+    The mixin finds the numbers in the labels of each batch, unless the collator has added them as
+    ``spans`` (``objective.spans(shifted_labels)``), as ``TrainingCollator`` does. In batches of
+    ``TrainingCollator``, ``labels`` [n] are already shifted and contain only the positions with a
+    label, and ``supervised`` [b, t] is the mask of these positions.
 
     Log entries: ``parts/NAME`` is the mean of each unweighted loss component since the last log.
     ``numbers/accuracy`` and ``numbers/error/ROLE`` (such as ``x``) come from ``number_metrics``.
@@ -112,8 +111,8 @@ class NumericLossMixin(_Trainer):
     ) -> Any:
         """Return the loss of a micro-batch.
 
-        In training, the losses of all micro-batches of an optimiser step, averaged over ranks, add
-        up to the mean over the step.
+        In training, if the losses of an optimiser step are summed over its micro-batches and
+        averaged over ranks, the result is the mean loss of the step.
         """
         batch, labels, spans = self._model_inputs(model, inputs, all_rows=return_outputs)
         router = self.model.config.get_text_config()
@@ -200,7 +199,7 @@ class NumericLossMixin(_Trainer):
         super().log(logs, start_time)
 
     def _end_step(self) -> None:
-        """Sum the loss components of a step over all ranks, and update their running means."""
+        """Sum the losses of a step over all ranks, and update the objective's running means."""
         sums = sums_over_ranks(self._step_sums, self.accelerator)
         self.objective.end_step(sums)
         self._step_sums, self._seen = sums, added_sums(self._seen, sums)

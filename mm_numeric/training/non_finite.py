@@ -20,7 +20,7 @@ _STEPS_PER_CHECK = 10  # on a GPU, where each check waits for the device
 
 @dataclass(frozen=True)
 class _Step:
-    """Records on the device if the losses and the gradient norm of a step are finite."""
+    """Stores whether the losses and the gradient norm of an optimiser step are finite."""
 
     number: int
     names: list[str]
@@ -59,14 +59,14 @@ class FiniteCheck:
         self._ids, self._losses = ids, []
 
     def add_loss(self, loss: Tensor) -> None:
-        """Record on the device whether the loss of a micro-batch is finite, without reading it."""
+        """Store on the GPU whether a micro-batch's loss is finite; the CPU does not wait."""
         self._losses.append(loss.isfinite())
 
     def end_step(self, number: int, sums: Mapping[str, LossSum], norm: Tensor | float) -> None:
-        """Record whether the loss components and the gradient norm of an optimiser step are finite.
+        """Store whether the losses and the gradient norm of an optimiser step are finite.
 
-        ``number`` is the step's number, and ``sums`` has the sum of each loss component over all
-        ranks. Calls ``check`` every 10 steps (every step on a CPU).
+        ``number`` is the step's number, and ``sums`` has the sum of each loss, such as ``ce``, over
+        all ranks. The stored values are checked every 10 steps (every step on a CPU).
         """
         names, values = list(sums), [part.total for part in sums.values()]
         if not self._fp16 and norm is not None:  # the loss scaler of fp16 skips such a step
@@ -78,9 +78,10 @@ class FiniteCheck:
             self.check()
 
     def check(self, model: torch.nn.Module | None = None) -> None:
-        """Raise an error if a recorded value, or a weight of ``model`` (if given), is not finite.
+        """Raise an error if a loss or gradient since the last check was not finite.
 
-        All ranks must call this method. If one has a non-finite value, all raise EveryRankError.
+        If ``model`` is given, its trained weights are also checked. All ranks must call this
+        method. If one has a non-finite value, all raise EveryRankError.
         """
         stored, self._steps = self._steps, []
         broken = next(filter(None, map(_non_finite, stored)), None)

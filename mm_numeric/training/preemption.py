@@ -33,8 +33,8 @@ class StopOnSignal(TrainerCallback):
     def listening(self, stoppable: bool) -> Iterator[None]:
         """Context manager that records SIGTERM and SIGUSR1 instead of ending the process.
 
-        Does nothing if ``stoppable`` is False. After the context, both signals are ignored if one
-        was received, and handled as before otherwise.
+        Does nothing if ``stoppable`` is False. If a signal was received, both signals are ignored
+        after the context. Otherwise the previous signal handlers are restored.
         """
         numbers = _SIGNALS if stoppable else []
         before = {number: signal.signal(number, self._receive) for number in numbers}
@@ -68,10 +68,10 @@ class StopOnSignal(TrainerCallback):
 class IgnoreSignalsInWorker:
     """A ``worker_init_fn`` that makes DataLoader workers ignore SIGTERM and SIGUSR1.
 
-    A scheduler sends the signal to all processes, but the run needs its workers to finish the step.
-    They ignore it only during training, while ``StopOnSignal`` keeps the shared flag
-    ``is_listening`` True: when a process exits, Python ends its workers with SIGTERM. ``init_fn``
-    is another ``worker_init_fn`` to call, or None.
+    A cluster scheduler sends the signal to all processes, but the run needs its workers to finish
+    the step. They ignore signals only during training (while the shared flag ``is_listening`` is
+    True), so that Python can end them with SIGTERM when the run exits. ``init_fn`` is another
+    ``worker_init_fn`` to call, or None.
     """
 
     def __init__(self, init_fn: Any, is_listening: Tensor) -> None:

@@ -13,7 +13,7 @@ class Ranks:
     """Exchanges objects and error messages between all ranks.
 
     All ranks must call ``exchange`` the same number of times. If one rank passes an error message,
-    the call raises the error on all ranks, whatever the others passed.
+    all ranks raise the error.
     """
 
     def __init__(self, args: TrainingArguments) -> None:
@@ -24,10 +24,10 @@ class Ranks:
             self._group = torch.distributed.new_group(backend="gloo", timeout=timeout)
 
     def exchange(self, found: Any = None) -> list[Any]:
-        """Send an object to all ranks, and return all sent objects that are not None.
+        """Send an object to all ranks, and return the objects that the ranks sent, without None.
 
         Args:
-            found: Object that this rank sends, or None. A string is an error message to raise.
+            found: Object that this rank sends, or None. A text is an error that all ranks raise.
 
         Raises:
             EveryRankError: With the error message of the lowest rank that sends one.

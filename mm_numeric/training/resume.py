@@ -20,7 +20,7 @@ _BATCH_SIZE, _ACCUMULATION = "per_device_train_batch_size", "gradient_accumulati
 def write_step(checkpoint: Path, *, ranks: int, rows: int) -> None:
     """Write the number of ranks and the batch size (samples per optimiser step) to step.json.
 
-    The entry ``manifest`` marks the checkpoint as incomplete as long as it has no manifest.json.
+    The file also notes that the checkpoint is incomplete without a manifest.json.
     """
     write_json(checkpoint / STEP, {"ranks": ranks, "rows": rows, "manifest": MANIFEST})
 
@@ -37,11 +37,12 @@ def num_ranks() -> int:
 
 
 def with_same_rows(config: Config, checkpoint: Path) -> Config:
-    """Return a config with the same batch size (samples per optimiser step) as the checkpoint.
+    """Return a config that keeps the batch size of a checkpoint if the number of ranks changed.
 
-    With fewer ranks, ``gradient_accumulation_steps`` grows. With more ranks it shrinks; if that is
-    not possible, ``per_device_train_batch_size`` changes instead. Raises ValueError if the ranks
-    cannot get equal numbers of samples. Without ``step.json`` the config is returned unchanged.
+    The batch size is the number of samples per optimiser step, over all ranks. With fewer ranks,
+    ``gradient_accumulation_steps`` grows. With more ranks it shrinks or, if that is not possible,
+    ``per_device_train_batch_size`` changes. Raises ValueError if the ranks cannot get equal numbers
+    of samples. Without ``step.json`` the config is returned unchanged.
     """
     step = _read_step(checkpoint)
     if step is None:

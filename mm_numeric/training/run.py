@@ -141,7 +141,7 @@ def _validate(
 
 
 def _open_checkpoint(checkpoint: Path, args: TrainingArguments, trust_remote_code: bool) -> None:
-    """Check the files of a checkpoint; under ZeRO, convert them if the number of ranks changed."""
+    """Check the files of a checkpoint; convert those of ZeRO if the number of ranks changed."""
     plugin = args.deepspeed_plugin
     check_files(checkpoint, None if plugin is None else plugin.deepspeed_config)
     require_tensor_files(checkpoint, trust_remote_code=trust_remote_code)
@@ -228,8 +228,8 @@ def make_trainer(
 def fit(trainer: NumericTrainer, checkpoint: Path | None) -> None:
     """Train the model, resuming from ``checkpoint`` if it is not None.
 
-    If training had already ended at the checkpoint (last step or early stopping), its weights are
-    loaded without training, because transformers would train one more step.
+    If training had already ended at the checkpoint (last step or early stopping), only its weights
+    are loaded, because transformers would train one more step.
     """
     if checkpoint is not None:
         trainer.skipped_rows.load(checkpoint)
@@ -290,9 +290,8 @@ def training_arguments(config: Config) -> TrainingArguments:
 def leave_process_group() -> None:
     """Destroy the process group of torch.distributed, if there is one, before Python exits.
 
-    Otherwise its threads may request the GIL while Python exits, which aborts the process, and the
-    launcher reports a failed job (PyTorch #179291). Models are freed first: DDP's reducer would
-    otherwise destroy the group while it holds the GIL, which is a deadlock.
+    Otherwise its threads may abort the process while Python exits, and the launcher reports a
+    failed job (PyTorch #179291). Models are freed first, because DDP could otherwise deadlock.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         gc.collect()

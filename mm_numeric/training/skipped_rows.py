@@ -1,4 +1,4 @@
-"""Rows that a run skips because their image cannot be read or they are too long."""
+"""Record the training rows that a run skips: with an unreadable image, or too long."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ _OLD_NAME = "left_out.json"  # until 0.1.0
 
 
 class SkippedRows:
-    """Collects the ids of the rows that a run skips, over all ranks.
+    """Collects the ids of the training rows that a run skips, over all ranks.
 
     A row is skipped for an unreadable image (``data.on_bad_image: skip``) or for its length
     (``data.too_long: drop``).
@@ -25,23 +25,23 @@ class SkippedRows:
         self._new: set[str] = set()
 
     def add(self, reasons: Mapping[str, str]) -> None:
-        """Add rows skipped by this rank (a dict of id to reason), and log each new row."""
+        """Add rows that this rank skipped (a dict of id to reason), and log each new one."""
         for row in reasons.keys() - self.ids - self._new:
             self._new.add(row)
             logger.warning("row skipped: %s", reasons[row], extra=ALL_RANKS)
 
     def count(self) -> int:
-        """Gather the row ids from all ranks, and return their number. All ranks must call this."""
+        """Collect the skipped rows of all ranks, and return their number. Call it on all ranks."""
         for found in self.ranks.exchange(self._new or None):
             self.ids |= found
         self._new = set()
         return len(self.ids)
 
     def save(self, checkpoint: Path) -> None:
-        """Save the ids that ``count`` has collected to ``skipped_rows.json`` in a checkpoint."""
+        """Save the ids of the skipped rows to ``skipped_rows.json`` in a checkpoint."""
         write_json(checkpoint / SKIPPED_ROWS, sorted(self.ids))
 
     def load(self, checkpoint: Path) -> None:
-        """Load the ids from ``skipped_rows.json`` in a checkpoint, or no ids if it is missing."""
+        """Load the ids of the skipped rows from a checkpoint; none if it has no such file."""
         files = [checkpoint / name for name in (SKIPPED_ROWS, _OLD_NAME)]
         self.ids = next((set(read_json(file)) for file in files if file.is_file()), set())

@@ -30,9 +30,8 @@ _NAMED = re.compile(r"GLOBAL (\S+)")
 def tensors_only(checkpoint: str | Path, *, trust_remote_code: bool = False) -> Iterator[None]:
     """Make every ``torch.load`` inside the context accept only tensors and plain values.
 
-    Calls with ``weights_only=False`` also accept only these, unless ``trust_remote_code`` is True.
-    A file with other objects raises a ValueError that names ``checkpoint``, the folder that is
-    loaded.
+    This includes calls with ``weights_only=False``, unless ``trust_remote_code`` is True. If a file
+    contains other objects, a ValueError names ``checkpoint``, the folder that is loaded.
     """
     before = {name: os.environ.pop(name, None) for name in (_FORCE, _FORBID)}
     if not trust_remote_code:
@@ -48,10 +47,10 @@ def tensors_only(checkpoint: str | Path, *, trust_remote_code: bool = False) -> 
 
 
 def require_tensor_files(checkpoint: Path, *, trust_remote_code: bool = False) -> None:
-    """Raise ValueError, which names the file, if a file of a checkpoint holds more than tensors.
+    """Check that the files of a checkpoint contain only tensors and plain values, no code.
 
-    Nothing in the files is executed, and the values of tensors are not read. With
-    ``trust_remote_code``, subfolders, which contain the files of DeepSpeed and FSDP, are not
+    Otherwise, raise ValueError, which names the file. Nothing in the files is executed. With
+    ``trust_remote_code``, the files of DeepSpeed and FSDP, which are in subfolders, are not
     checked. The other files are always checked: transformers accepts only tensors in them.
     """
     for folder, folders, names in os.walk(checkpoint, followlinks=True):
@@ -83,7 +82,7 @@ def _check_shard_metadata(file: Path) -> None:
 
 @contextmanager
 def _allowed_classes(checkpoint: Path) -> Iterator[None]:
-    """Let torch.load also accept random states and DeepSpeed's optimiser states in the context."""
+    """Context manager: torch.load also accepts random states and DeepSpeed optimiser states."""
     with ExitStack() as stack:
         stack.enter_context(safe_numpy_globals())
         if any(checkpoint.glob("global_step*")):
@@ -92,7 +91,7 @@ def _allowed_classes(checkpoint: Path) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a file is rejected and what to do, as the end of an error message."""
+    """Return the end of an error message: why a checkpoint file is rejected and what to do."""
     if isinstance(error, pickle.UnpicklingError) and (named := _NAMED.search(str(error))):
         return (
             f"it names {named[1]}, which is neither a tensor nor a plain value, and loading it "
@@ -120,10 +119,10 @@ class _Inert:
 
 
 class _InertUnpickler(pickle.Unpickler):
-    """Unpickler that raises an error for any class or function that FSDP's metadata lacks."""
+    """Unpickler for FSDP's metadata; raises an error for unexpected classes and functions."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the placeholder ``_Inert`` for an allowed class or function; else raise."""
+        """Return the harmless ``_Inert`` for an expected class or function, or raise an error."""
         if (module, name) not in SHARD_METADATA_GLOBALS and not _is_dtype(module, name):
             raise pickle.UnpicklingError(f"GLOBAL {module}.{name} is not allowed")
         return _Inert

@@ -46,9 +46,9 @@ class NumericTrainer(NumericLossMixin, Trainer):
     """Trainer with an ``Objective`` as its loss, for batches of ``TrainingCollator``.
 
     ``NumericLossMixin`` computes the loss and logs its components. This class saves and loads
-    weights, makes parameter groups for each module (vision, projector, ...), and checks for errors
-    on all ranks. ``modules`` has the settings of each module, such as its learning rate. If it is
-    None, all modules have the same settings.
+    weights, sets the learning rate of each module (vision, projector, ...), and checks for errors
+    on all ranks. ``modules`` has the settings of each module. If it is None, all modules have the
+    same settings.
     """
 
     model: Any
@@ -125,7 +125,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return loader
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Return the sampler; ``group_by_length`` puts samples of similar length in one step."""
+        """Return the sampler; ``group_by_length`` batches samples of similar length."""
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
         return LengthGroupedSampler(
@@ -138,7 +138,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:
-        """Read the micro-batches of one step. An invalid row raises an error on all ranks."""
+        """Read the micro-batches of one step. If a row is invalid, all ranks raise an error."""
         batches, message = [], None
         try:
             batches = list(islice(epoch_iterator, num_batches))
@@ -161,7 +161,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return loss
 
     def _measuring(self) -> AbstractContextManager[None]:
-        """Return a context manager that measures gradient norms if they will be logged."""
+        """Return a context manager that measures gradient norms if this step is logged."""
         step = self.state.global_step + 1
         flattened = self.is_fsdp_enabled and not self.accelerator.is_fsdp2
         if (
@@ -237,12 +237,11 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return metrics
 
     def load_weights(self, checkpoint: str | Path) -> None:
-        """Load all weights of a checkpoint.
+        """Load all weights of a checkpoint, even if it names parameters as the hub checkpoint does.
 
-        transformers (5.23) saves parameters under the names of the hub checkpoint. On resume it
-        looks for the names of the modules instead, and only warns if they are missing, so that a
-        resumed Qwen2-VL would keep its initial weights. This method uses ``from_pretrained``, which
-        translates the names.
+        When it resumes, transformers (5.23) looks for other names than it saved, and only warns if
+        they are missing, so that a resumed Qwen2-VL would keep its initial weights. This method
+        uses ``from_pretrained``, which translates the names.
         """
         model = self.accelerator.unwrap_model(self.model)
         if isinstance(model, PeftModel):
@@ -302,7 +301,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None
     ) -> Any:
-        """Prepare model and optimiser, and load their state; reject pickled code unless trusted."""
+        """Prepare model and optimiser, and load their state (with pickled code only if trusted)."""
         loading: AbstractContextManager[None] = nullcontext()
         if resume_from_checkpoint:
             loading = tensors_only(resume_from_checkpoint, trust_remote_code=self.trust_remote_code)

@@ -72,7 +72,7 @@ class _Shape:
 def render_scenes(folder: Path, count: int, seed: int, style: SceneStyle, *, lists: bool) -> Path:
     """Generate images of coloured shapes; return the path of the .jsonl file with their rows.
 
-    With ``lists``, a phrase describes all shapes of one colour; otherwise, it describes one shape.
+    If ``lists`` is True, a row asks for all shapes of one colour; otherwise, for one shape.
     """
     size = {"width": style.width_px, "height": style.height_px}
 
@@ -101,13 +101,13 @@ def _list(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
 
 
 def _by_name(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
-    """Return pairs like ("the red circle", shape) if no other shape has this colour and form."""
+    """Return each shape that colour and form identify, with a phrase like "the red circle"."""
     names = [shape.name for shape in shapes]
     return [(f"the {s.name}", s) for s in shapes if names.count(s.name) == 1]
 
 
 def _by_size(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
-    """Return pairs like ("the large red circle", shape) if no other red circle has this size."""
+    """Return each shape that size identifies, with a phrase like "the large red circle"."""
     found = []
     for shape in shapes:
         same = [s for s in shapes if s.name == shape.name]
@@ -117,7 +117,7 @@ def _by_size(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
 
 
 def _by_position(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
-    """Return pairs like ("the circle at the left", shape) if one circle is clearly leftmost."""
+    """Return each shape that position identifies, with "the circle at the left" or similar."""
     found = []
     for kind in _KINDS:
         same = [s for s in shapes if s.kind == kind]

@@ -199,7 +199,7 @@ def _placed(shape: tuple[int, ...], rng: random.Random, style: PageStyle) -> _Pl
 
 
 def _sampled(mask: Array, u: Array, v: Array) -> Array:
-    """Interpolate a mask bilinearly at pixel coordinates (u, v), with 0 outside of the mask."""
+    """Return the interpolated values of a mask at pixel coordinates (u, v); 0 outside of it."""
     padded = np.pad(mask, 1)
     column, row = u + 0.5, v + 0.5  # + 1 for the padding, - 0.5 because values are at pixel centres
     left, top = np.floor(column).astype(int), np.floor(row).astype(int)
