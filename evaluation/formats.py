@@ -51,7 +51,7 @@ class Detections:
 
 
 def is_text(path: Path) -> bool:
-    """Return True if a path is a folder or a zip file. Any other file is read as COCO JSON."""
+    """Return True if detections are text files in a folder or zip, False if they are COCO JSON."""
     return path.is_dir() or path.suffix.lower() == ".zip"
 
 
@@ -106,7 +106,7 @@ def _decoded(content: bytes, where: str) -> str:
 
 
 def _content_of(line: str, where: str) -> str:
-    """Return ``box`` if a line begins with 4 or 5 numbers, ``quad`` if it begins with 8 or 9."""
+    """Derive a line's shape from its leading numbers: 4 or 5 for ``box``, 8 or 9 for ``quad``."""
     count = _numbers_before(line.split(","))
     for name, size in _SIZES.items():
         if count in (size, size + 1):
@@ -199,7 +199,7 @@ def read_coco_truth(path: Path, *, masks: bool = False) -> dict[str, Any]:
 
 
 def read_coco_results(path: Path, *, masks: bool = False) -> list[dict[str, Any]]:
-    """Read COCO results (detections), which need ``segmentation`` if ``masks``, else ``bbox``."""
+    """Read and validate COCO results: detections with boxes, or with masks if ``masks``."""
     found = read_json(path)
     if not isinstance(found, list):
         raise ValueError(f"{path}: expected a list of results, [{{...}}, ...].")
@@ -212,7 +212,7 @@ def read_coco_results(path: Path, *, masks: bool = False) -> list[dict[str, Any]
 
 
 def coco_detections(dataset: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Detections:
-    """Group COCO annotations or results by image, as boxes labelled with category names."""
+    """Collect the boxes of each image from COCO entries; the category name is the label."""
     names = {c["id"]: str(c.get("name", c["id"])) for c in dataset["categories"]}
     instances: dict[str, list[Instance]] = {str(image["id"]): [] for image in dataset["images"]}
     scores: dict[str, list[float | None]] = {image_id: [] for image_id in instances}

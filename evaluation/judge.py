@@ -1,8 +1,8 @@
 """Let a judge (an LLM such as GPT-4) extract answers from the responses of the evaluated model.
 
-An answer that is already in a row is used as it is. A new answer is appended to extractions.jsonl
-as soon as it arrives, with a hash of the whole request (URL, model, prompt, settings). A request
-that was answered before is not sent again, so that an interrupted run continues where it stopped.
+If a predictions row already has an extracted answer, the judge is not asked. Each answer of the
+judge is saved in extractions.jsonl as soon as it arrives, with a hash of the request (URL,
+model, prompt, settings). An interrupted run can be repeated: only new requests are sent.
 """
 
 import hashlib
@@ -43,7 +43,9 @@ class Response(NamedTuple):
 def judged_answers(
     scorer: Scorer, responses: Sequence[Response], judge: Judge | None, folder: Path, where: str
 ) -> tuple[Scorer, list[JudgedText]] | None:
-    """Return the scorer for answers that a judge extracted, and these answers; None without any.
+    """Return the answers that a judge extracted from responses, and the scorer for them.
+
+    Returns None if the task needs no judge, or if no judge is given and no answer was extracted.
 
     Args:
         scorer: Scorer of the task. Its ``judge_rules`` are None if the task needs no judge.
@@ -71,10 +73,10 @@ def judged_texts(
 
     Args:
         rules: How the benchmark lets a judge extract answers.
-        responses: Responses of a model. A response keeps the extraction that it has. For others,
-            ``judge`` is asked only if the benchmark's script finds no answer by itself.
+        responses: Responses of a model. If a response already has an extracted answer, it is kept.
+            Otherwise the judge is asked, unless the rules of the benchmark find the answer.
         judge: The judge to ask; None if every response must have an extraction.
-        cache: File of answers of the judge; see ``EXTRACTIONS``.
+        cache: The file extractions.jsonl, which stores the answers of the judge.
         where: The predictions file, for error messages.
     """
     found: list[str | None] = []
@@ -100,7 +102,7 @@ def judged_texts(
 
 
 def scorer_of_judge(rules: JudgeRules, judge: Judge | None) -> Scorer:
-    """Return the scorer for extracted answers, with the name of the judge for results.json."""
+    """Return the scorer for extracted answers, and add facts on the judge for results.json."""
     facts = {"extraction": "that of the rows"}
     if judge is not None:
         facts = {
@@ -137,7 +139,7 @@ def _request(rules: JudgeRules, judge: Judge, response: Response, where: str) ->
 def _ask_or_read(judge: Judge, requests: Sequence[tuple[str, Request]], cache: Path) -> list[str]:
     """Return the judge's answer to each request, from the file ``cache`` or from the server.
 
-    ``requests`` has pairs of a row's id and the body of the request.
+    ``requests`` has pairs: the id of a predictions row, and the body of its request.
 
     Raises:
         ValueError: If the judge fails. All answers that arrived before are stored in ``cache``.
@@ -152,7 +154,7 @@ def _ask_or_read(judge: Judge, requests: Sequence[tuple[str, Request]], cache: P
 
 
 def _ask_all(judge: Judge, left: Mapping[str, tuple[str, Request]], cache: Path) -> dict[str, str]:
-    """Send requests to the judge in parallel, store the answers; return request key -> answer."""
+    """Send requests to the judge in parallel; store and return the answers by request hash."""
     answers: dict[str, str] = {}
     lock = threading.Lock()
 
@@ -184,7 +186,7 @@ def _ask_all(judge: Judge, left: Mapping[str, tuple[str, Request]], cache: Path)
 
 
 def _key(judge: Judge, request: Request) -> str:
-    """Return a digest of everything that the answer of a judge depends on."""
+    """Return a hash of the judge's URL and the request, to find an answer in the file again."""
     asked = json.dumps([judge.endpoint, request], sort_keys=True)
     return hashlib.sha256(asked.encode()).hexdigest()
 

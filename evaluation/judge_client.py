@@ -70,7 +70,7 @@ class Judge:
         """Send a request for a chat completion; return the text of the answer, stripped.
 
         If an answer has no text, the request is sent again. After the last attempt, ``""`` is
-        returned, as in MathVista's script. Raise ValueError if the judge cannot be reached, rejects
+        returned. Raise ValueError if the judge cannot be reached, rejects
         the request, or reaches its token limit before it writes any text.
         """
         problem: _TryAgainError | None = None
@@ -91,7 +91,7 @@ class Judge:
         return ""
 
     def _send(self, request: Mapping[str, Any]) -> str:
-        """Send a request once; raise _TryAgainError if a further attempt may succeed."""
+        """Send a request once; raise ``_TryAgainError`` for an error that may be temporary."""
         headers = {"Content-Type": "application/json"}
         if os.environ.get(KEY):
             headers["Authorization"] = f"Bearer {os.environ[KEY]}"

@@ -8,7 +8,7 @@ from mm_numeric.registry import PROTOCOLS
 
 
 def results_table(scores: Scores) -> str:
-    """Format counts, metrics and parse failures as a table for a terminal.
+    """Format metrics, counts (such as the number of rows) and parse failures for a terminal.
 
     Metrics without a value, such as the recall of large shapes if no true shape is large, are
     listed after the table.

@@ -17,8 +17,7 @@ from mm_numeric.numbers.spans import TokenNumber
 class EncodedExample:
     """One example (question, image and answer), encoded as for training.
 
-    To save memory, the answer's text and tokens are computed at each access and never stored: the
-    tokens of a page full of words would need a megabyte.
+    The answer's text and tokens are computed at each access instead of stored, to save memory.
     """
 
     collator: TrainingCollator = field(repr=False)
@@ -47,7 +46,7 @@ class EncodedExample:
 
     @property
     def written(self) -> Written:
-        """Return the correct answer as text, with the positions of the numbers in this text."""
+        """Return the text of the correct answer, and the positions of the numbers in it."""
         return self.collator.task.format(self.example.answer, self.frame)
 
     @property
@@ -57,7 +56,7 @@ class EncodedExample:
 
     @property
     def numbers(self) -> list[TokenNumber]:
-        """Return the numbers in the correct answer, each with the positions of its tokens."""
+        """Return the numbers in the correct answer, and which of its tokens write each number."""
         return self.collator.answer(self.example, self.frame)[1]
 
 
@@ -111,7 +110,7 @@ class SourceReport:
     scorer: Scorer | None = None
 
     def add_problem(self, kind: str, message: str, advice: str = "") -> None:
-        """Add the error message of one row to the problem ``kind``, e.g. "the image is missing"."""
+        """Add the error message of one row to the problem ``kind``, such as "no image"."""
         self.problems.setdefault(kind, Problem(advice)).messages.append(message)
 
 
@@ -139,7 +138,7 @@ class DataReport:
 
 
 def problem_kind(message: str) -> str:
-    """Replace names and numbers in an error message, so that messages of one kind are equal.
+    """Replace names and numbers in an error message, so that similar errors count as one.
 
     Numbers become ``#``. Quoted values and paths become ``...``. A closing quote may be missing,
     because long values are truncated in messages.

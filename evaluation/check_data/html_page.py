@@ -1,6 +1,6 @@
 """The HTML page of ``check-data``: training samples with their images, shapes and tokens.
 
-Left   the image with the shapes of the data row (dashed), and as decoded from its tokens (solid)
+Left   the image with the true shapes: as given (dashed), and as parsed from tokens (solid)
 Right  the tokens of the sample: supervised tokens have a background, number tokens a colour
 """
 
@@ -28,7 +28,7 @@ _TOKENS = 400  # the maximum number of shown tokens of a sample
 def write_check_page(report: DataReport, path: Path, *, samples: int = 12) -> None:
     """Write the problems, the statistics and some training samples as one self-contained HTML file.
 
-    ``samples`` is their number. If an image cannot be decoded, a problem is added to ``report``.
+    ``samples`` is the number of samples. Undecodable images become problems in ``report``.
     """
     config = report.config
     shown = _samples(report, samples)  # first, because it may add problems

@@ -50,7 +50,7 @@ def notes(report: DataReport) -> Iterator[str]:
 
 
 def _collapsed(encoded: EncodedExample) -> int:
-    """Count the correct shapes that have no width or height once their coordinates are rounded."""
+    """Count the true shapes without width or height after rounding to the model's coordinates."""
     answer = encoded.parsed
     items = answer.items if isinstance(answer, Instances) else [answer]
     shapes = [item.shape if isinstance(item, Instance) else item for item in items]
@@ -59,10 +59,10 @@ def _collapsed(encoded: EncodedExample) -> int:
 
 
 def _shared(sources: Sequence[SourceReport]) -> tuple[int, int]:
-    """Return two counts of test questions that also occur in the training data.
+    """Count the test questions that also occur in the training data, by image and by text.
 
-    The first counts test questions about an image of the training data. The second counts test
-    questions without an image whose text is also in the training data.
+    The first number counts the questions whose image is a training image. The second counts the
+    questions without an image whose text is a training question.
     """
     train, test = (source.examples for source in sources)
     images = {e.example.image for e in train if e.has_image}

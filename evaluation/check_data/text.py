@@ -85,7 +85,7 @@ def facts(report: DataReport, source: SourceReport) -> Iterator[tuple[str, str]]
 
 
 def ceiling_text(source: SourceReport) -> str:
-    """Return, as text, the scores that a perfect model would have in at most 9 metrics."""
+    """Return, as text, the highest scores that a model can reach with rounded coordinates."""
     if source.scorer is None or not source.ceiling:
         return "none: no answer can be scored"
     strict = [m for m in source.scorer.metrics if not m.name.startswith("lenient_")]
@@ -94,7 +94,7 @@ def ceiling_text(source: SourceReport) -> str:
 
 
 def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
-    """Yield the model's end tokens, image resizing and coordinate format as (name, value)."""
+    """Yield facts about the model (end tokens, image resizing, coordinates) as (name, value)."""
     family = report.family
     names = family.tokenizer.convert_ids_to_tokens(family.stop_ids)
     yield "answers end with", f"{names[0]}; generation stops at {', '.join(names)}"

@@ -64,7 +64,7 @@ class Extraction(NamedTuple):
 def extract(response: str, asked: ShortAnswer) -> Extraction:
     """Extract the answer to a MathVista question from a model's response.
 
-    ``asked`` has the type and choices of the answer. The correct answer in it (``text``) is unused.
+    ``asked`` describes the question: its type and choices. Its correct answer is not used.
     """
     if not response.strip():
         return Extraction("", "empty answer")
@@ -80,9 +80,9 @@ def extract(response: str, asked: ShortAnswer) -> Extraction:
 
 
 def extract_without_judge(response: str, asked: ShortAnswer) -> str | None:
-    """Extract an answer as MathVista's script does; return None where the script asks GPT-4.
+    """Extract an answer by the rules that MathVista's script tries before it asks GPT-4.
 
-    These are the rules of the script without ``--quick_extract``.
+    They accept a response that is empty, a choice, or a number. For others, return None.
     """
     if response == "" or (asked.question_type == "multi_choice" and response in asked.choices):
         return response
@@ -99,7 +99,7 @@ def extract_without_judge(response: str, asked: ShortAnswer) -> str | None:
 def validate_extraction(text: str, asked: ShortAnswer) -> Extraction:
     """Check an answer that was already extracted, for example by a judge.
 
-    Its text is returned unchanged, with a reason such as ``no number`` if the answer is invalid.
+    Returns the unchanged text. If it is invalid, it also returns why, such as ``no number``.
     """
     if not text.strip():
         return Extraction(text, "empty answer")

@@ -1,6 +1,6 @@
 """Scorers, which compare predicted answers with true answers (targets) and compute metrics.
 
-Metrics are computed from columns: arrays with one value per row, such as its answer's IoU. Because
+Metrics are computed from columns: arrays with one value per row, such as the IoU. Because
 columns are kept per row, the scores of several files can be concatenated, every metric gets a
 bootstrap interval, and two models can be compared row by row.
 
@@ -111,8 +111,8 @@ class Scorer:
     ) -> RowColumns:
         """Compare answers with their targets; return columns, which have one value per answer.
 
-        If the scorer has a function ``lenient``, which corrects answers (such as reversed boxes),
-        the corrected answers are scored as well, in columns named ``lenient_...``.
+        Some scorers also correct answers, such as reversed boxes, with the function ``lenient``.
+        Then the scores of the corrected answers are added, in columns named ``lenient_...``.
 
         Args:
             answers: Results of ``Task.parse``; ``Unreadable`` or None for parse failures.
@@ -145,7 +145,7 @@ class MetricOnRows(NamedTuple):
 
 
 def metrics_by_category(scorer: Scorer, buckets: Sequence[Mapping[str, str]]) -> list[MetricOnRows]:
-    """List metrics to report: first on each single category of rows, then on all rows.
+    """List the metrics to report: first for each category of rows, then for all rows.
 
     If all rows have the same category, there are no metrics per category. ``buckets`` has one
     dictionary per row, such as ``{"category": "extrapolation"}``.
@@ -228,5 +228,5 @@ def unparseable(predictions: Sequence[Any]) -> NDArray[np.float64]:
 
 
 def unchanged(answer: Any, size_px: tuple[int, int] | None) -> Any:
-    """Return an answer unchanged, because the parser of the task already corrects answers."""
+    """Return an answer unchanged, for tasks whose parser already corrects answers."""
     return answer

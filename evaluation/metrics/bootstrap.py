@@ -36,9 +36,9 @@ def run_draws(
 ) -> dict[str, NDArray[np.float64]]:
     """Compute a metric on bootstrap resamples, for objectives trained with the same seeds.
 
-    An objective is a training loss, such as cross-entropy plus a numeric loss. All runs are
-    evaluated on the same rows. A resample draws training seeds and rows with replacement and uses
-    them for all objectives, so that differences between objectives are paired.
+    An objective is a training loss, such as cross-entropy plus a numeric loss. Each resample draws
+    training seeds and test rows with replacement. All objectives use the same draws, so that their
+    results can be compared resample by resample.
 
     Args:
         runs: Objective name -> columns (values per row) of its runs, in the same order of seeds.
@@ -79,7 +79,7 @@ def _row_draws(
 
 
 class _ResampledColumns(dict[str, Any]):
-    """Metric columns that are resampled only when a metric reads them, which saves memory."""
+    """Columns (arrays with one value per row), each resampled only when it is read."""
 
     def __init__(self, columns: Columns, rows: NDArray[np.int64]) -> None:
         super().__init__()

@@ -5,8 +5,8 @@ accuracy            share of answers that ClockBench's script counts as correct:
 valid_accuracy      accuracy on the clocks that show a valid time
 invalid_accuracy    accuracy on the clocks that show no valid time
 predicted_invalid   share of answers with ``"valid": false``
-hours, minutes, ... share of answers in which this field is correct, over the valid clocks that show
-                    it; the field is wrong if the answer does not contain ``"valid": true``
+hours, minutes, ... share of answers with the correct hours, ..., over the valid clocks that show
+                    them; wrong if the answer does not contain ``"valid": true``
 mean_delta_seconds, median_delta_seconds
                     circular distance to the true time, over the valid clocks whose hours, minutes
                     or seconds are wrong; a full circle is 12 hours, or 24 if the true hour is >= 13
@@ -45,7 +45,7 @@ _FALSE = ("false", "none", "null", "n/a", "")
 
 
 def is_match(expected: Any, given: Any) -> bool:
-    """Return True if an answer's field matches that of the target; both are JSON values."""
+    """Return True if the answered value of a field, such as the hours, matches the true one."""
     if isinstance(expected, str):
         return isinstance(given, str) and expected.strip().casefold() == given.strip().casefold()
     if isinstance(expected, bool) or expected is None:
@@ -84,8 +84,8 @@ def is_correct(answer: ClockReading, target: ClockReading) -> bool:
 def delta_seconds(answer: ClockReading, target: ClockReading) -> float | None:
     """Return the circular distance in seconds between a wrong answer and the true time.
 
-    Returns None where ClockBench's script computes none: the clock shows no valid time, several
-    times are accepted, the time is correct, or the answered time is not in integers.
+    Returns None where ClockBench's script computes none: the clock shows no valid time, its
+    target has several times, the answer is correct, or the answered time is not in integers.
     """
     wanted, given = ([reading.fields.get(name) for name in _TIME] for reading in (target, answer))
     if not target.fields["valid"] or any(isinstance(value, Mapping) for value in wanted):
@@ -117,8 +117,8 @@ def score_readings(
 ) -> RowColumns:
     """Compare readings of clocks with targets; return columns with one value per row.
 
-    ``delta_seconds`` is in seconds; all other columns are 0 or 1. The metric for weekdays, for
-    example, is computed over the rows with ``has_weekday`` = 1, whose clocks show a weekday.
+    ``delta_seconds`` is in seconds; all other columns are 0 or 1. For example, ``has_weekday`` is 1
+    if the clock shows a weekday, and ``right_weekday`` is 1 if the answer has it right.
     """
     pairs = [(p or ClockReading({}), t) for p, t in zip(predictions, targets, strict=True)]
     deltas = [
@@ -155,7 +155,7 @@ def _shows(target: ClockReading, name: str) -> bool:
 
 
 def lenient_reading(answer: ClockReading | None, size_px: Any = None) -> ClockReading | None:
-    """Correct a reading: fill in missing fields, and replace texts such as ``true`` by booleans."""
+    """Correct an answer: fill in missing fields, and convert texts such as ``true``."""
     if answer is None:
         return None
     fields = {str(name).lower(): _truth(value) for name, value in answer.fields.items()}
@@ -182,7 +182,7 @@ def _median_delta(columns: Columns) -> NDArray[np.float64]:
 
 
 def _share(name: str, label: str, prefix: str = "") -> Metric:
-    """Create the metric sum of ``right_NAME`` / sum of ``has_NAME``, such as accuracy of hours."""
+    """Create the accuracy of one field, such as the hours, over the clocks that show it."""
     value = share_of(f"{prefix}right_{name}", f"{prefix}has_{name}", nothing=np.nan)
     known = {"valid": "valid_accuracy", "invalid": "invalid_accuracy"}
     return percentage(prefix + known.get(name, name), label, value)

@@ -59,7 +59,7 @@ AREAS: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """Settings of COCO's AP."""
+    """Settings of COCO's AP, such as boxes or masks, and the treatment of equal scores."""
 
     ties: str = "official"
     """Treatment of equal scores, ``official`` or ``averaged``; see the top of this module."""
@@ -91,7 +91,7 @@ class Rules:
                 )
 
     def protocol(self, source: str) -> dict[str, Any]:
-        """Describe how AP is computed, for results.json; ``source`` is the origin of the scores."""
+        """Describe these settings for results.json; ``source`` says where the scores come from."""
         order = {
             "official": "pycocotools: by image id, then as listed; the same score for all is an "
             "error",
@@ -115,7 +115,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Ranking:
-    """AP and AR of a data set."""
+    """Average precision (AP) and recall (AR) of a data set, overall and for each label."""
 
     metrics: dict[str, float]
     """The metrics, 0 to 1, such as ``ap_50``; nan without true shapes, such as ``ap_small`` if no
@@ -133,14 +133,14 @@ def average_precision(
     *,
     ties: str = "official",
 ) -> dict[str, float]:
-    """Compute COCO's twelve AP and AR metrics of boxes; see ``rank_answers``."""
+    """Compute COCO's twelve AP and AR metrics of parsed answers, compared as upright boxes."""
     return rank_answers(predictions, targets, scores, Rules(ties=ties)).metrics
 
 
 def coco_average_precision(
     dataset: Mapping[str, Any], results: Sequence[Mapping[str, Any]], *, ties: str = "official"
 ) -> dict[str, float]:
-    """Compute COCO's twelve AP and AR metrics of boxes in COCO's JSON format; see ``rank_rows``."""
+    """Compute COCO's twelve AP and AR metrics of boxes that are given as COCO JSON data."""
     return rank_rows(dataset, results, Rules(ties=ties)).metrics
 
 
@@ -150,7 +150,7 @@ def rank_answers(
     scores: Sequence[Sequence[float | None] | None] | None = None,
     rules: Rules | None = None,
 ) -> Ranking:
-    """Compute AP and AR of answers, which are compared as upright boxes.
+    """Compute COCO's AP and AR of parsed answers, compared as upright boxes.
 
     Args:
         predictions: For each image, its labelled detections; None for an unparseable answer.
@@ -203,7 +203,7 @@ def rank_rows(
 def _rank(
     detections: Side, truths: Side, iou: IouOfPairs, labels: Sequence[str], rules: Rules
 ) -> Ranking:
-    """Match detections to truths; compute COCO's AP and AR, for each label and overall."""
+    """Match detections to true shapes, and compute COCO's AP and AR, overall and per label."""
     limits = {"all": (0.0, _LARGEST_AREA), **rules.areas}
     matches = match(
         detections,
@@ -256,15 +256,15 @@ def _divided(part: NDArray[Any], whole: Ints) -> Floats:
 
 
 def _mean(values: Floats) -> float:
-    """Average a metric over the labels that have true shapes (others are nan); nan if none has."""
+    """Average a metric over labels. Labels without true shapes are nan, and are left out."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else math.nan
 
 
 def _precisions(matches: Matches, detections: Side, counts: Ints, ties: str) -> Floats:
-    """Compute AP: precision averaged over 101 recall values, [areas, labels, IoU thresholds].
+    """Compute AP for each area range, label and IoU threshold, averaged over 101 recalls.
 
-    ``counts`` is the number of true shapes, [areas, labels]. Where it is 0, AP is nan.
+    ``counts[area, label]`` is the number of true shapes. If it is 0, AP is nan.
     """
     scores, label = detections.scores[matches.kept], detections.label[matches.kept]
     precision = np.full((*counts.shape, len(THRESHOLDS)), np.nan)
@@ -290,7 +290,7 @@ def _precision_at_recalls(counted: Bools, correct: Bools, tie: Ints, truths: int
     Args:
         counted: True for a detection that is not ignored, [d], best score first.
         correct: True for a detection that is matched to a true shape, [d].
-        tie: Index that detections with equal scores share, [d]; hits are averaged over their order.
+        tie: Index that detections with equal scores share, [d]. If 2 of 5 are correct, each is 0.4.
         truths: Number of true shapes.
     """
     sizes, right = np.bincount(tie, counted), np.bincount(tie, correct)

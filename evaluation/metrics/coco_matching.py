@@ -1,8 +1,8 @@
 """Match detections to true shapes as pycocotools does, for all images and labels at once.
 
-pycocotools loops over images, labels, area ranges, thresholds, detections and truths. Here, the
-detections with the same rank (0 for the highest score of their image and label) are matched
-together, because they compete for different truths.
+A detection can only match a true shape (truth) of its image and label. So the best detection of
+every image and label can be matched at the same time, then every second best, and so on, instead of
+the loops of pycocotools.
 
 Shapes  [d] detections, [g] truths, [p] overlapping pairs, [a] area ranges, [t] IoU thresholds
 """
@@ -24,7 +24,7 @@ _HIGHEST_THRESHOLD = 1 - 1e-10  # as in pycocotools, so that a threshold of 1 ca
 
 @dataclass(frozen=True)
 class Side:
-    """The detections or the truths of a data set, in the order of their file."""
+    """All detections, or all true shapes, of a data set as arrays, in the order of the file."""
 
     image: Ints
     """Index of the image, [d] or [g]; images are ordered as pycocotools sorts their ids."""
@@ -47,7 +47,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Matches:
-    """The ranked detections, and what each was matched to."""
+    """The detections that AP counts, and whether each of them matches a true shape."""
 
     kept: Ints
     """Indices of the ranked detections, [d], sorted by label, image and decreasing score."""
@@ -129,7 +129,7 @@ def _rank_in_run(values: Ints) -> Ints:
 def _overlaps(
     kept: Ints, group: Ints, truth_group: Ints, iou_of_pairs: IouOfPairs, lowest: float
 ) -> tuple[Ints, Ints, Floats]:
-    """Return detection (index in ``kept``), truth and IoU of all pairs with IoU >= ``lowest``."""
+    """Find pairs of a detection and a truth with IoU >= ``lowest``; return indices and IoUs."""
     by_group = np.argsort(truth_group, kind="stable")
     groups = np.concatenate([group[kept], truth_group])
     dense = np.unique(groups, return_inverse=True)[1].astype(np.int64)
@@ -146,9 +146,10 @@ def _overlaps(
 def _steps(
     detection: Ints, truth: Ints, iou: Floats, rank: Ints
 ) -> Iterator[tuple[Ints, Ints, Floats]]:
-    """Yield the (detection, truth) pairs of all detections with the same rank, best rank first.
+    """Yield (detection, truth, IoU) in batches, from the best to the worst detections.
 
-    Pairs of one detection are adjacent, by increasing IoU, then by the truth's order in the file.
+    A batch has at most one detection of each image and label, and all true shapes (truths) that
+    it overlaps, sorted by increasing IoU.
     """
     order = np.lexsort((truth, iou, detection, rank[detection]))
     detection, truth, iou = detection[order], truth[order], iou[order]

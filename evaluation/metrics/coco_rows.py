@@ -1,4 +1,4 @@
-"""Validate answers, or entries of COCO's JSON files, and convert them to arrays for COCO's AP."""
+"""Convert parsed answers, or the entries of COCO's JSON files, to arrays for COCO's AP."""
 
 import math
 import sys
@@ -17,10 +17,10 @@ from mm_numeric.geometry.row_shapes import LONGEST_PX, finite_xywh
 def side_of_answers(
     images: Sequence[Sequence[Instance]], labels: Sequence[str], ranks: Floats | None = None
 ) -> tuple[Side, Floats]:
-    """Return the shapes of all images as arrays, and their bounding boxes [x, y, width, height].
+    """Convert the shapes of all images to arrays; return bounding boxes [x, y, width, height] too.
 
-    ``ranks`` are the scores of detections; None for true shapes. As in pycocotools, the area of a
-    detection is that of its bounding box, but the area of a true polygon is that of the polygon.
+    ``ranks`` has the confidence of each detection; None for true shapes. As in pycocotools, a
+    detection has the area of its bounding box, but a true polygon has its own area.
     """
     shapes = collect_shapes([[item.shape for item in items] for items in images])
     flat = [item for items in images for item in items]
@@ -52,7 +52,7 @@ def side_of_rows(
         what: ``detection`` or ``annotation``, for error messages.
         images: Image id -> entry of the image in the instances file.
         names: Category id -> category name. Rows of other categories are skipped.
-        ranks: Scores of the detections; None for annotations.
+        ranks: Confidences of the detections; None for annotations.
         masks: True to return masks, False to return boxes.
     """
     image_index, label_index = (
@@ -126,7 +126,7 @@ def _area(row: Mapping[str, Any], where: str) -> float:
 
 
 def check_images(rows: Sequence[Mapping[str, Any]], what: str, images: Mapping[Any, Any]) -> None:
-    """Raise ValueError if a row's ``image_id`` is not in ``images``; ``what`` is in the error."""
+    """Raise ValueError if a detection or annotation is of an image that is not in ``images``."""
     for number, row in enumerate(rows, start=1):
         if row["image_id"] not in images:
             raise ValueError(
@@ -138,7 +138,7 @@ def check_images(rows: Sequence[Mapping[str, Any]], what: str, images: Mapping[A
 def flat_scores(
     scores: Sequence[Sequence[float | None] | None] | None, images: Sequence[Sequence[Instance]]
 ) -> Iterator[float | None]:
-    """Yield the score of each detection, image by image; None if an image has no scores."""
+    """Yield the confidence of each detection, image by image; None if its image has no scores."""
     scores = [None] * len(images) if scores is None else scores
     for image, (given, items) in enumerate(zip(scores, images, strict=True), start=1):
         if given is not None and len(given) != len(items):
@@ -150,9 +150,10 @@ def flat_scores(
 
 
 def checked_scores(scores: Sequence[float | None], ties: str, truths: int) -> Floats:
-    """Validate the scores of detections. If all are missing and ties are averaged, return ones.
+    """Validate the confidence scores of detections, and return them as an array.
 
-    Raise ValueError if ``truths``, the number of true shapes, is 0.
+    If ``ties`` is ``averaged``, all scores may be missing, and are set to 1. Raise ValueError if
+    ``truths``, the number of true shapes, is 0.
     """
     if not truths:
         raise ValueError("the ground truth has no annotations, so AP is undefined.")

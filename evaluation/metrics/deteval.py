@@ -74,9 +74,10 @@ ICDAR2013 = {
 def score_total_text(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> RowColumns:
-    """Compute the recall and precision credit of each image by Total-Text's DetEval.
+    """Score the predicted shapes of each image by Total-Text's DetEval; return columns.
 
-    A prediction is None if the answer is missing or unparseable.
+    A matched shape has a credit of 0.8 or 1. The columns have the credits and the numbers of shapes
+    of each image. A prediction is None if the answer is missing or unparseable.
     """
     found = pair_detections(predictions, targets, repair=_buffered)
     detections, truths, pairs = found.detections, found.truths, found.pairs
@@ -114,10 +115,10 @@ def _buffered(polygons: NDArray[np.object_]) -> NDArray[np.object_]:
 
 
 def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
-    """Return the total recall credit and the total precision credit of one image.
+    """Match the shapes of one image; return the sums of credit for recall and for precision.
 
-    As in the script, ``sigma`` has the area recalls and ``tau`` the area precisions. Both are
-    [truths, detections].
+    The tables have a row per truth, a column per detection. ``sigma`` is their intersection / area
+    of the truth, ``tau`` is their intersection / area of the detection.
     """
     tr, tp, fsc_k, k = (TOTAL_TEXT[name] for name in ("tr", "tp", "fsc_k", "k"))
     recall = precision = 0.0
@@ -142,9 +143,9 @@ def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
 
 
 def _is_single(passes: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return True for each truth that passes with one detection only, if that passes only with it.
+    """Return True for each truth that passes with one detection, which passes with no other.
 
-    ``passes`` is True where a truth and a detection exceed a threshold, [truths, detections].
+    ``passes[truth, detection]`` is True if the overlap of both exceeds a threshold.
     """
     alone = passes & (passes.sum(axis=0) == 1)
     return (passes.sum(axis=1) == 1) & alone.any(axis=1)
@@ -153,9 +154,10 @@ def _is_single(passes: NDArray[np.bool_]) -> NDArray[np.bool_]:
 def score_icdar2013(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> RowColumns:
-    """Compute the recall and precision credit of each image by ICDAR 2013's DetEval.
+    """Score the predicted shapes of each image by ICDAR 2013's DetEval; return columns.
 
-    A prediction is None if the answer is missing or unparseable.
+    A matched shape has a credit of 0.8 or 1. The columns have the credits and the numbers of shapes
+    of each image. A prediction is None if the answer is missing or unparseable.
     """
     sums = np.zeros((len(targets), 2))
     detected, wanted = np.zeros(len(targets)), np.zeros(len(targets))
@@ -175,10 +177,10 @@ def score_icdar2013(
 def _icdar2013_credits(
     recalls: Table, precisions: Table, care: NDArray[np.bool_], counts: NDArray[np.bool_]
 ) -> tuple[float, float]:
-    """Return the total recall credit and the total precision credit of one image.
+    """Match the shapes of one image; return the sums of credit for recall and for precision.
 
-    ``recalls`` and ``precisions`` are area recalls and area precisions, [truths, detections].
-    ``care`` is True for truths that are not ignored, ``counts`` for detections not in such regions.
+    ``recalls[truth, detection]`` is intersection / area of the truth; ``precisions`` divides by
+    that of the detection. ``care`` is False for ignored truths, ``counts`` for detections in them.
     """
     least_recall, least_precision = ICDAR2013["area_recall"], ICDAR2013["area_precision"]
     fits = (recalls >= least_recall) & (precisions >= least_precision)

@@ -114,8 +114,8 @@ def score_extractions(
 ) -> RowColumns:
     """Score answers that a judge extracted from responses to MathVista questions.
 
-    Returns columns with one value per row, 0 or 1. The responses are only used for the columns
-    ``rules``, ``rules_2023`` and ``rules_agree``.
+    Returns columns with one value per row, 0 or 1. For the columns named ``rules...``, answers are
+    also extracted from the responses by rules, without a judge.
     """
     pairs = list(zip(predictions, targets, strict=True))
     judged = [validate_extraction(p.extraction, t) for p, t in pairs]
@@ -136,7 +136,7 @@ def score_extractions(
 def _columns(
     name: str, extractions: Sequence[Extraction], targets: Sequence[ShortAnswer]
 ) -> RowColumns:
-    """Compare extracted answers with targets; ``name`` is the name of the accuracy column."""
+    """Compare extracted answers with targets; store the accuracy in the column ``name``."""
     pairs = list(zip(extractions, targets, strict=True))
     right = [normalised(found.text, t) == t.text for found, t in pairs]
     nearest = [t.question_type == "multi_choice" and found.option is None for found, t in pairs]
@@ -202,7 +202,7 @@ _STRICT = {
 
 
 def _variants(name: str, extraction: str) -> dict[str, dict[str, str]]:
-    """Describe the rules of the metrics ``name`` and ``name_2023``, for results.json."""
+    """Describe for results.json how the accuracies ``name`` and ``name_2023`` are computed."""
     return {
         name: {
             "variant": "MathVista, calculate_score.py as of 2024",

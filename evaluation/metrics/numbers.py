@@ -45,8 +45,8 @@ def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number
         absolute_error, relative_error: |answer - target|; the same divided by |target|.
         log_target_value, log_answer_value, log_error: Both numbers on the scale
             sign(x) log10(1 + |x|), and their absolute difference.
-        digits, units, tens, ...: Number of digits of the target: all, in the units place, ...
-        right_digits, right_units, ...: How many of these digits are the same in the answer.
+        digits: Number of digits of the target. ``units``, ``tens``, ...: 1 if it has this digit.
+        right_digits, right_units, ...: How many of these digits are correct in the answer.
     """
     read = np.array([prediction is not None for prediction in predictions], dtype=np.float64)
     wanted = _clipped([target.value for target in targets])
@@ -92,7 +92,7 @@ def digit_count(number: Number) -> str:
 
 
 def _digit_columns(pairs: Sequence[tuple[Number | None, Number]]) -> dict[str, Array]:
-    """Count the digits of each target, and those that are correct in the answer, by digit place."""
+    """Count the digits of each target, and how many the answer has right, by digit place."""
     names = [f"{kind}{place}" for place in ("digits", *_PLACES) for kind in ("", "right_")]
     columns = {name: np.zeros(len(pairs)) for name in names}
     for row, (prediction, target) in enumerate(pairs):
@@ -151,7 +151,7 @@ def _pearson(columns: Columns, counts: Any) -> Any:
 
 
 def _spearman(columns: Columns, counts: Any) -> Any:
-    """Return Spearman's correlation of answers and targets, over the rows where ``counts`` is 1."""
+    """Return Spearman's correlation of answers and targets; leave out rows with ``counts`` 0."""
     given, wanted = (
         _ranks(np.where(counts > 0, columns[name], np.inf))
         for name in ("answer_value", "target_value")
@@ -160,7 +160,7 @@ def _spearman(columns: Columns, counts: Any) -> Any:
 
 
 def _nan_if_unparseable(columns: Columns, values: Any) -> Any:
-    """Replace correlations by nan if no answer is parseable, since replaced answers say nothing."""
+    """Replace correlations by nan if not a single answer could be parsed."""
     return np.where((columns["unreadable"] == 0).any(axis=-1), values, np.nan)
 
 
@@ -170,7 +170,7 @@ def _correlation(x: Any, y: Any, counts: Any) -> Any:
 
 
 def _centred(values: Any, counts: Any) -> Any:
-    """Subtract the mean over the rows whose entry in ``counts`` is 1, and set all other rows to 0.
+    """Subtract the mean over the rows where ``counts`` is 1; set the other rows to 0.
 
     If all values are equal, the result is exactly 0, without rounding errors.
     """

@@ -8,9 +8,9 @@ keeps the points inside an odd number of loops (the even-odd rule). A reversed b
 and a shape with a coordinate beyond 1e9 pixels have area 0. Repaired shapes and shapes of area 0
 are marked as invalid.
 
-Official scripts do not repair polygons before they compute areas: they apply the shoelace formula
-to the corners. ``ring_areas`` has these areas. They equal ``areas`` for valid shapes, but the two
-halves of a bow tie cancel each other.
+Official scripts compute areas without a repair, with the shoelace formula, in which the two halves
+of a bow tie cancel each other. ``Shapes`` has both: ``areas`` after the repair, and ``ring_areas``
+before it. They only differ for invalid polygons.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -127,8 +127,8 @@ def intersection_areas(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints) -> Floats:
 def ious(detections: Shapes, truths: Shapes, pairs: Pairs, *, ring_areas: bool = False) -> Floats:
     """Compute the IoU of each pair of shapes, [p] for p pairs.
 
-    The IoU is 0 if the area of the union is not positive. With ``ring_areas``, the areas are those
-    before the repair of invalid polygons; if a polygon crosses itself, its IoU may then exceed 1.
+    The IoU is 0 if the area of the union is not positive. If ``ring_areas``, areas are computed
+    before invalid polygons are repaired; if a polygon crosses itself, its IoU may then exceed 1.
     """
     areas, true_areas = (
         side.ring_areas if ring_areas else side.areas for side in (detections, truths)
@@ -153,11 +153,11 @@ def overlapping_pairs(detections: Shapes, truths: Shapes) -> Pairs:
 
 
 def pairs_in_groups(detections: Ints, truths: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Yield all pairs of a detection and a truth in the same group, as index arrays, in chunks.
+    """Yield the indices of all pairs of a detection and a truth in the same group, in chunks.
 
     Args:
-        detections: Group of each detection as an index, such as that of its image; ascending.
-        truths: Group of each truth; ascending. The pairs are sorted by truth.
+        detections: Group number of each detection, such as the index of its image; ascending.
+        truths: Group number of each truth (true shape); ascending. Pairs are sorted by truth.
     """
     groups = int(max(detections.max(initial=-1), truths.max(initial=-1))) + 1
     counts = np.bincount(detections, minlength=groups)
@@ -177,7 +177,7 @@ def pairs_in_groups(detections: Ints, truths: Ints) -> Iterator[tuple[Ints, Ints
 
 
 def greedy_one_to_one(pairs: Pairs) -> Bools:
-    """Select pairs in the given order; skip a pair if one of its shapes is already selected.
+    """Select pairs, the first one first, so that each shape is in at most one of them.
 
     Returns:
         True for each selected pair, [p] for p pairs.

@@ -119,8 +119,8 @@ def _shares_by_question(
 ) -> list[float]:
     """Compute a fraction for each question, and split it equally among the question's rows.
 
-    It is (rows where ``part`` is True) / (rows where ``whole`` is True), or 1 if ``whole`` is never
-    True, as in MultiRC's script. ``names`` has the question of each row.
+    The fraction is the number of rows with ``part`` True / number of rows with ``whole`` True, or 1
+    if the latter is 0. ``names`` has the question of each row.
     """
     sizes, parts, wholes = Counter(names), Counter[str](), Counter[str]()
     for name, is_part, is_whole in zip(names, part, whole, strict=True):

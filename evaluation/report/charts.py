@@ -61,9 +61,10 @@ class SeriesStyle:
 def choose_styles(
     objectives: Sequence[str], baseline: str, control: str | None
 ) -> dict[str, SeriesStyle]:
-    """Choose how charts show each objective: ``baseline`` black, ``control`` grey, others coloured.
+    """Choose the colour, symbol and line dash of each training objective (loss) in charts.
 
-    The control, by default 1.3 times cross-entropy, tests if a larger loss alone helps.
+    Objectives are compared with ``baseline`` (black). ``control`` (grey), by default 1.3 times
+    cross-entropy, tests if a larger loss alone helps.
     """
     styles = {}
     others = count()
@@ -120,7 +121,7 @@ class DotRow:
 
 
 def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit: str) -> Markup:
-    """Draw a row per training objective: mean of a metric, its interval, and a ring per seed.
+    """Draw the mean of a metric for each training objective, its interval, and each seed.
 
     A dashed line is drawn at ``baseline``, the mean of the objective that others are compared with.
     The axis shows values multiplied by ``scale``. Horizontal positions are percentages of the chart

@@ -71,7 +71,7 @@ def sector_shares(rows: Sequence[ScoredRow]) -> dict[int, float]:
 
 
 def _bin_shares(rows: Sequence[ScoredRow]) -> list[float]:
-    """Return the fraction of answers in each range of deviations, then that of parse failures."""
+    """Return the fraction of answers in each range of minutes off, and last of parse failures."""
     counts = [0] * (len(BINS) + 1)
     for row in rows:
         if row["parsed"] is None:
@@ -91,7 +91,7 @@ def _is_within(row: ScoredRow, minutes: int) -> bool:
 
 
 def _hour_errors(pooled: Pooled) -> str:
-    """Return a sentence: in how many errors above 15 minutes only the hour is wrong."""
+    """Return a sentence: how many answers off by more than 15 minutes miss only the hour."""
     every = [row for rows in pooled.values() for row in rows if row["parsed"] is not None]
     large = [row["deviation_minutes"] for row in every if row["deviation_minutes"] > 15]
     if not large:
@@ -232,7 +232,7 @@ def _worst_table(
     runs: Mapping[tuple[str, int], Mapping[str, ScoredRow]],
     seed: int,
 ) -> Block:
-    """Return a table of the worst-answered images, with each objective's answer for one seed."""
+    """Return a table of the images with the worst answers, and the answers of one seed's runs."""
     names = [name for name in styles if (name, seed) in runs]
     rows = []
     for mean, id_ in worst:

@@ -1,7 +1,7 @@
-"""Report section on the mean probability of a digit, by its difference from the correct digit.
+"""Report section on the probabilities of digits, by their difference from the correct digit.
 
-The chart follows a figure of the NTL paper (arXiv 2411.02083). The values are read from
-``digits.json`` of each run, which ``mm_numeric.inference.digit_distribution`` writes.
+A model predicts probabilities of the ten digits at each digit of the correct answers to the test
+questions. ``digits.json`` of a run has the means. The chart follows the NTL paper (2411.02083).
 """
 
 import json
@@ -24,7 +24,7 @@ Means = list[float | None]
 
 
 def read_digits(comparison: Comparison) -> dict[str, list[Means]]:
-    """Read each objective's mean probabilities of a digit, by difference from the correct digit."""
+    """Read, for each run, the mean probability of digits by difference from the correct one."""
     found: dict[str, list[Means]] = {}
     for run in comparison.summary["runs"]:
         path = comparison.folder / run["folder"] / DIGITS
@@ -40,7 +40,7 @@ def read_digits(comparison: Comparison) -> dict[str, list[Means]]:
 
 
 def digits_section(comparison: Comparison, styles: Styles) -> Section | None:
-    """Return the section on the probabilities of digits, or None if no run has a digits.json."""
+    """Return the section on predicted digit probabilities; None if no run has a digits.json."""
     found = read_digits(comparison)
     seeds = {name: found[name] for name in styles if name in found}
     if not seeds:

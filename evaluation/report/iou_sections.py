@@ -37,7 +37,7 @@ def iou_section(found: _Statistics, answer: Instance | None, *, single: bool) ->
     """Return the section on the IoU of true and predicted shapes: curves, a table and histograms.
 
     Args:
-        found: The IoU statistics of each objective, then those of always predicting ``answer``.
+        found: IoU statistics of each objective, and last those of ``answer`` for every image.
         answer: The mean box, which is the mean of all true boxes; None if there are no true shapes.
         single: True if each answer is exactly one shape.
     """
@@ -99,8 +99,8 @@ def _iou_cells(own: IouStatistics, *, single: bool) -> list[_Content]:
 def size_section(found: _Statistics, rows: Pooled, *, single: bool) -> Section | None:
     """Return the section on small, medium and large shapes, or None if there are no true shapes.
 
-    Sizes are those of COCO. For ``found`` and ``single`` see ``iou_section``. Precision is included
-    if the scored ``rows`` have the columns ``paired_SIZE`` and ``counted_SIZE``.
+    ``found`` has the IoU statistics of each objective, then those of predicting the mean box.
+    ``single`` is True if each answer is exactly one shape. Sizes are those of COCO.
     """
     sizes = [size for size in SIZES if (found[-1].sizes == size).any()]
     if not sizes:
@@ -145,7 +145,7 @@ _INVALID = {
 
 
 def invalid_answers_section(rows: Pooled) -> Section | None:
-    """Return the section on answers with some invalid shapes, or None if these are not counted."""
+    """Return the section on partly invalid answers; None if scores.jsonl does not count them."""
     columns = [c for c in _INVALID if any(c in row for own in rows.values() for row in own)]
     if not columns:
         return None

@@ -68,7 +68,7 @@ class IouStatistics:
         return int((self.ious >= FOUND_IOU).sum()) / self.answers if self.answers else None
 
     def bins(self) -> list[float]:
-        """Return a histogram: ``unparsed``, ``without_overlap``, then the 20 IoU ranges."""
+        """Return shares of true shapes: with an unparseable answer, IoU 0, and in 20 IoU ranges."""
         edges = [step / BINS for step in range(BINS + 1)]
         counts, _ = np.histogram(self.ious[self.ious > 0], edges)
         return [self.unparsed, self.without_overlap, *(counts / max(len(self.ious), 1)).tolist()]

@@ -23,7 +23,7 @@ def curves_section(
     logs: Mapping[tuple[str, int], Log],
     starts: Mapping[tuple[str, int], Log],
 ) -> Section:
-    """Return the section with a chart for each component of the loss, such as ``ce``.
+    """Return the section with a chart for each component of the loss, such as cross-entropy.
 
     ``logs[objective, seed]`` is the training log of a run. ``starts[objective, seed]`` is the log
     of its warm start: an earlier training that the run continues. ``baseline`` is the objective
@@ -52,7 +52,7 @@ def curves_section(
 
 
 def _values(log: Log, component: str, shift: float = 0) -> list[tuple[float, float]]:
-    """Return (step + ``shift``, value) for all finite values of one component of the loss."""
+    """Return the curve of one component of the loss, with ``shift`` added to each step."""
     pairs = [(row["step"] + shift, row["parts"].get(component)) for row in log if row.get("parts")]
     finite = ((x, y) for x, y in pairs if isinstance(y, int | float) and math.isfinite(y))
     return [(float(x), float(y)) for x, y in finite]
@@ -101,7 +101,7 @@ def _chart(
 ) -> Block:
     """Draw one component of the loss by training step, for each objective.
 
-    If the runs continue an earlier training, its last steps are drawn to the left of step 0.
+    If the runs continue an earlier training, the end of its curve is drawn left of step 0.
     """
     every = [curve for curves in found.values() for curve in curves if curve]
     last = max(x for curve in every for x, _ in curve)

@@ -48,7 +48,7 @@ def _errors_section(pooled: Pooled) -> Section:
 
 
 def _shares(rows: Sequence[ScoredRow]) -> list[float]:
-    """Return fractions of answers: exact, in each range of relative error, and unparseable."""
+    """Return fractions of answers: correct, in each range of relative error, and unparseable."""
     counts = [0] * (len(WITHIN) + 2)
     for row in rows:
         if row["parsed"] is None:
@@ -100,8 +100,8 @@ def _accuracies(rows: Sequence[ScoredRow], kind: str, labels: Iterable[str]) -> 
 def _buckets(rows: Sequence[ScoredRow]) -> dict[str, dict[str, int]]:
     """Count the rows in each category, such as ``{"digits": {"1": 20, "2": 80}}``.
 
-    The outer keys are those of the rows' ``buckets``, such as ``category``, and last ``digits``:
-    how many digits the true number has before the decimal point.
+    The outer keys are the ways to group rows: those that the rows name, such as ``category``, and
+    last ``digits``: how many digits the true number has before the decimal point.
     """
     kinds = dict.fromkeys(kind for row in rows for kind in row.get("buckets") or {})
     found: dict[str, dict[str, int]] = {}
@@ -120,7 +120,7 @@ def _label(row: ScoredRow, kind: str) -> str:
 
 
 def questions_section(styles: Styles, scores: Scores) -> Section:
-    """Return the section with the worst-answered questions, and some others of all error sizes."""
+    """Return the section with the questions with the largest errors, and examples of the rest."""
     seed = min(seed for _, seed in scores)
     by_id: dict[str, dict[str, ScoredRow]] = defaultdict(dict)
     for (name, own), rows in scores.items():

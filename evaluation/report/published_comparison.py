@@ -14,7 +14,7 @@ from mm_numeric.evaluation.table import Cell, Table
 
 
 def published_section(comparison: Comparison) -> Section | None:
-    """Return the section on published results, or None if summary.json names no published table."""
+    """Return the section on published results; None if ``published`` is empty in summary.json."""
     name = comparison.summary.get("published")
     if not name:
         return None

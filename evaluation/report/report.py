@@ -85,7 +85,7 @@ def _sections(comparison: Comparison, *, trust_remote_code: bool) -> list[Sectio
 
 
 def _is_shipped(name: str, folder: Path) -> bool:
-    """Return True for a task of this library; for an import path, warn and return False."""
+    """Return True if a task's code is trusted; for a user's import path, warn and return False."""
     if name in TASKS or ":" not in name:
         return True
     warnings.warn(
@@ -171,7 +171,7 @@ def _headline(comparison: Comparison) -> Section:
 
 
 def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list[DotRow]:
-    """Return the dot chart's row for an objective, in a list that is empty if it has no mean."""
+    """Return a list with an objective's row of the dot chart, or [] if its mean is missing."""
     cell = comparison.cell(name, metric)
     if cell is None:
         return []
@@ -230,7 +230,7 @@ def _metrics_table(comparison: Comparison, metrics: Sequence[ReportedMetric]) ->
 def _best(comparison: Comparison, metric: ReportedMetric) -> set[str]:
     """Return the objectives with the best mean of ``metric``.
 
-    The control, which only tests if a larger loss helps, is never among them.
+    The control, an objective that only tests if a larger loss helps, is never returned.
     """
     names = [n for n in comparison.styles if n != comparison.summary["control"]]
     means = {n: cell["mean"] for n in names if (cell := comparison.cell(n, metric))}

@@ -60,7 +60,7 @@ class ReportedMetric:
         return self._quantity(cell, self.unit)
 
     def change(self, difference: Mapping[str, Any]) -> Quantity:
-        """Return a difference to the baseline, signed, with interval; ``%`` becomes ``points``."""
+        """Return a difference to the baseline objective with its sign, interval and unit."""
         return self._quantity(difference, "points" if self.unit == "%" else self.unit, sign=True)
 
     def _quantity(self, cell: Mapping[str, Any], unit: str, *, sign: bool = False) -> Quantity:
@@ -82,7 +82,7 @@ class ReportedMetric:
         )
 
     def trend(self, difference: Mapping[str, Any] | None) -> Literal["better", "worse", "unclear"]:
-        """Classify a difference to the baseline: better, worse, or (interval has 0) unclear."""
+        """Return better or worse (than the baseline), or unclear if the interval includes 0."""
         if not difference or difference["low"] <= 0 <= difference["high"]:
             return "unclear"
         return "better" if (difference["low"] > 0) == self.higher_is_better else "worse"
@@ -98,7 +98,7 @@ class Comparison:
     styles: Styles
 
     def cell(self, objective: str, metric: ReportedMetric) -> dict[str, Any] | None:
-        """Return the result of an objective for a metric, or None if the mean is missing.
+        """Return an objective's result in one metric, or None if the mean is missing.
 
         It has the keys mean, low and high (the interval), seeds (a value per seed), and difference
         (to the baseline objective, with an interval).
@@ -136,7 +136,7 @@ def read_comparison(folder: Path) -> Comparison:
 def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str]]]:
     """Read log.jsonl and scores.jsonl of each run, and count parse failures by reason.
 
-    Returns the logs and the scored rows by (objective, seed), and the counts by objective.
+    Returns logs by (objective, seed), scored rows by (objective, seed), and counts by objective.
     """
     logs: Runs = {}
     scores: Runs = {}
@@ -171,7 +171,7 @@ def pooled_rows(folder: Path, styles: Styles, scores: Scores, columns: Sequence[
     """Concatenate the scored rows of all seeds for each objective; omit objectives without rows.
 
     Raises:
-        ValueError: If a row has no number in one of ``columns`` (it was scored for another task).
+        ValueError: If a row has no number in one of ``columns``, such as a row of another task.
     """
     pooled: dict[SeriesStyle, list[ScoredRow]] = {style: [] for style in styles.values()}
     for (name, seed), rows in scores.items():
@@ -187,9 +187,9 @@ def pooled_rows(folder: Path, styles: Styles, scores: Scores, columns: Sequence[
 
 
 def ranked_ids(scores: Scores, column: str) -> list[tuple[float, str]]:
-    """Return (mean of ``column``, id) of each test row, the largest mean first.
+    """Rank the test questions by the mean of ``column``, largest first; return (mean, id).
 
-    The mean is over the answers of all runs (objectives and seeds) to this row.
+    The mean is over the answers of all runs (objectives and seeds) to a question.
     """
     values: dict[str, list[float]] = defaultdict(list)
     for row in (row for rows in scores.values() for row in rows):

@@ -41,7 +41,7 @@ class Section:
 
     @property
     def content(self) -> Block:
-        """Return all blocks of the section, joined into one block."""
+        """Return the whole content of the section as one block, which has HTML and Markdown."""
         return group(None, self.blocks)
 
 
@@ -75,7 +75,7 @@ def figure(chart: Markup, caption: Cell | None = None, css: str | None = None) -
 
 
 def group(css: str | None, blocks: Iterable[Content]) -> Block:
-    """Join blocks into one, in an HTML ``div`` of the CSS class ``css`` (no ``div`` if None)."""
+    """Join blocks into one; with ``css``, its HTML is a ``div`` of this CSS class."""
     found = [_block(block) for block in blocks]
     html = joined(*(joined(block.html, Markup("\n")) for block in found))
     return Block(

@@ -61,7 +61,7 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
 def _paired(
     folder: Path, key: tuple[str, int], rows: Sequence[ScoredRow], single: bool
 ) -> list[MatchedShapes]:
-    """Match the true with the predicted shapes of each row in a run; check that rows are scored."""
+    """Match true with predicted shapes in each row of a run; raise ValueError without scores."""
     where = f"{folder}, scores.jsonl of {key[0]}, seed {key[1]}"
     columns = ("iou",) if single else shape_tiles.COUNTS
     if not all(isinstance(row.get(column), int | float) for row in rows for column in columns):
@@ -98,7 +98,7 @@ class _ShapeCase:
 
 
 def _cases(styles: Styles, scores: Scores, paired: PairedRuns, seed: int) -> list[_ShapeCase]:
-    """Return the worst-answered test row of each image, sorted from worst to best."""
+    """Return the test row with the worst answers for each image, sorted from worst to best."""
     answers: dict[str, dict[str, tuple[ScoredRow, MatchedShapes]]] = defaultdict(dict)
     for name in (name for name in styles if (name, seed) in scores):
         for row, own in zip(scores[name, seed], paired[name, seed], strict=True):
@@ -147,7 +147,7 @@ def _gallery(folder: Path, styles: Styles, scores: Scores, paired: PairedRuns) -
 
 
 def _open(folder: Path, case: _ShapeCase, anchor: str, *, whole: bool) -> shape_tiles.Canvas:
-    """Open the image of a test row to draw answers on; ``whole`` prevents cropping."""
+    """Open the image of a test row to draw answers on. If ``whole``, it is not cropped."""
     path = None if case.image is None else folder / case.image
     answers = [own for _, own in case.answers.values()]
     return shape_tiles.canvas(path, answers, anchor, whole=whole or case.single)
@@ -156,7 +156,7 @@ def _open(folder: Path, case: _ShapeCase, anchor: str, *, whole: bool) -> shape_
 def _article(
     case: _ShapeCase, on: shape_tiles.Canvas, styles: Styles, total: int, *, has_prompts: bool
 ) -> dict[str, Any]:
-    """Return the template variables of a gallery entry, with a drawing of each answer."""
+    """Return the title, text and drawings of one gallery entry, for its HTML template."""
     about = [plain(case.id, 60)] if has_prompts else []
     about += [f"mean IoU {case.mean_text}" if case.single else f"mean F1 {case.mean_text}"]
     about += [f"{case.rank:,} of {total:,} from the worst"]

@@ -1,6 +1,6 @@
 """Draw the true and the predicted shapes of one row on the image, coloured by whether they match.
 
-Rows     lines of ``scores.jsonl``; ``shape_gallery`` lists their columns
+Rows     lines of ``scores.jsonl``, one for each test row
 """
 
 from collections.abc import Sequence
@@ -117,9 +117,9 @@ def _empty_canvas(path: Path | None, boxes: Sequence[Box], anchor: str) -> Canva
 
 
 def _region(size_px: tuple[int, int], boxes: Sequence[Box]) -> ImageRegion:
-    """Return the region to show: the boxes with a margin, in the aspect ratio of the image.
+    """Return the region of the image that contains all boxes, with a margin.
 
-    The region is the whole image if there are no boxes, or if cropping would remove little.
+    It has the aspect ratio of the image. Without boxes, or if little is cropped, it is the image.
     """
     width, height = size_px
     if not boxes:
@@ -169,7 +169,7 @@ def shape_tile(
 
 
 def _drawn(answers: Sequence[Instance]) -> list[Instance]:
-    """Return the shapes of an answer to draw: the first ones, up to ``POINTS`` corners in total."""
+    """Return the first shapes of an answer, with at most 2,000 corners in total."""
     drawn, points = [], 0
     for item in answers:
         points += len(item.shape.points)

@@ -58,7 +58,7 @@ class StepsToLevel:
 
 @dataclass(frozen=True, kw_only=True)
 class _MetricLevels:
-    """Levels (metric values to reach), easiest first, and the steps to each one by objective."""
+    """The levels (metric values to reach) of a metric, and the steps to reach each of them."""
 
     metric: ReportedMetric
     levels: Sequence[float]
@@ -138,11 +138,9 @@ def _evaluations(
 
 
 def _shown(metrics: Sequence[ReportedMetric], logs: Runs) -> list[ReportedMetric]:
-    """Return the metrics to show: the first one evaluated during training, and one error metric.
+    """Return at most two metrics that were evaluated during training: the first, and an error.
 
-    The error metric, such as MAE, is the next metric with a unit other than % whose lower values
-    are better.
-    Metrics of single categories are not evaluated during training.
+    The error, such as MAE, is a metric that is better if lower, and not in percent.
     """
     evaluated = {name for log in logs.values() for row in log for name in row.get("eval") or ()}
     metrics = [metric for metric in metrics if metric.name in evaluated]

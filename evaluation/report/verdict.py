@@ -73,7 +73,7 @@ def _difference(cell: dict[str, Any], metric: ReportedMetric) -> str:
 
 
 def _control(comparison: Comparison, best: str | None) -> str:
-    """Describe the result of the control, by default the baseline trained with a larger loss."""
+    """Describe the result of the control, an objective that tests if a larger loss alone helps."""
     control, metric = comparison.summary["control"], comparison.metrics[0]
     cell = comparison.cell(control, metric) if control in comparison.styles else None
     if cell is None:
