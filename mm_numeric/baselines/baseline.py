@@ -105,6 +105,7 @@ class Baseline(Family):
                 "of the training data has one; remove model.baseline."
             )
         self.fitted = self._fit_numbers(TrainingNumbers(in_questions, in_answers))
+        self._questions.clear()  # their numbers were tokenised before the fit
 
     @cached_property
     def _digits(self) -> NumberVocabulary:
