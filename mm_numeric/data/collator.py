@@ -293,10 +293,11 @@ def make_collator(config: Config, family: Family) -> TrainingCollator:
                 f"{positions} positions; set {positions} or less."
             )
         limit = LengthLimit(family, config.task, data.max_tokens, data.too_long)
+    vocabulary = family.vocabulary()
     return TrainingCollator(
         family,
         config.task,
-        family.vocabulary(),
+        vocabulary.only_digits() if spec.tokens == "digits" else vocabulary,
         digit_runs=spec.digit_runs,
         thousands_separators=spec.thousands_separators,
         every_number=spec.numbers_from == "text",

@@ -5,7 +5,7 @@ Axes    b samples, t positions, n supervised rows (positions with a label), v vo
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -27,10 +27,15 @@ from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import RENAMED, ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import LossSum, NumberClasses, NumberLogits, Term
 from mm_numeric.losses.term import make_term as make_term
+from mm_numeric.losses.term_settings import (
+    check_grouped_terms,
+    warn_of_large_distances,
+    with_changes,
+)
 from mm_numeric.losses.validation import check_head, check_labels, supervised_rows
 from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
-from mm_numeric.registry import choose, unknown
+from mm_numeric.registry import choose
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +70,8 @@ class Objective:
                 f"an objective takes a NumberVocabulary, not a {type(vocabulary).__name__}: "
                 "make one with NumberVocabulary.from_tokenizer(tokenizer)."
             )
+        if spec.tokens == "digits":
+            vocabulary = vocabulary.only_digits()
         self.spec = spec
         self.vocabulary = vocabulary
         self.terms: dict[str, Term] = {t.name: make_term(t.name, t.options) for t in spec.terms}
@@ -76,9 +83,8 @@ class Objective:
         self._terms_alone = bool(spec.terms) and spec.ce_weight == 0 and spec.balance == "fixed"
         self._reweighs = any(getattr(term, "reweigh", False) for term in self.terms.values())
         self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, NumberClasses]] = {}
-        for term in spec.terms:
-            if self.terms[term.name].per in ("box", "time"):
-                _check_grouped_term(term, spec)
+        check_grouped_terms(spec, self.terms)
+        warn_of_large_distances(spec, self.terms, vocabulary)
 
     def __call__(
         self,
@@ -329,31 +335,15 @@ class Objective:
         return self._tables[key]
 
 
-def _check_grouped_term(term: TermSpec, spec: ObjectiveSpec) -> None:
-    """Raise if a loss on boxes or clock times is used with settings that it does not support."""
-    where = f"objective.terms, {term.name}"
-    if term.roles:
-        raise ValueError(f"{where}: each of its losses has several roles; remove roles.")
-    if spec.digit_runs:
-        raise ValueError(f"{where}: digit_runs finds no boxes and times; turn it off.")
-
-
 def objective(name: str | ObjectiveSpec, vocabulary: NumberVocabulary, **changes: Any) -> Objective:
     """Create an objective from the name of a preset or from an ``ObjectiveSpec``.
 
     Args:
         name: A name in ``mm_numeric.losses.presets.PRESETS``, or an ``ObjectiveSpec``.
         vocabulary: The number tokens of the tokenizer.
-        **changes: Fields of the ``ObjectiveSpec`` to override, for example ``weight=0.8``.
+        **changes: Fields of the ``ObjectiveSpec`` to override, for example ``weight=0.8``. If the
+            objective has one term, also options of this term, for example ``squash=3``.
     """
     spec = choose(name, PRESETS, "objective", "objective") if isinstance(name, str) else name
     changes = RENAMED.translate_arguments("objective", changes)
-    known = [field.name for field in fields(ObjectiveSpec)]
-    for change in changes:
-        if change not in known:
-            error = unknown(change, known, "setting", "objective")
-            raise ValueError(
-                f"{error} Settings of a term are in its options: "
-                f'terms=(TermSpec(name=..., options={{"{change}": ...}}),).'
-            )
-    return Objective(replace(spec, **changes), vocabulary)
+    return Objective(with_changes(spec, changes), vocabulary)

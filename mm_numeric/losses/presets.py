@@ -28,8 +28,11 @@ _EMD = (TermSpec(name="emd"),)
 _EMD_EXP = (TermSpec(name="emd_exp"),)
 
 
-def _ntl(name: str) -> ObjectiveSpec:
-    return ObjectiveSpec(terms=(TermSpec(name=name),))
+_NTL = ("ntl_was", "ntl_was_cdf", "ntl_mse", "ntl_mae", "ntl_huber")
+
+
+def _ntl(name: str, **options: str) -> ObjectiveSpec:
+    return ObjectiveSpec(terms=(TermSpec(name=name, options=options),))
 
 
 def _ratio(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
@@ -57,11 +60,9 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "digit_ce": _in_place_of_ce("digit_ce"),
     "gce": _in_place_of_ce("gce"),
     "gce+ntl_was": _in_place_of_ce("gce", TermSpec(name="ntl_was", weight=0.3)),
-    "ntl_was": _ntl("ntl_was"),
-    "ntl_was_cdf": _ntl("ntl_was_cdf"),
-    "ntl_mse": _ntl("ntl_mse"),
-    "ntl_mae": _ntl("ntl_mae"),
-    "ntl_huber": _ntl("ntl_huber"),
+    **{name: _ntl(name) for name in _NTL},
+    # the same for single digits; other tokens differ by their values: up to 999 for 000 to 999
+    **{f"{name}_published": _ntl(name, scale="published") for name in _NTL},
     "nl_ntl": _ntl("nl_ntl"),
     "rps": _ntl("rps"),  # no published weight was found for rps and smmd
     "smmd": _ntl("smmd"),

@@ -75,6 +75,12 @@ class ObjectiveSpec:
     thousands_separators: bool = False
     """Read 1,234 as one number instead of two when numbers are found in the text of the labels."""
 
+    tokens: str = "all"
+    """Which number tokens have a numeric loss. ``all``: every token that has only digits.
+    ``digits``: only tokens that are one bare digit, as by default in the ntloss package. Tokens
+    such as ``42`` or ``Ġ7`` are then left to cross-entropy. A number of several tokens keeps its
+    single digits."""
+
     numbers_from: str = "task"
     """Which numbers have a numeric loss. ``task``: only the numbers that the task selects, such as
     coordinates. ``text``: every number in the answer. In your own trainer, without a task, both
@@ -101,6 +107,7 @@ class ObjectiveSpec:
             reduction=("items", "samples"),
             ce_on=("all", "text"),
             numbers_from=("task", "text"),
+            tokens=("all", "digits"),
             on_nan=("keep", "error"),
         )
         if not (0 <= self.weight < math.inf and 0 <= self.ce_weight < math.inf):

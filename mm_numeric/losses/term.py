@@ -7,7 +7,7 @@ A term returns one loss per number token, number, box or time. The training loss
 which can be taken over all micro-batches and ranks of an optimiser step.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mm_numeric.numbers.spans import NumberSpans
-from mm_numeric.numbers.vocabulary import NumberVocabulary
+from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
 from mm_numeric.parsing import read_dataclass
 from mm_numeric.registry import TERMS, choose
 
@@ -35,6 +35,8 @@ class NumberClasses:
         digit_group: [c] index of the digit group of each class; None if there is only one group.
         same: [c, c] True where two classes are in the same digit group; None if all are.
         reach: [c] largest minus smallest value in the digit group of each class.
+        to_nine: [c] ``9 / reach``: the factor that gives each digit group the range of single
+            digits. 1 for a digit group with only one value.
     """
 
     values: Tensor
@@ -42,6 +44,7 @@ class NumberClasses:
     digit_group: Tensor | None = None
     same: Tensor | None = field(init=False, default=None)
     reach: Tensor = field(init=False)
+    to_nine: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         if self.digit_group is None:
@@ -53,6 +56,7 @@ class NumberClasses:
             reach = largest - values.masked_fill(~same, torch.inf).amin(dim=1)
             object.__setattr__(self, "same", same)
         object.__setattr__(self, "reach", reach)
+        object.__setattr__(self, "to_nine", (9 / reach).where(reach > 0, 1))
 
     @classmethod
     def of(
@@ -73,6 +77,38 @@ class NumberClasses:
             ),
             digit_group=torch.tensor(groups, device=device) if len(names) > 1 else None,
         )
+
+    def scaled_values(self, scale: str) -> Tensor:
+        """Return the value of each class in the unit of a loss with the option ``scale``, [c]."""
+        return self.values * self.to_nine if scale == "range" else self.values
+
+    def scaled_reach(self, scale: str) -> Tensor:
+        """Return ``reach`` in the unit of a loss with the option ``scale``, [c]."""
+        return self.reach * self.to_nine if scale == "range" else self.reach
+
+
+SCALES = ("range", "published")
+_DIGIT_RANGE = 9.0
+
+
+def check_scale(term: str, scale: str) -> None:
+    """Validate ``scale``, a setting of the numeric loss named ``term``."""
+    if scale not in SCALES:
+        raise ValueError(f"{term}: scale is one of {', '.join(SCALES)}, not {scale!r}.")
+
+
+def largest_distance(tokens: Iterable[NumberToken], scale: str) -> float:
+    """Return the largest distance of two values in a digit group, for a loss with this ``scale``.
+
+    It is 9 with ``scale: range``, and for single digits. With ``scale: published`` it is 999 for
+    the tokens 000 to 999, and 1023 for 1024 location tokens.
+    """
+    if scale == "range":
+        return _DIGIT_RANGE
+    values: dict[str, list[float]] = {}
+    for token in tokens:
+        values.setdefault(token.digit_group, []).append(token.value)
+    return max(max(group) - min(group) for group in values.values())
 
 
 @dataclass(frozen=True, eq=False)

@@ -103,9 +103,12 @@ def numbers_in_answer(
     at: dict[int, int] = {}
     whole: dict[tuple[int, int], int] = {}
     for i, (j, (start, end)) in enumerate(zip(classes, offsets, strict=True)):
-        if j is None or start == end:
+        if start == end:
             continue
-        if not vocabulary.tokens[j].digits:
+        if j is None:
+            if vocabulary.partial:  # the number keeps its other tokens
+                at.update(dict.fromkeys(range(start, end), i))
+        elif not vocabulary.tokens[j].digits:
             whole[start, end] = i
         elif "".join(filter(str.isdigit, text[start:end])) == vocabulary.tokens[j].digits:
             at.update(dict.fromkeys(range(start, end), i))
@@ -115,7 +118,10 @@ def numbers_in_answer(
             position = whole[mark.start, mark.end]
             number = _whole(vocabulary.classes[ids[position]], position, vocabulary)
         else:
-            number = _marked_numeral(text, mark, at, ids, vocabulary)
+            found = _marked_numeral(text, mark, at, ids, vocabulary)
+            if found is None:
+                continue
+            number = found
         numbers.append(number._replace(role=mark.role, group=mark.group))
     return numbers
 
@@ -126,8 +132,11 @@ def _marked_numeral(
     at: Mapping[int, int],
     ids: Sequence[int],
     vocabulary: NumberVocabulary,
-) -> TokenNumber:
-    """Return the value and the tokens of the number at the position ``mark`` in an answer."""
+) -> TokenNumber | None:
+    """Return the value and the tokens of the number at the position ``mark`` in an answer.
+
+    None if a vocabulary of single digits leaves out all tokens of the number.
+    """
     numeral = Numeral(mark.start, mark.end, text[mark.start : mark.end])
     if find_numerals(numeral.text, thousands_separators=True) != [
         Numeral(0, len(numeral.text), numeral.text)
@@ -140,7 +149,7 @@ def _marked_numeral(
                 "not in a number token, so that it has no numeric loss."
             )
     number = _from_pieces(numeral, at, ids, vocabulary)
-    if number is None:
+    if number is None and not vocabulary.partial:
         raise ValueError(
             f"the answer {text!r}: a token of {numeral.text!r} at character {numeral.start} also "
             "contains digits of another number, so that it has no numeric loss."
@@ -157,22 +166,23 @@ def _from_pieces(
     """Return the value of a number in a text and the tokens that contain its digits, or None.
 
     ``at[i]`` is the index in ``ids`` of the token that contains character i of the text. The result
-    is None if a digit is not in a number token, or shares its token with another number.
+    is None if a digit is not in a number token, or shares its token with another number. If the
+    vocabulary is ``partial``, only such digits are left out.
     """
     places: dict[int, list[int]] = {}
     for character, place in numeral.places().items():
         places.setdefault(at[character], []).append(place)
-    targets = [vocabulary.classes.get(ids[position]) for position in places]
-    for target, its_places in zip(targets, places.values(), strict=True):
-        if target is None or len(vocabulary.tokens[target].digits) != len(its_places):
+    tokens = []
+    for position, its_places in places.items():
+        target = vocabulary.classes.get(ids[position])
+        if target is not None and len(vocabulary.tokens[target].digits) == len(its_places):
+            tokens.append((position, target, min(its_places)))
+        elif not vocabulary.partial:
             return None
-    return TokenNumber(
-        value=numeral.value,
-        sign=numeral.sign,
-        positions=tuple(places),
-        targets=tuple(target for target in targets if target is not None),
-        places=tuple(min(its_places) for its_places in places.values()),
-    )
+    if not tokens:
+        return None
+    positions, targets, last_places = zip(*tokens, strict=True)
+    return TokenNumber(numeral.value, numeral.sign, positions, targets, last_places)
 
 
 def _whole(target: int, position: int, vocabulary: NumberVocabulary) -> TokenNumber:

@@ -42,10 +42,13 @@ class NumberVocabulary:
             tuple is called its class.
         spelling: Maps token id to text for all tokens with a digit, minus, point or comma. Space
             markers (``▁``, ``Ġ``) are replaced by spaces.
+        partial: What to do with a number if some of its tokens are not in ``tokens``. True: its
+            other tokens have a numeric loss. False: it has none.
     """
 
     tokens: tuple[NumberToken, ...]
     spelling: Mapping[int, str] = field(default_factory=dict, repr=False)
+    partial: bool = False
 
     def __post_init__(self) -> None:
         if len({token.id for token in self.tokens}) < len(self.tokens) or len(self.tokens) < 2:
@@ -140,6 +143,17 @@ class NumberVocabulary:
         for index in [i for i in spelling if i in tokens and not tokens[i].digits]:
             del spelling[index]
         return NumberVocabulary(tuple(sorted(tokens.values(), key=_order)), spelling)
+
+    def only_digits(self) -> "NumberVocabulary":
+        """Return a vocabulary of the tokens that are one bare digit, ``0`` to ``9``.
+
+        These are the number tokens of the ntloss package by default. Tokens with several digits or
+        with a space marker are left out.
+        """
+        digits = tuple(token for token in self.tokens if token.digits and token.digit_group == "0")
+        if len(digits) < 2:
+            raise ValueError("tokens: digits requires tokens that are one digit; there are none.")
+        return NumberVocabulary(digits, self.spelling, partial=True)
 
     @cached_property
     def classes(self) -> dict[int, int]:

@@ -166,6 +166,14 @@ def mass(scores, members):
     return sum(scores[m.id].exp() for m in members) / scores.exp().sum()
 
 
+def unit(members, options):
+    """Return the factor of values and distances: by default the range of an alphabet becomes 9."""
+    values = [m.value for m in members]
+    if options.get("scale") == "published" or len(set(values)) == 1:
+        return 1.0
+    return 9 / (max(values) - min(values))
+
+
 def costs(members, options):
     """Return what each class costs where another is wanted, as nested lists."""
     cost = options.get("cost", "absolute")
@@ -173,9 +181,9 @@ def costs(members, options):
     for a in members:
         row = []
         for b in members:
-            apart = abs(a.value - b.value)
+            apart = abs(a.value - b.value) * unit(members, options)
             if cost == "modular":
-                values = sorted({m.value for m in members})
+                values = sorted({m.value * unit(members, options) for m in members})
                 steps = [b - a for a, b in itertools.pairwise(values)]
                 apart = min(apart, values[-1] - values[0] + min(steps, default=0) - apart)
                 apart = max(0.0, apart)
@@ -223,7 +231,8 @@ def area(scores, seat, options, power=1):
     total = ahead = scores.new_zeros(())
     for (value, p_j, q_j), (following, _, _) in itertools.pairwise(steps):
         ahead = ahead + p_j - q_j
-        total = total + ahead.abs() ** power * (following - value)
+        gap = (following - value) * unit(seat.members, options)
+        total = total + ahead.abs() ** power * gap
     return total
 
 
@@ -238,13 +247,14 @@ def off(kind):
                 return miss**2 / 2 if abs(miss) <= delta else delta * (abs(miss) - delta / 2)
             return miss**2 if kind == "mse" else abs(miss)
 
-        members = seat.members
+        members, factor = seat.members, unit(seat.members, options)
         p = chances(scores, members)
         expected = sum(p_j * m.value for p_j, m in zip(p, members, strict=True))
-        found = penalty(expected - seat.wanted.value)
+        found = penalty((expected - seat.wanted.value) * factor)
         if not options.get("reweigh"):
             return found
-        worst = penalty(max(m.value for m in members) - min(m.value for m in members))
+        values = [m.value for m in members]
+        worst = penalty((max(values) - min(values)) * factor)
         inside = mass(scores, members)
         return inside * found + (1 - inside) * 1.01 * worst
 
@@ -399,6 +409,7 @@ def matrix():
 
 
 MATRIX = matrix()
+PUBLISHED = {"scale": "published"}
 OPTIONS = {
     "digit_ce": [{}, {"places": "linear", "growth": 2.0}, {"places": "powers"}],
     "gce": [{}, {"sigma": 40.0}],
@@ -414,12 +425,14 @@ OPTIONS = {
         {"cost": MATRIX},
         {"cost": MATRIX, "squash": 4.0},
         {"cost": MATRIX, "reweigh": True},
+        PUBLISHED,
+        {"cost": "modular", "reweigh": True, **PUBLISHED},
     ],
-    "ntl_was_cdf": [{}, {"sigma": 1.5}, {"sigma": 60.0}],
-    "ntl_mse": [{}, {"reweigh": True}],
-    "ntl_mae": [{}, {"reweigh": True}],
-    "ntl_huber": [{}, {"reweigh": True}, {"delta": 25.0}],
-    "rps": [{}],
+    "ntl_was_cdf": [{}, {"sigma": 1.5}, {"sigma": 60.0}, {"sigma": 60.0, **PUBLISHED}],
+    "ntl_mse": [{}, {"reweigh": True}, {"reweigh": True, **PUBLISHED}],
+    "ntl_mae": [{}, {"reweigh": True}, PUBLISHED],
+    "ntl_huber": [{}, {"reweigh": True}, {"delta": 25.0, **PUBLISHED}],
+    "rps": [{}, PUBLISHED],
     "smmd": [{}, {"bandwidth": 30.0}],
     "dist2": [{}, {"tau": 900.0}],
     "del": [{}, {"place_weights": False}],

@@ -45,6 +45,11 @@ DEFINITIONS = {
     "ntl_mse": {"terms": [("ntl_mse", 1.0, {})]},
     "ntl_mae": {"terms": [("ntl_mae", 1.0, {})]},
     "ntl_huber": {"terms": [("ntl_huber", 1.0, {})]},
+    "ntl_was_published": {"terms": [("ntl_was", 1.0, {})]},  # the same where tokens are digits
+    "ntl_was_cdf_published": {"terms": [("ntl_was_cdf", 1.0, {})]},
+    "ntl_mse_published": {"terms": [("ntl_mse", 1.0, {})]},
+    "ntl_mae_published": {"terms": [("ntl_mae", 1.0, {})]},
+    "ntl_huber_published": {"terms": [("ntl_huber", 1.0, {})]},
     "rps": {"terms": [("rps", 1.0, {})]},
     "smmd": {"terms": [("smmd", 1.0, {})]},
     "dist2": {"terms": [("dist2", 1.0, {})], "weight": 0.1},

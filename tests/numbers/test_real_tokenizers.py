@@ -3,6 +3,7 @@
 Every table was written down from the vocabularies themselves, not from what the library says.
 """
 
+import copy
 import functools
 import math
 import random
@@ -345,10 +346,15 @@ def sure_of(name, wanted, written, height=60.0):
     return torch.tensor([labels]), height * certain.double()
 
 
-def totals(name, labels, logits):
+BY_VALUE = ("ntl_was", "ntl_was_cdf", "ntl_mse", "ntl_mae", "ntl_huber", "rps")
+
+
+def totals(name, labels, logits, scale="range"):
     """Return the sum of the losses of each term."""
     read_from_ids = [name for name in TERMS if name not in ("box_l1", "box_giou", "time")]
-    spec = ObjectiveSpec(terms=tuple(TermSpec(name=term) for term in read_from_ids))
+    options = {term: {"scale": scale} for term in BY_VALUE}
+    terms = tuple(TermSpec(name=term, options=options.get(term, {})) for term in read_from_ids)
+    spec = ObjectiveSpec(terms=terms)
     result = objective(spec, vocabulary_of(name))(logits, labels, shift=False)
     return {term: part.total.item() for term, part in result.sums.items()}
 
@@ -392,13 +398,59 @@ def test_a_wrong_number_costs_the_same_however_it_is_cut(
 @pytest.mark.parametrize(
     ("name", "was"), [("llama2", 1), ("qwen2", 1), ("llama3", 100), ("gpt2", 100), ("t5-small", 1)]
 )
-def test_was_is_by_the_value_of_the_token(name, was):
+def test_published_was_is_by_the_value_of_the_token(name, was):
     """015 for 115 is a token of three digits in two of them; T5 has 0 for 1, and 15."""
-    found = totals(name, *sure_of(name, "3.015", "3.115"))
+    found = totals(name, *sure_of(name, "3.015", "3.115"), scale="published")
     assert found["ntl_was"] == pytest.approx(was, rel=1e-9)
     assert found["ntl_was_cdf"] == pytest.approx(was, rel=1e-9)
     assert found["ntl_mae"] == pytest.approx(was, rel=1e-9)
     assert found["ntl_mse"] == pytest.approx(was**2, rel=1e-9)
+
+
+# 0.3 x NTL-WAS of near-uniform logits next to a CE of 11.8, from outside; what ntloss says of them
+NEAR_UNIFORM = {"llama3": (45.7, 2.8), "gpt2": (43.2, 0.0), "t5-small": (16.7, 0.0)}
+
+
+def near_uniform(name):
+    """Return labels [1, t] of a sentence with numbers, and near-uniform logits [1, t, v]."""
+    ids, _ = encode(name, "The answer is 12345 and 3.25, not 2024.")
+    generator = torch.Generator().manual_seed(0)
+    return torch.tensor([ids]), 0.1 * torch.randn(1, len(ids), size_of(name), generator=generator)
+
+
+@pytest.mark.parametrize("name", NEAR_UNIFORM)
+def test_ntl_does_not_dominate_on_tokens_that_join_digits(name):
+    labels, logits = near_uniform(name)
+    published, scaled = (
+        objective(preset, vocabulary_of(name))(logits, labels, shift=False).parts
+        for preset in ("ntl_was_published", "ntl_was")
+    )
+    outside, _ = NEAR_UNIFORM[name]
+    assert 0.3 * published["ntl_was"] == pytest.approx(outside, rel=0.2)  # another sentence
+    assert 0.3 * published["ntl_was"] > published["ce"]
+    assert 0.5 < 0.3 * scaled["ntl_was"] < 0.3 * 9
+
+
+@pytest.mark.parametrize("name", NEAR_UNIFORM)
+def test_tokens_digits_is_the_default_of_ntloss(name):
+    """Equal to 1e-6, of a copy: NTLoss adds ten tokens to the tokenizer that it is given."""
+    ntloss = pytest.importorskip("ntloss")
+    labels, logits = near_uniform(name)
+    theirs = ntloss.NTLoss(copy.deepcopy(load(name)), vocab_size=size_of(name))(logits, labels)
+    loss = objective("ntl_was", vocabulary_of(name), tokens="digits", reweigh=True)
+    result = loss(logits, labels, shift=False)
+    assert 0.3 * result.parts["ntl_was"] == pytest.approx(0.3 * theirs.item(), abs=1e-6)
+    assert 0.3 * result.parts["ntl_was"] == pytest.approx(NEAR_UNIFORM[name][1], abs=0.1)
+    assert result.sums["ntl_was"].items == {"llama3": 2, "gpt2": 0, "t5-small": 0}[name]
+
+
+@pytest.mark.parametrize("name", NEAR_UNIFORM)
+def test_tokens_digits_in_marked_answers(name):
+    ids, offsets = encode(name, "12345")
+    vocabulary = vocabulary_of(name).only_digits()
+    assert numbers_in_answer("12345", [Mark(0, 5)], ids, offsets, vocabulary) == (
+        numbers_in_labels(ids, vocabulary)
+    )
 
 
 @each_tokenizer
@@ -410,7 +462,10 @@ def test_a_wrong_unit_costs_more_than_a_wrong_tenth(name):
     # In ntil, whose size is that of cross-entropy, the terms alone can tell.
     for preset in ("ntil_soft", "ntil"):
         balance = objective(preset, vocabulary, balance="fixed")
-        more, less = balance(units, units_labels), balance(tenths, tenths_labels)
+        more, less = (
+            balance(logits, labels, shift=False)
+            for logits, labels in ((units, units_labels), (tenths, tenths_labels))
+        )
         assert more.parts["ce"].item() == pytest.approx(less.parts["ce"].item())
         assert more.loss > less.loss + 0.01
     found = [totals(name, *sure_of(name, "3.015", text)) for text in ("4.015", "3.115")]
@@ -443,7 +498,7 @@ def test_every_preset_trains(name, preset):
     loss = objective(preset, vocabulary_of(name))
     for batch, has_numbers in ((slice(0, 2), True), (slice(1, 2), False)):
         scores = logits[batch].clone().requires_grad_()
-        result = loss(scores, labels[batch])
+        result = loss(scores, labels[batch], shift=False)
         result.loss.backward()
         assert result.loss.isfinite()
         assert scores.grad.isfinite().all()

@@ -1,11 +1,13 @@
 """Expected distance between the predicted and the target number token.
 
 Axes    k labels that are number tokens, c number tokens in the vocabulary (classes)
-Units   the value of a token: distances are 0 to 9 when the number tokens are digits
+Units   distances are 0 to 9, as between single digits; with ``scale: published`` they are
+        differences of token values
 
 EMD (arXiv 2505.13077) and NTL-WAS (arXiv 2411.02083, equation 4) are the same loss if every token
 is a single digit. They differ for longer tokens, for example if 115 is predicted for 015:
-    NTL-WAS  compares the values of the tokens: the distance is 100.
+    NTL-WAS  compares the values of the tokens. The distance is 9 * 100 / 999 = 0.9, and 100 with
+             ``scale: published``. The largest distance of the tokens 000 to 999 is 9 or 999.
     EMD      compares digit by digit: the distance is 1. Its sum over a number is therefore the same
              for every tokenizer.
 """
@@ -18,9 +20,16 @@ import torch
 from torch import Tensor
 
 from mm_numeric.losses.place_weights import check_place_weights, place_weights, places_from_right
-from mm_numeric.losses.term import NumberClasses, NumberLogits, one_hot
+from mm_numeric.losses.term import (
+    NumberClasses,
+    NumberLogits,
+    check_scale,
+    largest_distance,
+    one_hot,
+)
 from mm_numeric.losses.terms.soft_targets import spread_target
 from mm_numeric.numbers.spans import NumberSpans
+from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 COSTS = ("absolute", "modular", "log")
 
@@ -30,14 +39,15 @@ class ExpectedDistance:
     """``sum_j p_j |v_j - v_y|``: Wasserstein-1 distance between softmax p and label y.
 
     p is over the number tokens and v_j is the value of token j. For the label 8, cross-entropy is
-    the same whether the model predicts 9 or 1, but this loss is 1 or 7.
+    the same whether the model predicts 9 or 1, but this loss is 1 or 7. It equals the class NTLoss
+    of the ntloss package to 1e-6 if each number token is a single digit, for either ``scale``.
 
     Attributes:
         cost: Cost d of predicting token j instead of y:
             ``absolute``: ``|v_j - v_y|``.
             ``modular``: distance on a circle, where the largest value is next to the smallest (23
             and 0 for hours; 270 and 0 for the values 0, 90, 180, 270).
-            ``log``: ``|s(v_j) - s(v_y)|`` with ``s(v) = sign(v) log(1 + |v|)``.
+            ``log``: ``|s(v_j) - s(v_y)|`` with ``s(v) = sign(v) log(1 + |v|)``, for any ``scale``.
             Or a matrix [c, c] with a row per label and a column per prediction, in the order of
             ``NumberVocabulary.tokens``, and 0 on the diagonal.
         reweigh: True also penalises the probability of text, more than that of any wrong digit: the
@@ -47,6 +57,9 @@ class ExpectedDistance:
         squash: Rescales the costs of wrong tokens to the range 1 to ``squash``, which is at least
             1, for vocabularies with large values; ``squash_factor`` in the ntloss package. With
             1 the loss is ``1 - p_y``. None does not rescale.
+        scale: Unit of the costs ``absolute`` and ``modular``. ``range``: the values of each digit
+            group are multiplied by 9 / (largest - smallest value), so that the largest distance is
+            9 for every tokenizer. ``published``: the values themselves, up to 999 for 000 to 999.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -54,8 +67,10 @@ class ExpectedDistance:
     cost: str | Sequence[Sequence[float]] = "absolute"
     reweigh: bool = False
     squash: float | None = None
+    scale: str = "range"
 
     def __post_init__(self) -> None:
+        check_scale("ntl_was", self.scale)
         if self.squash is not None and self.squash < 1:
             raise ValueError(f"ntl_was: squash must be >= 1, not {self.squash}.")
         if isinstance(self.cost, str):
@@ -77,11 +92,11 @@ class ExpectedDistance:
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number token, [k]."""
-        values = numbers.values
         if self.cost == "absolute" and self.squash is None:
             # without a matrix [c, c], which may be large
+            values = numbers.classes.scaled_values(self.scale)
             cost = (values - values[spans.target][:, None]).abs()
-            worst = numbers.classes.reach[spans.target]
+            worst = numbers.classes.scaled_reach(self.scale)[spans.target]
         else:
             matrix = self._matrix(numbers.classes)
             cost = matrix[spans.target]
@@ -91,13 +106,15 @@ class ExpectedDistance:
 
     def _matrix(self, classes: NumberClasses) -> Tensor:
         """Return the cost of predicting a number token (column) for a label (row), [c, c]."""
-        values = classes.values
+        # After squashing the unit would make no difference, except for rounding errors.
+        scale = self.scale if self.squash is None else "published"
+        values = classes.scaled_values(scale)
         if self.cost == "log":
-            values = values.sign() * values.abs().log1p()
+            values = classes.values.sign() * classes.values.abs().log1p()
         if isinstance(self.cost, str):
             cost = (values[:, None] - values).abs()
             if self.cost == "modular":
-                round_trip = classes.reach + _nearest(cost, classes)
+                round_trip = classes.scaled_reach(scale) + _nearest(cost, classes)
                 cost = torch.minimum(cost, (round_trip - cost).clamp(min=0))
         elif len(self.cost) == len(values):
             cost = self._table.to(values, non_blocking=True)
@@ -107,6 +124,11 @@ class ExpectedDistance:
                 f"vocabulary has {len(values)} number tokens."
             )
         return cost if self.squash is None else _squashed(cost, classes, self.squash)
+
+    def largest_distance(self, vocabulary: NumberVocabulary) -> float:
+        """Return the largest distance of two number tokens; 0 if the options set the costs."""
+        by_value = self.cost in ("absolute", "modular") and self.squash is None
+        return largest_distance(vocabulary.tokens, self.scale) if by_value else 0.0
 
 
 def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
@@ -154,12 +176,16 @@ class CumulativeDistance:
     Attributes:
         sigma: Standard deviation of the Gaussian target, ``q_j ~ exp(-((v_j - v_y) / sigma) ** 2 /
             2)``, in units of the token value. 0: one-hot target.
+        scale: Unit of the v_i in the formula, ``range`` or ``published``, as in
+            ``ExpectedDistance``.
     """
 
     per: ClassVar[Literal["token"]] = "token"
     sigma: float = 0.0
+    scale: str = "range"
 
     def __post_init__(self) -> None:
+        check_scale("ntl_was_cdf", self.scale)
         if self.sigma < 0:
             raise ValueError(f"ntl_was_cdf: sigma must be >= 0, not {self.sigma}.")
 
@@ -169,22 +195,29 @@ class CumulativeDistance:
             wanted = spread_target(numbers, spans.target, 2 * self.sigma**2)
         else:
             wanted = one_hot(spans.target, len(numbers.values))
-        difference, gaps = cumulative_difference(numbers, wanted)
+        difference, gaps = cumulative_difference(numbers, wanted, self.scale)
         return difference.abs() @ gaps
 
+    def largest_distance(self, vocabulary: NumberVocabulary) -> float:
+        """Return the largest distance of two number tokens."""
+        return largest_distance(vocabulary.tokens, self.scale)
 
-def cumulative_difference(numbers: NumberLogits, wanted: Tensor) -> tuple[Tensor, Tensor]:
+
+def cumulative_difference(
+    numbers: NumberLogits, wanted: Tensor, scale: str
+) -> tuple[Tensor, Tensor]:
     """Return ``CDF_p - CDF_q``, [k, c - 1], and the gaps between adjacent token values, [c - 1].
 
     p are the predicted probabilities of the c number tokens, and q their target probabilities,
-    ``wanted`` [k, c]. The last token is left out, because both CDFs are 1 there.
+    ``wanted`` [k, c]. The last token is left out, because both CDFs are 1 there. ``scale`` is the
+    unit of the values, as in ``ExpectedDistance``.
     """
     difference = (numbers.probs - wanted).cumsum(dim=-1)[:, :-1]
     if numbers.present is not None:
         # Rounding errors must not be multiplied by the gaps between digit groups.
         inside = numbers.present[:, :-1] & numbers.present[:, 1:]
         difference = difference.where(inside, 0)
-    return difference, numbers.values.diff()
+    return difference, numbers.classes.scaled_values(scale).diff()
 
 
 def reweighed(losses: Tensor, worst: Tensor, numbers: NumberLogits) -> Tensor:
@@ -228,6 +261,10 @@ class PlaceWeightedDistance:
             losses = losses + (probs * miss).sum(dim=-1) * weights.to(losses)
         return losses
 
+    def largest_distance(self, vocabulary: NumberVocabulary) -> float:
+        """Return the largest distance of two digits, or of two tokens that are whole numbers."""
+        return _largest_digit_distance(vocabulary)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DigitDistance:
@@ -238,3 +275,13 @@ class DigitDistance:
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number token, [k]."""
         return PlaceWeightedDistance(places="none")(numbers, spans)
+
+    def largest_distance(self, vocabulary: NumberVocabulary) -> float:
+        """Return the largest distance of two digits, or of two tokens that are whole numbers."""
+        return _largest_digit_distance(vocabulary)
+
+
+def _largest_digit_distance(vocabulary: NumberVocabulary) -> float:
+    whole = tuple(token for token in vocabulary.tokens if not token.digits)
+    digits = 0.0 if len(whole) == len(vocabulary) else 9.0
+    return max(digits, largest_distance(whole, "published")) if whole else digits

@@ -1,12 +1,13 @@
 """Losses that compare the expected value of the predicted number token with the value of the label.
 
 Axes    k labels that are number tokens, c number tokens in the vocabulary (classes)
-Units   token values (``ntl_mae``) or squared token values (``ntl_mse``, ``ntl_huber``)
+Units   token values (``ntl_mae``) or squared token values (``ntl_mse``, ``ntl_huber``), where the
+        values of each digit group range over 9; with ``scale: published`` they are not rescaled
 
-Source: the loss NTL-MSE of arXiv 2411.02083. The values equal those of the class NTLossDotProduct
-in the ntloss package to 1e-6. The expected value ignores the variance: probability 0.5 on 0 and 0.5
-on 8 gives a loss of 0 for the label 4. The loss ``ntl_was`` and the losses in the module
-``proper_scores`` do not have this problem.
+Source: the loss NTL-MSE of arXiv 2411.02083. If each number token is a single digit, the values
+equal those of the class NTLossDotProduct in the ntloss package to 1e-6. The expected value
+ignores the variance: probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the label 4. The loss
+``ntl_was`` and the losses in the module ``proper_scores`` do not have this problem.
 """
 
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mm_numeric.losses.term import NumberLogits
+from mm_numeric.losses.term import NumberLogits, check_scale, largest_distance
 from mm_numeric.losses.terms.expected_distance import reweighed
 from mm_numeric.numbers.spans import NumberSpans
+from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,18 +34,30 @@ class ExpectedValue:
             ``m d + 1.01 d_max (1 - m)``: d is the cost, d_max the largest possible cost, and m the
             total probability of the label's digit group, such as the ten digits, among all tokens.
             False in the NTL paper, True by default in the ntloss package.
+        scale: Unit of the values. ``range``: the values of each digit group are multiplied by
+            9 / (largest - smallest value), so that errors are at most 9 for every tokenizer.
+            ``published``: the values themselves, which range up to 999 for the tokens 000 to 999.
     """
 
     per: ClassVar[Literal["token"]] = "token"
     reweigh: bool = False
+    scale: str = "range"
+
+    def __post_init__(self) -> None:
+        check_scale("ntl_mse, ntl_mae and ntl_huber", self.scale)
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss at each of the k labels that are number tokens, [k]."""
-        values = numbers.values
+        values = numbers.classes.scaled_values(self.scale)
         losses = self.cost(numbers.probs @ values - values[spans.target])
         if not self.reweigh:
             return losses
-        return reweighed(losses, self.cost(numbers.classes.reach[spans.target]), numbers)
+        worst = self.cost(numbers.classes.scaled_reach(self.scale)[spans.target])
+        return reweighed(losses, worst, numbers)
+
+    def largest_distance(self, vocabulary: NumberVocabulary) -> float:
+        """Return the largest distance of two number tokens."""
+        return largest_distance(vocabulary.tokens, self.scale)
 
     def cost(self, error: Tensor) -> Tensor:
         """Return the losses for errors; an error is the expected value minus the label's value."""
@@ -84,6 +98,7 @@ class HuberError(ExpectedValue):
     delta: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.delta <= 0:
             raise ValueError(f"ntl_huber: delta must be > 0, not {self.delta}.")
 

@@ -12,9 +12,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from mm_numeric.losses.term import NumberLogits, one_hot
+from mm_numeric.losses.term import NumberLogits, check_scale, largest_distance, one_hot
 from mm_numeric.losses.terms.expected_distance import cumulative_difference
 from mm_numeric.numbers.spans import NumberSpans
+from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,16 +25,29 @@ class RankedProbability:
     The loss is ``sum_i (CDF_p(v_i) - [v_y <= v_i]) ** 2 (v_{i+1} - v_i)``. p is the prediction, v_y
     the value of the label, and the v_i are the sorted values of the number tokens. For digits it
     equals the squared earth mover's distance, for other values the continuous ranked probability
-    score (CRPS). The unit is the token value. The maximum is the largest minus the smallest value.
+    score (CRPS). The maximum is the largest minus the smallest value.
+
+    Attributes:
+        scale: Unit of the values. ``range``: the values of each digit group are multiplied by
+            9 / (largest - smallest value), so that the loss is at most 9 for every tokenizer.
+            ``published``: the values themselves, as in the CRPS.
     """
 
     per: ClassVar[Literal["token"]] = "token"
+    scale: str = "range"
+
+    def __post_init__(self) -> None:
+        check_scale("rps", self.scale)
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss at each of the k labels that are number tokens, [k]."""
         wanted = one_hot(spans.target, len(numbers.values))
-        difference, gaps = cumulative_difference(numbers, wanted)
+        difference, gaps = cumulative_difference(numbers, wanted, self.scale)
         return difference.square() @ gaps
+
+    def largest_distance(self, vocabulary: NumberVocabulary) -> float:
+        """Return the largest distance of two number tokens."""
+        return largest_distance(vocabulary.tokens, self.scale)
 
 
 @dataclass(frozen=True, kw_only=True)

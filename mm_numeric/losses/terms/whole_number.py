@@ -158,7 +158,8 @@ class SoftMagnitudeError(ExpectedDigits):
 class SymmetricPercentage(ExpectedDigits):
     """Relative error ``|X - Y| / (|X| + |Y|)`` of the expected number X and the label Y, 0 to 1.
 
-    Source: number-level NTL (class NumberLevelLoss of the ntloss package), reproduced to 1e-6.
+    Source: number-level NTL. It equals the class NumberLevelLoss of the ntloss package to 1e-6 if
+    each number token is a single digit.
 
     Attributes:
         epsilon: Added to the denominator, above 0. With the tiny default of the ntloss package, a

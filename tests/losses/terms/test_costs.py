@@ -87,7 +87,7 @@ def of_hours(cost, predicted, wanted):
     scores = 80 * torch.nn.functional.one_hot(torch.tensor([predicted]), 24).double()
     classes = NumberClasses.of(vocabulary, scores.device, scores.dtype)
     numbers = NumberLogits.at(scores, scores.logsumexp(-1), classes, spans.target)
-    return ExpectedDistance(cost=cost)(numbers, spans).item()
+    return ExpectedDistance(cost=cost, scale="published")(numbers, spans).item()
 
 
 @pytest.mark.parametrize("wanted", range(24))

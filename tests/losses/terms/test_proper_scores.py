@@ -56,7 +56,7 @@ def test_rps_of_a_certain_model_is_the_distance():
 def test_rps_counts_gaps():
     values = torch.tensor([0.0, 5.0, 100.0]).double()
     numbers = digit_logits(torch.zeros(3, 3).double(), torch.zeros(3), values)
-    losses = RankedProbability()(numbers, number_spans("0,1,2"))
+    losses = RankedProbability(scale="published")(numbers, number_spans("0,1,2"))
     # The cumulative chances are 1/3 over the gap of 5, and 2/3 over that of 95.
     expected = [5 * 4 / 9 + 95 / 9, 5 / 9 + 95 / 9, 5 / 9 + 95 * 4 / 9]
     torch.testing.assert_close(losses, torch.tensor(expected).double())

@@ -139,7 +139,9 @@ def test_gaps_between_values_count():
     vocabulary_values = torch.tensor([0.0, 5.0, 100.0]).double()
     spans = number_spans("1")  # class 1, which is worth 5
     numbers = digit_logits(torch.zeros(1, 3).double(), torch.zeros(1), vocabulary_values)
-    assert ExpectedDistance()(numbers, spans).item() == pytest.approx((5 + 0 + 95) / 3)
+    published = ExpectedDistance(scale="published")(numbers, spans)
+    assert published.item() == pytest.approx((5 + 0 + 95) / 3)
+    assert ExpectedDistance()(numbers, spans).item() == pytest.approx(9 * (5 + 0 + 95) / 100 / 3)
 
 
 def test_squash_maps_the_costs_of_a_wrong_digit():

@@ -1,0 +1,82 @@
+"""Check the terms of an objective against each other and against the number tokens.
+
+A term is one numeric loss. Its options are the fields of its class, such as ``squash``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from mm_numeric.log import logger
+from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+from mm_numeric.losses.term import Term
+from mm_numeric.numbers.vocabulary import NumberVocabulary
+from mm_numeric.registry import TERMS, choose, unknown
+
+_DIGIT_RANGE = 9.0
+
+
+def check_grouped_terms(spec: ObjectiveSpec, terms: Mapping[str, Term]) -> None:
+    """Check the settings of numeric losses that have one value per box or per clock time."""
+    for term in spec.terms:
+        if terms[term.name].per not in ("box", "time"):
+            continue
+        where = f"objective.terms, {term.name}"
+        if term.roles:
+            raise ValueError(f"{where}: each of its losses has several roles; remove roles.")
+        if spec.digit_runs:
+            raise ValueError(f"{where}: digit_runs finds no boxes and times; turn it off.")
+
+
+def warn_of_large_distances(
+    spec: ObjectiveSpec, terms: Mapping[str, Term], vocabulary: NumberVocabulary
+) -> None:
+    """Warn if a numeric loss would dominate cross-entropy because number tokens are far apart.
+
+    Weights such as 0.3 were published for single digits, whose distance is at most 9. The other
+    values of ``balance`` divide by the numeric losses, so that their unit does not matter.
+    """
+    for term in spec.terms:
+        distance_of = getattr(terms[term.name], "largest_distance", None)
+        if distance_of is None or spec.balance != "fixed" or term.weight * spec.weight == 0:
+            continue
+        distance = distance_of(vocabulary)
+        if distance > _DIGIT_RANGE:
+            other = "scale: range, " if hasattr(terms[term.name], "scale") else ""
+            logger.warning(
+                "objective.terms, %s: the values of two number tokens differ by up to %g, but its "
+                "published weight is for digits, which differ by up to 9: this term can dominate "
+                "cross-entropy. Set %stokens: digits or balance: running.",
+                term.name,
+                distance,
+                other,
+            )
+
+
+def with_changes(spec: ObjectiveSpec, changes: Mapping[str, Any]) -> ObjectiveSpec:
+    """Return ``spec`` with some settings changed: its own fields, and options of its only term.
+
+    Raises:
+        ValueError: If a change is neither, or if there are several terms that it could belong to.
+    """
+    known = [field.name for field in fields(ObjectiveSpec)]
+    spec = replace(spec, **{name: value for name, value in changes.items() if name in known})
+    options = {name: value for name, value in changes.items() if name not in known}
+    if not options:
+        return spec
+    if len(spec.terms) == 1:
+        term = spec.terms[0]
+        cls = choose(term.name, TERMS, "loss term", "objective.terms")
+        known += [field.name for field in fields(cls)] if is_dataclass(cls) else list(options)
+    for name in options:
+        if name not in known:
+            error = unknown(name, known, "setting", "objective")
+            raise ValueError(
+                f"{error} Settings of a term are in its options: "
+                f'terms=(TermSpec(name=..., options={{"{name}": ...}}),).'
+            )
+    return replace(spec, terms=(_with_options(term, options),))
+
+
+def _with_options(term: TermSpec, options: Mapping[str, Any]) -> TermSpec:
+    return replace(term, options={**term.options, **options})
