@@ -32,7 +32,12 @@ from mm_numeric.losses.term_settings import (
     warn_of_large_distances,
     with_changes,
 )
-from mm_numeric.losses.validation import check_head, check_labels, supervised_rows
+from mm_numeric.losses.validation import (
+    check_head,
+    check_labels,
+    check_not_called_by_trainer,
+    supervised_rows,
+)
 from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import choose
@@ -95,8 +100,12 @@ class Objective:
         shift: bool | None = None,
         counts: Counts | None = None,
         figures: bool = False,
+        num_items_in_batch: Any = None,
     ) -> ObjectiveResult:
         """Return the loss of a batch and its components.
+
+        Only first derivatives are supported (``loss.backward()``, ``torch.autograd.grad``):
+        transforms of torch.func and second derivatives raise an error.
 
         Args:
             logits: [b, t, v] (samples, positions, tokens), or [n, v] for n supervised positions.
@@ -109,7 +118,10 @@ class Objective:
             counts: The counts that loss sums are divided by. With gradient accumulation or several
                 ranks, pass those of the whole optimiser step. None: the counts of this batch.
             figures: True computes the metrics in ``ObjectiveResult.figures``.
+            num_items_in_batch: Not supported. transformers.Trainer passes it to a
+                ``compute_loss_func``, for which ``loss_func`` is required.
         """
+        check_not_called_by_trainer(num_items_in_batch)
         logits, labels, spans, rows = supervised_rows(
             logits, labels, spans, shift, "logits", self.spans, counts
         )

@@ -41,6 +41,13 @@ def supervised_rows(
     if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
         found = f"{getattr(labels, 'dtype', '')} {type(labels).__name__}".strip()
         raise ValueError(f"labels are token ids, a tensor of int64 or int32, not {found}.")
+    if not isinstance(inputs, Tensor):
+        raise ValueError(
+            f"an objective takes {what}, a tensor, not {type(inputs).__name__}: pass "
+            "outputs.logits, or loss_func(objective, shift=...) where transformers.Trainer takes a "
+            "compute_loss_func."
+        )
+    check_no_functorch()
     labels = labels.long()
     if inputs.dim() == 3 and labels.shape == inputs.shape[:2]:
         check_shift(shift, counts)
@@ -64,6 +71,26 @@ def supervised_rows(
             f"spans={'given' if spans is not None else None}."
         )
     return inputs, labels, spans, None
+
+
+def check_no_functorch() -> None:
+    """Check that the loss is not computed inside a transform of torch.func, such as vmap."""
+    # torch.compile cannot trace the private function.
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        raise ValueError(
+            "an objective does not support torch.func (grad, vmap, jacrev): call loss.backward() "
+            "or torch.autograd.grad, which give first derivatives."
+        )
+
+
+def check_not_called_by_trainer(num_items_in_batch: object) -> None:
+    """Check that transformers.Trainer did not call the objective as its ``compute_loss_func``."""
+    if num_items_in_batch is not None:
+        raise ValueError(
+            "an objective is not a compute_loss_func, because it cannot know whether the labels "
+            "are shifted: use Trainer(compute_loss_func=loss_func(objective, shift=True)), or "
+            "shift=False for an encoder-decoder; `from mm_numeric import loss_func`."
+        )
 
 
 def check_shift(shift: bool | None, counts: Counts | None = None) -> None:

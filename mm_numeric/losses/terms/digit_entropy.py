@@ -70,10 +70,9 @@ class DigitEntropy:
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number token, [k]."""
         logits, count = numbers.logits, len(numbers.values)
-        wanted = one_hot(spans.target, count).to(logits)
-        binary = torch.nn.functional.binary_cross_entropy_with_logits(
-            logits, wanted, reduction="none"
-        )
+        wanted = one_hot(spans.target, count).bool()
+        # binary_cross_entropy_with_logits is NaN for a logit of -inf, as masked tokens have.
+        binary = -torch.nn.functional.logsigmoid(torch.where(wanted, logits, -logits))
         classes = count if numbers.present is None else numbers.present.sum(dim=-1)
         losses = (numbers.probs * binary).sum(dim=-1) / classes
         if not self.place_weights:
