@@ -22,6 +22,23 @@ class Balance:
         self.spec = spec
         self._means: Tensor | None = None
 
+    def total(self, sums: Mapping[str, LossSum], divisors: Mapping[str, Tensor]) -> Tensor:
+        """Return the training loss: weighted mean cross-entropy plus weighted numeric losses.
+
+        ``sums`` has the sum of ``ce`` (cross-entropy) and of each numeric loss by name, and
+        ``divisors`` the counts that turn the sums into means.
+        """
+        means = [
+            term.weight * LossSum(sums[term.name].total, divisors[term.name]).mean
+            for term in self.spec.terms
+        ]
+        numeric = self.factor(sums) * sum(means) if means else None
+        if "ce" not in sums:
+            assert numeric is not None  # there is no cross-entropy only if there are terms
+            return numeric.to(means[0])
+        cross_entropy = self.spec.ce_weight * LossSum(sums["ce"].total, divisors["ce"]).mean
+        return cross_entropy if numeric is None else cross_entropy + numeric.to(cross_entropy)
+
     def factor(self, sums: Mapping[str, LossSum]) -> float | Tensor:
         """Return the factor that multiplies the numeric losses of a batch; it has no gradient.
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mm_numeric.losses.reduction import item_weights
 from mm_numeric.numbers.spans import NumberSpans
 
 
@@ -29,8 +30,17 @@ class Counts(NamedTuple):
     """``shift`` of the call that counted labels [b, t]; None if this is not known."""
 
     @classmethod
-    def of(cls, labels: Tensor, spans: NumberSpans) -> "Counts":
-        """Count the supervised tokens, number tokens, numbers, samples, boxes and times."""
+    def of(cls, labels: Tensor, spans: NumberSpans, weights: Tensor | None = None) -> "Counts":
+        """Count the supervised tokens, number tokens, numbers, samples, boxes and times.
+
+        With ``weights`` [n] of the supervised tokens, return the sum of the weights of each.
+        """
+        if weights is not None:
+            tokens, numbers, boxes, times = (
+                item_weights(weights, per, spans).sum()
+                for per in ("token", "number", "box", "time")
+            )
+            return cls(weights.sum(), tokens, numbers, spans.samples, boxes, times)
         rows, tokens, numbers, boxes, times = (
             spans.samples.new_full((), len(of))
             for of in (labels, spans.row, spans.value, spans.boxes, spans.times)

@@ -5,13 +5,11 @@ Axes    b samples, t positions, n supervised rows (positions with a label), v vo
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from mm_numeric.answers import ROLES
 from mm_numeric.losses.balance import Balance
 from mm_numeric.losses.cross_entropy import (
     cross_entropy_with_numbers,
@@ -24,6 +22,14 @@ from mm_numeric.losses.linear_cross_entropy import head_scores, linear_cross_ent
 from mm_numeric.losses.normalization import COUNT_OF, Counts, mean_by_sample
 from mm_numeric.losses.number_metrics import number_metrics
 from mm_numeric.losses.presets import PRESETS
+from mm_numeric.losses.reduction import (
+    at_positions,
+    at_tokens,
+    item_weights,
+    row_weights,
+    term_losses,
+)
+from mm_numeric.losses.result import ObjectiveResult as ObjectiveResult
 from mm_numeric.losses.spec import RENAMED, ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import LossSum, NumberClasses, NumberLogits, Term
 from mm_numeric.losses.term import make_term as make_term
@@ -41,26 +47,6 @@ from mm_numeric.losses.validation import (
 from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import choose
-
-
-@dataclass(frozen=True, eq=False)
-class ObjectiveResult:
-    """The training loss of a batch, and the losses that it is the weighted sum of.
-
-    Attributes:
-        loss: Scalar training loss, differentiable.
-        sums: Sum and count of cross-entropy (``ce``) and of each numeric loss, without weights.
-        figures: [f, 2] sum and count of each of the f training metrics; None if not requested.
-    """
-
-    loss: Tensor
-    sums: dict[str, LossSum]
-    figures: Tensor | None = None
-
-    @property
-    def parts(self) -> dict[str, Tensor]:
-        """Return the unweighted mean cross-entropy and numeric losses of this batch, by name."""
-        return {name: component.mean for name, component in self.sums.items()}
 
 
 class Objective:
@@ -98,6 +84,7 @@ class Objective:
         spans: NumberSpans | None = None,
         *,
         shift: bool | None = None,
+        weights: Tensor | None = None,
         counts: Counts | None = None,
         figures: bool = False,
         num_items_in_batch: Any = None,
@@ -115,6 +102,9 @@ class Objective:
             shift: Required for labels [b, t]. True if they are aligned with ``input_ids``, as in
                 transformers; this method then shifts them by one. False if they are aligned with
                 the logits: you have shifted them, or the model is an encoder-decoder.
+            weights: Loss weights, at least 0: per token, aligned with the labels ([b, t], or [n]),
+                or per sample [b]. Means become weighted means, divided by the sum of the weights.
+                A number has the mean weight of its tokens.
             counts: The counts that loss sums are divided by. With gradient accumulation or several
                 ranks, pass those of the whole optimiser step. None: the counts of this batch.
             figures: True computes the metrics in ``ObjectiveResult.figures``.
@@ -122,9 +112,61 @@ class Objective:
                 ``compute_loss_func``, for which ``loss_func`` is required.
         """
         check_not_called_by_trainer(num_items_in_batch)
+        given = labels
         logits, labels, spans, rows = supervised_rows(
             logits, labels, spans, shift, "logits", self.spans, counts
         )
+        if weights is not None:
+            weights = row_weights(weights, given, shift, rows)
+        losses, numbers, at = self._select(logits, labels, spans, rows)
+        written = most_likely(logits, at) if figures else None
+        return self._result(losses, numbers, labels, spans, counts, written, weights)
+
+    def token_losses(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        spans: NumberSpans | None = None,
+        *,
+        shift: bool | None = None,
+    ) -> dict[str, Tensor]:
+        """Return the unweighted loss of each position, like ``reduction="none"`` in PyTorch.
+
+        The result has losses of the shape of ``labels`` by name, differentiable; ``ce`` first.
+        Position i has the loss of the token that ``logits[:, i]`` predict, for either ``shift``. It
+        is 0 at positions without a label, or without a number. The loss of a number (or of a box
+        or time) is distributed evenly over its tokens. The sum of a tensor is therefore
+        ``sums[name].total`` of ``__call__`` (with ``reduction: items``), which explains the
+        arguments.
+        """
+        shape = labels.shape
+        logits, labels, spans, rows = supervised_rows(
+            logits, labels, spans, shift, "logits", self.spans
+        )
+        losses, numbers, _ = self._select(logits, labels, spans, rows)
+        if rows is None or len(shape) == 1:
+            rows = torch.arange(len(labels), device=labels.device)
+        found = {}
+        if losses is not None:
+            if self.spec.ce_on == "text":
+                losses = losses.index_fill(0, spans.row, 0)
+            found["ce"] = at_positions(losses, rows, shape)
+        with full_precision(labels.device):
+            for spec in self.spec.terms:
+                term = self.terms[spec.name]
+                each = at_tokens(term_losses(spec, term, numbers, spans), term.per, spans)
+                found[spec.name] = at_positions(each, rows[spans.row], shape)
+        return found
+
+    def _select(
+        self, logits: Tensor, labels: Tensor, spans: NumberSpans, rows: Tensor | None
+    ) -> tuple[Tensor | None, NumberLogits, Tensor]:
+        """Compute cross-entropy and select the logits of the number tokens.
+
+        Returns:
+            The cross-entropy of each label [n] (None if it is not computed), the logits of the
+            number tokens, and the rows of the logits that predict them [k].
+        """
         ids, classes = self._table(logits)
         check_head(self._largest_id, logits.shape[-1])
         check_labels(labels, logits.shape[-1], spans, ids)
@@ -144,9 +186,7 @@ class Objective:
             losses, scores, normaliser = cross_entropy_with_numbers(
                 logits, labels, spans.row, ids, rows
             )
-        numbers = NumberLogits.at(scores, normaliser, classes, spans.target)
-        written = most_likely(logits, at) if figures else None
-        return self._result(losses, numbers, labels, spans, counts, written)
+        return losses, NumberLogits.at(scores, normaliser, classes, spans.target), at
 
     def of_outputs(
         self,
@@ -169,6 +209,7 @@ class Objective:
         *,
         bias: Tensor | None = None,
         shift: bool | None = None,
+        weights: Tensor | None = None,
         counts: Counts | None = None,
         figures: bool = False,
     ) -> ObjectiveResult:
@@ -186,9 +227,12 @@ class Objective:
                 f"the weight of the head must be [v, {hidden.shape[-1]}], not "
                 f"{list(weight.shape)}; gather a weight that is sharded over ranks first."
             )
+        given = labels
         hidden, labels, spans, rows = supervised_rows(
             hidden, labels, spans, shift, "hidden states", self.spans, counts
         )
+        if weights is not None:
+            weights = row_weights(weights, given, shift, rows)
         hidden = hidden if rows is None else hidden[rows]
         ids, classes = self._table(hidden)
         check_head(self._largest_id, len(weight))
@@ -197,7 +241,8 @@ class Objective:
             hidden, weight, bias, labels, spans.row, ids
         )
         numbers = NumberLogits.at(scores, normaliser, classes, spans.target)
-        return self._result(losses, numbers, labels, spans, counts, written if figures else None)
+        written = written if figures else None
+        return self._result(losses, numbers, labels, spans, counts, written, weights)
 
     def from_losses(
         self,
@@ -232,10 +277,12 @@ class Objective:
         numbers = NumberLogits.at(scores, losses[spans.row] + wanted, classes, spans.target)
         return self._result(losses, numbers, losses, spans, counts)
 
-    def spans(self, labels: Tensor) -> NumberSpans:
+    def spans(self, labels: Tensor, documents: Tensor | None = None) -> NumberSpans:
         """Find the numbers in labels [b, t], which must already be aligned with the logits.
 
-        The settings ``digit_runs`` and ``thousands_separators`` define what one number is.
+        The settings ``digit_runs`` and ``thousands_separators`` define what one number is. If a row
+        has several packed documents, pass the index of each label's document as ``documents``
+        (``document_ids(position_ids, shift=True)``).
 
         Raises:
             ValueError: If a numeric loss depends on which numbers are coordinates or times, because
@@ -254,6 +301,7 @@ class Objective:
             self.vocabulary,
             digit_runs=self.spec.digit_runs,
             thousands_separators=self.spec.thousands_separators,
+            documents=documents,
         )
 
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
@@ -272,20 +320,29 @@ class Objective:
         spans: NumberSpans,
         counts: Counts | None,
         written: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> ObjectiveResult:
         """Return the loss of a batch and its components: cross-entropy and the numeric losses.
 
         ``losses`` [n] is the cross-entropy of each label, or None if the loss has no cross-entropy.
         """
-        here, sums = Counts.of(labels, spans), {}
+        if weights is not None and self.spec.reduction == "samples":
+            raise ValueError("weights cannot be combined with reduction: samples; set items.")
+        weights = None if weights is None else to_compute_dtype(weights)
+        here, sums = Counts.of(labels, spans, weights), {}
         if losses is not None:
             if self.spec.ce_on == "text":
                 losses = losses.index_fill(0, spans.row, 0)
+            if weights is not None:
+                losses = losses * weights.to(losses)
             sums["ce"] = LossSum(losses.sum(), here.rows)
         with full_precision(labels.device):
             for term in self.spec.terms:
-                sums[term.name] = self._term_sum(term, numbers, spans, here)
-            loss = self._add(sums, counts if counts is not None else here)
+                sums[term.name] = self._term_sum(term, numbers, spans, here, weights)
+            divisors = {"ce": (counts or here).rows}
+            for name in self.terms:
+                divisors[name] = getattr(counts or here, self._count_of(name))
+            loss = self.balance.total(sums, divisors)
             figures = None
             if written is not None:
                 figures = number_metrics(numbers, spans, written, labels[spans.row])
@@ -302,39 +359,22 @@ class Objective:
         return "samples" if self.spec.reduction == "samples" else COUNT_OF[self.terms[name].per]
 
     def _term_sum(
-        self, spec: TermSpec, numbers: NumberLogits, spans: NumberSpans, here: Counts
+        self,
+        spec: TermSpec,
+        numbers: NumberLogits,
+        spans: NumberSpans,
+        here: Counts,
+        weights: Tensor | None,
     ) -> LossSum:
         """Return the sum of one numeric loss over a batch, and the count to divide it by."""
         term = self.terms[spec.name]
         with torch.set_grad_enabled(torch.is_grad_enabled() and spec.name in self._trained):
-            losses = term(numbers, spans)
-            sizes = {"token": len(spans.target), "number": len(spans.value)}
-            if losses.dim() != 1 or len(losses) != sizes.get(term.per, len(losses)):
-                raise ValueError(
-                    f"loss term {spec.name}: it returned a tensor of shape {list(losses.shape)}; "
-                    f"return one loss for each {term.per}, not their sum or mean."
-                )
-            if spec.roles:
-                weights = torch.tensor([spec.roles.get(role, 1.0) for role in ROLES])
-                weights = weights.to(losses, non_blocking=True)
-                role = spans.role if term.per == "number" else spans.role[spans.number]
-                losses = losses * weights[role]
+            losses = term_losses(spec, term, numbers, spans)
+            if weights is not None:
+                losses = losses * item_weights(weights.to(losses), term.per, spans)
             if self.spec.reduction == "samples":
                 losses = mean_by_sample(losses, term.per, spans)
             return LossSum(losses.sum(), getattr(here, self._count_of(spec.name)))
-
-    def _add(self, sums: dict[str, LossSum], counts: Counts) -> Tensor:
-        """Return the training loss: weighted mean cross-entropy plus weighted numeric losses."""
-        means = []
-        for term in self.spec.terms:
-            items = getattr(counts, self._count_of(term.name)).clamp(min=1)
-            means.append(term.weight * sums[term.name].total / items)
-        numeric = self.balance.factor(sums) * sum(means) if means else None
-        if "ce" not in sums:
-            assert numeric is not None  # there is no cross-entropy only if there are terms
-            return numeric.to(means[0])
-        cross_entropy = self.spec.ce_weight * sums["ce"].total / counts.rows.clamp(min=1)
-        return cross_entropy if numeric is None else cross_entropy + numeric.to(cross_entropy)
 
     def _table(self, like: Tensor) -> tuple[Tensor, NumberClasses]:
         """Return the ids [c] of the number tokens and their values, on the device of ``like``."""

@@ -201,7 +201,7 @@ class LossSum(NamedTuple):
     @property
     def mean(self) -> Tensor:
         """Return ``total / items``, or 0 if there are no items."""
-        return self.total / self.items.clamp(min=1)
+        return self.total / (self.items + (self.items == 0))
 
 
 def make_term(name: str, options: Mapping[str, Any], where: str = "objective") -> Term:

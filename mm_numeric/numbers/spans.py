@@ -29,6 +29,21 @@ def shifted(labels: Tensor) -> Tensor:
     return torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
 
 
+def document_ids(position_ids: Tensor, *, shift: bool) -> Tensor:
+    """Return for each label [b, t] the index of its document, in rows of packed documents.
+
+    A document starts where ``position_ids`` [b, t] do not increase by one. With ``shift`` the
+    result is for labels that are shifted left by one, as for decoder-only models.
+    """
+    starts = torch.nn.functional.pad(position_ids.diff(dim=1) != 1, (1, 0))
+    return aligned_documents(starts.cumsum(dim=1), shift=shift)
+
+
+def aligned_documents(documents: Tensor, *, shift: bool) -> Tensor:
+    """Return the document of each label [b, t], from the document of each token [b, t]."""
+    return torch.cat([documents[:, 1:], documents[:, -1:]], dim=1) if shift else documents
+
+
 class TokenNumber(NamedTuple):
     """One number in a token sequence: its value, sign (1 or -1), tokens, role and group.
 
@@ -58,14 +73,20 @@ def numbers_in_labels(
     *,
     digit_runs: bool = False,
     thousands_separators: bool = False,
+    documents: Sequence[int] | None = None,
 ) -> list[TokenNumber]:
     """Find the numbers in one sequence of label ids.
 
     A number is skipped if one of its tokens also contains letters (``mp3``) or digits of another
-    number (``5-7``). A position with ``IGNORE_INDEX`` separates two numbers. ``digit_runs`` reads
-    each sequence of digits as an integer, ``thousands_separators`` reads ``1,234`` as 1234.
+    number (``5-7``). A position with ``IGNORE_INDEX`` separates two numbers, and so does a change
+    of ``documents``, the index of each label's document. ``digit_runs`` reads each sequence of
+    digits as an integer, ``thousands_separators`` reads ``1,234`` as 1234.
     """
     pieces = [vocabulary.spelling.get(label, " ") for label in labels]
+    if documents is not None:
+        for position in range(1, len(pieces)):
+            if documents[position] != documents[position - 1]:
+                pieces[position] = " " + pieces[position]
     at = [position for position, piece in enumerate(pieces) for _ in piece]
     numbers = []
     for numeral in find_numerals(
@@ -277,13 +298,21 @@ class NumberSpans:
         *,
         digit_runs: bool = False,
         thousands_separators: bool = False,
+        documents: Tensor | None = None,
     ) -> "NumberSpans":
         """Find the numbers in labels [samples, positions] that are already shifted by one.
 
         Positions with ``IGNORE_INDEX`` have no label. Call this in the collator: on a GPU, the CPU
         would wait for the labels. ``digit_runs`` reads each sequence of digits as an integer,
-        ``thousands_separators`` reads ``1,234`` as 1234.
+        ``thousands_separators`` reads ``1,234`` as 1234. With the ``documents`` of packed labels
+        [samples, positions], as ``document_ids`` returns them, a number ends where its document
+        ends.
         """
+        if documents is not None and documents.shape != labels.shape:
+            raise ValueError(
+                f"documents must have the shape of the labels, {list(labels.shape)}, not "
+                f"{list(documents.shape)}."
+            )
         numbers, rows = [], []
         supervised: list[int] = []
         for i, sequence in enumerate(labels.tolist()):
@@ -296,6 +325,7 @@ class NumberSpans:
                     vocabulary,
                     digit_runs=digit_runs,
                     thousands_separators=thousands_separators,
+                    documents=None if documents is None else documents[i].tolist(),
                 )
             )
         return cls.build(numbers, rows, supervised).to(labels.device)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.objective import Objective, ObjectiveResult
+from mm_numeric.losses.reduction import row_weights
 from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, shifted
 
@@ -49,7 +50,12 @@ def loss_func(objective: Objective, *, shift: bool) -> Callable[..., Tensor]:
 
 
 def step_counts(
-    objective: Objective, labels: Iterable[Tensor], *, shift: bool, accelerator: Any = None
+    objective: Objective,
+    labels: Iterable[Tensor],
+    *,
+    shift: bool,
+    weights: Iterable[Tensor] | None = None,
+    accelerator: Any = None,
 ) -> Counts:
     """Count the tokens and numbers in all micro-batches of one optimiser step.
 
@@ -61,13 +67,28 @@ def step_counts(
         labels: [b, t] of each micro-batch, with ``IGNORE_INDEX`` at positions to ignore.
         shift: True for decoder-only models, if the labels are not shifted yet. Call the objective
             with the same ``shift``, or it raises ValueError.
+        weights: The ``weights`` of each micro-batch, [b, t] or [b], if the objective is called
+            with weights. Their sums are then counted.
         accelerator: An ``accelerate.Accelerator``, to sum the counts over its ranks. Then multiply
             each loss by its ``num_processes``, because gradients are averaged over ranks, and by
             its ``gradient_accumulation_steps``, because its ``backward`` divides by them.
     """
     if isinstance(labels, Tensor):
         raise ValueError("step_counts expects a list with the labels of each micro-batch.")
-    counted = [count_numbers(objective, aligned_labels(each, shift))[1] for each in labels]
+    labels = list(labels)
+    weights = [None] * len(labels) if weights is None else list(weights)
+    if len(weights) != len(labels):
+        raise ValueError(
+            f"step_counts: {len(labels)} micro-batches have labels, and {len(weights)} weights."
+        )
+    counted = [
+        count_numbers(
+            objective,
+            aligned_labels(each, shift),
+            weights=None if w is None else row_weights(w, each, shift, None),
+        )[1]
+        for each, w in zip(labels, weights, strict=True)
+    ]
     if not counted:
         raise ValueError("step_counts: an optimiser step has at least one micro-batch; got none.")
     return total_counts(counted, accelerator)._replace(shift=shift)
@@ -109,18 +130,28 @@ def aligned_labels(labels: Tensor | None, shift: bool) -> Tensor:
 
 
 def count_numbers(
-    objective: Objective, labels: Tensor, spans: NumberSpans | None = None
+    objective: Objective,
+    labels: Tensor,
+    spans: NumberSpans | None = None,
+    *,
+    weights: Tensor | None = None,
+    documents: Tensor | None = None,
 ) -> tuple[NumberSpans, Tensor]:
     """Find and count the numbers and tokens in the labels of a micro-batch.
 
     Returns the number spans (the tokens of each number), and a tensor of six counts, such as the
-    number of samples: the fields of ``Counts``. Pass ``spans`` if they are already known.
+    number of samples: the fields of ``Counts``. Pass ``spans`` if they are already known. With
+    ``weights`` [b * t] of the flattened labels, the counts are sums of weights. ``documents``
+    [b, t] are the documents of packed labels, see ``Objective.spans``.
     """
     if spans is None:  # found on the CPU, because reading labels on a GPU makes the host wait
-        spans = objective.spans(labels.cpu()).to(labels.device)
+        there = None if documents is None else documents.cpu()
+        spans = objective.spans(labels.cpu(), there).to(labels.device)
+    if weights is not None and spans.supervised is not None:
+        weights = weights[spans.supervised]
     if labels.dim() == 2:
         labels = labels[labels != IGNORE_INDEX] if spans.supervised is None else spans.supervised
-    return spans, torch.stack(Counts.of(labels, spans)[:-1])
+    return spans, torch.stack(Counts.of(labels, spans, weights)[:-1])
 
 
 def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:

@@ -19,7 +19,12 @@ from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.number_metrics import named_metrics
 from mm_numeric.losses.objective import Objective, ObjectiveResult
 from mm_numeric.losses.term import LossSum
-from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
+from mm_numeric.numbers.spans import (
+    IGNORE_INDEX,
+    NumberSpans,
+    aligned_documents,
+    document_ids,
+)
 from mm_numeric.training.chunked_head import CHUNKED_FROM, ChunkedHead
 from mm_numeric.training.integrations import (
     added_sums,
@@ -49,6 +54,11 @@ class NumericLossMixin(_Trainer):
     If the model accepts ``logits_to_keep``, logits are computed only at positions with a label,
     except for ``return_outputs=True``. To save memory, a micro-batch with ``chunked_from`` logits
     or more computes its loss in chunks, unless FSDP, torch.compile or the output head prevents it.
+
+    Two numbers of two packed documents never join if the batch has ``position_ids`` [b, t] that
+    start again with each document, or an ``attention_mask`` [b, t] that numbers them. Without
+    either, as in TRL's ``packing_strategy="wrapped"``, a separator token between the documents is
+    required.
 
     The mixin finds the numbers in the labels of each batch, unless the collator has added them as
     ``spans`` (``objective.spans(shifted_labels)``), as ``TrainingCollator`` does. In batches of
@@ -96,7 +106,9 @@ class NumericLossMixin(_Trainer):
         counted = []
         for batch in batches:
             labels = self._labels(batch)
-            batch["spans"], counts = count_numbers(self.objective, labels, batch.get("spans"))
+            batch["spans"], counts = count_numbers(
+                self.objective, labels, batch.get("spans"), documents=self._documents(batch)
+            )
             counted.append(counts)
         self._counts = total_counts(counted, self.accelerator) if counted else None
         self._step_sums = {}
@@ -143,6 +155,9 @@ class NumericLossMixin(_Trainer):
         """
         batch = dict(inputs)
         labels, spans = self._labels(batch), batch.pop("spans", None)
+        documents = self._documents(batch)
+        if spans is None and documents is not None:
+            spans = self.objective.spans(labels, documents)
         del batch["labels"]
         batch.pop("origin", None)
         supervised = batch.pop("supervised", None)
@@ -228,6 +243,23 @@ class NumericLossMixin(_Trainer):
         """
         shift = not self._is_encoder_decoder and "supervised" not in batch
         return aligned_labels(batch.get("labels"), shift)
+
+    def _documents(self, batch: Mapping[str, Any]) -> Tensor | None:
+        """Return the document of each label of packed rows, [b, t], so that no number spans two.
+
+        Documents are known from ``position_ids`` [b, t], which start again with each document, or
+        from an ``attention_mask`` [b, t] that numbers the documents. None if neither is present.
+        """
+        shift = not self._is_encoder_decoder
+        if "supervised" in batch or not shift:  # from TrainingCollator, which does not pack
+            return None
+        for name in ("position_ids", "attention_mask"):
+            found = batch.get(name)
+            if isinstance(found, Tensor) and found.shape == batch["labels"].shape:
+                if name == "position_ids":
+                    return document_ids(found, shift=shift)
+                return aligned_documents(found, shift=shift)
+        return None
 
     def _validate_settings(self) -> None:
         args, loss_type = self.args, getattr(self.args, "loss_type", None)

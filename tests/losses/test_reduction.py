@@ -1,0 +1,130 @@
+"""Weights of tokens and samples, and losses that are not reduced."""
+
+import pytest
+import torch
+from objective_steps import made
+from tokens import VOCABULARY, batch, labels_of
+from torch.nn import functional
+
+from mm_numeric import step_counts
+from mm_numeric.losses.objective import objective
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+from mm_numeric.numbers.spans import IGNORE_INDEX, shifted
+
+SOUND = [name for name, spec in PRESETS.items() if spec.reduction == "items"]
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_losses_of_tokens_add_up(name):
+    logits, labels = batch(0)
+    loss = objective(name, VOCABULARY, balance="fixed")
+    found = loss.token_losses(logits, labels, shift=False)
+    result = loss(logits, labels, shift=False)
+    assert list(found) == list(result.sums)
+    for component, losses in found.items():
+        assert losses.shape == labels.shape
+        assert not losses[labels == IGNORE_INDEX].any()
+        torch.testing.assert_close(losses.sum(), result.sums[component].total)
+
+
+def test_cross_entropy_of_tokens_is_that_of_torch():
+    logits, labels = batch(0)
+    leaf = logits.requires_grad_()
+    for shift, aligned in ((False, labels), (True, shifted(labels))):
+        found = objective("ntl_was", VOCABULARY).token_losses(leaf, labels, shift=shift)
+        expected = functional.cross_entropy(logits.mT, aligned, reduction="none")
+        torch.testing.assert_close(found["ce"], expected)
+        grads = [torch.autograd.grad(x.square().sum(), leaf)[0] for x in (found["ce"], expected)]
+        torch.testing.assert_close(*grads)
+
+
+def test_token_losses_equal_ntloss_without_reduction():
+    """On single digits, with its loss_weights too; the tokenizer has one token for each byte."""
+    ntloss = pytest.importorskip("ntloss")
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    letters = {c: i for i, c in enumerate(sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()))}
+    model = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=letters, merges=[]))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=model)
+    labels = torch.tensor([tokenizer.encode("at 3.25"), tokenizer.encode("1:07, 1")])
+    labels[0, 3] = IGNORE_INDEX
+    logits = torch.randn(2, 7, len(tokenizer), generator=torch.Generator().manual_seed(0))
+    weights = torch.rand(2, 7, generator=torch.Generator().manual_seed(1))
+    theirs = ntloss.NTLoss(tokenizer)
+    from mm_numeric.numbers.vocabulary import NumberVocabulary
+
+    ours = objective("ntl_was", NumberVocabulary.from_tokenizer(tokenizer), reweigh=True)
+    found = ours.token_losses(logits, labels, shift=False)["ntl_was"]
+    torch.testing.assert_close(found, theirs(logits, labels, reduction="none"))
+    mean = ours(logits, labels, shift=False, weights=weights).parts["ntl_was"]
+    torch.testing.assert_close(mean, theirs(logits, labels, loss_weights=weights))
+
+
+@pytest.mark.parametrize("shift", [False, True])
+@pytest.mark.parametrize("name", ["ce", "ntl_was", "ntil_soft", "gce", "ntil"])
+def test_weighted_means(name, shift):
+    """A weight of 0 leaves a sample out, and 2 counts it twice; a constant changes nothing."""
+    logits, labels = batch(1)
+    loss = made(name)
+    samples = torch.arange(len(labels)) % 3
+    chosen = torch.arange(len(labels)).repeat_interleave(samples)
+    expected = loss(logits[chosen], labels[chosen], shift=shift).loss
+    for weights in (samples.double(), samples[:, None].expand(labels.shape).double()):
+        found = loss(logits, labels, shift=shift, weights=weights).loss
+        torch.testing.assert_close(found, expected)
+        head = torch.eye(logits.shape[-1]).to(logits)
+        torch.testing.assert_close(
+            loss.from_hidden(logits, head, labels, shift=shift, weights=weights).loss, expected
+        )
+        torch.testing.assert_close(
+            loss(logits, labels, shift=shift, weights=0.1 * weights).loss, expected
+        )
+    plain = loss(logits, labels, shift=shift).loss
+    tenth = torch.full(labels.shape, 0.1, dtype=torch.float64)
+    torch.testing.assert_close(loss(logits, labels, shift=shift, weights=tenth).loss, plain)
+    zero = loss(logits, labels, shift=shift, weights=0 * tenth).loss
+    assert zero == 0
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_weights_of_micro_batches(shift):
+    logits, labels = batch(2)
+    weights = torch.rand(labels.shape, generator=torch.Generator().manual_seed(0)).double()
+    loss = objective("ntil_soft", VOCABULARY)
+    whole = loss(logits, labels, shift=shift, weights=weights).loss
+    pieces = [slice(0, 1), slice(1, len(labels))]
+    counts = step_counts(
+        loss, [labels[p] for p in pieces], shift=shift, weights=[weights[p] for p in pieces]
+    )
+    found = sum(
+        loss(logits[p], labels[p], shift=shift, weights=weights[p], counts=counts).loss
+        for p in pieces
+    )
+    torch.testing.assert_close(found, whole)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (torch.ones(2, 3), r"weights must be floats of shape \[2, 4\] \(per token\) or \[2\]"),
+        (torch.ones(2, 4).long(), "weights must be floats"),
+        (torch.tensor([1.0, -1.0]), "at least 0 and finite; the smallest is -1"),
+        (torch.tensor([1.0, torch.nan]), "at least 0 and finite"),
+    ],
+)
+def test_weights_that_are_refused(weights, message):
+    labels = labels_of("12 x", "9.3x")
+    logits = torch.zeros(2, 4, 22)
+    with pytest.raises(ValueError, match=message):
+        objective("ntl_was", VOCABULARY)(logits, labels, shift=False, weights=weights)
+
+
+def test_weights_do_not_go_with_means_of_samples():
+    logits, labels = batch(0)
+    spec = ObjectiveSpec(terms=(TermSpec(name="emd"),), reduction="samples")
+    with pytest.raises(ValueError, match="weights cannot be combined with reduction: samples"):
+        objective(spec, VOCABULARY)(
+            logits, labels, shift=False, weights=torch.ones(len(labels)).double()
+        )
