@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mm_numeric.losses.objective import Objective as Objective
     from mm_numeric.losses.objective import ObjectiveResult as ObjectiveResult
     from mm_numeric.losses.objective import objective as objective
+    from mm_numeric.losses.prediction import predict_numbers as predict_numbers
     from mm_numeric.losses.spec import ObjectiveSpec as ObjectiveSpec
     from mm_numeric.losses.spec import TermSpec as TermSpec
     from mm_numeric.numbers.spans import NumberSpans as NumberSpans
@@ -42,6 +43,7 @@ _MODULES = {
     "end_step": "mm_numeric.training.integrations",
     "loss_func": "mm_numeric.training.integrations",
     "objective": "mm_numeric.losses.objective",
+    "predict_numbers": "mm_numeric.losses.prediction",
     "read_config": "mm_numeric.config.reader",
     "step_counts": "mm_numeric.training.integrations",
 }
