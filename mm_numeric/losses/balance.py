@@ -32,7 +32,7 @@ class Balance:
             term.weight * LossSum(sums[term.name].total, divisors[term.name]).mean
             for term in self.spec.terms
         ]
-        numeric = self.factor(sums) * sum(means) if means else None
+        numeric = self.factor(sums) * sum(means[1:], means[0]) if means else None
         if "ce" not in sums:
             assert numeric is not None  # there is no cross-entropy only if there are terms
             return numeric.to(means[0])

@@ -136,8 +136,7 @@ class Objective:
         Position i has the loss of the token that ``logits[:, i]`` predict, for either ``shift``. It
         is 0 at positions without a label, or without a number. The loss of a number (or of a box
         or time) is distributed evenly over its tokens. The sum of a tensor is therefore
-        ``sums[name].total`` of ``__call__`` (with ``reduction: items``), which explains the
-        arguments.
+        ``sums[name].total`` of ``__call__`` (with ``reduction: items``).
         """
         shape = labels.shape
         logits, labels, spans, rows = supervised_rows(
@@ -241,8 +240,9 @@ class Objective:
             hidden, weight, bias, labels, spans.row, ids
         )
         numbers = NumberLogits.at(scores, normaliser, classes, spans.target)
-        written = written if figures else None
-        return self._result(losses, numbers, labels, spans, counts, written, weights)
+        return self._result(
+            losses, numbers, labels, spans, counts, written if figures else None, weights
+        )
 
     def from_losses(
         self,
@@ -339,9 +339,8 @@ class Objective:
         with full_precision(labels.device):
             for term in self.spec.terms:
                 sums[term.name] = self._term_sum(term, numbers, spans, here, weights)
-            divisors = {"ce": (counts or here).rows}
-            for name in self.terms:
-                divisors[name] = getattr(counts or here, self._count_of(name))
+            names = {"ce": "rows", **{name: self._count_of(name) for name in self.terms}}
+            divisors = {name: getattr(counts or here, count) for name, count in names.items()}
             loss = self.balance.total(sums, divisors)
             figures = None
             if written is not None:

@@ -76,10 +76,10 @@ def step_counts(
     if isinstance(labels, Tensor):
         raise ValueError("step_counts expects a list with the labels of each micro-batch.")
     labels = list(labels)
-    weights = [None] * len(labels) if weights is None else list(weights)
-    if len(weights) != len(labels):
+    of_batch = [None] * len(labels) if weights is None else list[Tensor | None](weights)
+    if len(of_batch) != len(labels):
         raise ValueError(
-            f"step_counts: {len(labels)} micro-batches have labels, and {len(weights)} weights."
+            f"step_counts: {len(labels)} micro-batches have labels, and {len(of_batch)} weights."
         )
     counted = [
         count_numbers(
@@ -87,7 +87,7 @@ def step_counts(
             aligned_labels(each, shift),
             weights=None if w is None else row_weights(w, each, shift, None),
         )[1]
-        for each, w in zip(labels, weights, strict=True)
+        for each, w in zip(labels, of_batch, strict=True)
     ]
     if not counted:
         raise ValueError("step_counts: an optimiser step has at least one micro-batch; got none.")

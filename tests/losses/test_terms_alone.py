@@ -125,7 +125,7 @@ def test_mistakes_are_one_sentence():
     with pytest.raises(ValueError, match=r"terms must be TermSpecs, such as .* not \('emd',\)"):
         objective("ce", VOCABULARY, terms=("emd",))
     with pytest.raises(ValueError, match=r"no setting 'squash'.*in its options: terms=\(TermS"):
-        objective("ntl_was", VOCABULARY, squash=3.0)
+        objective("ntil", VOCABULARY, squash=3.0)
     with pytest.raises(ValueError, match=r"labels must be \[b, t\], not \[3\]"):
         made("ce").spans(torch.zeros(3, dtype=torch.long))
     with pytest.raises(ValueError, match="without terms does not train the numbers"):
@@ -145,7 +145,7 @@ def test_a_circle_closes_with_its_smallest_step():
     vocabulary = NumberVocabulary.from_tokens(
         ToyTokenizer({k: i for i, k in enumerate(compass)}), compass
     )
-    terms = (TermSpec(name="ntl_was", options={"cost": "modular"}),)
+    terms = (TermSpec(name="ntl_was", options={"cost": "modular", "scale": "published"}),)
     whole = objective(ObjectiveSpec(terms=terms), vocabulary)
     costs = [
         whole(80 * torch.eye(4)[None, None, i], torch.zeros(1, 1).long(), shift=False)
