@@ -86,7 +86,7 @@ class Number:
 
     @cached_property
     def value(self) -> float:
-        """Return the nearest float64; plus or minus infinity if the number is too large for it."""
+        """Return the number as a float; plus or minus infinity if it is too large."""
         try:
             return float(self.exact)
         except OverflowError:
@@ -267,7 +267,7 @@ class EmbeddedImage:
     """Function that returns the encoded image (PNG, JPEG, ...) as bytes."""
 
     def resolve(self) -> Self:
-        """Return the image itself. For an image file, ``Path.resolve`` returns the full path."""
+        """Return this object. Images may also be of type ``Path``, which has the same method."""
         return self
 
     def __str__(self) -> str:

@@ -106,7 +106,7 @@ def read_gzip(path: Path) -> bytes:
 
 
 def packed_lines(path: Path, file: TextIO) -> Iterator[str]:
-    """Yield the lines of an opened gzip file. No line may exceed the size limit; the file may."""
+    """Yield the lines of an opened gzip file; raise an error if a line exceeds the size limit."""
     limit = _limit()
     while line := file.readline(limit + 1):
         if len(line) > limit:

@@ -1,4 +1,7 @@
-"""Options of ``mm-numeric score`` for answers of other tools, which are joined with their rows."""
+"""Options of ``mm-numeric score`` to score answers from other programs, such as ms-swift.
+
+The correct answers are read from the data file that is given with ``--rows``.
+"""
 
 import argparse
 from pathlib import Path
@@ -8,7 +11,7 @@ _SIZES = ("min_pixels", "max_pixels", "image_max_pixels")
 
 
 def add_joined_rows(score: argparse.ArgumentParser) -> None:
-    """Add ``--rows`` and the options that belong to it to the command ``score``."""
+    """Add ``--rows`` (samples that another program answered) and related options to ``score``."""
     joined = score.add_argument_group(
         "answers of other tools",
         "Targets and image sizes come from the rows that were answered. Files of ms-swift, "
@@ -67,7 +70,7 @@ def _add_sizes(joined: argparse._ArgumentGroup) -> None:
 
 
 def prepared_rows(arguments: argparse.Namespace) -> Any:
-    """Return the file of --rows with the options that belong to it, or None without --rows."""
+    """Return the values of ``--rows`` and its related options, or None without ``--rows``."""
     names = ("family", "frame", *_SIZES, "images", "option", "id", "text")
     given = [name for name in names if getattr(arguments, name) is not None]
     if arguments.rows is None:

@@ -1,8 +1,8 @@
 """All uses of private names of transformers, accelerate, DeepSpeed and PEFT, as small functions.
 
-Each docstring has the reason and, in parentheses, the tested version of the library. If a library
-changes a name, ``tests/test_compat.py`` fails with the name of the function. Libraries are imported
-inside the functions, so that importing this module is fast.
+Each docstring says why the private name is needed and, in parentheses, with which version of the
+library it was tested. If a library changes a name, ``tests/test_compat.py`` fails with the name of
+the function. Libraries are imported inside the functions, so that importing this module is fast.
 """
 
 import re
@@ -125,10 +125,10 @@ def tokenizer_settings(source: str, revision: str) -> dict[str, Any]:
 
 
 def concrete_classes(auto_class: Any) -> Mapping[Any, Any] | None:
-    """Return a mapping from config class to model class for an Auto class; None for other classes.
+    """Return the mapping from config classes to model classes of an Auto class (``AutoModel``).
 
-    transformers (5.23) stores it as ``_model_mapping``. It tells which model class the Auto class
-    would create, so that a baseline can subclass it.
+    A baseline uses it to find the model class to subclass. transformers (5.23) stores the mapping
+    as ``_model_mapping``. Returns None if ``auto_class`` is an ordinary class.
     """
     return getattr(auto_class, "_model_mapping", None)
 
@@ -162,7 +162,7 @@ def postponed_rotation() -> Iterator[Callable[[], None]]:
     """Keep ``Trainer._save_checkpoint`` inside the context from deleting older checkpoints.
 
     The context returns a function that deletes them. transformers (5.23) calls
-    ``rotate_checkpoints`` as soon as rank 0 has saved, when other ranks may still write their part.
+    ``rotate_checkpoints`` as soon as rank 0 has saved, when other ranks may still be saving.
     """
     from transformers import trainer
 
@@ -237,9 +237,9 @@ def local_values(parameter: Any) -> Any:
 
 
 def zero2_gradient(parameter: Any) -> Any:
-    """Return the part of a gradient that this rank owns under ZeRO-1 or ZeRO-2, flattened.
+    """Return this rank's shard of a parameter's gradient under ZeRO-1 or ZeRO-2, flattened.
 
-    Returns None if this rank owns no part of it. The public ``safe_get_full_grad`` of DeepSpeed
+    Returns None if this rank has no shard of it. The public ``safe_get_full_grad`` of DeepSpeed
     (0.19) would send each whole gradient to every rank.
     """
     mapping = parameter._hp_mapping

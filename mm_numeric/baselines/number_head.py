@@ -19,8 +19,8 @@ class NumberOutput(ModelOutput):
     """Output of a model with a number head.
 
     Attributes:
-        logits: [b, t, v] (b samples, t positions, v vocabulary). [b, 1, v] if only the last
-            position is computed, because the loss ignores logits.
+        logits: [b, t, v] (b samples, t positions, v vocabulary). If the loss does not use logits,
+            they may be computed only for the last position: [b, 1, v].
         numbers: [b, t] float32, the normalised number that is predicted at each position.
     """
 
@@ -42,8 +42,8 @@ class NumberHead(nn.Module):
         Args:
             width: Hidden size of the model.
             inner: Width of the inner layer; None for a single layer.
-            offset: Initial standard deviation of a learned vector that xVal adds to the embedding
-                of every number; None for no such vector.
+            offset: If set, also create a vector that xVal adds to the embedding of every number.
+                The value of ``offset`` is the standard deviation for random initialisation.
         """
         super().__init__()
         self.inner = None if inner is None else nn.Parameter(torch.empty(inner, width))

@@ -60,7 +60,7 @@ class RegressionHead(Baseline):
         return asdict(Scale.of(values, decimals=numbers.decimals, **asdict(self.settings)))
 
     def answer(self, text: str) -> Tokens:
-        """Encode the only number of an answer as one integer, used in place of token ids."""
+        """Encode an answer as one integer. The answer must contain exactly one number."""
         found = find_numerals(text)
         if len(found) != 1:
             raise ValueError(
@@ -74,7 +74,7 @@ class RegressionHead(Baseline):
     def numbers(
         self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Return the number in an answer, as if a single token at index 0 spelled it."""
+        """Return the number in an answer. Its token index is 0: an answer is a single integer."""
         value = self.scale.number(value_of(answer.ids[0]))
         return [TokenNumber(value, -1 if value < 0 else 1, (0,), (0,), (0,))]
 
@@ -89,7 +89,7 @@ class RegressionHead(Baseline):
     def model_inputs(
         self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
     ) -> dict[str, Any]:
-        """Return the arguments of ``forward``, with answers in ``input_ids`` masked as padding."""
+        """Return the arguments of ``forward``. Answers in ``input_ids`` are replaced by padding."""
         carries, _ = read_values(input_ids)
         input_ids = input_ids.masked_fill(carries, self.pad_id)
         mask = attention_mask & ~carries
@@ -131,8 +131,8 @@ class RegressionObjective(Objective):
     ) -> ObjectiveResult:
         """Compute the mean squared error of the model's predicted numbers.
 
-        ``labels`` [n] are the correct numbers of the n samples. Each is normalised, and encoded as
-        an integer (a value id). ``figures`` has no effect here.
+        ``labels`` [n] are the correct numbers of the n samples, normalised and encoded as integers.
+        The argument ``figures`` is not used.
         """
         assert spans is not None
         assert spans.supervised is not None

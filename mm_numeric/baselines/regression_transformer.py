@@ -126,7 +126,7 @@ class RegressionTransformer(Baseline):
 
     @cached_property
     def _bare(self) -> list[int]:
-        """Return the ids of the plain digit tokens 0 to 9, which have no place."""
+        """Return the token ids of the ordinary digits 0 to 9."""
         ids = self.tokenizer.get_vocab()
         return [ids[digit] for digit in "0123456789"]
 
@@ -167,7 +167,7 @@ class RegressionTransformer(Baseline):
         return Tokens(ids=self._with_places(tokens.ids), offsets=tokens.offsets)
 
     def vocabulary(self) -> NumberVocabulary:
-        """Return the digit-and-place tokens, in one group per place, such as all tens digits."""
+        """Return the tokens for digits, grouped by power of ten: ten for units, ten for tens ..."""
         tokens, spelling = [], dict(self._digits.spelling)
         for i in range(self.new_tokens):
             digit, place = i % 10, self._places[i // 10]
@@ -180,7 +180,7 @@ class RegressionTransformer(Baseline):
     def text(self, ids: Sequence[int]) -> str:
         """Decode generated tokens to text.
 
-        If a digit has the wrong place, as in ``_1_2_ _2_2_`` (two hundreds), return an error text.
+        If a number is malformed (two digits are hundreds: ``_1_2_ _2_2_``), return an error text.
         """
         bare = list(self.before_end(ids))
         places = {
@@ -198,7 +198,7 @@ class RegressionTransformer(Baseline):
 
 
 def _fault(places: dict[int, int], position: int) -> str:
-    """Return why the number at token ``position`` is malformed, e.g. "two digits of one place"."""
+    """Return the error text for a malformed number, such as one with two digits for the tens."""
     first, last = position, position
     while first - 1 in places or first - 2 in places:  # a decimal point may be in between
         first -= 1

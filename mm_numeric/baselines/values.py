@@ -38,13 +38,13 @@ def value_of(token: int) -> float:
 
 
 def value_ids(values: Tensor) -> Tensor:
-    """Encode a tensor of numbers as value ids, like ``value_id`` for each element."""
+    """Encode each number in a tensor, clamped to +-1e9, as an integer (a value id)."""
     kept = values.float().clamp(-_LARGEST, _LARGEST)
     return (kept.view(torch.int32).long() % _BITS) + _FIRST
 
 
 def read_values(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a mask of the positions with value ids, and the stored numbers (elsewhere 1)."""
+    """Return a mask, True for encoded numbers, and a tensor of the numbers (1 for other tokens)."""
     carries = ids >= _FIRST
     bits = (ids - _FIRST).masked_fill(~carries, 0)
     signed = torch.where(bits >= _BITS // 2, bits - _BITS, bits)
@@ -69,7 +69,7 @@ class Scale:
 
     @classmethod
     def of(cls, numbers: Sequence[Any], *, normalise: bool, log: bool, decimals: int) -> "Scale":
-        """Create a scale. If ``normalise`` is set, it maps ``numbers`` to mean 0 and std 1."""
+        """Create a normalisation. With ``normalise``, it maps ``numbers`` to mean 0 and std 1."""
         values = [to_log(float(n)) if log else float(n) for n in numbers]
         if not normalise:
             return cls(log=log, decimals=decimals)

@@ -64,7 +64,11 @@ class WithValues(WithNumberHead):
     named_modules: Any
 
     def make_head(self, config: Any) -> NumberHead:
-        """Create the number head and, without position embeddings, the vector added to numbers."""
+        """Create the head that predicts numbers.
+
+        If the model has no position embeddings, the head also contains a learned vector, which is
+        added to the embedding of every number.
+        """
         has_positions = any(
             isinstance(module, nn.Embedding) and _POSITIONS.fullmatch(name)
             for name, module in self.named_modules()
@@ -74,7 +78,7 @@ class WithValues(WithNumberHead):
         return NumberHead(config.hidden_size, 4 * config.hidden_size, offset=offset)
 
     def embedded(self, ids: Tensor) -> Tensor:
-        """Return the embeddings [samples, positions, hidden size] of token ids and value ids."""
+        """Return embeddings [samples, positions, hidden size] of token ids and encoded numbers."""
         carries, values = read_values(ids)
         tokens = ids.masked_fill(carries, getattr(self.config, BASELINE)["first_id"])
         found: Tensor = self.get_input_embeddings()(tokens)
@@ -84,7 +88,7 @@ class WithValues(WithNumberHead):
         return found + carries[..., None] * self.baseline.offset.to(found)
 
     def forward(self, *, input_ids: Tensor | None = None, **inputs: Any) -> NumberOutput:
-        """Return logits and predicted numbers. Numbers in ``input_ids`` are value ids."""
+        """Return logits and predicted numbers. ``input_ids`` has one integer for each number."""
         assert input_ids is not None
         inputs["inputs_embeds"] = self.embedded(input_ids)
         if "decoder_input_ids" in inputs:
@@ -151,11 +155,11 @@ class Xval(Baseline):
     def _with_sign(
         self, found: list[int], spans: list[tuple[int, int]], start: int, value: float
     ) -> tuple[int, float]:
-        """Move the minus sign before a number into its value; return the number's start and value.
+        """Merge a minus sign into the number after it; return the number's start and value.
 
-        ``found`` holds the token ids before the number, and ends with the minus. A token ``-`` is
-        removed and ``Ġ-`` becomes ``Ġ``; the value is negative. A token such as ``(-`` is kept,
-        and the value is positive, because the text already has the minus.
+        ``found`` contains the token ids before the number. The last of them has the minus sign. If
+        it is ``-``, it is removed. If it is ``Ġ-``, it becomes ``Ġ``. The value is then negative.
+        Another token, such as ``(-``, is kept, and the value is positive.
         """
         token = self.tokenizer.convert_ids_to_tokens(found[-1])
         if token == "-":
@@ -173,7 +177,7 @@ class Xval(Baseline):
         return self._with_values(ids, [(0, 0)] * len(ids))[0]
 
     def answer(self, text: str) -> Tokens:
-        """Tokenise an answer and its end token; each number becomes one value id (an integer)."""
+        """Tokenise an answer and its end token. One integer (a value id) stands for each number."""
         tokens = super().answer(text)
         return Tokens(*self._with_values(tokens.ids, tokens.offsets))
 
@@ -275,8 +279,8 @@ class CrossEntropyAndSquaredError(Objective):
     ) -> ObjectiveResult:
         """Compute the loss from the model's logits and predicted numbers.
 
-        ``labels`` [n] are the n answer tokens of the batch. A number is one integer that stores
-        its value. ``figures`` has no effect here.
+        ``labels`` [n] are the n answer tokens of the batch. A number in an answer is one integer,
+        which encodes the number as float32. The argument ``figures`` is not used.
         """
         assert spans is not None
         assert spans.supervised is not None

@@ -1,1 +1,1 @@
-"""Compare training losses: fine-tune the same model, first trained with CE, with each of them."""
+"""Compare training losses: train a model with CE, then continue from it with each loss."""

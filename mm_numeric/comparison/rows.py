@@ -49,7 +49,7 @@ class ComparisonRow:
 
 @dataclass(frozen=True, kw_only=True)
 class _Draft:
-    """Settings of a table row that are not validated yet; error messages name ``where``."""
+    """Unvalidated settings of a table row; ``where`` is the row's location in the config."""
 
     objective: Any
     where: str
@@ -62,8 +62,8 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     """Return all rows of a comparison: those that the config lists, then those of its grid.
 
     All other rows are compared with the first one. If ``compare.control`` is set, the second row is
-    a control: the same settings as the first row, trained with this loss (by default 1.3 times
-    cross-entropy). It shows whether an improvement is due only to a larger loss.
+    a control experiment: the first row, but trained with the loss ``compare.control``. The default
+    loss, 1.3 times cross-entropy, shows whether an improvement is due only to a larger loss.
     """
     assert config.compare is not None
     where = f"{where}, compare"
@@ -117,7 +117,7 @@ def _listed(value: Any, where: str) -> _Draft:
 
 
 def _combined(config: Config, grid: Mapping[str, Any], where: str) -> list[_Draft]:
-    """Return a table row for each combination of grid values. The last axis varies fastest."""
+    """Return a row for each combination of grid values, in the order of ``itertools.product``."""
     if not grid:
         return []
     axes = {axis: _values(axis, values, list(grid), where) for axis, values in grid.items()}

@@ -2,7 +2,7 @@
 
 For each seed, a model is first trained with cross-entropy (the warm start). Then each objective is
 trained from those weights with the same data order, and evaluated on the same test samples. Each
-objective is a row of the result table. A row that also changes other settings has its own warm
+objective is a row of the result table. An objective with other changed settings has its own warm
 start with these settings and the same number of steps. A model with its own loss, such as a
 regression head with squared error, also uses this loss in its warm start. Output:
 

@@ -78,8 +78,8 @@ def _table(
 ) -> dict[str, dict[str, Any]]:
     """Return the mean and confidence interval of each metric, as ``table[run name][metric name]``.
 
-    Each entry also has a ``difference``: the same metric minus its value for the first objective.
-    It is None for the first objective itself and for warm starts.
+    ``table[run name][metric name]["difference"]`` is the metric minus the value of the first
+    objective. The difference is None for the first objective itself and for warm starts.
     """
     baseline = objectives[0]
     table: dict[str, dict[str, Any]] = {name: {} for name in runs}
@@ -102,7 +102,7 @@ def _table(
 def read_run_scores(folder: Path, task_name: str | None = None) -> Scores:
     """Score the predictions of one run, and sort the scored samples by id.
 
-    ``task_name`` is the task to score with; None for the task that the prediction file names.
+    ``task_name`` is the task to score with. If it is None, it is read from the predictions file.
     """
     scores = read_scores(folder / PREDICTIONS, task_name=task_name)
     order = sorted(range(len(scores.rows)), key=lambda i: scores.rows[i]["id"])
@@ -117,8 +117,9 @@ def read_run_scores(folder: Path, task_name: str | None = None) -> Scores:
 def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
     """Format a comparison as a terminal table, with one line per warm-start model and objective.
 
-    The columns are the first ``shown`` metrics (or all per-category metrics, if there are more of
-    these). The last column has the difference to the first objective, for the first metric.
+    The columns are the first ``shown`` metrics; if there are more per-category metrics than that,
+    all of them are shown. The last column has the difference of the first metric to its value for
+    the first objective.
     """
     metrics = summary["metrics"][: max(shown, summary.get("of_categories", 0))]
     header = ["objective", *(m["label"] for m in metrics)]
@@ -235,7 +236,7 @@ def _facts(
 
 
 def _other_settings(rows: Sequence[ComparisonRow]) -> str:
-    """Describe as text the settings that each table row changes, except the objective."""
+    """Return a text that lists the changed settings of each objective, except the loss."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.settings:

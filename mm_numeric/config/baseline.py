@@ -37,8 +37,8 @@ def check_baseline(
 ) -> None:
     """Check that a config's model, loss and trainable ``modules`` are allowed with its baseline.
 
-    A baseline with its own loss requires the objective ``ce``; otherwise an error is raised, with
-    the advice ``remedy``. A module to which the baseline adds weights must be trained.
+    A baseline with its own loss requires the objective ``ce``. A module to which the baseline adds
+    weights must be trained. ``remedy`` is the advice in the error message for a wrong objective.
     """
     name, kind, _ = read_baseline(model.baseline, f"{where}, model.baseline")
     if kind.own_loss and (objective.terms or objective.ce_weight != 1):

@@ -7,10 +7,10 @@ The values come from public notes on the papers, not from the papers themselves,
 
 NTL     missing: integer arithmetic, multiplication, rJokes, MultiRC, the loss weight (lambda), and
         all plots
-NTIL    missing: most rows of the tables on mathematics; those of the ablation study are here
+NTIL    missing: most results on mathematics, except those of the ablation study
 
-Table rows are named as in the shipped configs, metrics as in results.json. Accuracies are fractions
-of 1, time deviations are in minutes. Does not import torch.
+Table rows are named as in the shipped configs, metrics as in results.json. Accuracies are between 0
+and 1, time deviations are in minutes. Does not import torch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,12 +39,12 @@ class PublishedTable:
 
     @property
     def rows(self) -> list[str]:
-        """Return the names of the rows, in the order of the table."""
+        """Return the row names of this table: training objectives and baselines, such as ``ce``."""
         return list(dict.fromkeys(row for row, _ in self.values))
 
     @property
     def metrics(self) -> list[str]:
-        """Return the names of the metrics, in the order of the table."""
+        """Return the names of the metrics (columns) of this table."""
         return list(dict.fromkeys(metric for _, metric in self.values))
 
 
@@ -60,7 +60,7 @@ def _table(
 
 
 def _one_metric(source: str, of: str, metric: str, *values: float) -> PublishedTable:
-    """Create a table of one metric for three losses: ``values`` are for CE, EMD and NTIL."""
+    """Create a table with one metric. ``values`` are the results of the losses CE, EMD, NTIL."""
     rows = {name: [value] for name, value in zip(("ce", "emd", "ntil"), values, strict=True)}
     return _table(source, of, [metric], rows)
 

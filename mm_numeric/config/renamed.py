@@ -94,8 +94,8 @@ class _Translator:
         """Return a config section with old keys and values replaced by the new ones.
 
         ``path`` is the dotted path of the section, such as ``model``; ``shown`` is its name in
-        warnings, by default the path. An objective without a name gets one made of its old keys,
-        because an existing run folder may have this name.
+        warnings, by default the path. An objective without a name is named after its old
+        keys, because an existing run folder may have this name.
         """
         renamed = _SECTIONS.get(path)
         if renamed is None or not isinstance(raw, Mapping):
@@ -160,7 +160,7 @@ class _Translator:
     def _axis(self, axis: Any, grid: Mapping[Any, Any], axes: list[str]) -> tuple[Any, Any]:
         """Return a grid setting and its values, with old names replaced by the new ones.
 
-        Table rows keep names that are made of the old ones, so that existing run folders are found.
+        The names of run folders still contain the old names, so that existing folders are found.
         """
         values = grid[axis]
         if not isinstance(axis, str) or not isinstance(values, list | tuple | Mapping):

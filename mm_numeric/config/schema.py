@@ -95,7 +95,7 @@ class CompareConfig:
 
     Each row of the result table is an objective, optionally with other changed settings. A model is
     first trained with cross-entropy (the warm start). All rows then continue from it on the same
-    batches. Rows that change other settings have a separate warm start with these settings.
+    batches. An objective with other changed settings has its own warm start with these settings.
     """
 
     output_dir: str

@@ -170,14 +170,14 @@ def _check(types: tuple[str, ...], value: Any, where: str) -> Any:
 
 
 def _types(annotation: ast.expr) -> tuple[str, ...]:
-    """Split an annotation such as ``float | str | None`` into the strings of its types."""
+    """Split a type annotation: ``float | None`` becomes ``("float", "None")``."""
     if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
         return (*_types(annotation.left), *_types(annotation.right))
     return (ast.unparse(annotation),)
 
 
 def _default(value: ast.expr | None) -> Any:
-    """Return the default in a field's source code, or ``NO_DEFAULT`` if it is not a literal."""
+    """Parse the default value of a field; return ``NO_DEFAULT`` if it is not a literal."""
     if isinstance(value, ast.Call):
         value = next((k.value for k in value.keywords if k.arg == "default"), None)
     if value is None:

@@ -1,8 +1,8 @@
-"""Reject a stored run whose config would execute Python code without the user's permission.
+"""Reject a run folder whose config would execute Python code without the user's permission.
 
 A config that the user names on the command line may import modules. A run folder may come from
-somebody else, so modules and checkpoint code that its config.yaml names are used only if the user
-permits it with ``--trust-remote-code``.
+somebody else. Its config may import modules or use the Python code of a checkpoint only with
+``--trust-remote-code``.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ REMOTE_CODE = "model.trust_remote_code"
 
 
 def named_code(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a config that import a module or execute the code of a checkpoint.
+    """Return those settings of a config that would import a module or execute checkpoint code.
 
     For example ``{"task": "my_tasks:Thermometer", "model.trust_remote_code": True}``. Python files
     with custom losses are not included, because only training imports them.
@@ -43,7 +43,7 @@ def named_code(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_no_code(raw: Mapping[str, Any], run: Path, weights: Path) -> None:
-    """Raise ValueError, with a list of the code, if a stored run would execute Python code.
+    """Raise ValueError if the config of a run folder would execute Python code.
 
     Args:
         raw: Content of config.yaml.

@@ -1,6 +1,6 @@
 """Collate examples into model inputs, labels (answer tokens only) and the positions of numbers.
 
-Axes    b samples, t positions, n answer tokens (each is predicted at a "supervised" position)
+Axes of tensors: b samples, t token positions, n answer tokens in the whole batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ _DUMMY_IMAGE = Image.new("RGB", (64, 64))
 
 @dataclass(frozen=True)
 class Origin:
-    """The samples in a training batch, and those left out (unreadable or too long), by id."""
+    """Ids of the samples in a training batch, and of skipped samples (unreadable or too long)."""
 
     ids: tuple[str, ...]
 
@@ -46,10 +46,10 @@ def prompt_batch(
 ) -> tuple[dict[str, Any], list[Frame | None]]:
     """Return the model inputs for generating answers, and the frame of each example's image.
 
-    A frame says how the image is resized and how coordinates in it are written. Prompts of
-    decoder-only models are padded on the left, because generation continues them. If
-    ``add_dummy_image_row`` is set, a batch without images gets one more prompt, with a dummy image
-    (and no frame). Under ZeRO-3, all ranks must run the vision tower.
+    A frame converts between pixels of an image and the coordinates that a model reads and writes.
+    Prompts of decoder-only models are padded on the left. If ``add_dummy_image_row`` is set, a
+    prompt with a dummy image is added to a batch without images, because under ZeRO-3 all ranks
+    must run the vision tower. No frame is returned for it.
     """
     images = [load_framed_image(family, example) for example in examples]
     frames = [frame for _, frame in images]
@@ -67,8 +67,8 @@ class TrainingCollator:
 
     supervised  [b, t] bool, True at the positions that predict an answer token
     labels      [n] all answer tokens of the batch, one for each True in ``supervised``
-    spans       ``NumberSpans``: which of the labels spell numbers
-    origin      ``Origin``: the ids of the samples in the batch and of those left out
+    spans       ``NumberSpans``: the numbers in the answers, and the labels that spell each number
+    origin      ``Origin``: the ids of the samples in the batch, and of skipped samples
     """
 
     family: Family
@@ -104,8 +104,8 @@ class TrainingCollator:
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return a training batch: the model inputs, the labels and the positions of numbers.
 
-        An empty list of examples becomes an empty dict. A resumed stream passes one for each
-        micro-batch that was trained on before the interruption.
+        An empty list of examples becomes an empty dict. After a resume, streamed data has an empty
+        list for each micro-batch that was trained on before the interruption.
         """
         if not examples:
             return {}
@@ -242,7 +242,7 @@ class TrainingCollator:
 
 
 def has_mixed_modalities(family: Family, examples: Sequence[Example]) -> bool:
-    """Return True if the family accepts images, and some but not all examples have one."""
+    """Return True if the model accepts images, and some but not all examples have an image."""
     with_image = sum(example.image is not None for example in examples)
     return family.takes_images and 0 < with_image < len(examples)
 
@@ -262,7 +262,7 @@ def _model_inputs(
 ) -> dict[str, Any]:
     """Return the inputs of a model: padded token ids, attention mask, image tensors and others.
 
-    ``ids[i]`` has the token ids of question i. In training, those of the answer follow.
+    ``ids[i]`` has the token ids of question i, and in training also the token ids of its answer.
     """
     input_ids = _pad(ids, fill=family.pad_id, left=left)
     mask = _pad([[1] * len(i) for i in ids], fill=0, left=left)

@@ -44,9 +44,9 @@ def load_examples(
         task: Task that turns rows into examples.
         source: One or more sources: files, a data set, or samples that the task generates.
         cache: Folder for generated samples and for the cache of ``datasets``.
-        training: Whether the examples are for training; the clock task then adds label noise,
-            and MathVista rejects its test samples.
-        seen: Maps each id loaded so far to its location, to detect duplicates; updated here.
+        training: Whether the examples are for training. If True, the clock task adds label noise,
+            and the MathVista task raises an error for test samples.
+        seen: The ids loaded so far, mapped to file and line, to detect duplicates; updated here.
     """
     examples = []
     for example, error in examples_and_errors(task, source, cache, training=training, seen=seen):
@@ -73,7 +73,7 @@ def examples_and_errors(
     training: bool,
     seen: dict[str, str] | None = None,
 ) -> Iterator[tuple[Any, ValueError | None]]:
-    """Yield the examples of data sources, each with its error if any, without stopping at errors.
+    """Yield the examples of data sources; errors in the data are yielded instead of raised.
 
     Each item is one of
 

@@ -1,4 +1,4 @@
-"""Load an image; compute how it is resized and how coordinates in it are written (its frame)."""
+"""Load an image, and compute its frame, which converts pixels to coordinates for the model."""
 
 from PIL import Image
 
@@ -22,9 +22,9 @@ def load_framed_image(
 ) -> FramedImage:
     """Load the image of an example and compute its frame; both are None without an image.
 
-    The frame says how the image is resized and how coordinates in it are written. If the example
-    has more tokens than ``length_limit`` allows, the image is downscaled or ``TooLongError`` is
-    raised. Images that are in ``image_cache`` are not decoded again.
+    The frame converts between pixels of the image and the coordinates that the model reads and
+    writes. If the example exceeds the token limit ``length_limit``, the image is downscaled or
+    ``TooLongError`` is raised. Images that are in ``image_cache`` are not decoded again.
     """
     if example.image is None:
         if length_limit is not None:
@@ -47,7 +47,7 @@ def load_framed_image(
 
 
 def check_declared_size(example: Example, size: tuple[int, int]) -> None:
-    """Raise ValueError if a row declares another size than its image has after EXIF rotation."""
+    """Raise ValueError if a sample states a wrong image size; ``size`` is the actual size."""
     if example.size_px not in (None, size):
         raise ValueError(
             f"{example.where}: the row declares width and height {example.size_px}, but the "
@@ -56,7 +56,7 @@ def check_declared_size(example: Example, size: tuple[int, int]) -> None:
 
 
 def compute_frame(family: Family, example: Example, size: tuple[int, int]) -> Frame:
-    """Return how an image of this size is resized, and how coordinates in it are written."""
+    """Return the frame of an image, which converts pixels to coordinates for the model."""
     if not family.takes_images:
         raise ValueError(
             f"{example.where}: the row has an image, but model.family {family.name} accepts none; "
