@@ -16,11 +16,11 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (location, fields) of each row in a file. The location is for error messages.
+    """Yield the location (for error messages) and the fields of each row in a file.
 
     The file is .jsonl, .json, .csv or .tsv, optionally compressed (.gz). A .json file has a list of
-    rows, or an object whose entry ``data_list`` is a list of rows (MMOCR). A .jsonl file is read
-    line by line, so that it may be larger than the memory.
+    rows, or an object with a list of rows in ``data_list`` (the format of MMOCR). A .jsonl file is
+    read line by line, so it need not fit in memory.
     """
     for row in rows_or_errors(path):
         if isinstance(row, ValueError):

@@ -23,8 +23,8 @@ class ImageCache:
     of them changes, a new file is written. An image file is identified by its path, modification
     time and size, and an embedded image by its bytes.
 
-    The family's image processor later resizes a cached image again. An image is cached only if this
-    second resize keeps its size, so that the cache never changes the pixels that the model sees.
+    The image processor is later applied to the cached image. An image is cached only if the
+    processor then does not change its size: the model sees the same pixels as without a cache.
     (With Qwen, the size may change if ``min_pixels`` is close to ``max_pixels``.)
 
     Several processes may share a folder. Old files are never deleted; delete the folder to free the

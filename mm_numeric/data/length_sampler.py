@@ -10,11 +10,11 @@ from mm_numeric.compat import length_grouped_indices
 
 
 class LengthGroupedSampler(Sampler[int]):
-    """Sampler with a random order in which the samples of an optimiser step have similar lengths.
+    """Random sampler that puts samples of similar length into the same optimiser step.
 
     All ranks and micro-batches of a step get samples of similar length, so no rank waits for
-    another. The samples of a step do not depend on the number of ranks. The sampler of transformers
-    (5.23) groups only the samples of each rank, and a resumed run would get a different order.
+    another. The samples of a step do not depend on the number of ranks. With the sampler of
+    transformers (5.23), lengths are similar only within a rank, and resuming changes the order.
     """
 
     def __init__(

@@ -23,10 +23,11 @@ class LengthLimit:
     """Action for longer rows: stop (raise an error), drop, or resize (downscale the image)."""
 
     def frame(self, example: Example, frame: Frame | None) -> Frame | None:
-        """Return how to resize the sample's image so that the sample has at most ``max_tokens``.
+        """Return an image resizing with which the sample has at most ``max_tokens`` tokens.
 
-        ``frame`` is the usual resizing; it is returned if the sample is short enough. If a smaller
-        image is not allowed (``data.too_long``) or not enough, ``TooLongError`` is raised.
+        If the sample is short enough, this is ``frame``, the usual resizing. Otherwise the image is
+        made smaller if ``data.too_long`` is ``resize``. ``TooLongError`` is raised if this setting
+        is another one, or if the sample is still too long.
         """
         tokens, image_tokens = count_tokens(self.family, self.task, example, frame)
         if tokens <= self.max_tokens:
@@ -50,9 +51,10 @@ class LengthLimit:
         return "set data.too_long to drop"
 
     def _smaller_frame(self, example: Example, frame: Frame, image_tokens: int) -> Frame | None:
-        """Return a frame that resizes the image so far that the sample fits; None if impossible.
+        """Return a smaller resizing of the image with which the sample is short enough, or None.
 
-        The image gets at most ``image_tokens`` tokens, and fewer if the sample still does not fit.
+        The image gets at most ``image_tokens`` tokens, and fewer if the sample is still too long.
+        None is returned if no image size is small enough.
         """
         resize, size = self.family.resize, (frame.width_px, frame.height_px)
         while image_tokens > 0:

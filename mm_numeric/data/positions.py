@@ -90,7 +90,7 @@ def check_questions(family: Family, examples: Sequence[Example], max_new_tokens:
 def fits_in_any_case(family: Family, task: Task, example: Example) -> bool:
     """Return True if a sample is short enough for the model, whatever the size of its image.
 
-    This can make it unnecessary to read the size, which for a PNG file takes as long as decoding.
+    In that case the image size need not be read. (For a PNG file, this is as slow as decoding.)
     """
     positions = family.max_positions
     if positions is None:
@@ -108,7 +108,7 @@ def fits_in_any_case(family: Family, task: Task, example: Example) -> bool:
 
 
 def most_image_tokens(family: Family) -> int:
-    """Return a number of tokens that no image exceeds; 0 if the family accepts no images."""
+    """Return an upper bound for the tokens of an image; 0 if the family accepts no images."""
     if not family.takes_images:
         return 0
     resize = family.resize

@@ -1,9 +1,9 @@
 """Stream training samples: read them during training instead of loading all into memory.
 
-Every data loader worker of every rank reads all samples in the same order, and keeps only those of
-its own batches. In one pass over the data, each sample is trained on once, by one rank. Each step
-trains on the same samples for any number of ranks, if the global batch size is the same. A resumed
-run reads the samples again that were already trained on, but does not open their images.
+Every data loader worker of every rank reads all samples in the same order, and keeps only the
+samples of its own batches. In one pass over the data, each sample is trained on once, by one rank.
+With the same global batch size, a step uses the same samples on any number of ranks. A resumed run
+skips the samples already trained on: it reads them again, but does not open their images.
 """
 
 import random
@@ -85,7 +85,7 @@ class ExampleStream(IterableDataset[list[Example]]):
             yield from shuffled(self._read(files), self.data.shuffle_rows, rng)
 
     def _read(self, files: Iterable[tuple[DataSource, Path | None]]) -> Iterator[Example]:
-        """Yield the examples of files, or of Hugging Face data sets (where the file is None)."""
+        """Yield the examples of (source, file) pairs; file is None for a Hugging Face data set."""
         examples = 0
         for source, file in files:
             rows = (

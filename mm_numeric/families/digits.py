@@ -1,10 +1,10 @@
 """Single-digit tokenisation for any tokenizer (``model.digits: single``).
 
 GPT-2, Llama-3 and T5 have tokens for ``123``, ``Ġ42`` and ``3.5``. To get one token per digit, a
-step that isolates each ASCII digit is appended to the pre-tokenizer. It must be the last step: as
-the first one it would change how GPT-2 splits white space before a number. Text without digits is
-tokenised as before. ``tokenizers.pre_tokenizers.Digits`` cannot be used, because it treats ``²`` as
-a digit. GPT-2's tokenizer uses this character to represent the byte 0xB2.
+step that isolates each ASCII digit is added at the end of the pre-tokenizer. (At the start, it
+would change how GPT-2 splits white space before a number.) Text without digits is tokenised as
+before. ``tokenizers.pre_tokenizers.Digits`` cannot be used, because it also isolates ``²``. In
+GPT-2's vocabulary, ``²`` is not a digit but represents the byte 0xB2.
 """
 
 import re

@@ -128,9 +128,9 @@ class Family(Prompting, ImageGeometry, Checkpoint):
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]] | None:
-        """Return None: answers are generated with the model's own ``generate``.
+        """Return None, so that the caller generates the answers with ``model.generate``.
 
-        A baseline can override this method to generate answers itself. It then returns a pair
-        (token ids, their probabilities) per answer.
+        A baseline can override this method to generate answers itself. It then returns a list with
+        one pair per answer: the token ids, and the probabilities of these tokens.
         """
         return None

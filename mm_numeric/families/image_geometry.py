@@ -32,7 +32,7 @@ class ImageGeometry(ABC):
     coordinates: Coordinates
 
     def frame(self, width: int, height: int) -> Frame:
-        """Return the frame of an image: how it is resized and how coordinates in it are written.
+        """Return how an image of this size is resized and how its coordinates are written.
 
         Raises:
             ValueError: If the family cannot resize an image of this size.
@@ -40,7 +40,7 @@ class ImageGeometry(ABC):
         return Frame(width, height, self.resize.view(width, height), self.coordinates)
 
     def resize_image(self, image: Image.Image) -> Image.Image:
-        """Resize an image exactly like the image processor, which then does not resize it again."""
+        """Resize an image to the same size and with the same filter as the image processor."""
         view = self.resize.view(*image.size)
         return image.resize((view.width_px, view.height_px), self.image_processor.resample)
 

@@ -1,9 +1,9 @@
 """Load checkpoints in the file layout of the original LLaVA code (LLaVA-1.5, Yi-VL).
 
-config.json gives the place of the vision tower: a subfolder (Yi-VL) or a hub name (LLaVA-1.5).
-The weights are those of the language model, ``model.mm_projector`` and ``model.vision_tower``. If
-the vision tower's weights are missing, they are loaded from its own checkpoint. Any other missing
-or unused weight is an error.
+The checkpoint has the weights of the language model, the projector (``model.mm_projector``) and,
+in some cases, the vision tower (``model.vision_tower``). If the vision tower is missing, it is
+loaded from the subfolder (Yi-VL) or hub checkpoint (LLaVA-1.5) that config.json names. Any other
+missing or unused weight is an error.
 """
 
 import json

@@ -33,7 +33,7 @@ def load_weights(
 ) -> Any:
     """Load a checkpoint from safetensors, and raise ValueError if weights are missing.
 
-    Weights whose names start with ``new`` may be missing, and are initialised randomly.
+    If ``new`` is set, weights with this name prefix may be missing; they get random values.
     """
     if Path(source, ADAPTER_SETTINGS).is_file():  # transformers would load their base model
         raise ValueError(
@@ -98,9 +98,9 @@ def require_all_weights(info: dict[str, Any], source: str) -> None:
 
 
 def require_no_weights(source: str, fault: str, names: Iterable[str]) -> None:
-    """Raise ValueError if there are weights with a ``fault``; ``names`` lists these weights.
+    """Raise ValueError if ``names``, the list of missing or wrong weights, is not empty.
 
-    With the fault ``lacks``, the message starts with ``<checkpoint> lacks 3 weights``.
+    ``fault`` is the verb of the message: ``lacks`` in ``<checkpoint> lacks 3 weights``.
     """
     if found := sorted(names):
         raise ValueError(
@@ -141,7 +141,7 @@ def check_saved_frame(
     """Raise ValueError if a model was trained with another image resizing or coordinate format.
 
     Its coordinates would then be wrong. The values used in training are in frame.json. ``where`` is
-    the setting or file that determines the resizing now, for error messages.
+    shown in error messages: the setting or file that determines the current image resizing.
     """
     file = Path(source, FRAME)
     if not file.is_file():

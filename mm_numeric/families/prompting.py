@@ -29,7 +29,7 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Tokens:
-    """An answer as token ids, and the characters of the answer that each token spells."""
+    """The token ids of an answer, and the start and end of each token in the answer's text."""
 
     ids: list[int]
     """Token ids of the answer and the end token."""
@@ -127,7 +127,7 @@ class Prompting(ABC):
     ) -> list[TokenNumber]:
         """Return the numbers of an answer, each with its value and the positions of its tokens.
 
-        ``text`` is the answer. ``marks`` has the start and end character of each number in it.
+        ``marks`` has the start and end of each number, as character indices in the answer ``text``.
         """
         return numbers_in_answer(text, marks, answer.ids, answer.offsets, vocabulary)
 

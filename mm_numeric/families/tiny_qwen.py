@@ -67,7 +67,7 @@ _RECIPES = {
 
 
 def make_tiny_qwen(model_class: Any, folder: Path, seed: int) -> None:
-    """Create a tiny random Qwen-VL model of a class; save it with tokenizer and image processor."""
+    """Save a tiny random model of a Qwen-VL class, with a tokenizer and an image processor."""
     recipe = _RECIPES[model_class.config_class.model_type]
     tokenizer = tiny_qwen2_tokenizer()
     token_id = tokenizer.convert_tokens_to_ids

@@ -1,8 +1,8 @@
 """Text formats of boxes, polygons and points: brackets, JSON, special tokens, location tokens.
 
-A ``CoordinateFormat`` writes shapes as text, and parses the shapes in a generated text. Parsing
-finds complete shapes with their labels, and detects a truncated text. Parsing takes linear time and
-raises no error. A text without shapes results in an empty ``Reading``.
+A ``CoordinateFormat`` writes boxes, polygons and points with their labels as text, and parses them
+in a generated text. Parsing also detects a truncated text. It takes linear time and raises no
+error. If the text has no coordinates, the result is empty.
 """
 
 import json
@@ -24,7 +24,7 @@ search to the end, which takes quadratic time.
 
 
 class Piece(NamedTuple):
-    """A piece of text: one coordinate, a label, or the brackets and commas between them."""
+    """A substring of a written box or polygon: a coordinate, a label or a separator."""
 
     text: str
     number: int | None = None
@@ -35,7 +35,7 @@ class Piece(NamedTuple):
 
 
 class ShapeText(NamedTuple):
-    """A shape found in a text: its coordinates as text, its label and its position."""
+    """A box, polygon or point found in a text: its coordinates (as strings) and its label."""
 
     numerals: tuple[str, ...]
     label: str
@@ -44,7 +44,7 @@ class ShapeText(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The complete shapes found in a text, and whether a further shape is cut off at its end."""
+    """Boxes, polygons and points parsed from a text, and whether the text is truncated."""
 
     shapes: tuple[ShapeText, ...]
     """The complete shapes. The text may end inside another one (see ``cut``)."""
@@ -55,7 +55,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateFormat:
-    """A text format of shapes: the brackets, commas or tokens around coordinates and labels."""
+    """A text format of boxes, polygons and points: brackets, separators, special tokens."""
 
     open: str = ""
     close: str = ""
@@ -95,11 +95,11 @@ class CoordinateFormat:
     """Text of an answer without shapes."""
 
     def write(self, shapes: Sequence[tuple[Sequence[str], str, bool]]) -> Iterator[Piece]:
-        """Format shapes as text, and yield the text in pieces (see ``Piece``).
+        """Yield the text of boxes, polygons and points, split into coordinates and other text.
 
         Args:
-            shapes: One triple (coordinates, label, is_box) per shape. The coordinates are text, for
-                example ``["0.1", "0.5"]`` for a point. A box has two points. The label may be "".
+            shapes: Triples (coordinates, label, is_box). The coordinates are strings, for example
+                ``["0.1", "0.5"]`` for a point. A box has two points. The label may be "".
         """
         if not shapes:
             yield Piece(self.nothing)
@@ -142,7 +142,7 @@ class CoordinateFormat:
         return written
 
     def read(self, text: str) -> Reading:
-        """Find all shapes in a text, and detect a shape that is cut off at the end of the text."""
+        """Parse all boxes, polygons and points in a text, and detect an incomplete last one."""
         found = list(self._shape.finditer(text))
         starts = [*(match.start() for match in found), len(text)]
         ends = [0, *(match.end() for match in found)]
@@ -170,7 +170,7 @@ class CoordinateFormat:
 
     @cached_property
     def _body(self) -> str:
-        """Return a regex for the coordinates inside the brackets of a shape: ``1, 2, 3, 4``."""
+        """Return a regex for the coordinates of a box or polygon, as in ``1, 2, 3, 4``."""
         return r"(?:<loc[0-9]{4}>\s*)+" if self.bins else r"[-0-9.,()\s]*?"
 
     @cached_property
@@ -187,7 +187,7 @@ class CoordinateFormat:
 
     @cached_property
     def _begun(self) -> re.Pattern[str]:
-        """Return a regex that matches an incomplete shape at the end of a text: ``[1, 2``."""
+        """Return a regex for an incomplete box or polygon at the end of a text: ``[1, 2``."""
         if self.bins:
             return re.compile(r"<loc[0-9]{0,4}$|<lo?$")
         if not self.open:
@@ -204,7 +204,7 @@ class CoordinateFormat:
         return "|".join(sorted(patterns, key=len, reverse=True))
 
     def _read_label(self, before: str, after: str) -> str:
-        """Find the label of a shape in the text before and after its coordinates."""
+        """Parse the label of a box or polygon from the text before or after its coordinates."""
         if not self.quoted:
             return self._cleaned(before if self.label_first else after)
         label = ""

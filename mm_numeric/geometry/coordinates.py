@@ -1,10 +1,11 @@
-"""Convert positions in an image to numbers in text, and back.
+"""Convert pixel positions to the coordinates that a model writes as text, and back.
 
-    position (pixels) -> level (whole number of grid steps) -> numeral (text of the level)
+    499.2 (position in pixels) -> 499 (coordinate as an integer) -> "0.499" (coordinate as text)
 
-VLMs write coordinates relative to the original or the resized image, on different grids, and in
-different orders and text formats. Each choice is a field of ``Coordinates``. Each model family
-has a default preset from ``COORDINATES`` and can be trained with any other.
+In this example, the image is 1000 pixels wide and coordinates are from 0 to 1. VLMs write
+coordinates relative to the original or the resized image, and in different ranges, orders and text
+formats. Each choice is a field of ``Coordinates``. Each model family has a default preset from
+``COORDINATES`` and can be trained with any other.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ _INVERSE_TOLERANCE = 10**9  # of sums of floats: one billionth of their value
 
 
 def integer_ratio(number: float) -> tuple[int, int]:
-    """Convert a float to (numerator, denominator) as it is printed: (1, 10) for 0.1."""
+    """Convert the decimal digits of a float to a fraction: 0.1 to (numerator 1, denominator 10)."""
     if number == int(number):
         return int(number), 1
     return Decimal(repr(float(number))).as_integer_ratio()
@@ -35,7 +36,7 @@ def integer_ratio(number: float) -> tuple[int, int]:
 @RENAMED.accept_old_arguments
 @dataclass(frozen=True, kw_only=True)
 class Coordinates:
-    """How coordinates are written: relative to which image, grid, rounding, order, text format."""
+    """How a model writes coordinates: reference image, range, decimals, rounding, text format."""
 
     space: str = "resized"
     """The reference image: ``resized`` (after resizing and padding) or ``original``."""
@@ -84,7 +85,7 @@ class Coordinates:
 
     @property
     def text(self) -> CoordinateFormat:
-        """Return the text format of coordinates and shapes, such as brackets or JSON."""
+        """Return the text format of boxes, polygons and points, such as JSON."""
         return COORDINATE_FORMATS[self.format]
 
     @property
@@ -93,34 +94,34 @@ class Coordinates:
         return self.text.bins
 
     def step(self, edge: float) -> float:
-        """Return the size of a grid step in pixels: 0.5 on a side of 500 pixels and 1000 steps."""
+        """Return the pixels per coordinate step: 0.5 for coordinates 0 to 1000 on 500 pixels."""
         return (1.0 if self.max_value is None else edge / self.max_value) / 10**self.decimals
 
     def largest(self, edge: float) -> int:
-        """Return the largest coordinate, in grid steps, on an image side of ``edge`` pixels."""
+        """Return the largest allowed coordinate as an integer, such as 1000 for 1.000."""
         return max(self._levels(edge) - (self.clamp == "exclusive"), 0)
 
     def steps_per_px(self, edge: int) -> Fraction:
-        """Return the number of grid steps per pixel, for an image side of ``edge`` pixels."""
+        """Return the coordinate steps per pixel: 2 for coordinates 0 to 1000 on 500 pixels."""
         per_px = Fraction(1) if self.max_value is None else Fraction(self.max_value, edge)
         return per_px * 10**self.decimals
 
     def level(self, position: float, edge: int) -> int:
-        """Return the level of a position: the whole number of grid steps from the image's edge.
+        """Convert a position in pixels to an integer coordinate, such as 499 for 0.499.
 
         ``position`` is the distance from the left or top edge, and ``edge`` the width or height.
-        Both are in pixels of the image that the field ``space`` names, original or resized. The
-        level of a position outside the image is clamped.
+        Both are in pixels of the original or the resized image, depending on ``space``. If the
+        position is outside the image, the coordinate is clamped.
         """
         numerator, denominator = integer_ratio(position)
         steps = self.steps_per_px(edge)
         return self.rounded(numerator * steps.numerator, denominator * steps.denominator, edge)
 
     def rounded(self, numerator: int, denominator: int, edge: int) -> int:
-        """Round a coordinate, the fraction ``numerator / denominator``, to whole grid steps.
+        """Round the coordinate ``numerator / denominator`` to an integer.
 
-        The result is clamped to the image, whose side has ``edge`` pixels. With the setting
-        ``rounding: round``, a half is rounded to the even number, as by Python's ``round``.
+        ``edge`` is the image's width or height in pixels. The result is clamped to the image. With
+        ``rounding: round``, 2.5 is rounded to the even number 2, as by Python's ``round``.
         """
         level, rest = divmod(numerator, denominator)
         if self.rounding == "floor":
@@ -132,7 +133,7 @@ class Coordinates:
         return min(max(level, 0), self.largest(edge))
 
     def position(self, level: float, edge: float) -> float:
-        """Convert a level (number of grid steps) to a position in pixels: the inverse of ``level``.
+        """Convert an integer coordinate, such as 499 for 0.499, to a position in pixels.
 
         The position is in pixels of the original or the resized image, depending on ``space``.
         ``edge`` is the image's width or height. The result is not clamped, so it may be outside the
@@ -142,17 +143,17 @@ class Coordinates:
         return (level + middle) * self.step(edge)
 
     def _levels(self, edge: float) -> int:
-        """Return the number of grid steps between the ends of an image side of ``edge`` pixels."""
+        """Return the coordinate of the right or bottom edge as an integer: 1000 for 1.000."""
         return round((edge if self.max_value is None else self.max_value) * 10**self.decimals)
 
     def numeral(self, level: int) -> str:
-        """Format a level (number of grid steps) as text: ``499``, ``0.499`` or ``<loc0499>``."""
+        """Format an integer coordinate, such as 499, as ``499``, ``0.499`` or ``<loc0499>``."""
         if self.bins is not None:
             return self.text.bin(level)
         return f"{level / 10**self.decimals:.{self.decimals}f}"
 
     def read_numeral(self, text: str) -> float:
-        """Parse the text of a coordinate and return it in grid steps, maybe not a whole number."""
+        """Parse the text of a coordinate: 499.0 for ``499``, ``0.499`` or ``<loc0499>``."""
         if self.bins is not None:
             return float(self.text.bin_level(text))
         return float(text) * 10**self.decimals

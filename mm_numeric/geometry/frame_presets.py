@@ -1,8 +1,8 @@
-"""Frames by name: how model families and saved models resize images and write coordinates.
+"""Settings with which published and saved models resize images and write coordinates.
 
-A generated text with coordinates can only be read in the frame that the model wrote it in. The
-frames of published checkpoints have names here, so that answers of other tools can be scored
-without their model. The resizing of a fine-tuned model is stored in its ``frame.json``.
+To convert the coordinates in an answer to pixels, the settings of the model that wrote it are
+needed. The settings of published checkpoints are listed here by model family. The settings of a
+fine-tuned model are stored in its ``frame.json``.
 """
 
 import math
@@ -42,7 +42,7 @@ _SYNONYMS = {"original_pixels": "pixels_original", **RENAMED_PRESETS}
 
 @dataclass(frozen=True, kw_only=True)
 class FrameRule:
-    """How images are resized and coordinates are written, for images of any size."""
+    """Settings for resizing images and writing coordinates, independent of the image size."""
 
     resize: Resize
     coordinates: Coordinates
@@ -62,7 +62,9 @@ class FrameRule:
         return self.resize.kind == "smart" and in_pixels
 
     def frame(self, width: int, height: int) -> Frame:
-        """Return the frame of an image from its pixel size after EXIF rotation.
+        """Return how an image of this size is resized and how its coordinates are written.
+
+        The size is that of the image after EXIF rotation.
 
         Raises:
             ValueError: If an image of this size cannot be resized.
@@ -89,14 +91,13 @@ class FrameRule:
         max_pixels: int | None = None,
         image_max_pixels: int | None = None,
     ) -> Self:
-        """Return the resizing and the coordinates of the published checkpoints of a model family.
+        """Return the resizing and coordinate settings of a family's published checkpoints.
 
         Args:
             name: A key of ``FAMILY_RESIZES``, such as ``qwen2_5_vl``.
-            min_pixels: Smallest area of a resized image, if the model was not run with the value of
-                the published checkpoints.
-            max_pixels: Largest area of a resized image, likewise.
-            image_max_pixels: Area above which images were shrunk before they were resized.
+            min_pixels: Smallest area of a resized image. None: as in the published checkpoints.
+            max_pixels: Largest area of a resized image. None: as in the published checkpoints.
+            image_max_pixels: Area above which images were shrunk before this resizing.
         """
         if name not in FAMILY_RESIZES:
             raise unknown(name, FAMILY_RESIZES, "model family with images", "--family")
@@ -125,12 +126,12 @@ class FrameRule:
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """Return the frame rule of a saved model or of a coordinate format.
+        """Return the settings of a saved model or of a coordinate format.
 
         Args:
-            name: The folder of a run or of a model with ``frame.json``, the path of such a file, or
-                a name in ``COORDINATES`` whose coordinates do not depend on a resized image, such
-                as ``pixels_original`` and ``relative_1000``.
+            name: The folder of a run or model, the path of its ``frame.json``, or the name of a
+                coordinate format, such as ``pixels_original`` or ``relative_1000``. Formats that
+                belong to a model family or depend on the image resizing are not accepted.
         """
         path = Path(name)
         if path.is_dir() or path.suffix == ".json":

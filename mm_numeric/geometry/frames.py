@@ -1,12 +1,11 @@
 """Convert pixels of the original image to the text of coordinates, and back.
 
-    original pixels --View--> pixels of the resized image --Coordinates--> levels
-    --CoordinateFormat--> text
+    pixels of the original image --View--> pixels of the resized image
+    --Coordinates--> numbers, such as 0.499 --CoordinateFormat--> text
 
-A ``Frame`` holds these conversions for one image and one model family. It is computed from the
-image size and the settings of the family, never guessed from coordinates. It is saved with every
-prediction. Pixel positions are continuous: (0, 0) is the top left corner of the image and
-(width, height) is the bottom right corner.
+A ``Frame`` does these conversions for one image and one model family. It is computed from the image
+size and the family's settings, and is saved with every prediction. Pixel positions are continuous:
+(0, 0) is the top left corner of the image and (width, height) is the bottom right corner.
 """
 
 import math
@@ -40,7 +39,7 @@ _LARGEST_LEVEL = 2.0**53  # above it float64 cannot represent every whole number
 
 @dataclass(frozen=True)
 class View:
-    """The resizing of one image: ``resized = original * scale + offset`` for x and for y."""
+    """Resizing of one image: ``resized = original * scale + padding``, for x and for y."""
 
     width_px: int
     """Width of the resized image, including padding, in pixels."""
@@ -70,10 +69,9 @@ class View:
         return (x - self.offset_x_px) / self.scale_x, (y - self.offset_y_px) / self.scale_y
 
     def fractions(self) -> tuple[tuple[Fraction, Fraction], tuple[Fraction, Fraction]]:
-        """Return the exact (scale, offset) of the x axis and of the y axis, as fractions.
+        """Return (scale, padding) for x and for y as exact fractions, such as 1092 / 640.
 
-        They convert original to resized pixels, without the rounding of floats such as ``scale_x``.
-        A scale is the quotient of two sizes, such as 1092 / 640; an offset is padding times scale.
+        They convert original to resized pixels. The float ``scale_x``, in contrast, is rounded.
         """
         return _fractions(self.scale_x, self.offset_x_px), _fractions(
             self.scale_y, self.offset_y_px
@@ -133,9 +131,10 @@ class Resize:
 
 
 def _fractions(scale: float, offset: float) -> tuple[Fraction, Fraction]:
-    """Return a scale and an offset as they were before rounding to floats, as fractions.
+    """Convert a resizing scale and its padding from floats to the fractions before rounding.
 
-    The scale 1.70625, for example, is 1092 / 640. If there is no fraction, the float is returned.
+    For example, the scale 1.70625 was 1092 / 640. If there is no such fraction, the result is the
+    exact value of the float.
     """
     quotient = Fraction(scale).limit_denominator(_LARGEST_EDGE_PX)
     exact = quotient if float(quotient) == scale else Fraction(scale)
@@ -148,7 +147,7 @@ def _squashed(width: int, height: int, seen_width: int, seen_height: int) -> Vie
 
 
 def _snapped(position: float, edge: float, reach: float) -> float:
-    """Return a position, moved to the image's edge if it is at most ``reach`` outside of it."""
+    """Move a pixel position to the image edge if it is at most ``reach`` pixels outside."""
     if -reach <= position < 0:
         return 0.0
     return float(edge) if edge < position <= edge + reach else position
@@ -156,7 +155,7 @@ def _snapped(position: float, edge: float, reach: float) -> float:
 
 @dataclass(frozen=True)
 class Frame:
-    """Converts between pixels of one image and the text of its coordinates for a model family."""
+    """Converts pixel positions in one image to the coordinates in a model's text, and back."""
 
     width_px: int
     """Width of the original image after EXIF rotation, in pixels."""
@@ -171,21 +170,21 @@ class Frame:
 
     @property
     def edges(self) -> tuple[int, int]:
-        """Return (width, height) of the image, original or resized, that coordinates refer to."""
+        """Return the width and height of the reference image: the original or the resized one."""
         if self.coordinates.space == "original":
             return self.width_px, self.height_px
         return self.view.width_px, self.view.height_px
 
     @property
     def step_px(self) -> tuple[float, float]:
-        """Return the width and the height of a grid step, in pixels of the original image."""
+        """Return the smallest coordinate difference in x and in y, in original image pixels."""
         steps = tuple(self.coordinates.step(edge) for edge in self.edges)
         if self.coordinates.space == "original":
             return steps[0], steps[1]
         return steps[0] / self.view.scale_x, steps[1] / self.view.scale_y
 
     def encode(self, point: Point) -> tuple[int, int]:
-        """Convert a point in pixels of the original image to levels (numbers of grid steps).
+        """Convert a point in original image pixels to integer coordinates, such as (499, 20).
 
         A point that is up to 1 pixel outside the image is first moved to the edge.
         """
@@ -209,10 +208,10 @@ class Frame:
 
     @cached_property
     def _steps(self) -> list[tuple[int, int, int]]:
-        """Return (a, b, c) for x and for y: ``(a * p + b) / c`` converts pixels p to grid steps.
+        """Return (a, b, c) for x and for y: the coordinate of pixel p is ``(a * p + b) / c``.
 
-        Pixels are those of the original image. a, b and c are whole numbers, because with floats
-        relative coordinates (0 to 1000) could differ between two sizes of the resized image.
+        p is in pixels of the original image. a, b and c are integers, so that the coordinate has no
+        rounding errors of floats.
         """
         found = []
         for edge, (scale, offset) in zip(self.edges, self.view.fractions(), strict=True):
@@ -225,10 +224,10 @@ class Frame:
         return found
 
     def decode(self, level_x: float, level_y: float) -> Point:
-        """Convert levels (numbers of grid steps) to a point in pixels of the original image.
+        """Convert integer coordinates, such as (499, 20), to pixels of the original image.
 
-        This is the inverse of ``encode``. Points may be outside the image. A point that is outside
-        by at most half a grid step, the largest rounding error, is moved to the edge.
+        The result may be outside the image. If it is outside by at most the rounding error (half a
+        coordinate step), it is moved to the edge.
         """
         width, height = self.edges
         x = self.coordinates.position(level_x, width)
@@ -239,14 +238,15 @@ class Frame:
         return _snapped(x, self.width_px, step_x / 2), _snapped(y, self.height_px, step_y / 2)
 
     def quantised(self, shape: Shape) -> Shape:
-        """Round a shape's points to the coordinate grid, as if written as text and parsed again."""
+        """Round the points of a box or polygon, as if it were written as text and parsed again."""
         points = tuple(self.decode(*self.encode(point)) for point in shape.points)
         return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)
 
     def write(self, instances: Iterable[Instance]) -> Written:
-        """Format labelled shapes as text, and return where each coordinate is in the text.
+        """Format labelled boxes and polygons as text, and return the position of each coordinate.
 
-        Each ``Mark`` has the start and end of a coordinate, its axis, and the index of its shape.
+        Each ``Mark`` has the start and end of a coordinate as character indices in the text, its
+        axis (x or y), and the index of the box or polygon.
         """
         first, second = (0, 1) if self.coordinates.order == "xy" else (1, 0)
         roles = ("x", "y")[first], ("x", "y")[second]
@@ -271,12 +271,12 @@ class Frame:
         return Written(text, tuple(marks), frozenset(format_digits))
 
     def read(self, text: str) -> Instances | Unreadable:
-        """Parse the boxes (two points) and polygons (one or more than two points) in a text.
+        """Parse the boxes and polygons in a text. A single point becomes a polygon of one point.
 
         Returns:
-            The shapes in the order of the text, in pixels of the original image. They are not
-            corrected: boxes may have swapped corners, and points may be outside the image. If the
-            text has no shape, ``Unreadable`` with the reason.
+            The boxes and polygons in pixels of the original image, in the order of the text. They
+            are not corrected: boxes may have swapped corners, and points may be outside the image.
+            If the text cannot be parsed, ``Unreadable`` with the reason.
         """
         if not text.strip():
             return Unreadable("empty answer")
@@ -304,12 +304,12 @@ class Frame:
         return Box(*points[0], *points[1]) if len(points) == 2 else Polygon(points)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the frame as a dictionary that can be saved as JSON."""
+        """Return the image size, resizing and coordinate settings as a dictionary for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """Create a frame from a dictionary that this or an older version saved with ``to_dict``."""
+        """Create a ``Frame`` from a dictionary of ``to_dict``; older versions are accepted."""
         if isinstance(raw, Mapping) and isinstance(raw.get("coordinates"), Mapping):
             raw = {**raw, "coordinates": RENAMED.update(raw["coordinates"])}
         found: Self = read_dataclass(cls, raw, "frame")

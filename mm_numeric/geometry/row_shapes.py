@@ -1,4 +1,4 @@
-"""Read image paths and shapes from dataset rows, in pixels of the EXIF-rotated image."""
+"""Read image paths, and boxes and polygons in pixels, from the samples of a data set."""
 
 import sys
 from collections.abc import Mapping, Sequence

@@ -104,12 +104,12 @@ def read_instances(path: Path) -> dict[str, list[Any]]:
 def _validate(
     raw: Mapping[str, list[Any]], path: Path
 ) -> tuple[list[tuple[InvalidLine, Any]], dict[str, list[Any]]]:
-    """Separate the invalid from the valid images, categories and annotations of a COCO file.
+    """Validate the images, categories and annotations of a COCO file.
 
-    pycocotools does not check: it raises KeyError, or drops one of two entries with equal ids.
+    pycocotools does not validate them: it raises KeyError, or drops entries with a duplicate id.
 
     Returns:
-        A list with (error, image id or None) per invalid entry, and a dict of the valid entries.
+        A list of (error, image id or None), and the valid images, categories and annotations.
     """
     errors: list[tuple[InvalidLine, Any]] = []
     valid: dict[str, list[Any]] = {part: [] for part in _PARTS}
