@@ -159,10 +159,11 @@ PROTOCOLS: Mapping[str, str] = {
 
 
 def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:
-    """Return the object with a name that is in ``table``, or at a path ``package.module:Name``.
+    """Return the object that a config or an option names, and import it if necessary.
 
-    The table maps names to objects or to their import paths. In error messages, ``what`` describes
-    the name ("loss term") and ``where`` is the file and field that contain the name.
+    ``name`` is a key of ``table``, such as ``clock``, or an import path ``package.module:Name``.
+    The values of ``table`` are objects or import paths. In error messages, ``what`` describes the
+    object ("loss term"), and ``where`` is the file and field that contain the name.
     """
     if name not in table and ":" not in name:
         raise unknown(name, table, what, where)

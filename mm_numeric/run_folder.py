@@ -46,10 +46,11 @@ _PACKAGES = ("torch", "transformers", "accelerate", "peft", "numpy", "pillow")
 
 
 def claim(folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER) -> bool:
-    """Begin a run folder by writing config.yaml, or check that its run has the same config.
+    """Prepare a folder for a run: write config.yaml, or check the run that the folder contains.
 
-    Config sections named in ``ignore`` may differ. If the run in the folder stopped before its
-    first checkpoint, it cannot be resumed: its files are deleted, and a new run begins.
+    Raises ValueError if the folder contains a run with another config, or other files. The config
+    sections in ``ignore`` may differ. If the run in the folder stopped before the first checkpoint,
+    its files are deleted, and config.yaml is written again.
 
     Returns:
         True if the folder already contained a run with this config.
@@ -85,7 +86,7 @@ def write_config(folder: Path, config: Config) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return True if this library wrote the config.yaml of a folder, or began to write it."""
+    """Return True if this library wrote the config.yaml of a folder, even if incompletely."""
     path = folder / CONFIG
     if path.is_file():
         return path.read_bytes().startswith(_HEADER.encode())
@@ -176,7 +177,7 @@ def _is_complete(checkpoint: Path) -> bool:
 
 
 def finish(folder: Path, facts: dict[str, Any]) -> None:
-    """Mark a run as finished: write ``facts``, package versions, OS and CPU to run.json."""
+    """Mark a run as finished: write the metadata and package versions of the run to run.json."""
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     facts = {**facts, "machine": machine, "python": platform.python_version()}
     facts["versions"] = versions()

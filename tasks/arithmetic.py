@@ -1,8 +1,9 @@
 """Task: evaluate whole-number expressions in the style of DeepMind's mathematics data set.
 
-The questions imitate an ablation in "Regress, Don't Guess" (arXiv 2411.02083, table 2): it trains
-on the file ``arithmetic__add_sub_multiple`` of this data set, and tests on the longer expressions
-of ``arithmetic__add_sub_multiple_longer``. The task ``mathematics`` reads the published files.
+The questions are generated. They are similar to those of an experiment in "Regress, Don't Guess"
+(arXiv 2411.02083, table 2), which trains on the file ``arithmetic__add_sub_multiple`` of the data
+set, and tests on the longer expressions in ``arithmetic__add_sub_multiple_longer``. To use these
+files themselves, choose the task ``mathematics``.
 
 Rows     {"id": text, "question": "What is 3 - (-2 + 4*5)?", "answer": "-15",
           "category": "interpolation" or "extrapolation"}

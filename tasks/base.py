@@ -68,7 +68,7 @@ class Task(Protocol):
 
     @abstractmethod
     def format(self, answer: Any, frame: Frame | None = None) -> Written:
-        """Return an answer as the text to be generated, with the positions of its numbers.
+        """Return the text that the model should generate for an answer, and where its numbers are.
 
         Args:
             answer: The answer of an example.

@@ -47,7 +47,10 @@ class Clock(BaseTask):
             raise ValueError(f"label_noise_minutes is 0 to 360, not {self.label_noise_minutes}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per row; in training, with label noise (random errors) if set."""
+        """Yield one example (image, prompt and answer) per row of the data set.
+
+        With ``label_noise_minutes``, random errors are added to the times in training data.
+        """
         for where, row in rows:
             image = row.get("image") or row.get("file")
             if not isinstance(image, str) or not image:
@@ -63,7 +66,7 @@ class Clock(BaseTask):
             )
 
     def format(self, answer: ClockTime, frame: Frame | None = None) -> Written:
-        """Format ``ClockTime(7, 5)`` as ``7:05``, with the positions of hour and minute."""
+        """Return a time as text, such as ``7:05``, and where the hour and the minute are in it."""
         text = str(answer)
         colon = text.index(":")
         hour, minute = Mark(0, colon, "hour", 0), Mark(colon + 1, len(text), "minute", 0)

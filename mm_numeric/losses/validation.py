@@ -1,7 +1,7 @@
 """Check the inputs of the loss (logits, labels, number positions) and the size of the output head.
 
-Axes    b samples, t positions, n supervised positions (those with a label), c number tokens in the
-        vocabulary, r positions in the flattened inputs (b * t, or n)
+Axes    b samples, t positions, n positions with a label (supervised), c number tokens in the
+        vocabulary, r flattened positions: b * t, or n if only those with a label are given
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def supervised_rows(
     find: Callable[[Tensor], NumberSpans],
     counts: Counts | None = None,
 ) -> tuple[Tensor, Tensor, NumberSpans, Tensor | None]:
-    """Flatten logits or hidden states, and match each label with the row that predicts it.
+    """Flatten logits or hidden states, and find the position that predicts each label.
 
     Args:
         inputs: Logits or hidden states, [b, t, :] for b samples of t positions, or [n, :] for only
@@ -35,8 +35,9 @@ def supervised_rows(
         counts: Token and number counts of the optimiser step, made with the same ``shift``.
 
     Returns:
-        Inputs [r, :], labels [n] without ``IGNORE_INDEX``, spans, and for each label the index of
-        the input row that predicts it, [n] (None for inputs [n, :]: row i predicts label i).
+        The flattened inputs [r, :], the labels [n] without ``IGNORE_INDEX``, the spans, and the
+        indices [n] of the inputs that predict the labels. The indices are None for inputs
+        [n, :], where input i predicts label i.
     """
     if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
         found = f"{getattr(labels, 'dtype', '')} {type(labels).__name__}".strip()
@@ -94,11 +95,10 @@ def check_not_called_by_trainer(num_items_in_batch: object) -> None:
 
 
 def check_shift(shift: bool | None, counts: Counts | None = None) -> None:
-    """Check that ``shift`` is set, and that the token counts of the step used the same value.
+    """Raise ValueError if ``shift`` is None, or if the tokens were counted with another ``shift``.
 
-    Raises:
-        ValueError: If ``shift`` is None, or differs in ``counts``. With a wrong shift, the loss
-            would be finite, but wrong.
+    ``shift`` tells whether the labels must be shifted by one to align them with the logits. With a
+    wrong value, the loss would be finite, but wrong.
     """
     if shift is None:
         raise ValueError(
@@ -113,11 +113,10 @@ def check_shift(shift: bool | None, counts: Counts | None = None) -> None:
 
 
 def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -> None:
-    """Check that labels [n] are valid token ids, and that ``spans`` was built from these labels.
+    """Check that labels [n] are valid token ids, and contain the number tokens stored in ``spans``.
 
-    ``tokens`` is the vocabulary size of the output head. ``spans`` lists the labels that are
-    number tokens; ``ids`` [c] has the ids of all number tokens. On a GPU the check is asynchronous:
-    the CPU does not wait for its result.
+    ``tokens`` is the vocabulary size of the output head, and ``ids`` [c] are the ids of all number
+    tokens in the vocabulary. On a GPU, the CPU does not wait for the result of the check.
     """
     known = (labels >= 0) & (labels < tokens)
     found = labels[spans.row.clamp(max=len(labels) - 1)]

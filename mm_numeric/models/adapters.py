@@ -96,7 +96,7 @@ def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftMode
 
 
 def save_adapted(model: PeftModel, folder: Path, state: dict[str, Tensor] | None = None) -> None:
-    """Save the adapters, and all weights that are trained without adapters, in a folder.
+    """Save the adapters and the fully trained weights, but not the frozen weights, in a folder.
 
     If the weights are sharded across ranks, pass the full state dict as ``state``.
     """
@@ -114,7 +114,7 @@ def save_adapted(model: PeftModel, folder: Path, state: dict[str, Tensor] | None
 
 
 def read_adapted(model: PeftModel, folder: Path) -> None:
-    """Load adapters, and weights trained without adapters, from a folder into a model."""
+    """Load the adapters and the fully trained weights from a folder into a model."""
     adapters = _read(folder / ADAPTER)
     own = {name.removeprefix(ADAPTED_MODEL): p for name, p in model.named_parameters()}
     trained = {name.removeprefix(ADAPTED_MODEL) for name in _trained_parameters(model)}
@@ -133,7 +133,7 @@ def read_adapted(model: PeftModel, folder: Path) -> None:
 
 
 def saved_parameters(model: PeftModel) -> list[Tensor]:
-    """Return the parameters to save: all of the adapters, and all others that are trained."""
+    """Return the parameters to save: those of the adapters, and all trained parameters."""
     whole = set(_trained_parameters(model))
     return [p for n, p in model.named_parameters() if n in whole or is_adapter(n)]
 

@@ -53,7 +53,7 @@ def export(run: Path, out: Path, *, trust_remote_code: bool = False) -> None:
 
 
 def _save(config: Config, run: Path, folder: Path, name: str) -> None:
-    """Save a run's merged model, tokenizer and model card, whose example code loads ``name``."""
+    """Save the model of a run (adapters merged), its tokenizer and its model card in a folder."""
     config = replace(config, model=replace(config.model, quantize=None))
     family = load_family(config, str(run / MODEL))
     model = merged(load_model(config, family, str(run / MODEL)))

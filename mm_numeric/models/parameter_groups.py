@@ -52,12 +52,12 @@ class ModelModules:
         )
 
     def learning_rate_of(self, module: str) -> float:
-        """Return the module's own learning rate, or else the default one."""
+        """Return the learning rate of a module in the config, or the default learning rate."""
         own = self.settings.of(module).learning_rate
         return self.learning_rate if own is None else own
 
     def reject_learning_rates(self, who: str) -> None:
-        """Raise ValueError if a module has a learning rate, which the optimiser ``who`` ignores."""
+        """Raise ValueError if a module has its own learning rate: the optimiser would ignore it."""
         modules = self.family.module_patterns
         if any(self.settings.of(module).learning_rate is not None for module in modules):
             raise ValueError(
@@ -125,7 +125,7 @@ class ModelModules:
         ]
 
     def table(self, model: nn.Module) -> dict[str, dict[str, Any]]:
-        """Return each module's parameter counts, setting (e.g. ``frozen``) and learning rate."""
+        """Return a table of the modules: parameter counts, learning rates, and which are frozen."""
         found: dict[str, dict[str, Any]] = {
             module: {"parameters": 0, "trained": 0, "how": self.settings.of(module).how}
             for module in MODULE_NAMES
@@ -143,7 +143,7 @@ class ModelModules:
         return found
 
     def _shared(self, model: nn.Module) -> dict[str, set[str]]:
-        """Map each module with tied weights to all modules that share them, including itself."""
+        """Map each module that has tied weights to the set of all modules with these weights."""
         holders: dict[int, set[str]] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
             holders.setdefault(id(parameter), set()).add(self.module_of(name))

@@ -45,11 +45,11 @@ def aligned_documents(documents: Tensor, *, shift: bool) -> Tensor:
 
 
 class TokenNumber(NamedTuple):
-    """One number in a token sequence: its value, sign (1 or -1), tokens, role and group.
+    """One number in a token sequence: its value, its sign (1 or -1), its tokens and its meaning.
 
     ``role`` is ``x`` or ``y`` for a coordinate, ``hour`` or ``minute`` for a time, and ``free`` for
     any other number. ``group`` is the index of the box, polygon or time that the number belongs to,
-    or -1 if it belongs to none.
+    or -1 if there is none.
     """
 
     value: float
@@ -112,9 +112,9 @@ def numbers_in_answer(
 ) -> list[TokenNumber]:
     """Find the numbers of an answer that get a numeric loss, and their tokens.
 
-    The task selects the numbers: ``marks`` has, for each, start and end character in ``text``, role
-    (such as ``x``) and group (such as the index of the box). ``ids`` are the tokens of ``text``,
-    and ``offsets`` the start and end character of each token.
+    The task selects the numbers. For each number, ``marks`` has the start and end character in the
+    answer ``text``, and what the number means, for example the x coordinate of the first box.
+    ``ids`` are the token ids of the answer, and ``offsets`` are their start and end characters.
 
     Raises:
         ValueError: If the marked text is not a number, or if one of its digits is not in a number
@@ -184,7 +184,7 @@ def _from_pieces(
     ids: Sequence[int],
     vocabulary: NumberVocabulary,
 ) -> TokenNumber | None:
-    """Return the value of a number in a text and the tokens that contain its digits, or None.
+    """Return the value of a number that was found in a text, and the tokens of its digits.
 
     ``at[i]`` is the index in ``ids`` of the token that contains character i of the text. The result
     is None if a digit is not in a number token, or shares its token with another number. If the
@@ -214,27 +214,27 @@ def _whole(target: int, position: int, vocabulary: NumberVocabulary) -> TokenNum
 
 @dataclass(frozen=True, eq=False)
 class NumberSpans:
-    """The numbers in the labels of a batch, and the rows of the logits that predict their tokens.
+    """The numbers in the labels of a batch: their values, tokens and positions.
 
-    A supervised row is a row of the logits at a position with a label. The axes are n supervised
-    rows, k labels that are number tokens, m numbers, q boxes and r clock times.
+    The axes are n positions with a label (supervised), k labels that are number tokens, m numbers,
+    q boxes and r clock times.
 
     Attributes:
-        row: [k] index of the supervised row that predicts each number token, 0 to n - 1.
-        target: [k] class of the label: the index of its token in ``NumberVocabulary.tokens``.
+        row: [k] position of the number token, counted among the n supervised positions.
+        target: [k] index of the number token in ``NumberVocabulary.tokens``.
         place: [k] power of ten of the token's last digit: 0 units, 1 tens, -1 tenths.
         number: [k] index of the number that the token belongs to, 0 to m - 1.
         value: [m] numeric value, float64, including the sign.
         sign: [m] +1 or -1.
-        role: [m] kind of number, such as ``x`` or ``hour``, as an index into ``answers.ROLES``.
+        role: [m] meaning, such as ``x`` or ``hour``, as an index into ``answers.ROLES``.
         group: [m] index of the box, polygon or time, within the sample, that the number belongs
             to; -1 for any other number.
         sample: [m] index of the sample in the batch.
         samples: [] number of samples in the batch, including those without numbers.
         boxes: [q, 4] indices (0 to m - 1) of the numbers x1, y1, x2 and y2 of each box.
         times: [r, 2] indices (0 to m - 1) of the hour and the minute of each time.
-        supervised: [n] index of each supervised row in the flattened labels [samples * positions].
-            None if only the logits of supervised rows are passed to the loss.
+        supervised: [n] index of each supervised position in the flattened labels
+            [samples * positions]. None if the loss gets logits only at supervised positions.
     """
 
     row: Tensor
@@ -258,10 +258,11 @@ class NumberSpans:
         rows: Sequence[Mapping[int, int]],
         supervised: Sequence[int] | None = None,
     ) -> "NumberSpans":
-        """Build the spans of a batch from the numbers of each sample.
+        """Store the numbers of all samples of a batch as flat tensors.
 
-        ``rows[i][p]`` is the index, 0 to n - 1, of the supervised row that predicts token p of
-        sample i. ``supervised`` has the index of each such row in the flattened labels.
+        ``rows[i]`` maps the position of a token in sample i to its index, 0 to n - 1, among the
+        positions with a label in the batch. ``supervised`` has the index of each of these
+        positions in the flattened labels.
         """
         found = [(s, number) for s, sample in enumerate(numbers) for number in sample]
         tokens = [
@@ -346,10 +347,10 @@ class NumberSpans:
 
 
 def _grouped(found: Sequence[tuple[int, TokenNumber]], roles: tuple[str, ...]) -> Tensor:
-    """Return, for each box or for each clock time, the indices of its numbers in ``found``.
+    """Return the indices, in the list ``found``, of the numbers in each box or clock time.
 
-    ``roles`` names the columns: ("hour", "minute") returns one row per clock time, with the indices
-    of its hour and its minute. Numbers of other shapes, such as boxes, are then skipped.
+    For ``roles`` ("hour", "minute"), the result is [times, 2]: the indices of the hour and the
+    minute of each clock time. Numbers of boxes and polygons are then skipped.
     """
     groups: dict[tuple[int, int], list[int]] = {}
     for m, (sample, number) in enumerate(found):

@@ -15,7 +15,7 @@ _DIGIT = re.compile(r"[0-9]")
 
 
 class NumberToken(NamedTuple):
-    """A token with a numeric value: one or more digits, or a whole number such as ``<loc0005>``."""
+    """A token with a numeric value, such as ``42``, or ``<loc0005>`` for the number 5."""
 
     id: int
 
@@ -37,9 +37,8 @@ class NumberVocabulary:
     """The number tokens of a tokenizer, over which the numeric losses compute softmaxes.
 
     Attributes:
-        tokens: The number tokens, sorted by digit group, value and id. A digit group is a set of
-            tokens that compete in one softmax, such as the digits 0 to 9. A token's index in this
-            tuple is called its class.
+        tokens: The number tokens. Tokens that compete in one softmax, such as the digits 0 to 9,
+            are a digit group. The tuple is sorted by digit group, value and id.
         spelling: Maps token id to text for all tokens with a digit, minus, point or comma. Space
             markers (``▁``, ``Ġ``) are replaced by spaces.
         partial: What to do with a number if some of its tokens are not in ``tokens``. True: its
@@ -134,8 +133,8 @@ class NumberVocabulary:
     def __or__(self, other: "NumberVocabulary") -> "NumberVocabulary":
         """Return the union of two vocabularies.
 
-        If one vocabulary treats a token as digits and the other as a whole number (as those from
-        ``from_tokens`` do), the union treats it as a whole number.
+        A token such as ``42`` may be read as digits in one vocabulary, and have a value given to
+        ``from_tokens`` in the other. The union then keeps the given value.
         """
         both = sorted((*self.tokens, *other.tokens), key=lambda token: not token.digits)
         tokens = {token.id: token for token in both}
@@ -157,7 +156,7 @@ class NumberVocabulary:
 
     @cached_property
     def classes(self) -> dict[int, int]:
-        """Return a mapping from the id of each number token to its class (index in ``tokens``)."""
+        """Return a dict that maps the id of each number token to its index in ``tokens``."""
         return {token.id: j for j, token in enumerate(self.tokens)}
 
     def __len__(self) -> int:

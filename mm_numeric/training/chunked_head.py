@@ -11,10 +11,10 @@ memory. This happens inside the forward pass of the model, so that it works with
 The head must be linear, and the model must return the output of its head unchanged. This excludes
 models that scale their logits (Granite, Cohere) or soft-cap them (Gemma 2).
 
-Tied head, for a head that shares its weight with the input embeddings: torch adds the gradients of
-head and embeddings. ``torch.nn.functional.linear`` returns a transposed gradient for the weight, so
-that torch 2.13 needs a third tensor for the sum, as large as the weight. The replaced method
-returns a contiguous gradient instead, and torch adds in place.
+Contiguous gradient, for a head that shares its weight with the input embeddings: torch adds the
+gradients of the head and of the embeddings. ``torch.nn.functional.linear`` returns a transposed
+gradient, which torch 2.13 cannot add in place: it allocates a third tensor of the same size. The
+replaced ``forward`` method returns a contiguous gradient, which torch adds in place.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -43,10 +43,10 @@ class ChunkedHead:
     """Runs training forward passes with less memory for the output head (``lm_head``)."""
 
     def __init__(self, model: nn.Module, inputs: Mapping[str, Any], whole: Any) -> None:
-        """Check if the head is tied to the embeddings, and if the loss can be computed in chunks.
+        """Check if the output head is tied to the embeddings, and if it allows a loss in chunks.
 
-        ``whole`` is ``model`` without its DDP or DeepSpeed wrapper. All ranks must create the
-        object together, because this runs a test forward pass on the micro-batch ``inputs``.
+        This runs the model once on the micro-batch ``inputs``, so that all ranks must call it
+        together. ``whole`` is the model without its DDP or DeepSpeed wrapper.
         """
         self.head = linear_head(whole)
         self.is_tied = self.head is not None and is_tied(whole, self.head)
@@ -76,11 +76,10 @@ class ChunkedHead:
         counts: Counts,
         chunked_from: int = CHUNKED_FROM,
     ) -> tuple[Any, ObjectiveResult]:
-        """Run the model on a micro-batch; return its outputs, and the loss with number metrics.
+        """Run the model on a micro-batch; return the model outputs and the result of the objective.
 
-        ``labels`` has one label for each position whose logits are computed. If there are
-        ``chunked_from`` logits or more, the loss is computed in chunks, and ``outputs.logits``
-        contains the loss instead of the logits.
+        If the number of logits (positions times vocabulary size) is at least ``chunked_from``, the
+        loss is computed in chunks, and ``outputs.logits`` contains the loss instead of the logits.
         """
         head = self.head
         if head is None or not self.is_chunked(inputs, labels, objective, chunked_from):
@@ -179,7 +178,7 @@ class _TiedLinear(torch.autograd.Function):
 
 @contextmanager
 def _contiguous_gradient(head: nn.Linear) -> Iterator[None]:
-    """Context manager that makes a tied head's weight gradient contiguous (not in autocast)."""
+    """Context manager that saves memory in the backward pass of a tied head, except in autocast."""
 
     def product(hidden: Tensor) -> Tensor:
         # Checked here because accelerate enables autocast inside of the call of the model.

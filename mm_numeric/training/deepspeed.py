@@ -62,7 +62,7 @@ def join_ranks(args: TrainingArguments) -> None:
 
 @contextlib.contextmanager
 def without_zero3_init(args: TrainingArguments) -> Iterator[None]:
-    """Context manager in which models are loaded with whole weights, even if ZeRO-3 is set."""
+    """Context manager in which models are loaded without sharding, even if ZeRO-3 is active."""
     if args.deepspeed_plugin is None:
         yield
         return

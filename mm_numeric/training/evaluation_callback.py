@@ -136,7 +136,7 @@ class EvaluationCallback(TrainerCallback):
     def best(self, history: Sequence[Mapping[str, Any]]) -> Best | None:
         """Return the best evaluation in the trainer's log (the first if several are equal).
 
-        Returns None if the config names no metric (``evaluate.best``), or it has no value yet.
+        Returns None if the metric ``evaluate.best`` is not set, or has no value in the log.
         """
         name = self.settings.best
         if name is None:

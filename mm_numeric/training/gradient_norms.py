@@ -40,7 +40,7 @@ class GradientNorms:
     def measuring(
         self, model: nn.Module, step: int, engine: Any = None
     ) -> AbstractContextManager[None]:
-        """Return a context manager that measures gradient norms after a backward pass inside it.
+        """Return a context manager; call ``backward`` inside it to measure the gradient norms.
 
         Use it for the last backward pass of the optimiser step ``step``. All ranks must enter the
         context. ``engine`` is the DeepSpeed engine, or None without DeepSpeed.

@@ -123,8 +123,8 @@ class NumericLossMixin(_Trainer):
     ) -> Any:
         """Return the loss of a micro-batch.
 
-        In training, if the losses of an optimiser step are summed over its micro-batches and
-        averaged over ranks, the result is the mean loss of the step.
+        During training, the losses are averaged over the tokens and numbers of the whole optimiser
+        step, on all ranks, as in one large batch.
         """
         batch, labels, spans = self._model_inputs(model, inputs, all_rows=return_outputs)
         router = self.model.config.get_text_config()
@@ -149,9 +149,9 @@ class NumericLossMixin(_Trainer):
     def _model_inputs(
         self, model: torch.nn.Module, inputs: Mapping[str, Any], *, all_rows: bool
     ) -> tuple[dict[str, Any], Tensor, NumberSpans | None]:
-        """Return the keyword arguments for the model, the labels, and the number spans.
+        """Return the keyword arguments for the model, the labels, and the numbers in the labels.
 
-        The model computes logits only at positions with a label, or everywhere if ``all_rows``.
+        With ``all_rows``, the model computes all logits; otherwise only those at labels, if it can.
         """
         batch = dict(inputs)
         labels, spans = self._labels(batch), batch.pop("spans", None)
@@ -214,7 +214,7 @@ class NumericLossMixin(_Trainer):
         super().log(logs, start_time)
 
     def _end_step(self) -> None:
-        """Sum the losses of a step over all ranks, and update the objective's running means."""
+        """Sum the losses of a step over all ranks, for the log and for ``balance: running``."""
         sums = sums_over_ranks(self._step_sums, self.accelerator)
         self.objective.end_step(sums)
         self._step_sums, self._seen = sums, added_sums(self._seen, sums)

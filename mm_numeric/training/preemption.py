@@ -78,7 +78,7 @@ class IgnoreSignalsInWorker:
         self.init_fn, self.is_listening = init_fn, is_listening
 
     def __call__(self, worker: int) -> None:
-        """Set the signal handlers of a DataLoader worker, then call ``init_fn``."""
+        """Set the signal handlers in a DataLoader worker, then call the original init function."""
         for number in _SIGNALS:
             signal.signal(number, self._end_unless_listening)
         if self.init_fn is not None:

@@ -24,13 +24,13 @@ class Ranks:
             self._group = torch.distributed.new_group(backend="gloo", timeout=timeout)
 
     def exchange(self, found: Any = None) -> list[Any]:
-        """Send an object to all ranks, and return the objects that the ranks sent, without None.
+        """Send an object to all ranks, and return the list of objects that the ranks have sent.
 
         Args:
-            found: Object that this rank sends, or None. A text is an error that all ranks raise.
+            found: Object to send, None to send nothing, or an error message (str).
 
         Raises:
-            EveryRankError: With the error message of the lowest rank that sends one.
+            EveryRankError: If a rank sends an error message; if several do, the lowest rank's.
         """
         all_found = [found]
         if self._group is not None:

@@ -141,7 +141,7 @@ def _validate(
 
 
 def _open_checkpoint(checkpoint: Path, args: TrainingArguments, trust_remote_code: bool) -> None:
-    """Check the files of a checkpoint; convert those of ZeRO if the number of ranks changed."""
+    """Check the files of a checkpoint. Convert a ZeRO checkpoint if the number of ranks changed."""
     plugin = args.deepspeed_plugin
     check_files(checkpoint, None if plugin is None else plugin.deepspeed_config)
     require_tensor_files(checkpoint, trust_remote_code=trust_remote_code)

@@ -31,7 +31,7 @@ class SkippedRows:
             logger.warning("row skipped: %s", reasons[row], extra=ALL_RANKS)
 
     def count(self) -> int:
-        """Collect the skipped rows of all ranks, and return their number. Call it on all ranks."""
+        """Return the number of training rows skipped so far on all ranks. Call it on all ranks."""
         for found in self.ranks.exchange(self._new or None):
             self.ids |= found
         self._new = set()

@@ -45,7 +45,7 @@ class Throughput:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Exclude the time spent inside the context, such as for evaluating or saving."""
+        """Exclude the time inside the context, for example for evaluation, from the throughput."""
         before = time.perf_counter()
         try:
             yield

@@ -125,7 +125,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return loader
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Return the sampler; ``group_by_length`` batches samples of similar length."""
+        """Return the sampler; with ``group_by_length``, a batch has samples of similar length."""
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
         return LengthGroupedSampler(
@@ -175,7 +175,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return self.norms.measuring(self.model, step, engine)
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
-        """Return the gradient norm; ``FiniteCheck`` records if it and the losses are finite."""
+        """Return the gradient norm, and record whether the norm and the losses are finite."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         self.finite.end_step(self.state.global_step + 1, self._step_sums, norm)
         return norm
@@ -237,11 +237,11 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return metrics
 
     def load_weights(self, checkpoint: str | Path) -> None:
-        """Load all weights of a checkpoint, even if it names parameters as the hub checkpoint does.
+        """Load all weights of a checkpoint, and raise ValueError if a weight is missing.
 
-        When it resumes, transformers (5.23) looks for other names than it saved, and only warns if
-        they are missing, so that a resumed Qwen2-VL would keep its initial weights. This method
-        uses ``from_pretrained``, which translates the names.
+        For models such as Qwen2-VL, transformers saves parameters under other names than those in
+        the model. When ``Trainer`` (5.23) resumes, it does not translate the names, and only warns
+        that weights are missing. This method uses ``from_pretrained``, which translates the names.
         """
         model = self.accelerator.unwrap_model(self.model)
         if isinstance(model, PeftModel):
@@ -301,7 +301,10 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None
     ) -> Any:
-        """Prepare model and optimiser, and load their state (with pickled code only if trusted)."""
+        """Prepare the model and optimiser for training, and load their state from a checkpoint.
+
+        Only tensors and plain values are loaded, unless ``trust_remote_code`` is True.
+        """
         loading: AbstractContextManager[None] = nullcontext()
         if resume_from_checkpoint:
             loading = tensors_only(resume_from_checkpoint, trust_remote_code=self.trust_remote_code)
