@@ -31,7 +31,7 @@ from mm_numeric.files import read_rows
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerFields:
-    """The fields of a tool's result file that hold the generated text and the id."""
+    """The fields in which a program such as lmms-eval stores generated texts and question ids."""
 
     tool: str
     text: tuple[str, ...]
@@ -63,7 +63,7 @@ TOOLS = (
 
 
 class GeneratedText(NamedTuple):
-    """A generated text in a file of any tool, and the question that it answers."""
+    """A generated text from a result file, with the id of the question that it answers."""
 
     where: str
     """File and line, for error messages."""
@@ -79,10 +79,12 @@ class GeneratedText(NamedTuple):
 def read_answer_file(
     path: Path, *, id_field: str | None = None, text_field: str | None = None
 ) -> tuple[AnswerFields, Iterator[GeneratedText]]:
-    """Return the fields that are read, and an iterator over the generated texts of a file.
+    """Read the generated texts in a result file, for example one that lmms-eval wrote.
+
+    Returns the names of the fields with text and id, and an iterator over the generated texts.
 
     Args:
-        path: A file in one of the formats above.
+        path: The file (.jsonl, .json, .csv, .tsv or .xlsx).
         id_field: Name or path of the field with the id, such as ``doc.id``; detected if None.
         text_field: Name or path of the field with the generated text; detected if None.
     """
@@ -122,7 +124,7 @@ def text_id(value: Any) -> str | None:
 def _fields(
     where: str, row: Mapping[str, Any], id_field: str | None, text_field: str | None
 ) -> AnswerFields:
-    """Return the fields of the tool that wrote a row, or those that the user named."""
+    """Detect the fields with the generated text and the id, unless the user has named them."""
     found = [tool for tool in TOOLS if isinstance(_raw_text(row, tool), str | list)]
     if text_field is not None:
         named = AnswerFields(tool="named field", text=(text_field,))

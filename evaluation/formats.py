@@ -61,8 +61,8 @@ def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Det
     Args:
         path: The folder or zip; only files that end with ``.txt`` are read.
         truth: True for ground truth, which has no confidences.
-        lines: Shape on each line, one of ``LINES``, such as ``quad``. If None, the shape is derived
-            from the first line.
+        lines: Format of a line: ``box``, ``quad``, ``polygon`` or ``polygon_yx``. If None, it is
+            detected from the first line.
     """
     if lines is not None and lines not in LINES:
         raise ValueError(f"lines is one of {', '.join(LINES)}, not {lines!r}.")
@@ -106,7 +106,7 @@ def _decoded(content: bytes, where: str) -> str:
 
 
 def _content_of(line: str, where: str) -> str:
-    """Derive a line's shape from its leading numbers: 4 or 5 for ``box``, 8 or 9 for ``quad``."""
+    """Return ``box`` if a line begins with 4 or 5 numbers, and ``quad`` if with 8 or 9."""
     count = _numbers_before(line.split(","))
     for name, size in _SIZES.items():
         if count in (size, size + 1):

@@ -1,7 +1,7 @@
-"""Join the answers of any tool with prepared rows, which have the targets and the image sizes.
+"""Join answers that another program has generated with the rows of the test data.
 
-A tool writes the id of a question and the generated text. Everything else that a score needs is in
-the rows that the questions were made from. Each joined row equals the row that ``mm-numeric
+An answer file, for example of lmms-eval, has ids of questions and generated texts. The test data
+has the correct answers and the image sizes. Each joined row equals the row that ``mm-numeric
 predict`` would write for the same text, so that the score is the same.
 """
 
@@ -47,14 +47,16 @@ def prediction_rows(
     task_name: str | None = None,
     keep: str | None = None,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return (location, fields) of each answer in a file, with the fields of predictions.jsonl.
+    """Return an iterator over the answers in a file, in the format of predictions.jsonl.
+
+    Each item is a pair: the location for error messages (file and line), and a dictionary.
 
     Args:
-        predictions: A predictions.jsonl, or with ``rows`` a file of any tool.
-        rows: The rows that were answered; None if the predictions have targets and frames.
-        task_name: Name of the task; that of the prepared rows if None.
-        keep: ``last`` for the last of several rows with the same id; with None, several answers to
-            one of ``rows`` are an error.
+        predictions: A predictions.jsonl, or with ``rows`` the answer file of another program.
+        rows: The test data with the correct answers; None if ``predictions`` contains them.
+        task_name: Name of the task. If None, the task that the rows were prepared for.
+        keep: If ``last``, only the last of several answers with the same id is used. If None, two
+            answers to one question of ``rows`` are an error.
     """
     found: Iterator[tuple[str, dict[str, Any]]] = (
         map(_with_text_id, read_rows(predictions))
@@ -72,7 +74,7 @@ def _with_text_id(located: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, A
 def _last_of_each_id(
     rows: Iterable[tuple[str, dict[str, Any]]], predictions: Path
 ) -> Collection[tuple[str, dict[str, Any]]]:
-    """Return the last row of each id, in the order of these rows; log how many are left out."""
+    """Keep only the last of several rows with the same id; log how many rows are left out."""
     count, last = 0, dict[str, tuple[str, dict[str, Any]]]()
     for where, row in rows:
         count += 1
@@ -131,7 +133,7 @@ def _image_path(image: ImageSource | None) -> str | None:
 def _log_reading(
     predictions: Path, rows: PreparedRows, fields: AnswerFields, *, has_ids: bool
 ) -> None:
-    """Log which fields are read, how answers are matched, and the limits of resized images."""
+    """Log which fields are read, and if answers and questions are matched by id or by position."""
     by = f"{'position' if fields.id_is_position else 'id'} ({fields.id})"
     message = "%s: read as of %s (%s); answers are matched to %s by %s."
     logger.info(
@@ -142,9 +144,9 @@ def _log_reading(
 
 
 def _log_sizes(rule: FrameRule | None, tool: str, largest_px: int) -> None:
-    """Log the limits of resized images, if coordinates depend on them.
+    """Log the minimum and maximum image area after resizing, if the coordinates depend on it.
 
-    ``largest_px`` is the area of the largest image in pixels.
+    ``largest_px`` is the area of the largest original image in pixels.
     """
     if rule is None or not rule.depends_on_limits:
         return
@@ -160,7 +162,7 @@ def _log_sizes(rule: FrameRule | None, tool: str, largest_px: int) -> None:
 
 
 def _warn_of_lost_text(predictions: Path, rows: PreparedRows, texts: Sequence[str]) -> None:
-    """Log a warning if a tool has truncated texts, or removed the special tokens around boxes."""
+    """Log a warning if generated texts are truncated, or lack the special tokens around boxes."""
     truncated = sum(len(text) >= LONGEST_CELL for text in texts)
     if predictions.suffix == ".xlsx" and truncated:
         logger.warning(
@@ -228,7 +230,7 @@ def _matched(
 
 
 def _check_duplicates(pairs: Sequence[tuple[GeneratedText, Question]]) -> None:
-    """Raise ValueError if there are several answers to a question, which are adjacent in pairs."""
+    """Raise ValueError if a question has two answers; ``pairs`` is sorted by question."""
     second = [
         after[0] for before, after in pairwise(pairs) if before[1].example.id == after[1].example.id
     ]
@@ -241,7 +243,7 @@ def _check_duplicates(pairs: Sequence[tuple[GeneratedText, Question]]) -> None:
 
 
 def _check_images(pairs: Sequence[tuple[GeneratedText, Question]], path: Path) -> None:
-    """Raise ValueError if an answer that is matched by position names another image."""
+    """Raise ValueError if an answer names a different image than the question at its position."""
     for answer, (example, *_) in pairs:
         image = value_at(answer.row, "images.0")  # ms-swift: a path, or {"path": ..., "bytes": ...}
         image = image.get("path") if isinstance(image, Mapping) else image

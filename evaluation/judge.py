@@ -49,8 +49,8 @@ def judged_answers(
 
     Args:
         scorer: Scorer of the task. Its ``judge_rules`` are None if the task needs no judge.
-        responses: Responses of a model. Without ``judge``, either all or none have an extraction.
-        judge: The judge to ask for missing extractions, or None.
+        responses: Responses of a model, perhaps with answers that were extracted before.
+        judge: The judge to ask for missing answers. Without a judge, all or none may be missing.
         folder: Folder of extractions.jsonl.
         where: The predictions file, for error messages.
     """
@@ -73,9 +73,9 @@ def judged_texts(
 
     Args:
         rules: How the benchmark lets a judge extract answers.
-        responses: Responses of a model. If a response already has an extracted answer, it is kept.
-            Otherwise the judge is asked, unless the rules of the benchmark find the answer.
-        judge: The judge to ask; None if every response must have an extraction.
+        responses: Responses of a model. An answer that was extracted before is kept. Simple
+            responses, such as a single number, may need no judge. For others the judge is asked.
+        judge: The judge to ask. If None, each response must have an extracted answer.
         cache: The file extractions.jsonl, which stores the answers of the judge.
         where: The predictions file, for error messages.
     """
@@ -102,7 +102,7 @@ def judged_texts(
 
 
 def scorer_of_judge(rules: JudgeRules, judge: Judge | None) -> Scorer:
-    """Return the scorer for extracted answers, and add facts on the judge for results.json."""
+    """Return the scorer for extracted answers; it also describes the judge, for results.json."""
     facts = {"extraction": "that of the rows"}
     if judge is not None:
         facts = {
@@ -186,7 +186,7 @@ def _ask_all(judge: Judge, left: Mapping[str, tuple[str, Request]], cache: Path)
 
 
 def _key(judge: Judge, request: Request) -> str:
-    """Return a hash of the judge's URL and the request, to find an answer in the file again."""
+    """Return a hash of the judge's URL and a request, the key of an answer in extractions.jsonl."""
     asked = json.dumps([judge.endpoint, request], sort_keys=True)
     return hashlib.sha256(asked.encode()).hexdigest()
 

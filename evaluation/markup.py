@@ -1,8 +1,7 @@
 """Escape text for HTML, Markdown, LaTeX and CSV.
 
 Texts from models, data rows and file names are untrusted. They are escaped by the functions of
-this module or by the HTML templates. The templates apply ``visible`` to every value that is not
-``Markup``, and escape it.
+this module or by the HTML templates. In HTML, only values of the type ``Markup`` are not escaped.
 """
 
 import html

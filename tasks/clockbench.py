@@ -82,10 +82,10 @@ class ClockBench(BaseTask):
         return Written(text + "}", tuple(marks))
 
     def parse(self, text: str, frame: Frame | None = None) -> ClockReading | Unreadable:
-        """Return the JSON object in a generated text; some mistakes in its syntax are repaired.
+        """Parse the JSON object in a generated text; some mistakes in its syntax are repaired.
 
-        For other texts, such as ``7:05:15`` or ``This is no valid time.``, return ``Unreadable``,
-        with the answer they express (if any) as ``lenient``, for the lenient metrics.
+        A text without such an object is unparseable. If it has a time (``7:05:15``) or says that
+        there is no valid time, this answer is kept for the lenient metrics.
         """
         if not text.strip():
             return Unreadable("empty answer")
@@ -156,7 +156,7 @@ def _is_number(name: str, value: Any) -> bool:
 
 
 def _allowed(name: str) -> str:
-    """Return the end of an error message, which lists the valid values of a field."""
+    """Return a text for error messages that lists the valid values of a field such as ``hours``."""
     if name == "weekday":
         return "write a text such as Monday, or false"
     low, high = _LIMITS.get(name, (1, 12))

@@ -87,7 +87,7 @@ class Grounding(BaseTask):
         return _LABELLED if self.answer == "list" else None
 
     def format(self, answer: Box | Instances, frame: Frame | None = None) -> Written:
-        """Return the answer text: one box, or all boxes of a list except those to ``ignore``."""
+        """Format a box or a list of boxes as text; boxes marked as ``ignore`` are left out."""
         if frame is None:
             raise ValueError("a box needs the frame of its image")
         items = (Instance(answer),) if isinstance(answer, Box) else answer.items

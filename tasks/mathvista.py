@@ -94,7 +94,7 @@ class MathVista(BaseTask):
         return Text(text) if text.strip() else Unreadable("empty answer")
 
     def record(self, answer: ShortAnswer | Text) -> Any:
-        """Convert a generated answer to a text, or the correct answer of a row to an object."""
+        """Convert an answer to JSON: a generated answer to a text, a correct one to an object."""
         if isinstance(answer, Text):
             return answer.text
         return {
@@ -117,7 +117,7 @@ class MathVista(BaseTask):
 
 
 def read_short_answer(row: Mapping[str, Any], where: str) -> ShortAnswer:
-    """Read the correct answer of a row (empty if missing), its type, choices and precision."""
+    """Read the correct answer (empty if missing), the answer type and the choices from a row."""
     kind = row.get("question_type"), row.get("answer_type")
     if kind not in [("multi_choice", "text"), *(("free_form", name) for name in _NUMBERS)]:
         raise ValueError(
@@ -165,7 +165,7 @@ def published_query(row: Mapping[str, Any], asked: ShortAnswer, where: str) -> s
 
 
 def _labels(metadata: Any, where: str) -> dict[str, tuple[str, ...]]:
-    """Return the categories (texts) in a row's metadata, such as ``task``, for metrics of each."""
+    """Return the categories of a row, such as ``{"skills": ("arithmetic reasoning",)}``."""
     if not isinstance(metadata, Mapping | None):
         raise ValueError(f"{where}: metadata {metadata!r:.40} is not an object.")
     labels = {}

@@ -1,6 +1,6 @@
-"""Task: answer questions about a passage in words (MultiRC).
+"""Task: read a passage and answer questions about it with text, not numbers (MultiRC).
 
-The task checks that numeric losses do not harm answers in words.
+The task checks that numeric losses do not harm answers without numbers.
 
 Rows     {"id": text, "passage": text, "question": text,
           "answers": [{"text": text, "label": 0 or 1}, ...]}, from ``prepare multirc``
@@ -30,7 +30,7 @@ _YES_NO = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class MultiRC(BaseTask):
-    """Task: answer a question about a passage with words, or with yes or no."""
+    """Task: read a passage and answer a question about it, with a short text or with yes or no."""
 
     reads_by: ClassVar[tuple[str, ...]] = ("answer",)
 
@@ -47,10 +47,10 @@ class MultiRC(BaseTask):
                 raise ValueError(f"prompt needs {name} in it, not {self.prompt!r:.60}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per question, or for yes-or-no tasks one per proposed answer.
+        """Yield one example per question; in the yes-or-no task, one per proposed answer.
 
-        If full answers are asked for, a question without a right answer is skipped. A training row
-        without labels raises ValueError.
+        If the answers are texts, a question that has no right answer is skipped. A training row
+        whose answers have no labels (right or wrong) raises ValueError.
         """
         for where, row in rows:
             texts = [row.get(name) for name in ("passage", "question")]
@@ -96,7 +96,7 @@ class MultiRC(BaseTask):
         return Choice(found[1].lower()) if found else Unreadable("neither yes nor no")
 
     def record(self, answer: Text | Choice) -> Any:
-        """Convert an answer to JSON: a text, or the yes or no with the id of its question."""
+        """Convert an answer to JSON: a text, or ``{"chosen": "yes", "question": "q1"}``."""
         if isinstance(answer, Text):
             return answer.text
         return {"chosen": answer.chosen, "question": answer.question}

@@ -79,7 +79,7 @@ class TextDetection(BaseTask):
             )
 
     def format(self, answer: Instances, frame: Frame | None = None) -> Written:
-        """Return the answer text: all shapes except those to ``ignore``, in the set order."""
+        """Sort shapes by the option ``order`` and format them as text, skipping ignored shapes."""
         if frame is None:
             raise ValueError("shapes need the frame of their image")
         items = [item for item in answer.items if not item.ignore]

@@ -98,7 +98,7 @@ def _check_example(
     *,
     decode: bool,
 ) -> None:
-    """Encode an example as in training; add it, or its error message, to the report ``source``.
+    """Encode an example as in training, and add the result or the error message to the report.
 
     With ``decode``, the whole image is decoded. Otherwise, only its file header is read.
     """
@@ -156,7 +156,7 @@ def _size(source: SourceReport, example: Example, *, decode: bool) -> tuple[int,
 def _encoded(
     collator: TrainingCollator, example: Example, size: tuple[int, int] | None, has_image: bool
 ) -> tuple[EncodedExample, Tokens, list[TokenNumber]]:
-    """Encode an example as in training; return it, its answer tokens and their numbers."""
+    """Encode an example as in training; also return the tokens and numbers of the answer."""
     family = collator.family
     frame = None if size is None else compute_frame(family, example, size)
     if collator.length_limit is not None:
@@ -292,11 +292,11 @@ def _count_numbers(
     answer: Tokens,
     numbers: Sequence[TokenNumber],
 ) -> None:
-    """Update the token statistics in the report ``source`` with one answer.
+    """Add the tokens of one answer to the statistics of the report.
 
-    These are the ids of all tokens (``tokens``), the number of digits that get no numeric loss
-    (``unmarked_digits``), and the number of number tokens with several digits (``wide_tokens``).
-    Digits of the text format, such as the 2 of ``bbox_2d``, are not numbers and not counted.
+    The statistics count how often each token occurs, how many digits get no numeric loss, and how
+    many tokens of numbers have several digits. Digits of the text format, such as the 2 in
+    ``bbox_2d``, are not counted.
     """
     source.tokens.update(answer.ids[:-1])
     # By character, because T5 gives the token of a space the offset of the digit after it.
@@ -316,8 +316,8 @@ def _count_numbers(
 def _clipped_answer(encoded: EncodedExample) -> Any:
     """Return the parsed answer of an example, with boxes and polygons clipped to the image.
 
-    If an image is padded to a square, rounding can move a coordinate by half a step, from the edge
-    of the image into the padding. Formatting such a shape again could raise an error.
+    If an image is padded to a square, the rounding of coordinates can move a shape slightly into
+    the padding. Without clipping, converting this shape to text again could raise an error.
     """
     answer, frame = encoded.parsed, encoded.frame
     if frame is None:

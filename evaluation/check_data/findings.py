@@ -56,7 +56,7 @@ class EncodedExample:
 
     @property
     def numbers(self) -> list[TokenNumber]:
-        """Return the numbers in the correct answer, and which of its tokens write each number."""
+        """Return the numbers in the correct answer, with the token positions of each number."""
         return self.collator.answer(self.example, self.frame)[1]
 
 

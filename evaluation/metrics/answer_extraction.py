@@ -82,7 +82,8 @@ def extract(response: str, asked: ShortAnswer) -> Extraction:
 def extract_without_judge(response: str, asked: ShortAnswer) -> str | None:
     """Extract an answer by the rules that MathVista's script tries before it asks GPT-4.
 
-    They accept a response that is empty, a choice, or a number. For others, return None.
+    A response is returned if it is empty, one of the choices, or a number of the expected
+    type. Otherwise, None is returned.
     """
     if response == "" or (asked.question_type == "multi_choice" and response in asked.choices):
         return response

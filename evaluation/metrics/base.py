@@ -185,17 +185,18 @@ def median_of(column: str) -> Callable[[Columns], Any]:
 def share_of(part: str, whole: str, *, nothing: float = 0.0) -> Callable[[Columns], Any]:
     """Return a function that divides the sum of column ``part`` by the sum of column ``whole``.
 
-    If the sum of ``whole`` is 0, the function returns the argument ``nothing``, by default 0.
+    If the sum of ``whole`` is 0, the result is the value of the argument ``nothing`` (default 0).
     """
     return lambda columns: _share(columns, part, whole, nothing)
 
 
 def hmean_of(precision: tuple[str, str], recall: tuple[str, str]) -> Callable[[Columns], Any]:
-    """Return a function that computes the harmonic mean of precision and recall from columns.
+    """Return a function that computes the harmonic mean of precision and recall over all rows.
 
     Args:
-        precision: Two columns whose sums are divided: correct items, predicted items.
-        recall: Two columns whose sums are divided: correct items, true items.
+        precision: Names of two columns. Precision is the sum of the first (such as correct boxes)
+            divided by the sum of the second (such as predicted boxes).
+        recall: Names of two columns, divided in the same way (such as correct and true boxes).
     """
 
     def value(columns: Columns) -> Any:

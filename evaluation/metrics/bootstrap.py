@@ -41,13 +41,14 @@ def run_draws(
     results can be compared resample by resample.
 
     Args:
-        runs: Objective name -> columns (values per row) of its runs, in the same order of seeds.
+        runs: Maps the name of an objective to its runs, one for each training seed, in the same
+            order of seeds. A run is a set of columns (arrays with one value per test row).
         value: Function from columns to the metric.
         resamples: Number of resamples.
         seed: Seed of the bootstrap's random generator.
 
     Returns:
-        Objective name -> mean of the metric over the drawn training seeds, [resamples].
+        Maps the name of an objective to the metric in each resample, [resamples].
     """
     count = len(next(iter(runs.values())))
     seeds = np.random.default_rng(seed + 1).integers(count, size=(resamples, count))

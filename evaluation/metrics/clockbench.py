@@ -182,7 +182,7 @@ def _median_delta(columns: Columns) -> NDArray[np.float64]:
 
 
 def _share(name: str, label: str, prefix: str = "") -> Metric:
-    """Create the accuracy of one field, such as the hours, over the clocks that show it."""
+    """Create the accuracy metric of a field, such as the hours, for clocks that show the field."""
     value = share_of(f"{prefix}right_{name}", f"{prefix}has_{name}", nothing=np.nan)
     known = {"valid": "valid_accuracy", "invalid": "invalid_accuracy"}
     return percentage(prefix + known.get(name, name), label, value)

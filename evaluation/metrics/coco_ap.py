@@ -91,7 +91,7 @@ class Rules:
                 )
 
     def protocol(self, source: str) -> dict[str, Any]:
-        """Describe these settings for results.json; ``source`` says where the scores come from."""
+        """Describe how AP is computed, for results.json; ``source`` is the origin of the scores."""
         order = {
             "official": "pycocotools: by image id, then as listed; the same score for all is an "
             "error",
@@ -290,7 +290,8 @@ def _precision_at_recalls(counted: Bools, correct: Bools, tie: Ints, truths: int
     Args:
         counted: True for a detection that is not ignored, [d], best score first.
         correct: True for a detection that is matched to a true shape, [d].
-        tie: Index that detections with equal scores share, [d]. If 2 of 5 are correct, each is 0.4.
+        tie: Rank of each detection's score, [d]. Detections with the same rank count equally: if 2
+            of 5 are correct, each one counts as 0.4 correct.
         truths: Number of true shapes.
     """
     sizes, right = np.bincount(tie, counted), np.bincount(tie, correct)

@@ -78,10 +78,11 @@ def _from_polygons(value: list[Any], size: tuple[int, int], where: str) -> Rle:
 
 
 def _pixels_of(counts: Any, where: str) -> int:
-    """Return the number of pixels in RLE counts that are compressed to text.
+    """Decode run lengths (RLE counts) in COCO's text format; return the number of all pixels.
 
-    Each character holds five bits of a number; a sixth bit is set if the next character continues
-    it. From the fourth number on, its difference to the number two places before is stored.
+    Each character has five bits of a number. A sixth bit is set if the number continues in the
+    next character. From the fourth number on, the text has differences: the fourth number minus
+    the second, the fifth minus the third, and so on.
     """
     if isinstance(counts, str) and counts.isascii():
         counts = counts.encode()
@@ -117,10 +118,11 @@ def mask_ious(
     at_detection: Ints,
     at_truth: Ints,
 ) -> Floats:
-    """Compute the IoU of pairs of a predicted and a true mask with pycocotools, [p] for p pairs.
+    """Compute the IoU of predicted and true masks with pycocotools, [p] for p pairs.
 
-    If the true mask is a crowd region, the intersection is divided by the area of the detection,
-    not by the union. The pairs are sorted by true mask.
+    ``at_detection`` and ``at_truth`` are the indices of the two masks of each pair; ``at_truth``
+    must be sorted. If the true mask is a crowd region, the intersection is divided by the area of
+    the detection, not by the union.
     """
     found = np.zeros(len(at_truth))
     starts = np.flatnonzero(np.diff(at_truth, prepend=-1))

@@ -1,8 +1,8 @@
 """Generate images of coloured shapes, each with a phrase that identifies one shape.
 
-A phrase identifies a shape by colour and form ("the red circle"), also by size ("the large red
-circle"), or by position ("the circle at the left"). The types of phrases that are unambiguous in a
-scene are equally likely.
+There are three types of phrases: colour and form ("the red circle"), size, colour and form ("the
+large red circle"), and form and position ("the circle at the left"). The types of phrases that are
+unambiguous in a scene are equally likely.
 """
 
 import random
@@ -91,7 +91,7 @@ def _one(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
 
 
 def _list(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
-    """Return a row that asks for all shapes of one colour. In 1 row of 5, there are none."""
+    """Return a row that asks for all shapes of a colour. In 1 of 5 rows, no shape has it."""
     present = {shape.colour for shape in shapes}
     absent = [colour for colour in _COLOURS if colour not in present]
     colour = rng.choice(absent) if rng.random() < 0.2 else rng.choice(sorted(present))
@@ -101,13 +101,13 @@ def _list(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
 
 
 def _by_name(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
-    """Return each shape that colour and form identify, with a phrase like "the red circle"."""
+    """Return pairs such as ("the red circle", shape); the phrase fits no other shape."""
     names = [shape.name for shape in shapes]
     return [(f"the {s.name}", s) for s in shapes if names.count(s.name) == 1]
 
 
 def _by_size(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
-    """Return each shape that size identifies, with a phrase like "the large red circle"."""
+    """Return pairs such as ("the large red circle", shape); the phrase fits no other shape."""
     found = []
     for shape in shapes:
         same = [s for s in shapes if s.name == shape.name]
@@ -117,7 +117,7 @@ def _by_size(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
 
 
 def _by_position(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
-    """Return each shape that position identifies, with "the circle at the left" or similar."""
+    """Return pairs such as ("the circle at the left", shape); the phrase fits no other shape."""
     found = []
     for kind in _KINDS:
         same = [s for s in shapes if s.kind == kind]
