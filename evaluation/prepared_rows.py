@@ -1,6 +1,7 @@
-"""Read the questions of prepared rows, with their correct answers and the frames of their images.
+"""Read questions, correct answers and image sizes from the samples of a data set.
 
-A score of answers that another tool generated needs the rows that the questions were made from.
+They are needed to score a file of answers that only has ids and generated texts, because another
+program generated the answers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from mm_numeric.tasks.base import Task, task_class
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRows:
-    """The file of the rows that were answered, and how answers belong to them."""
+    """A file of samples with correct answers, and how to match generated answers with it."""
 
     path: Path
     """Rows in the format of the task, as in ``data.test.path`` of a config."""
@@ -43,13 +44,13 @@ class PreparedRows:
     """Field of the answers with the generated text; detected if None."""
 
     def record(self) -> dict[str, Any]:
-        """Return the file and the frame for results.json."""
+        """Return the path of the rows and the coordinate format, to store them in results.json."""
         frame = None if self.frame is None else self.frame.to_dict()
         return {"rows_from": str(self.path), "frame": frame}
 
 
 class Question(NamedTuple):
-    """An example of the rows, and the image size or the error that prevents reading the size."""
+    """A question with its correct answer, and the image size or the error when reading it."""
 
     example: Example
     size_px: tuple[int, int] | None
@@ -57,7 +58,7 @@ class Question(NamedTuple):
 
 
 def read_task(rows: PreparedRows, task_name: str | None) -> tuple[str, Task]:
-    """Return name and task: the given one, or that of the format that the rows were prepared of."""
+    """Return the task and its name; by default, the name is derived from the data set format."""
     record = rows.path.with_name(f"{rows.path.name}.prepared.json")
     if task_name is None and record.is_file():
         found = read_json(record)
@@ -76,7 +77,7 @@ def read_task(rows: PreparedRows, task_name: str | None) -> tuple[str, Task]:
 
 
 def read_questions(task: Task, rows: PreparedRows) -> dict[str, Question]:
-    """Return the questions of the rows by id, and read the image sizes that rows do not declare."""
+    """Read all questions, by id, and the size of each image if the rows do not state it."""
     source = DataSource(path=str(rows.path), images=rows.images)
     found: dict[str, Question] = {}
     unanswerable = []
@@ -117,7 +118,7 @@ def _sized(
 def frames_of(
     questions: Sequence[Question], task: Task, name: str, rows: PreparedRows
 ) -> list[Frame | None]:
-    """Return the frame of each question's image; None without an image or without ``frame``."""
+    """Return the converter from text coordinates to pixels for each question's image, or None."""
     needed = _needs_frame(task)
     if rows.frame is None:
         if needed:
@@ -147,7 +148,7 @@ def _frame(question: Question, rule: FrameRule) -> Frame | None:
 
 
 def _needs_frame(task: Task) -> bool:
-    """Return True if the task cannot parse a text without a frame."""
+    """Return True if the task needs the size and coordinate format of an image to parse a text."""
     try:
         task.parse("", None)
     except ValueError:

@@ -63,7 +63,7 @@ class Scores:
 
     @property
     def figures(self) -> list[MetricOnRows]:
-        """List the metrics to report: per category if there are several, then over all rows."""
+        """List the metrics to report: first those of single categories, then those of all rows."""
         return metrics_by_category(self.scorer, [row.get("buckets", {}) for row in self.rows])
 
     def metrics(self) -> dict[str, dict[str, float | None]]:
@@ -82,7 +82,7 @@ class Scores:
         return {name: int(count) for name, count in sums.items()}
 
     def buckets(self) -> dict[str, dict[str, dict[str, float | None]]]:
-        """Compute all metrics per group of rows, such as ``["size"]["small"]["mean_iou"]``."""
+        """Compute all metrics for each category, such as ``["size"]["small"]["mean_iou"]``."""
         found: dict[str, dict[str, dict[str, float | None]]] = {}
         for name, labels in self.bucket_labels.items():
             found[name] = {}
@@ -185,9 +185,10 @@ def read_scores(
     folder: Path | None = None,
     rows: PreparedRows | None = None,
 ) -> Scores:
-    """Score a predictions file like ``score``, but write no files, except a judge's answers.
+    """Score a predictions file, and return the scores without writing them to a file.
 
-    The judge's answers are stored in ``folder``, by default the folder of the predictions.
+    If a judge (an LLM) extracts the answers, these are saved in ``folder``. The default is the
+    folder of the predictions.
     """
     read = read_answers(predictions, task_name=task_name, keep=keep, rows=rows)
     if protocol is None:
@@ -221,7 +222,7 @@ def read_answers(
     keep: str | None = None,
     rows: PreparedRows | None = None,
 ) -> ParsedPredictions:
-    """Parse the text of every row of a predictions file; see ``score`` for the arguments."""
+    """Read a predictions file, and parse the generated text of each row into an answer."""
     read: ParsedPredictions | None = None
     seen: set[str] = set()
     found = prediction_rows(predictions, rows, task_name=task_name, keep=keep)

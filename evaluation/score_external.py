@@ -1,4 +1,4 @@
-"""Score detections of other tools (text files or COCO JSON) with the scorers of this library."""
+"""Score the detections of any detector, stored as text files or as COCO JSON."""
 
 import json
 from collections.abc import Mapping
@@ -39,15 +39,15 @@ def score_files(
     lines: str | None = None,
     out: Path | None = None,
 ) -> Scores:
-    """Score detections that another tool wrote.
+    """Score the detections of any detector, read from text files or COCO JSON.
 
     Args:
         predictions: A folder or zip of text files, or a JSON file of COCO results; see ``formats``.
         truth: Ground truth in the same format.
         protocol: Rules of scoring, one of ``PROTOCOLS``. None means ``icdar2015`` for text files
             and ``labelled`` (labels must be equal) for JSON.
-        lines: Shape on each line of the text files, such as ``quad``, one of ``formats.LINES``. If
-            None, the shape is derived from the first line.
+        lines: Format of a line in the text files, one of ``formats.LINES``, such as ``quad`` (four
+            corners). If None, it is detected from the first line.
         out: The folder for results.json and scores.jsonl; nothing is written when None.
     """
     found, wanted = _read(predictions, truth, lines)
@@ -88,14 +88,14 @@ def rank_files(
     lines: str | None = None,
     out: Path | None = None,
 ) -> Ranking:
-    """Compute COCO's average precision and recall for detections that another tool wrote.
+    """Compute COCO's average precision and recall for the detections of any detector.
 
     Args:
-        predictions: As in ``score_files``. All detections need a confidence score, except that
-            ``Rules(ties="averaged")`` also accepts files without any scores.
+        predictions: A folder or zip of text files, or a JSON file of COCO results. Each detection
+            needs a confidence; with ``Rules(ties="averaged")``, all of them may be missing.
         truth: Ground truth in the same format.
         rules: Settings, such as boxes or masks; see ``metrics.coco_ap``. COCO's own when None.
-        lines: As in ``score_files``.
+        lines: Format of a line in the text files, such as ``quad``; detected when None.
         out: The folder for results.json; nothing is written when None.
     """
     rules = rules or Rules()
@@ -142,13 +142,13 @@ def rank_predictions(
     """Compute COCO's average precision and recall for a predictions.jsonl.
 
     Args:
-        predictions: As in ``score``, with the field ``scores``: one confidence per predicted shape.
-            ``mm-numeric predict`` writes the mean probability of the tokens of each shape.
-        task_name: As in ``score``.
+        predictions: A .jsonl file of answers. The field ``scores`` has a confidence for each shape;
+            ``mm-numeric predict`` writes the mean probability of the shape's tokens.
+        task_name: Name or import path of the task; that of the rows when None.
         rules: Settings; see ``metrics.coco_ap``. COCO's own when None.
         out: The folder for results.json; the folder of the predictions when None.
-        keep: As in ``score``.
-        rows: As in ``score``.
+        keep: ``last`` scores only the last answer of each id; None rejects a repeated id.
+        rows: The samples with the correct answers, if the file of answers has only ids and texts.
     """
     rules = rules or Rules()
     read = read_answers(predictions, task_name=task_name, keep=keep, rows=rows)

@@ -24,10 +24,10 @@ _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
 
 
 def read_sheet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (location, fields) of each row in the first sheet, like ``mm_numeric.files.read_rows``.
+    """Yield (location, fields) for each row of the first sheet of an .xlsx file.
 
     The first row has the names of the fields. All values are text, as in a CSV file, and an empty
-    cell is an empty text. The location is for error messages.
+    cell is an empty text. The location, such as ``a.xlsx, row 2``, is for error messages.
     """
     files = dict(zipped_files(path, (".xml", ".rels")))
     try:
@@ -82,7 +82,7 @@ def _cells(row: Element, shared: list[str], where: str) -> dict[str, str]:
 
 
 def _text(item: Element) -> str:
-    """Return the text of a string with or without formatting, and without its pronunciation."""
+    """Return the text of a cell without formatting and phonetic hints."""
     runs = [item, *item.findall(f"{_MAIN}r"), *item.findall(f"{_MAIN}is")]
     runs += item.findall(f"{_MAIN}is/{_MAIN}r")
     texts = (text.text or "" for run in runs for text in run.findall(f"{_MAIN}t"))

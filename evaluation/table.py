@@ -135,10 +135,10 @@ class Cell:
         return f"\\begin{{tabular}}[t]{{@{{}}r@{{}}}}{stacked}\\end{{tabular}}" if small else text
 
     def csv_values(self) -> dict[str, str]:
-        """Return the texts of the cell for CSV, where a number may fill several columns.
+        """Return the value, interval and difference to the baseline of this cell, for CSV columns.
 
-        The keys are suffixes of the column header: ``""`` for the value, ``" low"`` and ``" high"``
-        for its interval, and ``" difference"`` for its difference to the baseline.
+        The keys are appended to the column header: ``""`` for the value, ``" low"`` and ``" high"``
+        for the interval, and ``" difference"`` for the difference to the baseline.
         """
         if isinstance(self.content, str):
             return {"": csv_text(self.content, self.limit)}
@@ -263,7 +263,8 @@ class Table:
     def to_csv(self) -> str:
         """Return the table as CSV, with 10 significant digits.
 
-        The intervals of numbers and their differences to the baseline have separate columns.
+        A number with an interval has extra columns for the lower and the upper bound. A
+        difference to the baseline also has its own column.
         """
         columns: list[list[str]] = []
         for index, column in enumerate(self.columns):

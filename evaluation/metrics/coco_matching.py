@@ -47,7 +47,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Matches:
-    """The detections that AP counts, and whether each of them matches a true shape."""
+    """The detections used for AP, and for each detection whether it matches a true shape."""
 
     kept: Ints
     """Indices of the ranked detections, [d], sorted by label, image and decreasing score."""
@@ -120,7 +120,7 @@ def match(
 
 
 def _rank_in_run(values: Ints) -> Ints:
-    """Return the position of each entry within its run of equal values: [7, 7, 3] -> [0, 1, 0]."""
+    """Count the equal values directly before each value: [7, 7, 3] -> [0, 1, 0]."""
     position = np.arange(len(values))
     starts = np.flatnonzero(np.diff(values, prepend=-1))
     return position - np.repeat(starts, np.diff(starts, append=len(values)))
@@ -129,7 +129,7 @@ def _rank_in_run(values: Ints) -> Ints:
 def _overlaps(
     kept: Ints, group: Ints, truth_group: Ints, iou_of_pairs: IouOfPairs, lowest: float
 ) -> tuple[Ints, Ints, Floats]:
-    """Find pairs of a detection and a truth with IoU >= ``lowest``; return indices and IoUs."""
+    """Find pairs with IoU >= ``lowest``; return the detection, the truth and the IoU of each."""
     by_group = np.argsort(truth_group, kind="stable")
     groups = np.concatenate([group[kept], truth_group])
     dense = np.unique(groups, return_inverse=True)[1].astype(np.int64)
@@ -146,10 +146,10 @@ def _overlaps(
 def _steps(
     detection: Ints, truth: Ints, iou: Floats, rank: Ints
 ) -> Iterator[tuple[Ints, Ints, Floats]]:
-    """Yield (detection, truth, IoU) in batches, from the best to the worst detections.
+    """Yield overlapping pairs in batches, those of the most confident detections first.
 
-    A batch has at most one detection of each image and label, and all true shapes (truths) that
-    it overlaps, sorted by increasing IoU.
+    A batch has at most one detection for each image and label. It contains all pairs of these
+    detections with true shapes, sorted by increasing IoU for each detection.
     """
     order = np.lexsort((truth, iou, detection, rank[detection]))
     detection, truth, iou = detection[order], truth[order], iou[order]

@@ -17,10 +17,10 @@ from mm_numeric.geometry.row_shapes import LONGEST_PX, finite_xywh
 def side_of_answers(
     images: Sequence[Sequence[Instance]], labels: Sequence[str], ranks: Floats | None = None
 ) -> tuple[Side, Floats]:
-    """Convert the shapes of all images to arrays; return bounding boxes [x, y, width, height] too.
+    """Convert shapes to arrays: their images, labels and areas, and their bounding boxes.
 
-    ``ranks`` has the confidence of each detection; None for true shapes. As in pycocotools, a
-    detection has the area of its bounding box, but a true polygon has its own area.
+    ``ranks`` is the confidence of each predicted shape, or None for true shapes. As in pycocotools,
+    the area of a predicted shape is that of its bounding box [x, y, width, height].
     """
     shapes = collect_shapes([[item.shape for item in items] for items in images])
     flat = [item for items in images for item in items]
@@ -45,10 +45,10 @@ def side_of_rows(
     *,
     masks: bool = False,
 ) -> tuple[Side, Any]:
-    """Convert detections or annotations of COCO files to arrays; return their boxes or masks too.
+    """Convert the detections or annotations of a COCO file to arrays, and read boxes or masks.
 
     Args:
-        rows: Detections, or annotations, which have an area and may be crowds.
+        rows: Entries of the file. Annotations have an area, and may be crowd regions.
         what: ``detection`` or ``annotation``, for error messages.
         images: Image id -> entry of the image in the instances file.
         names: Category id -> category name. Rows of other categories are skipped.
@@ -138,7 +138,7 @@ def check_images(rows: Sequence[Mapping[str, Any]], what: str, images: Mapping[A
 def flat_scores(
     scores: Sequence[Sequence[float | None] | None] | None, images: Sequence[Sequence[Instance]]
 ) -> Iterator[float | None]:
-    """Yield the confidence of each detection, image by image; None if its image has no scores."""
+    """Yield the confidence of each detection, or None if an image has no confidences."""
     scores = [None] * len(images) if scores is None else scores
     for image, (given, items) in enumerate(zip(scores, images, strict=True), start=1):
         if given is not None and len(given) != len(items):

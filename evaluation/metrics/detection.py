@@ -138,10 +138,10 @@ class PairedDetections(NamedTuple):
     """True for a truth that is not an ignored region, [truths]."""
 
     def outside_ignored(self, areas: Floats, added_px: float = 0.0) -> Bools:
-        """Return True for each detection that lies in no ignored region, [detections].
+        """Return True for each detection that is not in an ignored region, [detections].
 
-        A detection lies in an ignored region if intersection / (area + ``added_px``) > 0.5. With
-        ``added_px`` = 0, a detection of area 0 lies in no region.
+        A detection is in an ignored region if the intersection of both is larger than half of
+        (area of the detection + ``added_px``).
 
         Args:
             areas: Area of each detection, [detections].
@@ -186,7 +186,7 @@ def pair_detections(
 
 
 def number_of(target: Instances) -> str:
-    """Return how many true shapes an image has (not ignored), as a range such as ``2 to 5``."""
+    """Return the category of an image by its number of true shapes, such as ``2 to 5``."""
     count = sum(not item.ignore for item in target.items)
     if count < 2:
         return str(count)

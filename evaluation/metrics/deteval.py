@@ -74,10 +74,11 @@ ICDAR2013 = {
 def score_total_text(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> RowColumns:
-    """Score the predicted shapes of each image by Total-Text's DetEval; return columns.
+    """Score the predicted shapes of each image by Total-Text's DetEval.
 
-    A matched shape has a credit of 0.8 or 1. The columns have the credits and the numbers of shapes
-    of each image. A prediction is None if the answer is missing or unparseable.
+    Returns arrays with one value per image, such as the credit for recall and the number of true
+    shapes. Each matched shape adds a credit of 0.8 or 1. A prediction is None if the answer is
+    missing or unparseable.
     """
     found = pair_detections(predictions, targets, repair=_buffered)
     detections, truths, pairs = found.detections, found.truths, found.pairs
@@ -108,17 +109,17 @@ def score_total_text(
 def _buffered(polygons: NDArray[np.object_]) -> NDArray[np.object_]:
     """Repair invalid polygons as Total-Text's script does, with ``buffer(0)``.
 
-    Of a polygon that crosses itself, it keeps only the loops that run in one direction.
+    If a polygon crosses itself, only the loops that run in one direction are kept.
     """
     repaired: NDArray[np.object_] = shapely.buffer(polygons, 0)
     return repaired
 
 
 def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
-    """Match the shapes of one image; return the sums of credit for recall and for precision.
+    """Match the shapes of one image; return its credit for recall and for precision.
 
-    The tables have a row per truth, a column per detection. ``sigma`` is their intersection / area
-    of the truth, ``tau`` is their intersection / area of the detection.
+    ``sigma[truth, detection]`` is the intersection divided by the area of the truth, and
+    ``tau[truth, detection]`` is the intersection divided by the area of the detection.
     """
     tr, tp, fsc_k, k = (TOTAL_TEXT[name] for name in ("tr", "tp", "fsc_k", "k"))
     recall = precision = 0.0
@@ -143,9 +144,9 @@ def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
 
 
 def _is_single(passes: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return True for each truth that passes with one detection, which passes with no other.
+    """Return True for each truth with a single overlapping detection that overlaps no other truth.
 
-    ``passes[truth, detection]`` is True if the overlap of both exceeds a threshold.
+    ``passes[truth, detection]`` is True if both overlap by more than a threshold.
     """
     alone = passes & (passes.sum(axis=0) == 1)
     return (passes.sum(axis=1) == 1) & alone.any(axis=1)
@@ -154,10 +155,11 @@ def _is_single(passes: NDArray[np.bool_]) -> NDArray[np.bool_]:
 def score_icdar2013(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> RowColumns:
-    """Score the predicted shapes of each image by ICDAR 2013's DetEval; return columns.
+    """Score the predicted shapes of each image by ICDAR 2013's DetEval.
 
-    A matched shape has a credit of 0.8 or 1. The columns have the credits and the numbers of shapes
-    of each image. A prediction is None if the answer is missing or unparseable.
+    Returns arrays with one value per image, such as the credit for recall and the number of true
+    shapes. Each matched shape adds a credit of 0.8 or 1. A prediction is None if the answer is
+    missing or unparseable.
     """
     sums = np.zeros((len(targets), 2))
     detected, wanted = np.zeros(len(targets)), np.zeros(len(targets))
@@ -177,10 +179,11 @@ def score_icdar2013(
 def _icdar2013_credits(
     recalls: Table, precisions: Table, care: NDArray[np.bool_], counts: NDArray[np.bool_]
 ) -> tuple[float, float]:
-    """Match the shapes of one image; return the sums of credit for recall and for precision.
+    """Match the shapes of one image; return its credit for recall and for precision.
 
-    ``recalls[truth, detection]`` is intersection / area of the truth; ``precisions`` divides by
-    that of the detection. ``care`` is False for ignored truths, ``counts`` for detections in them.
+    ``recalls[truth, detection]`` is the intersection divided by the area of the truth, and
+    ``precisions`` is the intersection divided by the area of the detection. ``care`` is False for
+    an ignored truth, ``counts`` is False for a detection in an ignored truth.
     """
     least_recall, least_precision = ICDAR2013["area_recall"], ICDAR2013["area_precision"]
     fits = (recalls >= least_recall) & (precisions >= least_precision)
@@ -217,7 +220,7 @@ class _Rectangles:
         self.areas = self.sides.prod(axis=1)
 
     def intersections(self, other: "_Rectangles") -> Table:
-        """Compute the intersection areas with the boxes of ``other``; 0 for a reversed box."""
+        """Compute the intersection area of each box with each box of ``other``."""
         ends = np.minimum(self.high[:, None], other.high)
         sides = ends - np.maximum(self.low[:, None], other.low) + 1
         whole = (self.high >= self.low).all(axis=1)[:, None] & (other.high >= other.low).all(axis=1)
@@ -226,7 +229,7 @@ class _Rectangles:
 
 
 def _bounding_box(item: Instance) -> tuple[float, ...]:
-    """Return x1, y1, x2, y2 of the bounding box of a shape. A reversed box stays reversed."""
+    """Return the bounding box (x1, y1, x2, y2) of a shape; a box may have x2 < x1."""
     xs, ys = zip(*item.shape.points, strict=True)
     if isinstance(item.shape, Box):
         return xs[0], ys[0], xs[1], ys[1]

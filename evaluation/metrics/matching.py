@@ -86,7 +86,7 @@ def read_shapes(value: Any, where: str) -> list[Instance]:
 
 
 def is_drawable(shape: Shape) -> bool:
-    """Return True if all corners of a shape are finite and within 1e6 pixels."""
+    """Return True if all coordinates of a shape are finite and between -1e6 and 1e6 pixels."""
     return all(abs(at) <= _FARTHEST_PX for point in corners(shape) for at in point)
 
 

@@ -114,8 +114,8 @@ def score_extractions(
 ) -> RowColumns:
     """Score answers that a judge extracted from responses to MathVista questions.
 
-    Returns columns with one value per row, 0 or 1. For the columns named ``rules...``, answers are
-    also extracted from the responses by rules, without a judge.
+    Returns columns with one value per row, 0 or 1. In the columns that begin with ``rules``, the
+    answers are extracted by fixed rules, to compare them with those of the judge.
     """
     pairs = list(zip(predictions, targets, strict=True))
     judged = [validate_extraction(p.extraction, t) for p, t in pairs]
@@ -202,7 +202,7 @@ _STRICT = {
 
 
 def _variants(name: str, extraction: str) -> dict[str, dict[str, str]]:
-    """Describe for results.json how the accuracies ``name`` and ``name_2023`` are computed."""
+    """Describe the 2024 and 2023 rules of MathVista's accuracy, to store them in results.json."""
     return {
         name: {
             "variant": "MathVista, calculate_score.py as of 2024",

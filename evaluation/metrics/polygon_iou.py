@@ -177,7 +177,7 @@ def pairs_in_groups(detections: Ints, truths: Ints) -> Iterator[tuple[Ints, Ints
 
 
 def greedy_one_to_one(pairs: Pairs) -> Bools:
-    """Select pairs, the first one first, so that each shape is in at most one of them.
+    """Go through the pairs in order, and select a pair if both shapes are still unmatched.
 
     Returns:
         True for each selected pair, [p] for p pairs.
@@ -217,7 +217,7 @@ def _boxes(boxes: Sequence[Box]) -> tuple[Floats, Floats]:
 
 
 def _polygons(shapes: Sequence[Polygon]) -> NDArray[np.object_]:
-    """Convert polygons to shapely geometries, which may be invalid.
+    """Convert polygons to shapely polygons without repairing them.
 
     A polygon with less than three corners or a coordinate beyond 1e9 pixels becomes empty.
     """

@@ -87,8 +87,8 @@ def score_choices(predictions: Sequence[Choice | None], targets: Sequence[Choice
         found: Both the prediction and the target are yes.
         question: 1 / (number of rows of the same question), so that its sum counts questions.
         question_right: Equal to ``question`` if all rows of the question are right, otherwise 0.
-        question_precision: ``question`` times the precision among the rows of the question.
-        question_recall: ``question`` times the recall among the rows of the question.
+        question_precision: Precision of the question / number of rows of the question.
+        question_recall: Recall of the question / number of rows of the question.
         unreadable: The prediction is unparseable.
     """
     pairs = list(zip(predictions, targets, strict=True))
@@ -117,10 +117,10 @@ def score_choices(predictions: Sequence[Choice | None], targets: Sequence[Choice
 def _shares_by_question(
     names: Sequence[str], part: Sequence[bool], whole: Sequence[bool]
 ) -> list[float]:
-    """Compute a fraction for each question, and split it equally among the question's rows.
+    """Compute a fraction for each question, and divide it by the number of rows of the question.
 
-    The fraction is the number of rows with ``part`` True / number of rows with ``whole`` True, or 1
-    if the latter is 0. ``names`` has the question of each row.
+    The fraction is the number of rows where ``part`` is True, divided by the number of rows where
+    ``whole`` is True. It is 1 if there are no such rows. ``names`` has the question of each row.
     """
     sizes, parts, wholes = Counter(names), Counter[str](), Counter[str]()
     for name, is_part, is_whole in zip(names, part, whole, strict=True):

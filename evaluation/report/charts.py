@@ -43,7 +43,7 @@ class SeriesStyle:
     hollow: bool = False
 
     def drawn(self) -> Markup:
-        """Return the symbol of the objective as an SVG path, centred at the origin."""
+        """Return the chart marker of this objective as an SVG path, centred at the origin."""
         fill = "var(--paper)" if self.hollow else self.colour
         return element("path", d=self.shape, fill=fill, stroke=self.colour, stroke_width=2)
 
@@ -227,7 +227,7 @@ def bar_table(
 
 
 def thinned(points: Points, most: int = 200) -> list[tuple[float, float]]:
-    """Reduce a curve to at most ``most`` points, by averaging groups of neighbouring points."""
+    """Reduce a curve to at most ``most`` points by averaging neighbouring points."""
     if len(points) <= most:
         return list(points)
     size = -(-len(points) // most)

@@ -232,7 +232,7 @@ def _worst_table(
     runs: Mapping[tuple[str, int], Mapping[str, ScoredRow]],
     seed: int,
 ) -> Block:
-    """Return a table of the images with the worst answers, and the answers of one seed's runs."""
+    """Return a table of the images with the largest errors, and the answers for one seed."""
     names = [name for name in styles if (name, seed) in runs]
     rows = []
     for mean, id_ in worst:

@@ -1,7 +1,8 @@
 """Report section on the probabilities of digits, by their difference from the correct digit.
 
-A model predicts probabilities of the ten digits at each digit of the correct answers to the test
-questions. ``digits.json`` of a run has the means. The chart follows the NTL paper (2411.02083).
+At each digit of a correct answer, the model predicts the probabilities of the digits 0 to 9. The
+chart shows, for example, the mean probability of a digit that is too large by 1. The file
+``digits.json`` of a run stores these means. The chart follows the NTL paper (arXiv 2411.02083).
 """
 
 import json
@@ -24,7 +25,7 @@ Means = list[float | None]
 
 
 def read_digits(comparison: Comparison) -> dict[str, list[Means]]:
-    """Read, for each run, the mean probability of digits by difference from the correct one."""
+    """Read the mean digit probabilities from the ``digits.json`` of each run, by objective."""
     found: dict[str, list[Means]] = {}
     for run in comparison.summary["runs"]:
         path = comparison.folder / run["folder"] / DIGITS

@@ -37,8 +37,8 @@ def iou_section(found: _Statistics, answer: Instance | None, *, single: bool) ->
     """Return the section on the IoU of true and predicted shapes: curves, a table and histograms.
 
     Args:
-        found: IoU statistics of each objective, and last those of ``answer`` for every image.
-        answer: The mean box, which is the mean of all true boxes; None if there are no true shapes.
+        found: IoU statistics of each objective, and last those of predicting the mean box.
+        answer: The mean box: the average of all true boxes. None if there are no true shapes.
         single: True if each answer is exactly one shape.
     """
     share = "Acc" if single else "recall"
@@ -145,7 +145,7 @@ _INVALID = {
 
 
 def invalid_answers_section(rows: Pooled) -> Section | None:
-    """Return the section on partly invalid answers; None if scores.jsonl does not count them."""
+    """Return the section on truncated answers and invalid shapes, or None if none are counted."""
     columns = [c for c in _INVALID if any(c in row for own in rows.values() for row in own)]
     if not columns:
         return None

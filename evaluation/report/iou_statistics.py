@@ -68,7 +68,7 @@ class IouStatistics:
         return int((self.ious >= FOUND_IOU).sum()) / self.answers if self.answers else None
 
     def bins(self) -> list[float]:
-        """Return shares of true shapes: with an unparseable answer, IoU 0, and in 20 IoU ranges."""
+        """Return a histogram of IoU as fractions: unparseable answers, IoU 0, then 20 ranges."""
         edges = [step / BINS for step in range(BINS + 1)]
         counts, _ = np.histogram(self.ious[self.ious > 0], edges)
         return [self.unparsed, self.without_overlap, *(counts / max(len(self.ious), 1)).tolist()]
@@ -77,7 +77,7 @@ class IouStatistics:
 def statistics_of(
     style: SeriesStyle, rows: Sequence[ScoredRow], paired: Sequence[MatchedShapes]
 ) -> IouStatistics:
-    """Return the IoU statistics of one objective, from its scored rows and their matched shapes."""
+    """Collect the IoU and the size of each true shape, from the scored rows of one objective."""
     sizes = [size_of(truth.shape) for own in paired for truth in own.truths]
     parsed = [
         row["parsed"] is not None for row, own in zip(rows, paired, strict=True) for _ in own.truths

@@ -52,7 +52,7 @@ def curves_section(
 
 
 def _values(log: Log, component: str, shift: float = 0) -> list[tuple[float, float]]:
-    """Return the curve of one component of the loss, with ``shift`` added to each step."""
+    """Return the points (step + ``shift``, value) of one loss component in a training log."""
     pairs = [(row["step"] + shift, row["parts"].get(component)) for row in log if row.get("parts")]
     finite = ((x, y) for x, y in pairs if isinstance(y, int | float) and math.isfinite(y))
     return [(float(x), float(y)) for x, y in finite]

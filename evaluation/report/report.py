@@ -171,7 +171,7 @@ def _headline(comparison: Comparison) -> Section:
 
 
 def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list[DotRow]:
-    """Return a list with an objective's row of the dot chart, or [] if its mean is missing."""
+    """Create the row of one objective in the dot chart; return [] if the metric has no mean."""
     cell = comparison.cell(name, metric)
     if cell is None:
         return []

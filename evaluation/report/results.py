@@ -171,7 +171,7 @@ def pooled_rows(folder: Path, styles: Styles, scores: Scores, columns: Sequence[
     """Concatenate the scored rows of all seeds for each objective; omit objectives without rows.
 
     Raises:
-        ValueError: If a row has no number in one of ``columns``, such as a row of another task.
+        ValueError: If a row lacks a number for one of the column names in ``columns``.
     """
     pooled: dict[SeriesStyle, list[ScoredRow]] = {style: [] for style in styles.values()}
     for (name, seed), rows in scores.items():

@@ -98,7 +98,7 @@ class _ShapeCase:
 
 
 def _cases(styles: Styles, scores: Scores, paired: PairedRuns, seed: int) -> list[_ShapeCase]:
-    """Return the test row with the worst answers for each image, sorted from worst to best."""
+    """Select the question with the worst answers for each image, and sort them, worst first."""
     answers: dict[str, dict[str, tuple[ScoredRow, MatchedShapes]]] = defaultdict(dict)
     for name in (name for name in styles if (name, seed) in scores):
         for row, own in zip(scores[name, seed], paired[name, seed], strict=True):
@@ -147,7 +147,7 @@ def _gallery(folder: Path, styles: Styles, scores: Scores, paired: PairedRuns) -
 
 
 def _open(folder: Path, case: _ShapeCase, anchor: str, *, whole: bool) -> shape_tiles.Canvas:
-    """Open the image of a test row to draw answers on. If ``whole``, it is not cropped."""
+    """Load the image of a test question to draw shapes on; ``whole`` prevents cropping."""
     path = None if case.image is None else folder / case.image
     answers = [own for _, own in case.answers.values()]
     return shape_tiles.canvas(path, answers, anchor, whole=whole or case.single)

@@ -1,6 +1,6 @@
-"""Draw the true and the predicted shapes of one row on the image, coloured by whether they match.
+"""Draw true and predicted shapes on an image, coloured by whether they match.
 
-Rows     lines of ``scores.jsonl``, one for each test row
+Rows     lines of ``scores.jsonl``; each has the answer to one test question
 """
 
 from collections.abc import Sequence
@@ -85,10 +85,10 @@ class Canvas:
 def canvas(
     path: Path | None, answers: Sequence[MatchedShapes], anchor: str, *, whole: bool
 ) -> Canvas:
-    """Open an image to draw ``answers`` on.
+    """Load the image on which the true and predicted shapes are drawn.
 
-    If all true and predicted shapes are in a small region, the image is cropped to it; ``whole``
-    prevents this. If the image cannot be opened, the canvas is grey, and as large as needed.
+    Unless ``whole`` is True, the image is cropped to the shapes if they are in a small region. If
+    the image cannot be opened, a grey area that is large enough for all shapes replaces it.
     """
     items = [*answers[0].truths, *answers[0].ignored, *(i for own in answers for i in own.answers)]
     boxes = [around(item.shape) for item in items if is_drawable(item.shape)]
@@ -117,9 +117,10 @@ def _empty_canvas(path: Path | None, boxes: Sequence[Box], anchor: str) -> Canva
 
 
 def _region(size_px: tuple[int, int], boxes: Sequence[Box]) -> ImageRegion:
-    """Return the region of the image that contains all boxes, with a margin.
+    """Choose the crop of an image that contains all boxes with a margin.
 
-    It has the aspect ratio of the image. Without boxes, or if little is cropped, it is the image.
+    The crop keeps the aspect ratio of the image. The whole image is returned if there are no boxes
+    or if the crop would keep most of the image.
     """
     width, height = size_px
     if not boxes:

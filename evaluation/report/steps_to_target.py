@@ -26,20 +26,20 @@ Curve = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True)
 class StepsToLevel:
-    """The step at which each seed first reached a level (a metric value); None if it never did."""
+    """The training step at which each seed first reached a given metric value, or None."""
 
     steps: Sequence[int | None]
 
     @property
     def mean(self) -> float | None:
-        """Return the mean step over the seeds, or None if one of them did not reach the level."""
+        """Return the mean number of steps, or None if a seed did not reach the metric value."""
         known = [step for step in self.steps if step is not None]
         return sum(known) / len(known) if known and len(known) == len(self.steps) else None
 
     def text(self) -> str:
-        """Return the mean and its interval as text, such as ``120 (100 to 140)``.
+        """Return the mean number of steps and its interval, such as ``120 (100 to 140)``.
 
-        If a seed did not reach the level, the text is ``not reached by 1 of 3 seeds``, for example.
+        If a seed did not reach the metric value, return ``not reached by 1 of 3 seeds``.
         """
         if self.mean is None:
             missing, seeds = sum(step is None for step in self.steps), len(self.steps)
@@ -50,7 +50,7 @@ class StepsToLevel:
         return f"{number(self.mean, 0)} ({number(low, 0)} to {number(high, 0)})"
 
     def interval(self) -> tuple[float, float]:
-        """Return the bootstrap interval of the mean step; seeds are drawn with replacement."""
+        """Return the bootstrap interval of ``mean``, drawing the seeds with replacement."""
         values = np.array(self.steps, dtype=np.float64)
         at = np.random.default_rng(0).integers(len(values), size=(_DRAWS, len(values)))
         return draws_interval(values[at].mean(axis=1))
@@ -58,7 +58,7 @@ class StepsToLevel:
 
 @dataclass(frozen=True, kw_only=True)
 class _MetricLevels:
-    """The levels (metric values to reach) of a metric, and the steps to reach each of them."""
+    """Target values of one metric, and the training steps until each objective reaches them."""
 
     metric: ReportedMetric
     levels: Sequence[float]
@@ -66,7 +66,7 @@ class _MetricLevels:
 
 
 def first_step(curve: Curve, level: float, *, higher_is_better: bool) -> int | None:
-    """Return the first step whose value is at least as good as ``level``, or None."""
+    """Return the first step at which a metric is at least as good as ``level``, or None."""
     sign = 1 if higher_is_better else -1
     return next((step for step, value in curve if sign * value >= sign * level), None)
 
@@ -98,9 +98,9 @@ def steps_section(
 def _levels_of(
     metric: ReportedMetric, styles: Styles, seeds: Sequence[int], logs: Runs, starts: Runs
 ) -> _MetricLevels:
-    """Choose levels (values of a metric to reach), and find when each run first reaches them.
+    """Choose target values of a metric, and find the step at which each run first reaches them.
 
-    There are no levels if the metric was not evaluated during training.
+    There are no target values if the metric was not evaluated during training.
     """
     curves = {
         (name, seed): curve_of(logs.get((name, seed), []), starts.get((name, seed), []), metric)
@@ -122,9 +122,9 @@ def _levels_of(
 def curve_of(
     log: Sequence[Mapping[str, Any]], start: Sequence[Mapping[str, Any]], metric: ReportedMetric
 ) -> list[tuple[int, float]]:
-    """Return (step, value) for each evaluation of a metric in one run.
+    """Return (step, value) for each evaluation of a metric in one training run.
 
-    Step 0 is the last evaluation of the warm start, the training that the run continues.
+    If the run continues an earlier training, the last evaluation of that training is step 0.
     """
     before, curve = _evaluations(start, metric), _evaluations(log, metric)
     return [*((0, value) for _, value in before[-1:]), *curve] if curve else []
@@ -138,9 +138,10 @@ def _evaluations(
 
 
 def _shown(metrics: Sequence[ReportedMetric], logs: Runs) -> list[ReportedMetric]:
-    """Return at most two metrics that were evaluated during training: the first, and an error.
+    """Choose at most two metrics for the section, from those evaluated during training.
 
-    The error, such as MAE, is a metric that is better if lower, and not in percent.
+    These are the first metric and the first error metric after it, such as MAE. An error metric is
+    better if lower, and has no percent values.
     """
     evaluated = {name for log in logs.values() for row in log for name in row.get("eval") or ()}
     metrics = [metric for metric in metrics if metric.name in evaluated]
@@ -149,7 +150,7 @@ def _shown(metrics: Sequence[ReportedMetric], logs: Runs) -> list[ReportedMetric
 
 
 def _levels(curves: Sequence[Curve], metric: ReportedMetric) -> list[float]:
-    """Choose levels: round numbers between the worst and the best value of all evaluations."""
+    """Choose round metric values between the worst and the best value of all evaluations."""
     values = [value for curve in curves for _, value in curve]
     if not values:
         return []
@@ -172,7 +173,7 @@ def _pace(logs: Runs) -> str:
 
 
 def _chart(group: _MetricLevels, styles: Styles) -> Block:
-    """Draw the mean number of steps to each level, as one line with intervals per objective."""
+    """Draw the mean number of training steps to reach each metric value, a line per objective."""
     metric = group.metric
     levels = [metric.scale * level for level in group.levels]
     reach = (max(levels) - min(levels)) or 1.0
