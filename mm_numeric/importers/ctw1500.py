@@ -36,9 +36,10 @@ class CTW1500(TextFiles):
         return f"{int(stem):04d}"
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
-        """Yield (line number, text) of each region: ``x1,y1,...,x14,y14,####transcription``.
+        """Split the text of a file into regions, and yield (line number, line) for each.
 
-        Regions of XML files are converted to this text, and numbered from 1.
+        A region of an XML file is converted to the line ``x1,y1,...,x14,y14,####transcription``.
+        The regions are numbered from 1.
         """
         if ending != ".xml":
             yield from super().records(text, ending)

@@ -131,7 +131,7 @@ class ImageFolder:
             raise ValueError(f"--images {self.folder}: there is no such folder.")
 
     def find(self, stem: str) -> str:
-        """Return the name of the image file ``stem`` with its suffix; .jpg without a folder."""
+        """Return the file name of the image ``stem``; ``STEM.jpg`` if no image folder is given."""
         if self.folder is None:
             return f"{stem}.jpg"
         names = self._names.get(stem, [])

@@ -168,10 +168,10 @@ class LlavaImporter(FileImporter):
                 yield error.at(place)
 
     def _asked(self, question: str, boxes: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the fields of a row, made from a question and the boxes in its answer.
+        """Combine a question and the boxes in its answer into the fields of a row.
 
-        With ``--per answer`` they are ``question`` and ``instances``, a list of the boxes.
-        Otherwise they are ``phrase`` (the described object) and ``box``; two boxes are an error.
+        With the option ``--per answer``, the row has the question and a list of boxes. Otherwise it
+        has a phrase, such as "the man", and one box; several boxes are an error.
         """
         if self.per == "answer":
             return {"question": question, "instances": boxes}

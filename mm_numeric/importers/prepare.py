@@ -129,8 +129,8 @@ def _checked_lines(
 ) -> Iterator[bytes | InvalidLine | SkippedLine]:
     """Validate the rows from an importer, and yield each valid one as a line of JSON.
 
-    For an invalid row, an ``InvalidLine`` is yielded. Invalid and skipped lines of the importer
-    pass unchanged. ``counts`` gets statistics of the valid rows, such as the number of boxes.
+    For an invalid row, an ``InvalidLine`` is yielded. Errors and skipped lines of the importer are
+    yielded, too. ``counts`` gets statistics of the valid rows, such as the number of boxes.
     """
     locations: dict[str, str] = {}
     for item in items:

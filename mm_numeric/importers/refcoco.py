@@ -2,7 +2,7 @@
 
 A ref describes one object in an image of COCO train2014 with one or more sentences (referring
 expressions). The option ``--split-by`` names who split the data: ``unc`` (RefCOCO and RefCOCO+),
-``umd`` or ``google`` (RefCOCOg). It is checked against the splits that the file contains.
+``umd`` or ``google`` (RefCOCOg). An error is raised if the file has splits of another author.
 
 The pickle file is read without executing code: it may contain only containers, text and numbers.
 
@@ -100,7 +100,7 @@ class RefCoco:
             yield _row(where, fields, images, annotations, image_folder)
 
     def _check(self, path: Path, found: set[str]) -> None:
-        """Raise if a file lacks the split ``--split``, or has one that ``--split-by`` rules out."""
+        """Raise if the file has no split named ``--split``, or has splits of another author."""
         names = ", ".join(sorted(found))
         if found - SPLITS[self.split_by]:
             raise ValueError(

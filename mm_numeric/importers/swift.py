@@ -121,7 +121,7 @@ class Swift(FileImporter):
 
 
 def _answers(raw: Mapping[str, Any], objects: Mapping[str, Any]) -> tuple[list[_Answer], int]:
-    """Return the boxes in the answers (assistant messages), and the number of other boxes."""
+    """Return the boxes in assistant messages, and the number of boxes in all other messages."""
     refs, bboxes = objects.get("ref") or [], objects.get("bbox") or []
     if not isinstance(refs, list) or not isinstance(bboxes, list):
         raise InvalidRowError("objects", "ref and bbox of objects must be lists.")

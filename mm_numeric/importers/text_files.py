@@ -56,9 +56,10 @@ class TextFiles(ABC):
         return input_files(inputs, (*self.endings, ".zip"))
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per image, and only errors for an image with an invalid line.
+        """Yield one row per image with its text regions, and an error for each invalid region.
 
-        If the row only lacked the invalid region, it would train the model to overlook text.
+        An image with an invalid region gets no row, unless the region is marked ``ignore``. A row
+        without the region would train the model to overlook text.
         """
         image_folder = ImageFolder(self.images)
         for where, name, text in read_texts(files, self.endings, self.encoding):
@@ -85,9 +86,10 @@ class TextFiles(ABC):
     def _instances(
         self, where: str, name: PurePosixPath, text: str
     ) -> Iterator[dict[str, Any] | tuple[InvalidLine, bool]]:
-        """Yield a dict for each valid text region, and (error, may_omit) for each invalid one.
+        """Yield a dict for each valid text region, and (error, flag) for each invalid one.
 
-        ``may_omit`` is True for a region marked ``ignore``: the image is then used without it.
+        The flag is True if the invalid region is marked ``ignore``. The image can then be used for
+        training without this region.
         """
         try:
             records = list(self.records(text, name.suffix.lower()))

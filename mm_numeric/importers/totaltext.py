@@ -36,7 +36,7 @@ class TotalText(TextFiles):
         return stem.removeprefix("poly_").removeprefix("gt_")
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
-        """Yield (number of the first line, text) of each region, which may span many lines."""
+        """Split a file into regions of one or more lines; yield (line number, text) of each."""
         first_line, lines = 1, list[str]()
         for number_, line in enumerate(text.split("\n"), start=1):
             if _BEGIN.match(line) and lines:
@@ -72,7 +72,7 @@ def _array(text: str) -> list[float]:
 
 
 def _string(text: str) -> str | None:
-    """Return the string in the text of a Python list, such as ``[u'the']``; None for ``[]``."""
+    """Parse a printed list of one string: ``[u'the']`` returns ``the``, and ``[]`` returns None."""
     try:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -9,7 +9,7 @@ predictions.jsonl has one object per sample:
     prompt   the prompt
     text     the generated text, unchanged
     parsed   the parsed answer, or null; coordinates in pixels of the original image
-    scores   mean token probability of each shape, if the answer has several shapes
+    scores   mean token probability of each object, if the answer is a list of objects
     reason   reason of the parse failure, or null
     target   the correct answer, or null if the data has none
     frame    image size and coordinate format that the model used; null without an image
@@ -214,7 +214,7 @@ def prediction(
 def _claim_predictions(
     out: Path, run: Path, examples: Sequence[Example], max_new_tokens: int
 ) -> set[str]:
-    """Return the ids of samples already answered in ``out``; raise if it is of another run."""
+    """Return the ids of the samples answered in the file ``out``; raise if another run wrote it."""
     made_by = {
         "run": _digest((run / FINISHED).read_bytes()),
         "rows": _digest(*(repr(example).encode() for example in examples)),

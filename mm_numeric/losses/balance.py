@@ -42,7 +42,9 @@ class Balance:
     def factor(self, sums: Mapping[str, LossSum]) -> float | Tensor:
         """Return the factor that multiplies the numeric losses of a batch; it has no gradient.
 
-        ``sums`` has the batch's sum and count of each loss by name; ``ce`` is cross-entropy.
+        With ``balance: ratio``, it scales the numeric losses to ``weight`` times cross-entropy.
+        With ``balance: running``, it is computed from running means. Otherwise it is the
+        constant ``weight``. ``sums`` has the sum and count of each loss in the batch.
         """
         if self.spec.balance == "ratio":
             return self._ratio(self._means_of(sums))
@@ -65,12 +67,12 @@ class Balance:
         self._means = torch.where(usable, mixed, before)
 
     def _means_of(self, sums: Mapping[str, LossSum]) -> Tensor:
-        """Return [2] from sums and counts: mean cross-entropy, and weighted mean numeric losses."""
+        """Return the mean cross-entropy and the weighted sum of the mean numeric losses, [2]."""
         terms = [t.weight * sums[t.name].mean.detach().double() for t in self.spec.terms]
         return torch.stack([sums["ce"].mean.detach().double(), torch.stack(terms).sum()])
 
     def _ratio(self, means: Tensor) -> Tensor:
-        """Return the factor that makes the numeric losses ``weight`` times cross-entropy."""
+        """Return the factor that scales the numeric losses to ``weight`` times cross-entropy."""
         cross_entropy, numeric = means.unbind()
         return self.spec.weight * cross_entropy / (numeric + _EPSILON)
 

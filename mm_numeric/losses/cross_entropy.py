@@ -78,11 +78,12 @@ def cross_entropy_with_numbers(
     float32 first.
 
     Args:
-        logits: [n, v] for n supervised positions, or [r, v] together with ``rows``.
+        logits: [n, v] for n supervised positions; or [r, v] for r positions, with ``rows``.
         labels: [n] label of each supervised position; ``IGNORE_INDEX`` is not allowed.
         number_rows: [k] indices of the labels that are number tokens; no duplicates.
         number_ids: [c] ids of the number tokens.
-        rows: [n] indices of the supervised positions in ``logits``; no duplicates. None: all.
+        rows: [n] indices of the supervised positions in ``logits``; no duplicates. None if all
+            positions in ``logits`` are supervised.
 
     Returns:
         Losses [n], logits of the number tokens [k, c], and logsumexp over the vocabulary [k].
@@ -125,9 +126,10 @@ def most_likely(logits: Tensor, at: Tensor) -> Tensor:
 
 
 def _gradient_like(logits: Tensor, *, filled: bool = False) -> Tensor:
-    """Allocate a tensor for the gradient of the logits: zeros, or uninitialised if ``filled``.
+    """Allocate a zero tensor for the gradient of the logits; not zeroed if ``filled``.
 
-    On a CPU, the memory is allocated with numpy, which is five times as fast as torch here.
+    ``filled`` means that the caller overwrites every element. On a CPU, numpy allocates the memory:
+    five times as fast as torch here.
     """
     if logits.device.type != "cpu" or not logits.numel() or torch.compiler.is_compiling():
         return torch.empty_like(logits) if filled else torch.zeros_like(logits)
@@ -137,10 +139,11 @@ def _gradient_like(logits: Tensor, *, filled: bool = False) -> Tensor:
 
 
 def _pieces(count: int, rows: Tensor | None, logits: Tensor) -> Iterator[tuple[slice, Any]]:
-    """Split the ``count`` positions that have a label into chunks; yield (chunk, index) for each.
+    """Split ``count`` supervised positions into chunks; yield each chunk and its logits index.
 
-    ``logits[index]`` are the logits of a chunk. ``rows`` has the positions of the labels in
-    ``logits`` (None: all). The index is a slice where possible, which needs no copy.
+    A chunk is a slice of the labels, and ``logits[index]`` are the logits of these labels. ``rows``
+    has the position in ``logits`` of every label; None if all positions have a label. The index is
+    a slice where possible, to avoid a copy.
     """
     if rows is None or rows.device.type != "cpu" or torch.compiler.is_compiling():
         for chunk in chunks(count, logits.shape[-1], logits.device, cached=True):

@@ -53,10 +53,10 @@ COUNT_OF = {"row": "rows", "token": "tokens", "number": "numbers", "box": "boxes
 
 
 def mean_by_sample(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:
-    """Divide each loss by the number of losses in the same sample, so that samples weigh the same.
+    """Divide each loss by the number of losses in its sample, so that samples have equal weight.
 
-    ``per`` says what each loss belongs to: a number token (``row`` or ``token``), a ``number``, a
-    ``box`` or a ``time``.
+    ``per`` is what each loss was computed for: ``number``, ``box``, ``time``, or ``row`` and
+    ``token``, which both mean a number token.
     """
     if per == "number":
         sample = spans.sample

@@ -285,8 +285,8 @@ class Objective:
         (``document_ids(position_ids, shift=True)``).
 
         Raises:
-            ValueError: If a numeric loss depends on which numbers are coordinates or times, because
-                token ids do not show this. Also if the labels do not have two dimensions.
+            ValueError: If a numeric loss must know which numbers are coordinates or times. This is
+                not visible in token ids. Also if the labels do not have two dimensions.
         """
         for term in self.spec.terms:
             if term.roles or self.terms[term.name].per in ("box", "time"):
@@ -307,8 +307,8 @@ class Objective:
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
         """Update the running means of cross-entropy and numeric losses after an optimiser step.
 
-        Only the setting ``balance: running`` uses them. ``sums`` has the sum and count of each
-        loss, ``ObjectiveResult.sums``, added up over the step's micro-batches and ranks.
+        Only the setting ``balance: running`` uses these means. To compute ``sums``, add up
+        ``ObjectiveResult.sums`` over all micro-batches and ranks of the step.
         """
         self.balance.end_step(sums)
 
@@ -376,7 +376,7 @@ class Objective:
             return LossSum(losses.sum(), getattr(here, self._count_of(spec.name)))
 
     def _table(self, like: Tensor) -> tuple[Tensor, NumberClasses]:
-        """Return the ids [c] of the number tokens and their values, on the device of ``like``."""
+        """Return ids and values of the c number tokens, on the device of the tensor ``like``."""
         dtype = like.dtype if like.dtype == torch.float64 else torch.float32
         key = (like.device, dtype)
         if key not in self._tables:

@@ -1,7 +1,7 @@
 """Named training losses (presets): which numeric losses they add to CE, with which weights.
 
-Sources: NTL, arXiv 2411.02083 (weight 0.3); NTIL, arXiv 2505.13077 and its code (sigma 0.2, weights
-1.0, 0.2 and 0.2, ratio 0.3).
+NTL has weight 0.3 (arXiv 2411.02083). NTIL has weight 1.0 for single digits, and 0.2 for the losses
+``relative`` and ``magnitude``. The sum is scaled to 0.3 times CE, as in arXiv 2505.13077's code.
 """
 
 from collections.abc import Mapping
@@ -46,9 +46,9 @@ def _published(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
 
 
 def _in_place_of_ce(name: str, *more: TermSpec) -> ObjectiveSpec:
-    """Return the settings of a loss ``name`` at the number tokens, and CE at all other tokens.
+    """Return the settings of a training loss that replaces CE at the number tokens.
 
-    Both are divided by the number of all answer tokens. ``more`` are further numeric losses.
+    The loss ``name``, such as ``gce``, replaces it. ``more`` are further numeric losses.
     """
     return ObjectiveSpec(terms=(TermSpec(name=name), *more), weight=1.0, ce_on="text")
 

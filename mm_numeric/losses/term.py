@@ -3,8 +3,8 @@
 Axes    k labels that are number tokens, m numbers, w digits of the longest number token,
         c classes (the number tokens of the vocabulary; class j is ``vocabulary.tokens[j]``)
 
-A term returns one loss per number token, number, box or time. The training loss has their mean,
-which can be taken over all micro-batches and ranks of an optimiser step.
+A term returns one loss per number token, number, box or time. The mean of these losses is added to
+the training loss. It can be a mean over all micro-batches and ranks of an optimiser step.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +26,8 @@ _MASKED_LOGIT = -1e30  # for classes outside the digit group of the label: their
 class NumberClasses:
     """The c number tokens of a vocabulary, as tensors. Each number token is called a class.
 
-    A digit group is a set of classes that one softmax covers, such as the ten digits.
+    A digit group is a set of tokens that can replace each other, such as the ten digits. A softmax
+    covers only the tokens of one group.
 
     Attributes:
         values: [c] numeric value of each class, ascending within a digit group.
@@ -118,11 +119,11 @@ class NumberLogits:
     They are float32, or float64 if the logits of the model are float64.
 
     Attributes:
-        logits: [k, c] logit of each class; -1e30 outside the label's digit group. If the label is a
-            digit, for example, a softmax thus covers only the ten digits.
+        logits: [k, c] logit of each number token. If the label is a digit, only the ten digits keep
+            the model's logits; all others are -1e30, so that a softmax ignores them.
         normaliser: [k] logsumexp over the whole vocabulary, or a function that computes it.
-        classes: Values, digits and digit groups of the c classes.
-        present: [k, c] True for the classes in the label's digit group. None: there is one group.
+        classes: Values and digits of the c number tokens.
+        present: [k, c] True for the tokens that keep the model's logits. None: all keep them.
     """
 
     logits: Tensor
@@ -138,10 +139,10 @@ class NumberLogits:
         classes: NumberClasses,
         target: Tensor,
     ) -> "NumberLogits":
-        """Create logits from ``scores`` [k, c], the model's logits of the c number tokens.
+        """Create an instance from the model's logits of the c number tokens, ``scores`` [k, c].
 
-        ``target`` [k] is the index of each label among these tokens. Logits outside the label's
-        digit group, such as the ten digits, become -1e30, so that a softmax ignores them.
+        ``target`` [k] is the index of each label among the c tokens. If the label is a digit, only
+        the ten digits keep their logits. Others become -1e30, so that a softmax ignores them.
         """
         if classes.same is None:
             return cls(scores, normaliser, classes)
@@ -160,7 +161,7 @@ class NumberLogits:
 
     @property
     def probs(self) -> Tensor:
-        """Return a softmax over the number tokens in the label's digit group, [k, c]."""
+        """Return the probability of each number token, [k, c], in a softmax without text tokens."""
         return self.logits.softmax(dim=-1)
 
 
@@ -174,11 +175,11 @@ class Term(Protocol):
 
     @property
     def per(self) -> Literal["row", "token", "number", "box", "time"]:
-        """Return what one loss value belongs to: ``token``, ``number``, ``box`` or ``time``.
+        """Return what each loss value is computed for: a number token, number, box or time.
 
-        ``token`` means a number token. The mean loss is the sum of the values divided by the number
-        of these. ``row`` also has one value per number token, but the sum is divided by the number
-        of all supervised tokens, as for cross-entropy.
+        To get the mean loss, the sum is divided by the number of tokens, numbers, boxes or times.
+        ``token`` and ``row`` both have one loss value per number token. But for ``row``, the sum is
+        divided by the number of all supervised tokens, as for cross-entropy.
         """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:

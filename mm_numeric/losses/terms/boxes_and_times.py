@@ -2,9 +2,9 @@
 
 Axes    q boxes, r times
 
-The predicted number is an expected value: the sum of the mean digit at each place, under a softmax
-over the number tokens, times its power of ten. It has a gradient even if the model is certain of a
-wrong digit. The task marks which numbers form a box or a time. Other numbers have no loss.
+Each digit of a predicted number is an expected value, such as 3.7, under a softmax over the number
+tokens. The number therefore has a gradient even if the model is certain of a wrong digit. The task
+marks which numbers form a box or a time. Other numbers have no loss.
 """
 
 from dataclasses import dataclass

@@ -51,17 +51,17 @@ class PlaceWeightedCrossEntropy:
 
 @dataclass(frozen=True, kw_only=True)
 class DigitEntropy:
-    """DEL (arXiv 2605.20369): ``w mean_j p_j BCE(sigmoid(z_j), [j = y])``, in nats.
+    """DEL (arXiv 2605.20369): binary cross-entropy of number tokens, weighted by probability.
 
-    The binary cross-entropy (BCE) of each number token j is weighted by its probability p_j. z are
-    the logits, y is the label, and [j = y] is 1 for the label and 0 otherwise. p is the softmax
-    over the number tokens and has a gradient, too. The preset ``del`` adds this loss to
-    cross-entropy with weight 0.01.
+    The formula is ``w mean_j p_j BCE(sigmoid(z_j), [j = y])``, in nats. The mean is over the number
+    tokens j. z_j is the logit, and p_j the probability in a softmax over the number tokens. The
+    binary label [j = y] is 1 for the correct token y and 0 for others. The weight w depends on the
+    digit place. The preset ``del`` adds this loss to cross-entropy with weight 0.01.
 
     Attributes:
         place_weights: True uses the weights w of the published code: ``2 (i + 1)`` for the digit of
-            10 ** i (units 2, tens 4), and ``1.02 ** -(i + 1)`` for the i-th digit after the decimal
-            point. False: w is 1.
+            10 ** i (2 for units, 4 for tens), and ``1.02 ** -(i + 1)`` for the i-th digit after the
+            decimal point. False: w is 1.
     """
 
     per: ClassVar[Literal["token"]] = "token"

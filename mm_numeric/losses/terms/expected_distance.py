@@ -132,10 +132,10 @@ class ExpectedDistance:
 
 
 def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return the largest cost within the digit group of each number token, [c].
+    """Return the largest cost of predicting one number token in place of another, [c].
 
-    ``cost`` [c, c] is the cost of predicting one number token in place of another. A digit group
-    is a set of tokens that one softmax covers, such as the ten digits.
+    ``cost`` [c, c] has the cost of all pairs of tokens. For a digit, only pairs of digits count:
+    all ten digits get the same maximum.
     """
     if classes.same is None:
         return cost.max().expand(len(cost))
@@ -148,10 +148,10 @@ def _apart(cost: Tensor, classes: NumberClasses) -> Tensor:
 
 
 def _nearest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return the smallest nonzero cost within the digit group of each number token, [c].
+    """Return the smallest nonzero cost of predicting one number token in place of another, [c].
 
-    ``cost`` [c, c] is the cost of predicting one number token in place of another. A digit group
-    is a set of tokens that one softmax covers, such as the ten digits.
+    ``cost`` [c, c] has the cost of all pairs of tokens. For a digit, only pairs of digits count:
+    all ten digits get the same minimum.
     """
     return -_largest(-cost.masked_fill(~_apart(cost, classes), torch.inf), classes)
 
@@ -221,9 +221,9 @@ def cumulative_difference(
 
 
 def reweighed(losses: Tensor, worst: Tensor, numbers: NumberLogits) -> Tensor:
-    """Add a penalty for predicting words: ``m * losses + 1.01 * worst * (1 - m)``, [k].
+    """Add a penalty for predicting text: ``m * losses + 1.01 * worst * (1 - m)``, [k].
 
-    m is the total probability of the tokens that compete with the label, such as the ten digits.
+    m is the total probability of the number tokens; of the ten digits, if the label is a digit.
     ``worst`` [k] is the largest possible loss of each number token.
     """
     mass = (numbers.logits.logsumexp(dim=-1) - numbers.log_normaliser).exp()

@@ -60,7 +60,7 @@ class ExpectedValue:
         return largest_distance(vocabulary.tokens, self.scale)
 
     def cost(self, error: Tensor) -> Tensor:
-        """Return the losses for errors; an error is the expected value minus the label's value."""
+        """Return the loss of each error; an error is the expected value minus the correct value."""
         raise NotImplementedError
 
 

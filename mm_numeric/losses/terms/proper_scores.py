@@ -54,12 +54,12 @@ class RankedProbability:
 class SmoothedDiscrepancy:
     """Smoothed maximum mean discrepancy between the predicted probabilities and the label.
 
-    The loss is ``r'Kr + a r'(D - K)r`` with ``r = p - onehot(y)``, where p is the softmax over the
-    number tokens and y the label. K has a Gaussian kernel for each pair of tokens,
-    ``exp(-d ** 2 / (2 bandwidth ** 2))``, where d is the distance between their values. D is the
-    diagonal matrix of the row sums of K. 1 / a is twice the mean row sum (a = 0.118 on digits), as
-    in the code of arXiv 2606.27731. The loss has no unit. It is 0 for a perfect prediction, and
-    close to 3 if all probability is on a value far from the label.
+    The loss is 0 for a perfect prediction, and close to 3 if all probability is on a value far from
+    the label. The formula is ``r'Kr + a r'(D - K)r`` with ``r = p - onehot(y)``: p is the softmax
+    over the number tokens, and y the label. K is a matrix with the Gaussian kernel ``exp(-d ** 2 /
+    (2 bandwidth ** 2))`` of two tokens whose values differ by d. D is a diagonal matrix with the
+    row sums of K. The constant a is 0.5 divided by the mean row sum (0.118 for digits), as in the
+    code of arXiv 2606.27731.
 
     Attributes:
         bandwidth: Standard deviation of the kernel K in units of the token value, above 0.

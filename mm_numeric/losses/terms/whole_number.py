@@ -1,12 +1,12 @@
-"""Losses on the error of a whole number, such as 923, instead of its single tokens.
+"""Losses on the error of the number as a whole (923), not digit by digit.
 
 Axes    k labels that are number tokens, m numbers, c number tokens in the vocabulary (classes)
 
 ``relative`` and ``magnitude`` are from NTIL (arXiv 2505.13077). As published, they build the
-predicted number from the most likely digit at each place, and the backward pass uses a softmax of
-low temperature (straight-through Gumbel-softmax). If the model is certain of a wrong digit, this
-gradient vanishes. ``relative_soft`` and ``magnitude_soft`` therefore use the mean digit at each
-place, weighted by the predicted probabilities.
+predicted number from the most likely digits. The backward pass uses a softmax of low temperature
+(straight-through Gumbel-softmax). If the model is certain of a wrong digit, this gradient vanishes.
+``relative_soft`` and ``magnitude_soft`` avoid this: each digit of their predicted number is an
+expected value, such as 3.7.
 
 Errors in the first digits cost more: predicting 3.015 for 4.015 costs more than 3.015 for 3.115.
 Signs are ignored. Sums are computed in float64, which does not overflow for numbers of 60 digits.
@@ -69,7 +69,8 @@ class StraightThroughDigits:
 class ExpectedDigits:
     """Base class of losses whose predicted number is an expected value, ``sum_i 10 ** i E_i``.
 
-    E_i is the mean digit at place i (0 for units), weighted by the predicted probabilities.
+    E_i is the expected digit for 10 ** i: a mean of the digits 0 to 9, such as 3.7, weighted by the
+    predicted probabilities.
     """
 
     per: ClassVar[Literal["number"]] = "number"
@@ -133,11 +134,11 @@ class MagnitudeError(StraightThroughDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftRelativeError(ExpectedDigits):
-    """Relative error of a number that is built from the mean digit at each place.
+    """Relative error of a predicted number whose digits are expected values, such as 3.7.
 
-    The mean is weighted by the predicted probabilities, so that even a model that is certain of a
-    wrong digit gets a gradient. But probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the
-    label 4: combine this loss with one on single digits, as in the preset ``ntil_soft``.
+    Even a model that is certain of a wrong digit gets a gradient. But probability 0.5 on 0 and 0.5
+    on 8 gives a loss of 0 for the label 4. Combine this loss with one on single digits, as in the
+    preset ``ntil_soft``.
     """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
@@ -147,7 +148,7 @@ class SoftRelativeError(ExpectedDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftMagnitudeError(ExpectedDigits):
-    """Log ratio of the label and a number built from the mean predicted digit at each place."""
+    """Log ratio of label and predicted number, whose digits are expected values such as 3.7."""
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
@@ -156,7 +157,7 @@ class SoftMagnitudeError(ExpectedDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class SymmetricPercentage(ExpectedDigits):
-    """Relative error ``|X - Y| / (|X| + |Y|)`` of the expected number X and the label Y, 0 to 1.
+    """Relative error ``|X - Y| / (|X| + |Y|)``, 0 to 1, of the expected number X and the label Y.
 
     Source: number-level NTL. It equals the class NumberLevelLoss of the ntloss package to 1e-6 if
     each number token is a single digit.
@@ -164,9 +165,9 @@ class SymmetricPercentage(ExpectedDigits):
     Attributes:
         epsilon: Added to the denominator, above 0. With the tiny default of the ntloss package, a
             label of 0 gives a loss close to 1 and almost no gradient. Set it to 1 to avoid this.
-        reweigh: True also penalises predicting words. The loss becomes ``m d + 1.01 (1 - m)``: d is
-            the loss without this option, and m the probability that the number's first token is a
-            number token. False in the NTL paper, True by default in the ntloss package.
+        reweigh: True also penalises predicting text instead of a number. The loss becomes
+            ``m d + 1.01 (1 - m)``: d is the loss without this option, and m the probability of a
+            number token where the number starts. False in the paper, True in the ntloss package.
     """
 
     epsilon: float = torch.finfo(torch.float32).eps
