@@ -1,4 +1,4 @@
-"""Notes of ``check-data``: information about the data that may need no action."""
+"""Remarks on the data that ``check-data`` prints. They do not stop a training."""
 
 from collections.abc import Iterator, Sequence
 

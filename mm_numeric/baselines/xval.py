@@ -108,7 +108,7 @@ class Xval(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """Return the normalisation of numbers; the identity until ``fit`` has computed it."""
+        """Return how numbers are normalised. Before ``fit`` they are not changed."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def _table(
     """Return the mean and confidence interval of each metric, as ``table[run name][metric name]``.
 
     ``table[run name][metric name]["difference"]`` is the metric minus the value of the first
-    objective. The difference is None for the first objective itself and for warm starts.
+    objective. The difference is None for the first objective itself.
     """
     baseline = objectives[0]
     table: dict[str, dict[str, Any]] = {name: {} for name in runs}

@@ -36,7 +36,7 @@ def integer_ratio(number: float) -> tuple[int, int]:
 @RENAMED.accept_old_arguments
 @dataclass(frozen=True, kw_only=True)
 class Coordinates:
-    """How a model writes coordinates: reference image, range, decimals, rounding, text format."""
+    """How a model writes coordinates, such as ``[0.25, 0.5]`` or ``<loc0256><loc0512>``."""
 
     space: str = "resized"
     """The reference image: ``resized`` (after resizing and padding) or ``original``."""

@@ -1,1 +1,1 @@
-"""Generate answers, and measure the probability of each wrong digit."""
+"""Generate answers to test questions, and measure which digits a model confuses."""

@@ -25,8 +25,8 @@ class Balance:
     def total(self, sums: Mapping[str, LossSum], divisors: Mapping[str, Tensor]) -> Tensor:
         """Return the training loss: weighted mean cross-entropy plus weighted numeric losses.
 
-        ``sums`` has the sum of ``ce`` (cross-entropy) and of each numeric loss by name, and
-        ``divisors`` the counts that turn the sums into means.
+        ``sums`` has the sum of cross-entropy (``ce``) and of each numeric loss. Each sum is divided
+        by its entry in ``divisors`` to get the mean.
         """
         means = [
             term.weight * LossSum(sums[term.name].total, divisors[term.name]).mean

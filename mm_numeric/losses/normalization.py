@@ -16,8 +16,8 @@ from mm_numeric.numbers.spans import NumberSpans
 class Counts(NamedTuple):
     """Counts of tokens, numbers, samples, boxes and clock times in a batch or an optimiser step.
 
-    ``rows`` counts all tokens that have a label; ``tokens`` counts only the number tokens. Each
-    count is a scalar tensor.
+    Losses are divided by them. ``rows`` is the number of tokens with a label, ``tokens`` the number
+    of those that are number tokens. Each count is a scalar tensor.
     """
 
     rows: Tensor
@@ -33,7 +33,7 @@ class Counts(NamedTuple):
     def of(cls, labels: Tensor, spans: NumberSpans, weights: Tensor | None = None) -> "Counts":
         """Count the supervised tokens, number tokens, numbers, samples, boxes and times.
 
-        With ``weights`` [n] of the supervised tokens, return the sum of the weights of each.
+        With ``weights`` [n] of the supervised tokens, weights are summed instead of counting.
         """
         if weights is not None:
             tokens, numbers, boxes, times = (

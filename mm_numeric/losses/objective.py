@@ -307,8 +307,8 @@ class Objective:
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
         """Update the running means of cross-entropy and numeric losses after an optimiser step.
 
-        Only the setting ``balance: running`` uses these means. To compute ``sums``, add up
-        ``ObjectiveResult.sums`` over all micro-batches and ranks of the step.
+        Only the setting ``balance: running`` uses these means. The argument ``sums`` is the sum
+        of ``ObjectiveResult.sums`` over all micro-batches and ranks of the step.
         """
         self.balance.end_step(sums)
 

@@ -45,10 +45,10 @@ def row_weights(weights: Tensor, labels: Tensor, shift: bool | None, rows: Tenso
 
 
 def item_weights(weights: Tensor, per: str, spans: NumberSpans) -> Tensor:
-    """Return the weight of each item that a term has a loss for, from ``weights`` [n] of positions.
+    """Return the weight of each token, number, box or time, from the ``weights`` [n] of positions.
 
-    ``per`` is ``row`` or ``token`` (the result is [k]), ``number`` [m], ``box`` [q] or ``time``
-    [r]. A number has the mean weight of its tokens, and a box or time that of its numbers.
+    ``per`` selects which: ``row`` or ``token`` (the result is [k]), ``number`` [m], ``box`` [q] or
+    ``time`` [r]. A number has the mean weight of its tokens, and a box or time that of its numbers.
     """
     tokens = weights[spans.row]
     if per in ("row", "token"):
@@ -60,7 +60,10 @@ def item_weights(weights: Tensor, per: str, spans: NumberSpans) -> Tensor:
 
 
 def term_losses(spec: TermSpec, term: Term, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-    """Return the loss of each item (number token, number, box or time), times its role's weight."""
+    """Return a numeric loss of each number token, number, box or time, before reduction.
+
+    Each is multiplied by the weight of its role, for example of x coordinates.
+    """
     losses = term(numbers, spans)
     sizes = {"token": len(spans.target), "number": len(spans.value)}
     if losses.dim() != 1 or len(losses) != sizes.get(term.per, len(losses)):
@@ -91,10 +94,10 @@ def at_tokens(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:
 
 
 def at_positions(losses: Tensor, rows: Tensor, shape: torch.Size) -> Tensor:
-    """Return a tensor of a ``shape`` with ``losses`` at the flattened indices ``rows``, else 0."""
+    """Return a tensor of the given shape with ``losses`` at the flat indices ``rows``, else 0."""
     return losses.new_zeros(shape.numel()).index_copy(0, rows, losses).view(shape)
 
 
 def _tokens_of_numbers(spans: NumberSpans) -> Tensor:
-    """Return the number of number tokens of each number, [m]."""
+    """Return how many tokens each number has, [m]."""
     return sum_by_number(torch.ones_like(spans.target), spans)

@@ -80,11 +80,11 @@ class NumberClasses:
         )
 
     def scaled_values(self, scale: str) -> Tensor:
-        """Return the value of each class in the unit of a loss with the option ``scale``, [c]."""
+        """Return the value of each number token, [c], rescaled if ``scale`` is ``range``."""
         return self.values * self.to_nine if scale == "range" else self.values
 
     def scaled_reach(self, scale: str) -> Tensor:
-        """Return ``reach`` in the unit of a loss with the option ``scale``, [c]."""
+        """Return the largest distance of two tokens in the digit group of each token, [c]."""
         return self.reach * self.to_nine if scale == "range" else self.reach
 
 
@@ -93,13 +93,13 @@ _DIGIT_RANGE = 9.0
 
 
 def check_scale(term: str, scale: str) -> None:
-    """Validate ``scale``, a setting of the numeric loss named ``term``."""
+    """Raise ValueError if the option ``scale`` of a numeric loss is not a known one."""
     if scale not in SCALES:
         raise ValueError(f"{term}: scale is one of {', '.join(SCALES)}, not {scale!r}.")
 
 
 def largest_distance(tokens: Iterable[NumberToken], scale: str) -> float:
-    """Return the largest distance of two values in a digit group, for a loss with this ``scale``.
+    """Return the largest distance of two number tokens that compete in one softmax.
 
     It is 9 with ``scale: range``, and for single digits. With ``scale: published`` it is 999 for
     the tokens 000 to 999, and 1023 for 1024 location tokens.

@@ -40,7 +40,7 @@ def document_ids(position_ids: Tensor, *, shift: bool) -> Tensor:
 
 
 def aligned_documents(documents: Tensor, *, shift: bool) -> Tensor:
-    """Return the document of each label [b, t], from the document of each token [b, t]."""
+    """Return the document index of each label [b, t], from that of each token [b, t]."""
     return torch.cat([documents[:, 1:], documents[:, -1:]], dim=1) if shift else documents
 
 

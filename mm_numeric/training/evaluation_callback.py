@@ -205,7 +205,7 @@ class EvaluationCallback(TrainerCallback):
         return {**known, FAILURES: sum(scores.failures.values())}
 
     def _save_best(self, best: Best) -> None:
-        """Save the current weights as the run folder ``best/``, replacing an older one.
+        """Save the current weights in the folder ``best/`` of the run, in place of older ones.
 
         If the process is killed meanwhile, either the old or the new weights remain.
         """

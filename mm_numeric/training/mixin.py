@@ -245,7 +245,7 @@ class NumericLossMixin(_Trainer):
         return aligned_labels(batch.get("labels"), shift)
 
     def _documents(self, batch: Mapping[str, Any]) -> Tensor | None:
-        """Return the document of each label of packed rows, [b, t], so that no number spans two.
+        """Return for each label [b, t] the index of its document, if a row has several (packing).
 
         Documents are known from ``position_ids`` [b, t], which start again with each document, or
         from an ``attention_mask`` [b, t] that numbers the documents. None if neither is present.

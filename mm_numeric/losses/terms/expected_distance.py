@@ -7,9 +7,9 @@ Units   distances are 0 to 9, as between single digits; with ``scale: published`
 EMD (arXiv 2505.13077) and NTL-WAS (arXiv 2411.02083, equation 4) are the same loss if every token
 is a single digit. They differ for longer tokens, for example if 115 is predicted for 015:
     NTL-WAS  compares the values of the tokens. The distance is 9 * 100 / 999 = 0.9, and 100 with
-             ``scale: published``. The largest distance of the tokens 000 to 999 is 9 or 999.
-    EMD      compares digit by digit: the distance is 1. Its sum over a number is therefore the same
-             for every tokenizer.
+             ``scale: published``.
+    EMD      compares digit by digit: the distance is 1. The sum of the distances in a number does
+             not depend on how the tokenizer splits the number.
 """
 
 from collections.abc import Sequence
@@ -176,8 +176,8 @@ class CumulativeDistance:
     Attributes:
         sigma: Standard deviation of the Gaussian target, ``q_j ~ exp(-((v_j - v_y) / sigma) ** 2 /
             2)``, in units of the token value. 0: one-hot target.
-        scale: Unit of the v_i in the formula, ``range`` or ``published``, as in
-            ``ExpectedDistance``.
+        scale: ``range`` rescales the values of tokens with several digits to the range 0 to 9.
+            ``published`` does not.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -209,8 +209,8 @@ def cumulative_difference(
     """Return ``CDF_p - CDF_q``, [k, c - 1], and the gaps between adjacent token values, [c - 1].
 
     p are the predicted probabilities of the c number tokens, and q their target probabilities,
-    ``wanted`` [k, c]. The last token is left out, because both CDFs are 1 there. ``scale`` is the
-    unit of the values, as in ``ExpectedDistance``.
+    ``wanted`` [k, c]. The last token is left out, because both CDFs are 1 there. With ``scale``
+    equal to ``range``, the values are rescaled to the range 0 to 9.
     """
     difference = (numbers.probs - wanted).cumsum(dim=-1)[:, :-1]
     if numbers.present is not None:

@@ -1,8 +1,8 @@
 """Losses that compare the expected value of the predicted number token with the value of the label.
 
 Axes    k labels that are number tokens, c number tokens in the vocabulary (classes)
-Units   token values (``ntl_mae``) or squared token values (``ntl_mse``, ``ntl_huber``), where the
-        values of each digit group range over 9; with ``scale: published`` they are not rescaled
+Units   token values (``ntl_mae``) or squared token values (``ntl_mse``, ``ntl_huber``). The values
+        of tokens with several digits, such as 000 to 999, are rescaled to the range 0 to 9.
 
 Source: the loss NTL-MSE of arXiv 2411.02083. If each number token is a single digit, the values
 equal those of the class NTLossDotProduct in the ntloss package to 1e-6. The expected value
