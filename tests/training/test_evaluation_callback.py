@@ -60,7 +60,7 @@ def facts(run: Path) -> dict:
 def afterwards(run: Path, out: Path) -> tuple[list[dict], dict[str, float]]:
     """Return what predict and score say of the rows that are evaluated."""
     predict(run, None, out, limit=ROWS, trust_remote_code=True)
-    scores = read_scores(out)
+    scores = read_scores(out, task_name="hashed_clock:HashedClock")
     figures = {m.name: float(m.value(scores.columns)) for m in scores.scorer.metrics}
     return lines(out), {**figures, "failures": sum(scores.failures.values())}
 
