@@ -57,7 +57,7 @@ def _visible_character(character: str) -> str:
 
 
 def plain(text: object, limit: int = 300) -> str:
-    """Return a text as one line of at most ``limit`` characters, all of them visible."""
+    """Shorten a text to one line of ``limit`` characters, without invisible characters."""
     line = " ".join(visible(str(text)[: 4 * limit]).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 

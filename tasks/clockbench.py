@@ -111,7 +111,7 @@ class ClockBench(BaseTask):
 
 
 def read_target(value: Any, where: str) -> ClockReading:
-    """Validate a correct answer like ``{"valid": true, "hours": 1, "minutes": [4, 5]}``."""
+    """Parse a ground-truth answer such as ``{"valid": true, "hours": 1, "minutes": [4, 5]}``."""
     if not isinstance(value, Mapping) or not isinstance(value.get("valid"), bool):
         raise ValueError(
             f'{where}: the answer {value!r:.60} is not an object with "valid", true or false.'

@@ -151,7 +151,7 @@ def _pearson(columns: Columns, counts: Any) -> Any:
 
 
 def _spearman(columns: Columns, counts: Any) -> Any:
-    """Return Spearman's correlation of predicted and true numbers, where ``counts`` is not 0."""
+    """Return Spearman's correlation of predicted and true numbers; ``counts`` weighs the rows."""
     given, wanted = (
         _ranks(np.where(counts > 0, columns[name], np.inf))
         for name in ("answer_value", "target_value")

@@ -96,7 +96,7 @@ def mean_box_statistics(
 ) -> tuple[Instance, IouStatistics] | None:
     """Return the mean of all true boxes, and the IoU statistics of always answering with it.
 
-    Its label is the most frequent true label. Returns None if there are no true shapes.
+    The label of this box is the most frequent true label. None if there are no true boxes.
     """
     box = mean_box(paired)
     if box is None:

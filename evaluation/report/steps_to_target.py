@@ -140,8 +140,7 @@ def _evaluations(
 def _shown(metrics: Sequence[ReportedMetric], logs: Runs) -> list[ReportedMetric]:
     """Choose at most two metrics for the section, from those evaluated during training.
 
-    These are the first metric and the first error metric after it, such as MAE. An error metric is
-    better if lower, and has no percent values.
+    The first is the task's main metric. The second is an error such as MAE, if there is one.
     """
     evaluated = {name for log in logs.values() for row in log for name in row.get("eval") or ()}
     metrics = [metric for metric in metrics if metric.name in evaluated]

@@ -1,4 +1,4 @@
-"""Write sentences: which objective of a comparison is best, and what limits this conclusion."""
+"""Sentences on which training loss is best in a comparison, and what limits this conclusion."""
 
 from typing import Any
 

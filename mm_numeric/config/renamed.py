@@ -53,9 +53,9 @@ def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str], where: str)
 
 
 def _as_in_file(raw: Mapping[str, Any], path: str, value: Any, override: str) -> tuple[str, Any]:
-    """Return the dotted path and value of an override, with the names that the file uses.
+    """Translate an override such as ``parts.language=frozen`` to the names in the config file.
 
-    The override and the file may each use the old or the new name of a renamed setting.
+    Both may use the old or the new name of a renamed setting. Returns the dotted path and value.
     """
     translator = _Translator(override)
     _, new_value = translator.setting(path, value)

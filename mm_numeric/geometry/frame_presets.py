@@ -126,7 +126,7 @@ class FrameRule:
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """Return the settings of a saved model or of a coordinate format.
+        """Return the image resizing and coordinate format of a saved model, or a named format.
 
         Args:
             name: The folder of a run or model, the path of its ``frame.json``, or the name of a

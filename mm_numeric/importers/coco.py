@@ -51,7 +51,7 @@ class Coco(FileImporter):
     images: ImagesFolder = None
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield rows. For an image with an invalid annotation, yield an error instead of rows."""
+        """Yield the rows of each image, or an error if one of its annotations is invalid."""
         image_folder = ImageFolder(self.images)
         for path in files:
             yield from self._file(path, image_folder)

@@ -4,7 +4,7 @@ Axes    k labels that are number tokens, m numbers, w digits of the longest numb
         c classes (the number tokens of the vocabulary; class j is ``vocabulary.tokens[j]``)
 
 A term returns one loss per number token, number, box or time. The mean of these losses is added to
-the training loss. It can be a mean over all micro-batches and ranks of an optimiser step.
+the training loss. With gradient accumulation or several ranks, pass the counts of the whole step.
 """
 
 from collections.abc import Callable, Iterable, Mapping
