@@ -9,6 +9,7 @@ import peft
 import pytest
 import torch
 import transformers
+from processes import free_port
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -43,7 +44,7 @@ def no_process_group(monkeypatch):
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", "29567")
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
 
 
 @pytest.mark.parametrize("method", compat.TRAINER_METHODS)

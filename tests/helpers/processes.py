@@ -52,7 +52,7 @@ class Job:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_bytes(b"")
         variables = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **(environment or {})}
-        port = str(_free_port())
+        port = str(free_port())
         self.processes = []
         for rank in range(ranks):
             if ranks > 1:
@@ -95,7 +95,7 @@ class Job:
         return self.output.read_text(encoding="utf-8", errors="replace")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Return a port that nobody listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
