@@ -50,7 +50,8 @@ def judged_answers(
     Args:
         scorer: Scorer of the task. Its ``judge_rules`` are None if the task needs no judge.
         responses: Responses of a model, perhaps with answers that were extracted before.
-        judge: The judge to ask for missing answers. Without a judge, all or none may be missing.
+        judge: The judge to ask for missing answers. Without a judge, it is an error if only some
+            answers are missing.
         folder: Folder of extractions.jsonl.
         where: The predictions file, for error messages.
     """

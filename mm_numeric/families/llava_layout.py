@@ -58,7 +58,7 @@ class OriginalLayout:
 
     @classmethod
     def find(cls, source: str, revision: str) -> Self | None:
-        """Find a checkpoint (a hub name or a folder); return None if it has another file layout."""
+        """Find the files of a checkpoint in LLaVA's own layout; None if the layout is another."""
         raw = read_raw_config(source, revision)
         if "mm_vision_tower" not in raw:
             return None

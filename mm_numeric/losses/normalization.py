@@ -33,7 +33,7 @@ class Counts(NamedTuple):
     def of(cls, labels: Tensor, spans: NumberSpans, weights: Tensor | None = None) -> "Counts":
         """Count the supervised tokens, number tokens, numbers, samples, boxes and times.
 
-        With ``weights`` [n] of the supervised tokens, weights are summed instead of counting.
+        With ``weights`` [n] of the supervised tokens, every count is a sum of weights.
         """
         if weights is not None:
             tokens, numbers, boxes, times = (

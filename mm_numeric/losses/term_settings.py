@@ -33,8 +33,8 @@ def warn_of_large_distances(
 ) -> None:
     """Warn if a numeric loss would dominate cross-entropy because number tokens are far apart.
 
-    Weights such as 0.3 were published for single digits, whose distance is at most 9. The other
-    values of ``balance`` divide by the numeric losses, so that their unit does not matter.
+    Weights such as 0.3 were published for single digits, whose distance is at most 9. Only
+    ``balance: fixed`` is checked: ``ratio`` and ``running`` rescale the numeric losses anyway.
     """
     for term in spec.terms:
         distance_of = getattr(terms[term.name], "largest_distance", None)

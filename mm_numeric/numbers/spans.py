@@ -303,11 +303,10 @@ class NumberSpans:
     ) -> "NumberSpans":
         """Find the numbers in labels [samples, positions] that are already shifted by one.
 
-        Positions with ``IGNORE_INDEX`` have no label. Call this in the collator: on a GPU, the CPU
-        would wait for the labels. ``digit_runs`` reads each sequence of digits as an integer,
-        ``thousands_separators`` reads ``1,234`` as 1234. With the ``documents`` of packed labels
-        [samples, positions], as ``document_ids`` returns them, a number ends where its document
-        ends.
+        Positions with ``IGNORE_INDEX`` have no label. Call this in the collator, with labels on the
+        CPU: reading them from a GPU would make the CPU wait. ``digit_runs`` reads each sequence of
+        digits as an integer, ``thousands_separators`` reads ``1,234`` as 1234. ``documents`` are
+        the document ids of packed labels (see ``document_ids``): a number ends with its document.
         """
         if documents is not None and documents.shape != labels.shape:
             raise ValueError(
