@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import hashlib
 import io
 import json
 import uuid
@@ -122,6 +123,12 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any, *, indent: int | None = None) -> None:
     """Write a JSON file atomically."""
     write_text(path, json.dumps(value, indent=indent) + "\n")
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 checksum of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: Path) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 
 from mm_numeric import __version__
 from mm_numeric.answers import Shape
-from mm_numeric.files import write_text
+from mm_numeric.files import sha256_of, write_text
 from mm_numeric.geometry.row_shapes import clipped, read_box, read_polygon
 from mm_numeric.importers.importer import (
     Importer,
@@ -72,7 +72,7 @@ def prepare(
     files = importer.files(inputs)
     if out.resolve() in [path.resolve() for path in files]:
         raise ValueError(f"{out} is also an input; name another file.")
-    checksums = [{"path": str(path), "sha256": _sha256(path)} for path in files]
+    checksums = [{"path": str(path), "sha256": sha256_of(path)} for path in files]
     counts: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
     invalid: list[InvalidLine] = []
@@ -207,11 +207,6 @@ def _count_outside(fields: dict[str, Any], *, clip: bool) -> int:
                     numbers[2:] = numbers[2] - numbers[0], numbers[3] - numbers[1]
                 holder[name] = round_coordinates(numbers)
     return outside
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _options(importer: Any) -> dict[str, Any]:

@@ -68,19 +68,28 @@ def add_adapters(
 
 def base_of_adapters(source: str) -> tuple[str, str]:
     """Return the adapters' base model: its hub name or folder, and its revision."""
-    config = LoraConfig.from_pretrained(source)
+    return _base_of(_read_config(source))
+
+
+def _base_of(config: LoraConfig) -> tuple[str, str]:
     return str(config.base_model_name_or_path), config.revision or "main"
 
 
-def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftModel:
-    """Load the adapters in the folder ``source`` and the base model that they belong to."""
+def _read_config(source: str) -> LoraConfig:
+    """Read the config of the adapters in the folder ``source``; it must not import code."""
     config = LoraConfig.from_pretrained(source)
     if config.megatron_config is not None:
         raise ValueError(
             f"{Path(source, ADAPTER_SETTINGS)}: megatron_config would make PEFT import the module "
             f"{config.megatron_core!r}, and a checkpoint may not import code; remove it."
         )
-    base, revision = base_of_adapters(source)
+    return config
+
+
+def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftModel:
+    """Load the adapters in the folder ``source`` and the base model that they belong to."""
+    config = _read_config(source)
+    base, revision = _base_of(config)
     try:
         model = family.load_model(base, replace(settings, revision=revision))
     except OSError as error:

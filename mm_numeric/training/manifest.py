@@ -4,12 +4,11 @@ transformers resumes without a word if optimizer.pt, scheduler.pt or the random 
 and the run then ends with other weights. manifest.json is written last, when all ranks have saved.
 """
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.files import read_json, write_json
+from mm_numeric.files import read_json, sha256_of, write_json
 from mm_numeric.log import logger
 from mm_numeric.run_folder import MANIFEST, STEP
 from mm_numeric.training.resume import saved_ranks
@@ -23,7 +22,7 @@ def write_manifest(checkpoint: Path) -> None:
     files = {
         file.relative_to(checkpoint).as_posix(): {
             "bytes": file.stat().st_size,
-            "sha256": _sha256(file) if file.stat().st_size <= _HASHED_BYTES else None,
+            "sha256": sha256_of(file) if file.stat().st_size <= _HASHED_BYTES else None,
         }
         for file in sorted(checkpoint.rglob("*"))
         if file.is_file() and file != checkpoint / MANIFEST
@@ -94,9 +93,4 @@ def _read_files(checkpoint: Path) -> dict[str, dict[str, Any]]:
 def _is_same(file: Path, saved: dict[str, Any]) -> bool:
     if file.stat().st_size != saved.get("bytes"):
         return False
-    return saved.get("sha256") is None or _sha256(file) == saved["sha256"]
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return saved.get("sha256") is None or sha256_of(file) == saved["sha256"]
