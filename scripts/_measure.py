@@ -4,6 +4,8 @@ This module is independent of losses. A contender is a function from tensors to 
 group of contenders that are compared with the first of them.
 """
 
+import ctypes
+import gc
 import logging
 import os
 import platform
@@ -221,6 +223,11 @@ def start_process_peak() -> Callable[[], int]:
     reset = Path("/proc/self/clear_refs")
     if not reset.exists():
         raise SystemExit("the peak of the process's memory is read from /proc: measure on Linux.")
+    # Memory that was freed, but not returned to the operating system, would be used again unseen.
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc
+    if trim is not None:
+        trim(0)
     reset.write_text("5", encoding="utf-8")  # the peak (VmHWM) is now the current size
     before = resident_bytes("VmHWM")
     return lambda: resident_bytes("VmHWM") - before

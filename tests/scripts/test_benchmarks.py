@@ -92,6 +92,34 @@ def test_memory_of_every_library_is_measured(parts):
     assert parts.measure.peak_cpu(held) == pytest.approx(88 * mib, abs=4 * mib)
 
 
+def test_freed_memory_is_not_used_unseen(parts):
+    """64 MiB in blocks of 64 KiB, which glibc keeps when they are freed."""
+    small = [torch.ones(1 << 14) for _ in range(1024)]
+    hold = torch.ones(1 << 14)  # at the end of the heap, so that nothing below it is returned
+    del small
+
+    def step():
+        return [torch.ones(1 << 14) for _ in range(1024)]
+
+    assert parts.measure.peak_cpu(step) > 60 << 20
+    del hold
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_from_hidden_takes_the_memory_of_one_chunk(parts, dtype):
+    """The logits are 128 MiB in float32; a chunk of them is 16 MiB."""
+    labels = torch.arange(512)
+    head = torch.zeros(1 << 16, 8, dtype=dtype)
+    hidden = torch.zeros(512, 8, dtype=dtype, requires_grad=True)
+    loss_of = parts.bench.objective_of("ce", parts.bench.Setting(vocabulary=1 << 16))
+    spans = loss_of.spans(labels[None])
+
+    def step():
+        loss_of.from_hidden(hidden, head, labels, spans).loss.backward()
+
+    assert max(parts.measure.peak_cpu(step) for _ in range(3)) < 56 << 20
+
+
 def test_targets_are_for_their_size_alone(bench):
     assert bench[0]["targets"] == []
 
