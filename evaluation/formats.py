@@ -12,8 +12,8 @@ one shape. Its confidence (detections only) and its text may follow:
 The confidence is a number from 0 to 1. The text may contain commas and may be quoted. In ground
 truth, the text ``###`` marks an ignored region. So does ``Arabic,###``: the MLT data set writes the
 script before the text. The mark ``####`` before the text of a polygon is removed. Corners may be
-clockwise or counterclockwise. The argument ``lines`` names the shape, such as ``quad``. Without it,
-the first line must begin with 4 or 5 numbers, for boxes, or with 8 or 9, for quads.
+clockwise or counterclockwise. The user can name the format, such as ``quad``. By default, it is
+``box`` if the first line begins with 4 or 5 numbers, and ``quad`` if it begins with 8 or 9.
 
 COCO JSON: a list of results for detections, and an instances file for ground truth. Crowd
 annotations are ignored regions.
@@ -118,7 +118,7 @@ def _content_of(line: str, where: str) -> str:
 
 
 def _numbers_before(fields: Sequence[str]) -> int:
-    """Return how many of the comma-separated fields at the start of a line are numbers."""
+    """Count the numbers before the first field that is not a number: 2 for ``["5", "6", "a"]``."""
     numbers = (i for i, field in enumerate(fields) if not _NUMBER.fullmatch(field))
     return next(numbers, len(fields))
 

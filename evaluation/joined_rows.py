@@ -243,7 +243,7 @@ def _check_duplicates(pairs: Sequence[tuple[GeneratedText, Question]]) -> None:
 
 
 def _check_images(pairs: Sequence[tuple[GeneratedText, Question]], path: Path) -> None:
-    """Raise ValueError if an answer names a different image than the question at its position."""
+    """Raise ValueError if the n-th answer names a different image than the n-th question."""
     for answer, (example, *_) in pairs:
         image = value_at(answer.row, "images.0")  # ms-swift: a path, or {"path": ..., "bytes": ...}
         image = image.get("path") if isinstance(image, Mapping) else image

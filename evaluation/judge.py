@@ -43,8 +43,9 @@ class Response(NamedTuple):
 def judged_answers(
     scorer: Scorer, responses: Sequence[Response], judge: Judge | None, folder: Path, where: str
 ) -> tuple[Scorer, list[JudgedText]] | None:
-    """Return the answers that a judge extracted from responses, and the scorer for them.
+    """Return the answers that a judge (an LLM) extracted from responses, and a scorer for them.
 
+    The new scorer compares extracted answers with targets; ``scorer`` compares whole responses.
     Returns None if the task needs no judge, or if no judge is given and no answer was extracted.
 
     Args:
@@ -103,7 +104,7 @@ def judged_texts(
 
 
 def scorer_of_judge(rules: JudgeRules, judge: Judge | None) -> Scorer:
-    """Return the scorer for extracted answers; it also describes the judge, for results.json."""
+    """Return the scorer for extracted answers, with the judge's name and URL for results.json."""
     facts = {"extraction": "that of the rows"}
     if judge is not None:
         facts = {

@@ -77,7 +77,7 @@ def read_task(rows: PreparedRows, task_name: str | None) -> tuple[str, Task]:
 
 
 def read_questions(task: Task, rows: PreparedRows) -> dict[str, Question]:
-    """Read all questions, by id, and the size of each image if the rows do not state it."""
+    """Return a dictionary from id to question, with image sizes from the rows or image files."""
     source = DataSource(path=str(rows.path), images=rows.images)
     found: dict[str, Question] = {}
     unanswerable = []
@@ -118,7 +118,10 @@ def _sized(
 def frames_of(
     questions: Sequence[Question], task: Task, name: str, rows: PreparedRows
 ) -> list[Frame | None]:
-    """Return the converter from text coordinates to pixels for each question's image, or None."""
+    """Return, for each question, an object that converts coordinates in the answer to pixels.
+
+    The object is None if no coordinate format is given or the question has no image of known size.
+    """
     needed = _needs_frame(task)
     if rows.frame is None:
         if needed:

@@ -138,8 +138,8 @@ def score(
         keep: ``last`` scores only the last row of each id; None rejects an id that appears twice.
         judge: An LLM that extracts the answers of rows without ``extraction``, only for tasks whose
             benchmark uses a judge (MathVista). They are stored in extractions.jsonl in ``out``.
-        rows: The rows that were answered, if the predictions are a result file of another tool
-            with ids and generated texts; see ``joined_rows``.
+        rows: The samples of the data set with their targets, if the predictions are a file of
+            another tool without targets. The texts are matched to samples by id or by order.
     """
     scores = read_scores(
         predictions,
@@ -364,7 +364,7 @@ def scores_of(
 def scorer_of(task: Task, name: str, answer: Any, where: str) -> Scorer:
     """Return the scorer that a task names, or else the default scorer for the type of ``answer``.
 
-    The name of the task and ``where``, its file or config, are only used in the error message.
+    If there is no scorer, the error message has ``name`` (the task) and ``where`` (its file).
     """
     path = task.scorer or SCORERS.get(type(answer))
     if path is None:

@@ -78,7 +78,7 @@ class Cell:
 
     @property
     def interval(self) -> str:
-        """Return the interval of the cell's number as text, or an empty text if it has none."""
+        """Return the confidence interval in the cell, like ``65.0 to 75.0``, or an empty text."""
         return self.content.interval if isinstance(self.content, Quantity) else ""
 
     def _details(self) -> Iterator[str]:

@@ -267,7 +267,7 @@ class EmbeddedImage:
     """Function that returns the encoded image (PNG, JPEG, ...) as bytes."""
 
     def resolve(self) -> Self:
-        """Return this object. Images may also be of type ``Path``, which has the same method."""
+        """Return this object unchanged, so that callers can call ``resolve`` as on a ``Path``."""
         return self
 
     def __str__(self) -> str:

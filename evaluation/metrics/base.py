@@ -41,7 +41,7 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeRules:
-    """How the script of a benchmark lets a judge (an LLM) extract the answers from responses."""
+    """Settings of a benchmark's evaluation script that lets a judge (an LLM) extract answers."""
 
     without_judge: Callable[[str, Any], str | None]
     """Function from a response and its target to the extracted answer; None if the script asks the

@@ -11,11 +11,11 @@ mean_delta_seconds, median_delta_seconds
                     circular distance to the true time, over the valid clocks whose hours, minutes
                     or seconds are wrong; a full circle is 12 hours, or 24 if the true hour is >= 13
 
-The target of a field may be a number, a range ``[4, 5]`` or a list of accepted numbers. A text
-matches in any case, and false matches false or 0. Answers may have numbers as texts; 7.9 counts as
-7, as in the script. An unparseable answer is wrong; the script fails on it. Metrics named
-``lenient_...`` also accept times that are not JSON, missing fields, and texts such as ``"none"``
-for false.
+The target of a field may be a number, a range ``[4, 5]`` or a list of accepted numbers. Texts are
+compared without regard to upper and lower case. If the target is false, the answers false and 0 are
+correct. Answers may have numbers as texts; 7.9 counts as 7, as in the script. An unparseable answer
+is wrong; the script fails on it. Metrics named ``lenient_...`` also accept times that are not JSON,
+missing fields, and texts such as ``"none"`` for false.
 
 Source: https://clockbench.ai, clockbench_grade.py. The script also recognises 24-hour clocks by
 their names, and asks four questions in one conversation.
@@ -155,7 +155,10 @@ def _shows(target: ClockReading, name: str) -> bool:
 
 
 def lenient_reading(answer: ClockReading | None, size_px: Any = None) -> ClockReading | None:
-    """Correct an answer: fill in missing fields, and convert texts such as ``true``."""
+    """Return an answer with its format corrected: the text ``true`` becomes the boolean True.
+
+    Missing fields are set to False. A missing ``valid`` is set to True if the hours are an integer.
+    """
     if answer is None:
         return None
     fields = {str(name).lower(): _truth(value) for name, value in answer.fields.items()}
@@ -182,7 +185,7 @@ def _median_delta(columns: Columns) -> NDArray[np.float64]:
 
 
 def _share(name: str, label: str, prefix: str = "") -> Metric:
-    """Create the accuracy metric of a field, such as the hours, for clocks that show the field."""
+    """Create a metric, such as the accuracy of the seconds over the clocks that show seconds."""
     value = share_of(f"{prefix}right_{name}", f"{prefix}has_{name}", nothing=np.nan)
     known = {"valid": "valid_accuracy", "invalid": "invalid_accuracy"}
     return percentage(prefix + known.get(name, name), label, value)

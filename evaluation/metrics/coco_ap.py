@@ -91,7 +91,7 @@ class Rules:
                 )
 
     def protocol(self, source: str) -> dict[str, Any]:
-        """Describe how AP is computed, for results.json; ``source`` is the origin of the scores."""
+        """Describe how AP is computed; ``source`` states where the confidence scores come from."""
         order = {
             "official": "pycocotools: by image id, then as listed; the same score for all is an "
             "error",

@@ -1,8 +1,8 @@
-"""Masks of COCO files, as polygons or run-length encodings (RLE), with the code of pycocotools.
+"""Read the masks of COCO files, and compute areas and IoUs of masks by calling pycocotools.
 
 polygons    [[x1, y1, x2, y2, x3, y3, ...], ...]: the mask is the union of the polygons
-RLE         {"size": [height, width], "counts": ...}: lengths of runs of equal pixels, column by
-            column, as a list, or as the text that pycocotools writes
+RLE         run-length encoding {"size": [height, width], "counts": ...}: lengths of runs of equal
+            pixels, column by column, as a list, or as the text that pycocotools writes
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,11 +78,11 @@ def _from_polygons(value: list[Any], size: tuple[int, int], where: str) -> Rle:
 
 
 def _pixels_of(counts: Any, where: str) -> int:
-    """Decode run lengths (RLE counts) in COCO's text format; return the number of all pixels.
+    """Decode run lengths (RLE counts) in COCO's text format, and return their sum.
 
-    Each character has five bits of a number. A sixth bit is set if the number continues in the
-    next character. From the fourth number on, the text has differences: the fourth number minus
-    the second, the fifth minus the third, and so on.
+    In a valid mask, the sum is the number of pixels of the image. Each character has five bits of a
+    number. A sixth bit is set if the number continues in the next character. From the fourth number
+    on, the text has differences: the fourth number minus the second, and so on.
     """
     if isinstance(counts, str) and counts.isascii():
         counts = counts.encode()

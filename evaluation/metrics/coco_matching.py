@@ -1,8 +1,8 @@
 """Match detections to true shapes as pycocotools does, for all images and labels at once.
 
-A detection can only match a true shape (truth) of its image and label. So the best detection of
-every image and label can be matched at the same time, then every second best, and so on, instead of
-the loops of pycocotools.
+A detection can only match a true shape (truth) of its image and label. So the first step can
+match the most confident detection of every image and label at once, without a loop over images. The
+second step matches the second most confident detections, and so on.
 
 Shapes  [d] detections, [g] truths, [p] overlapping pairs, [a] area ranges, [t] IoU thresholds
 """
@@ -146,10 +146,11 @@ def _overlaps(
 def _steps(
     detection: Ints, truth: Ints, iou: Floats, rank: Ints
 ) -> Iterator[tuple[Ints, Ints, Floats]]:
-    """Yield overlapping pairs in batches, those of the most confident detections first.
+    """Yield batches of pairs: a detection and a true shape that overlaps it.
 
-    A batch has at most one detection for each image and label. It contains all pairs of these
-    detections with true shapes, sorted by increasing IoU for each detection.
+    The first batch has the pairs of the most confident detection of each image and label. The next
+    batch has those of the second most confident, and so on. Very large batches are split. The pairs
+    of one detection are sorted by increasing IoU.
     """
     order = np.lexsort((truth, iou, detection, rank[detection]))
     detection, truth, iou = detection[order], truth[order], iou[order]

@@ -152,8 +152,9 @@ def flat_scores(
 def checked_scores(scores: Sequence[float | None], ties: str, truths: int) -> Floats:
     """Validate the confidence scores of detections, and return them as an array.
 
-    If ``ties`` is ``averaged``, all scores may be missing, and are set to 1. Raise ValueError if
-    ``truths``, the number of true shapes, is 0.
+    If no detection has a score and ``ties`` (the treatment of equal scores) is ``averaged``, all
+    scores are set to 1. Raise ValueError if only some detections have a score, or if the number of
+    true shapes (``truths``) is 0.
     """
     if not truths:
         raise ValueError("the ground truth has no annotations, so AP is undefined.")

@@ -16,7 +16,7 @@ Precision = matched / detections and recall = matched / truths; all counts are s
 The script computes areas with the package Polygon (Polygon2, Polygon3). The area of a polygon that
 crosses itself is the absolute value of the shoelace formula, in which its loops may cancel, while
 intersections follow the even-odd rule. ``hmean``, ``precision`` and ``recall`` do the same, so
-that an IoU may exceed 1 here. All other metrics use the repaired polygon for both.
+that an IoU may exceed 1 here. For all other metrics, a polygon that crosses itself is repaired.
 
 Metrics named ``..._at_t`` match greedily by decreasing IoU and count pairs with IoU >= t, so that
 the order of the file does not matter. They exclude a detection in an ignored region only if it is

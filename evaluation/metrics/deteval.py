@@ -14,17 +14,17 @@ since April 2019 (commits 87f80b2 and fb0f371), with polygon areas as in ``polyg
 (``polygon_wrapper.py`` counts pixels). The threshold of area recall, ``tr``, is 0.7, and that of
 area precision, ``tp``, is 0.6. Both ratios are rounded to two decimals. They must be greater than
 the threshold in a one-to-one match; in other matches, equality is enough. Split and merged words
-get a credit of 0.8 (``fsc_k``) and need 2 or more overlaps (``k``); merged truths need an area
-recall of ``tp``.
+get a credit of 0.8 (``fsc_k``) and need 2 or more overlaps (``k``). In a merge, the area recall of
+each truth must be at least 0.6: here the script compares a recall with ``tp``.
 
-A truth matches one-to-one under four conditions. Exactly one detection has an area recall above
-``tr`` with the truth, and exactly one detection has an area precision above ``tp``. These may be
-different detections, as in the script. Neither of them may exceed the same threshold with another
-truth. The script before April 2019 did not check other truths. On the published detections of
-Poly-FRCNN-3, the script gives P 0.784679, R 0.682204, F 0.729862; without the check of other truths
-the scores are P 0.785093, R 0.681120, F 0.729420. Scores equal those of the script if coordinates
-are integers, which the script requires. A polygon of area 0 stops the script; here it matches
-nothing.
+A truth matches one-to-one under four conditions: (1) exactly one detection has an area recall above
+``tr`` with this truth; (2) that detection has an area recall above ``tr`` with no other truth; (3)
+exactly one detection has an area precision above ``tp`` with this truth; (4) that detection has an
+area precision above ``tp`` with no other truth. As in the script, the detections of (1) and (3) may
+be different. The script before April 2019 did not check (2) and (4). On the published detections of
+Poly-FRCNN-3, the script gives P 0.784679, R 0.682204, F 0.729862; without (2) and (4) the scores
+are P 0.785093, R 0.681120, F 0.729420. Scores equal those of the script if coordinates are
+integers, which the script requires. A polygon of area 0 stops the script; here it matches nothing.
 
 ``deteval_icdar2013`` follows the DetEval script of the Robust Reading Competition (ICDAR 2013,
 focused text). Thresholds: area recall 0.8, area precision 0.4. Credit: 1 for one-to-one
@@ -229,7 +229,7 @@ class _Rectangles:
 
 
 def _bounding_box(item: Instance) -> tuple[float, ...]:
-    """Return the bounding box (x1, y1, x2, y2) of a shape; a box may have x2 < x1."""
+    """Return x1, y1, x2, y2: those of a box unchanged, or the bounding box of a polygon."""
     xs, ys = zip(*item.shape.points, strict=True)
     if isinstance(item.shape, Box):
         return xs[0], ys[0], xs[1], ys[1]

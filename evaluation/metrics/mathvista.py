@@ -114,8 +114,8 @@ def score_extractions(
 ) -> RowColumns:
     """Score answers that a judge extracted from responses to MathVista questions.
 
-    Returns columns with one value per row, 0 or 1. In the columns that begin with ``rules``, the
-    answers are extracted by fixed rules, to compare them with those of the judge.
+    Returns columns of 0 or 1. ``rules`` and ``rules_2023`` are 1 if an answer that fixed rules
+    extract from the response is correct. ``rules_agree`` is 1 if it equals the judge's answer.
     """
     pairs = list(zip(predictions, targets, strict=True))
     judged = [validate_extraction(p.extraction, t) for p, t in pairs]

@@ -1,12 +1,12 @@
 """Metrics for numbers: accuracy, errors, correlations and digit accuracy.
 
-An unparseable answer is wrong. For errors and correlations it is replaced by -target (by 1 if the
-target is 0), so that its error is twice the target. Metrics named ``..._parsed_only`` exclude
-unparseable answers, as the published evaluation of the number token loss does. The share of
-unparseable answers is reported as ``unreadable``.
+An unparseable answer is wrong. For errors and correlations it is replaced by -target, so that its
+error is twice the target. If the target is 0, the answer is replaced by 1. Metrics named
+``..._parsed_only`` exclude unparseable answers, as the published evaluation of the number token
+loss does. The share of unparseable answers is reported as ``unreadable``.
 
 Errors have the unit of the numbers; MAPE is relative. Exact matches are compared without rounding.
-Columns are float64, and numbers are clipped to +-1e150 so that sums of squares are finite.
+Numbers are clipped to +-1e150 so that sums of squares are finite.
 """
 
 from collections.abc import Callable, Sequence

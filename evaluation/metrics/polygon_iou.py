@@ -1,6 +1,6 @@
 """Compute areas, intersections and IoUs of boxes and polygons, for many images at once.
 
-Shapes  [s] has one entry per shape, [p] one entry per pair of shapes; both are sorted by image
+Arrays  [s]: one entry for each box or polygon; [p]: one entry for each pair; sorted by image
 Units   pixels of the original image, continuous coordinates: the box [0, 0, 10, 10] has area 100
 
 A polygon whose boundary crosses or touches itself is repaired with ``shapely.make_valid``, which
@@ -9,8 +9,8 @@ and a shape with a coordinate beyond 1e9 pixels have area 0. Repaired shapes and
 are marked as invalid.
 
 Official scripts compute areas without a repair, with the shoelace formula, in which the two halves
-of a bow tie cancel each other. ``Shapes`` has both: ``areas`` after the repair, and ``ring_areas``
-before it. They only differ for invalid polygons.
+of a bow tie cancel each other. The class ``Shapes`` stores both areas: ``areas`` after the repair,
+and ``ring_areas`` before it. They only differ for invalid polygons.
 """
 
 from collections.abc import Callable, Iterator, Sequence

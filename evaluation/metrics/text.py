@@ -58,8 +58,9 @@ def word_f1(prediction: str, target: str) -> float:
 def score_texts(predictions: Sequence[Text | None], targets: Sequence[Text]) -> RowColumns:
     """Compare predicted with true texts; return columns with one value per row.
 
-    ``f1`` is from 0 to 1; ``exact`` and ``unreadable`` are 0 or 1. If sacrebleu and rouge_score are
-    installed, the columns for BLEU and ROUGE are added.
+    ``f1`` is the F1 score of the words, 0 to 1. ``exact`` is 1 if all words are equal, otherwise 0.
+    ``unreadable`` is 1 if the prediction is unparseable, otherwise 0. If sacrebleu and rouge_score
+    are installed, columns for BLEU and ROUGE are added.
     """
     pairs = list(zip(predictions, targets, strict=True))
     same = [p is not None and words_of(p.text) == words_of(t.text) for p, t in pairs]
@@ -87,8 +88,8 @@ def score_choices(predictions: Sequence[Choice | None], targets: Sequence[Choice
         found: Both the prediction and the target are yes.
         question: 1 / (number of rows of the same question), so that its sum counts questions.
         question_right: Equal to ``question`` if all rows of the question are right, otherwise 0.
-        question_precision: Precision of the question / number of rows of the question.
-        question_recall: Recall of the question / number of rows of the question.
+        question_precision: Precision over the rows of the question, divided by their number.
+        question_recall: Recall over the rows of the question, divided by their number.
         unreadable: The prediction is unparseable.
     """
     pairs = list(zip(predictions, targets, strict=True))
@@ -117,10 +118,11 @@ def score_choices(predictions: Sequence[Choice | None], targets: Sequence[Choice
 def _shares_by_question(
     names: Sequence[str], part: Sequence[bool], whole: Sequence[bool]
 ) -> list[float]:
-    """Compute a fraction for each question, and divide it by the number of rows of the question.
+    """Return, for each row, its question's precision or recall divided by the question's row count.
 
-    The fraction is the number of rows where ``part`` is True, divided by the number of rows where
-    ``whole`` is True. It is 1 if there are no such rows. ``names`` has the question of each row.
+    A sum over all rows then counts each question once. Precision is the number of rows in ``part``
+    (prediction and target are yes) divided by the number of rows in ``whole`` (prediction is yes;
+    for recall: target is yes), or 1 if there are none. ``names`` has the question of each row.
     """
     sizes, parts, wholes = Counter(names), Counter[str](), Counter[str]()
     for name, is_part, is_whole in zip(names, part, whole, strict=True):

@@ -71,7 +71,7 @@ def sector_shares(rows: Sequence[ScoredRow]) -> dict[int, float]:
 
 
 def _bin_shares(rows: Sequence[ScoredRow]) -> list[float]:
-    """Return the fraction of answers in each range of minutes off, and last of parse failures."""
+    """Return the fraction of answers per range of errors, and last that of unparseable answers."""
     counts = [0] * (len(BINS) + 1)
     for row in rows:
         if row["parsed"] is None:
@@ -91,7 +91,7 @@ def _is_within(row: ScoredRow, minutes: int) -> bool:
 
 
 def _hour_errors(pooled: Pooled) -> str:
-    """Return a sentence: how many answers off by more than 15 minutes miss only the hour."""
+    """Return a sentence: the share of errors above 15 minutes in which only the hour is wrong."""
     every = [row for rows in pooled.values() for row in rows if row["parsed"] is not None]
     large = [row["deviation_minutes"] for row in every if row["deviation_minutes"] > 15]
     if not large:

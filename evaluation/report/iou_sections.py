@@ -99,8 +99,9 @@ def _iou_cells(own: IouStatistics, *, single: bool) -> list[_Content]:
 def size_section(found: _Statistics, rows: Pooled, *, single: bool) -> Section | None:
     """Return the section on small, medium and large shapes, or None if there are no true shapes.
 
-    ``found`` has the IoU statistics of each objective, then those of predicting the mean box.
-    ``single`` is True if each answer is exactly one shape. Sizes are those of COCO.
+    ``found`` has the IoU statistics for each training loss. The last entry is for a reference that
+    always answers the average of all true boxes. ``single`` is True if each answer is exactly one
+    shape. Sizes are those of COCO.
     """
     sizes = [size for size in SIZES if (found[-1].sizes == size).any()]
     if not sizes:

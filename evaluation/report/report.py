@@ -85,7 +85,7 @@ def _sections(comparison: Comparison, *, trust_remote_code: bool) -> list[Sectio
 
 
 def _is_shipped(name: str, folder: Path) -> bool:
-    """Return True if a task's code is trusted; for a user's import path, warn and return False."""
+    """Return True for a built-in task. For an import path to user code, warn and return False."""
     if name in TASKS or ":" not in name:
         return True
     warnings.warn(
@@ -171,7 +171,7 @@ def _headline(comparison: Comparison) -> Section:
 
 
 def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list[DotRow]:
-    """Create the row of one objective in the dot chart; return [] if the metric has no mean."""
+    """Return the dot chart's row for one training loss, in a list; [] if the metric is missing."""
     cell = comparison.cell(name, metric)
     if cell is None:
         return []
@@ -228,9 +228,9 @@ def _metrics_table(comparison: Comparison, metrics: Sequence[ReportedMetric]) ->
 
 
 def _best(comparison: Comparison, metric: ReportedMetric) -> set[str]:
-    """Return the objectives with the best mean of ``metric``.
+    """Return the training losses with the best mean of ``metric``.
 
-    The control, an objective that only tests if a larger loss helps, is never returned.
+    The control experiment (by default cross-entropy times 1.3) is never returned.
     """
     names = [n for n in comparison.styles if n != comparison.summary["control"]]
     means = {n: cell["mean"] for n in names if (cell := comparison.cell(n, metric))}

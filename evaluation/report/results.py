@@ -52,11 +52,11 @@ class ReportedMetric:
         return "↑" if self.higher_is_better else "↓"
 
     def value(self, value: float) -> Quantity:
-        """Return a value with the unit of the metric, without an interval."""
+        """Convert a stored value of this metric to a number with a unit: 0.715 becomes 71.5 %."""
         return self.estimate({"mean": value})
 
     def estimate(self, cell: Mapping[str, Any]) -> Quantity:
-        """Return the mean and interval in ``cell`` (from summary.json), with the metric's unit."""
+        """Convert a mean and its confidence interval (if any) to a ``Quantity`` with a unit."""
         return self._quantity(cell, self.unit)
 
     def change(self, difference: Mapping[str, Any]) -> Quantity:
@@ -82,7 +82,10 @@ class ReportedMetric:
         )
 
     def trend(self, difference: Mapping[str, Any] | None) -> Literal["better", "worse", "unclear"]:
-        """Return better or worse (than the baseline), or unclear if the interval includes 0."""
+        """Return whether a training loss is better or worse than the baseline, or unclear.
+
+        It is unclear if the confidence interval of the difference includes 0.
+        """
         if not difference or difference["low"] <= 0 <= difference["high"]:
             return "unclear"
         return "better" if (difference["low"] > 0) == self.higher_is_better else "worse"
@@ -107,9 +110,9 @@ class Comparison:
         return cells.get(metric.name)
 
     def ranked(self) -> list[str]:
-        """Return the objectives sorted by the first metric of the comparison, the best first.
+        """Return the names of the training losses, sorted by the first metric, the best first.
 
-        Those without a value come next. Last is the control, which tests if a larger loss helps.
+        Losses without a value come next. The control (by default cross-entropy times 1.3) is last.
         """
         metric = self.metrics[0]
 

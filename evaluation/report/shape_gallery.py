@@ -61,7 +61,7 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
 def _paired(
     folder: Path, key: tuple[str, int], rows: Sequence[ScoredRow], single: bool
 ) -> list[MatchedShapes]:
-    """Match true with predicted shapes in each row of a run; raise ValueError without scores."""
+    """Match true with predicted shapes per row; raise ValueError if a row has no scores (IoU)."""
     where = f"{folder}, scores.jsonl of {key[0]}, seed {key[1]}"
     columns = ("iou",) if single else shape_tiles.COUNTS
     if not all(isinstance(row.get(column), int | float) for row in rows for column in columns):

@@ -62,7 +62,7 @@ def _trend(cell: dict[str, Any] | None, metric: ReportedMetric) -> str:
 
 
 def _difference(cell: dict[str, Any], metric: ReportedMetric) -> str:
-    """Describe how an objective differs from the baseline, and if the interval includes 0."""
+    """Describe a difference to the baseline, and whether its confidence interval includes 0."""
     if not cell["difference"]:
         return "without a paired difference, so it may be random variation"
     change = metric.change(cell["difference"])

@@ -77,7 +77,7 @@ class Baseline(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer and, if the model was trained with this baseline, its statistics."""
+        """Load the tokenizer and, from a trained model, the statistics of its training numbers."""
         if cls.single_digits:
             model = replace(model, digits="single")
         family = super().load(source, model)

@@ -52,7 +52,7 @@ class RegressionHead(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """Return how numbers are normalised. Before ``fit`` they are not changed."""
+        """Return the normalisation of numbers, such as the subtracted mean and the divisor."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -74,14 +74,14 @@ class RegressionHead(Baseline):
     def numbers(
         self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Return the number in an answer. Its token index is 0: an answer is a single integer."""
+        """Return the number in an answer. Its token index is 0, as an answer is one token id."""
         value = self.scale.number(value_of(answer.ids[0]))
         return [TokenNumber(value, -1 if value < 0 else 1, (0,), (0,), (0,))]
 
     def text(self, ids: Sequence[int]) -> str:
         """Convert a predicted number to text, such as ``3.5``.
 
-        ``ids`` contains one integer that stores the number, in place of token ids.
+        ``ids`` has one integer, whose low 32 bits are the normalised number as float32.
         """
         values = [self.scale.text(value_of(token)) for token in ids if is_value(token)]
         return values[0] if values else ""
@@ -104,8 +104,8 @@ class RegressionHead(Baseline):
     ) -> list[tuple[list[int], list[float]]]:
         """Predict one number per question.
 
-        Each answer is ``([value id], [1.0])``. The value id is an integer that stores the number;
-        1.0 is a constant in place of a probability.
+        Each answer is ``([id], [1.0])``. The id is an integer whose low 32 bits are the normalised
+        number as float32. 1.0 is a constant in place of a probability.
         """
         inputs = with_position_ids(model, inputs)
         if self.encoder_decoder:
@@ -131,8 +131,8 @@ class RegressionObjective(Objective):
     ) -> ObjectiveResult:
         """Compute the mean squared error of the model's predicted numbers.
 
-        ``labels`` [n] are the correct numbers of the n samples, normalised and encoded as integers.
-        The argument ``figures`` is not used.
+        ``labels`` [n] has the normalised correct number of each sample. It is stored as an integer
+        whose low 32 bits are the number as float32. The argument ``figures`` is not used.
         """
         assert spans is not None
         assert spans.supervised is not None

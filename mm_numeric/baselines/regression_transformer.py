@@ -178,9 +178,9 @@ class RegressionTransformer(Baseline):
         return NumberVocabulary(tuple(tokens), spelling)
 
     def text(self, ids: Sequence[int]) -> str:
-        """Decode generated tokens to text.
+        """Decode generated tokens to text: ``_1_1_ _2_0_`` (digit, power of ten) becomes ``12``.
 
-        If a number is malformed (two digits are hundreds: ``_1_2_ _2_2_``), return an error text.
+        If a number is malformed (``_1_2_ _2_2_`` has two digits for 10^2), return an error text.
         """
         bare = list(self.before_end(ids))
         places = {
