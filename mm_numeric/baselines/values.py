@@ -28,12 +28,12 @@ def value_id(value: float) -> int:
 
 
 def is_value(token: int) -> bool:
-    """Return True if ``token`` is a value id and not an ordinary token id."""
+    """Return True if an integer is a value id (it stores a number), False if it is a token id."""
     return token >= _FIRST
 
 
 def value_of(token: int) -> float:
-    """Return the number that a value id stores, the inverse of ``value_id``."""
+    """Decode a value id, which is 2 ** 40 plus the 32 bits of a float32, to the number."""
     return float(struct.unpack("<f", struct.pack("<I", token - _FIRST))[0])
 
 
@@ -44,7 +44,7 @@ def value_ids(values: Tensor) -> Tensor:
 
 
 def read_values(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a mask, True for encoded numbers, and a tensor of the numbers (1 for other tokens)."""
+    """Return a mask of the ids that store a number, and the numbers (1.0 at other token ids)."""
     carries = ids >= _FIRST
     bits = (ids - _FIRST).masked_fill(~carries, 0)
     signed = torch.where(bits >= _BITS // 2, bits - _BITS, bits)

@@ -88,7 +88,7 @@ class WithValues(WithNumberHead):
         return found + carries[..., None] * self.baseline.offset.to(found)
 
     def forward(self, *, input_ids: Tensor | None = None, **inputs: Any) -> NumberOutput:
-        """Return logits and predicted numbers. ``input_ids`` has one integer for each number."""
+        """Return logits and predicted numbers, from token ids and integers that store numbers."""
         assert input_ids is not None
         inputs["inputs_embeds"] = self.embedded(input_ids)
         if "decoder_input_ids" in inputs:
@@ -108,7 +108,7 @@ class Xval(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """Return how numbers are normalised. Before ``fit`` they are not changed."""
+        """Return the ``Scale`` that normalises numbers. Before ``fit`` it does not change them."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class Xval(Baseline):
         return NumberVocabulary(tuple(tokens), digits.spelling)
 
     def text(self, ids: Sequence[int]) -> str:
-        """Decode generated ids to text, and write value ids as decimal numbers.
+        """Decode generated ids to text. An integer that stores a number becomes a decimal number.
 
         If a number directly follows another number, return an error text instead, because the two
         would be read as one number.
@@ -230,7 +230,7 @@ class Xval(Baseline):
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
     ) -> list[tuple[list[int], list[float]]]:
-        """Generate answers greedily, without a KV cache; each number is a value id (an integer)."""
+        """Generate answers greedily. An integer that stores the number replaces each [NUM]."""
         prompt, mask = inputs["input_ids"], inputs["attention_mask"]
         ids, steps = prompt.new_empty((len(prompt), 0)), []
         if self.encoder_decoder:
@@ -279,8 +279,8 @@ class CrossEntropyAndSquaredError(Objective):
     ) -> ObjectiveResult:
         """Compute the loss from the model's logits and predicted numbers.
 
-        ``labels`` [n] are the n answer tokens of the batch. A number in an answer is one integer,
-        which encodes the number as float32. The argument ``figures`` is not used.
+        ``labels`` [n] are the n answer tokens of the batch. The label of a number is an integer
+        whose low 32 bits are the scaled number as float32. The argument ``figures`` is not used.
         """
         assert spans is not None
         assert spans.supervised is not None

@@ -49,7 +49,7 @@ class ComparisonRow:
 
 @dataclass(frozen=True, kw_only=True)
 class _Draft:
-    """Unvalidated settings of a table row; ``where`` is the row's location in the config."""
+    """An objective to compare, before validation; ``where`` is its location in the config."""
 
     objective: Any
     where: str
@@ -59,11 +59,12 @@ class _Draft:
 
 
 def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
-    """Return all rows of a comparison: those that the config lists, then those of its grid.
+    """Return the objectives to compare: those that the config lists, then those of its grid.
 
-    All other rows are compared with the first one. If ``compare.control`` is set, the second row is
-    a control experiment: the first row, but trained with the loss ``compare.control``. The default
-    loss, 1.3 times cross-entropy, shows whether an improvement is due only to a larger loss.
+    Each is a row of the result table and is compared with the first one. If ``compare.control`` is
+    set, the second one is a control experiment: the settings of the first one, with the loss
+    ``compare.control``. Its default, 1.3 times cross-entropy, shows whether an improvement is due
+    only to a larger loss.
     """
     assert config.compare is not None
     where = f"{where}, compare"
@@ -194,7 +195,7 @@ def _start(config: Config) -> str:
 
 
 def _check_names(rows: list[ComparisonRow], starts: list[str], where: str) -> None:
-    """Check that the names of rows and warm starts are unique, and valid as folder names."""
+    """Check that the run folders of objectives and warm starts have unique and valid names."""
     for row in rows:
         taken = row.name.startswith(WARM_START)
         if taken or row.name in ("", ".", "..") or "/" in row.name or "\\" in row.name:

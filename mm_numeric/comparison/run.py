@@ -2,9 +2,10 @@
 
 For each seed, a model is first trained with cross-entropy (the warm start). Then each objective is
 trained from those weights with the same data order, and evaluated on the same test samples. Each
-objective is a row of the result table. An objective with other changed settings has its own warm
-start with these settings and the same number of steps. A model with its own loss, such as a
-regression head with squared error, also uses this loss in its warm start. Output:
+objective is a row of the result table. An objective may also change other settings, such as the
+model. It then has its own warm start, with these settings and the same number of steps. A model
+with its own loss, such as a regression head with squared error, also uses this loss in its warm
+start. Output:
 
     summary.json, report.html, report.md
     seedS/warm_start*/, seedS/ROW/    run folders with predictions, scores and results

@@ -117,9 +117,9 @@ def read_run_scores(folder: Path, task_name: str | None = None) -> Scores:
 def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
     """Format a comparison as a terminal table, with one line per warm-start model and objective.
 
-    The columns are the first ``shown`` metrics; if there are more per-category metrics than that,
-    all of them are shown. The last column has the difference of the first metric to its value for
-    the first objective.
+    There is a column for each of the first ``shown`` metrics. If more metrics than that are
+    for a single category of samples, all these have a column instead. The last column is the first
+    metric minus its value for the first objective.
     """
     metrics = summary["metrics"][: max(shown, summary.get("of_categories", 0))]
     header = ["objective", *(m["label"] for m in metrics)]
@@ -137,9 +137,10 @@ def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
 def _terminal_cells(
     found: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Yield the cells of one table line: each metric, then the difference to the first objective.
+    """Yield the cells of one table line: the value of each metric, then a difference.
 
-    The first metric and the difference are shown with their confidence intervals.
+    The difference is the first metric minus its value for the first objective. The first metric and
+    the difference are shown with their confidence intervals.
     """
     head = found.get(metrics[0]["name"])
     for index, metric in enumerate(metrics):
@@ -236,7 +237,7 @@ def _facts(
 
 
 def _other_settings(rows: Sequence[ComparisonRow]) -> str:
-    """Return a text that lists the changed settings of each objective, except the loss."""
+    """Describe the settings, such as ``model.name``, that objectives change besides the loss."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.settings:

@@ -21,8 +21,9 @@ def objective_name(options: Mapping[str, Any]) -> str:
 def row_name(options: Mapping[str, Any]) -> str:
     """Return the name of a comparison row, given its entry in ``compare.objectives``.
 
-    This is ``name`` if set, else a name made of baseline and objective: ``emd`` without a baseline,
-    ``regression_transformer_emd`` with one, or only ``xval`` if the objective is ``ce``.
+    This is ``name`` if set, else the names of the baseline and of the loss, for example
+    ``regression_transformer_emd``. Without a baseline, it is only the name of the loss: ``emd``.
+    With a baseline and the default loss ``ce``, it is only the name of the baseline: ``xval``.
     """
     name, baseline = objective_name(options), options.get("baseline")
     if baseline is None or "name" in options:

@@ -160,7 +160,8 @@ class _Translator:
     def _axis(self, axis: Any, grid: Mapping[Any, Any], axes: list[str]) -> tuple[Any, Any]:
         """Return a grid setting and its values, with old names replaced by the new ones.
 
-        The names of run folders still contain the old names, so that existing folders are found.
+        Run folders are named after the values, such as ``weight_0.3``. Renamed values are returned
+        as a dict from old folder name to value, so that existing folders are still found.
         """
         values = grid[axis]
         if not isinstance(axis, str) or not isinstance(values, list | tuple | Mapping):

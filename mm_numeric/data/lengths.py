@@ -23,11 +23,11 @@ class LengthLimit:
     """Action for longer rows: stop (raise an error), drop, or resize (downscale the image)."""
 
     def frame(self, example: Example, frame: Frame | None) -> Frame | None:
-        """Return an image resizing with which the sample has at most ``max_tokens`` tokens.
+        """Return how to resize the image so that the sample has at most ``max_tokens`` tokens.
 
-        If the sample is short enough, this is ``frame``, the usual resizing. Otherwise the image is
-        made smaller if ``data.too_long`` is ``resize``. ``TooLongError`` is raised if this setting
-        is another one, or if the sample is still too long.
+        ``frame`` is the usual resizing, and is returned if the sample is short enough. Otherwise,
+        if ``data.too_long`` is ``resize``, the image is made smaller. ``TooLongError`` is raised if
+        ``data.too_long`` has another value, or if no image size is small enough.
         """
         tokens, image_tokens = count_tokens(self.family, self.task, example, frame)
         if tokens <= self.max_tokens:

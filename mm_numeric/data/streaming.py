@@ -111,8 +111,8 @@ class ExampleStream(IterableDataset[list[Example]]):
 def stream_loader(stream: ExampleStream, args: Any, accelerator: Any, collate: Any) -> Any:
     """Set the rank and the batch size of a stream, and return its data loader for this rank.
 
-    The stream itself splits the samples among ranks and workers. Accelerate must not split them
-    again, because all workers of a rank would then get the same samples. ``args`` are
+    The stream itself splits the samples among ranks and workers. Accelerate must not split them a
+    second time, so it prepares the loader as if there were only one rank. ``args`` are
     TrainingArguments.
     """
     stream.batch_rows, stream.rank = args.train_batch_size, args.process_index

@@ -177,7 +177,7 @@ class Llava(Family):
         make_tiny_llava(folder, seed)
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load a checkpoint in the file layout of LLaVA or of transformers from safetensors."""
+        """Load safetensors weights, saved in the file layout of transformers or of LLaVA's code."""
         original = OriginalLayout.find(source, model.revision)
         if original is None:
             loaded = super().load_model(source, model)

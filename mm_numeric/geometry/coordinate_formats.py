@@ -95,7 +95,7 @@ class CoordinateFormat:
     """Text of an answer without shapes."""
 
     def write(self, shapes: Sequence[tuple[Sequence[str], str, bool]]) -> Iterator[Piece]:
-        """Yield the text of boxes, polygons and points, split into coordinates and other text.
+        """Yield the text of boxes, polygons and points in pieces: coordinates, labels, separators.
 
         Args:
             shapes: Triples (coordinates, label, is_box). The coordinates are strings, for example

@@ -98,7 +98,7 @@ class Coordinates:
         return (1.0 if self.max_value is None else edge / self.max_value) / 10**self.decimals
 
     def largest(self, edge: float) -> int:
-        """Return the largest allowed coordinate as an integer, such as 1000 for 1.000."""
+        """Return the largest allowed coordinate, without its decimal point: 999 for 0.999."""
         return max(self._levels(edge) - (self.clamp == "exclusive"), 0)
 
     def steps_per_px(self, edge: int) -> Fraction:
@@ -107,7 +107,9 @@ class Coordinates:
         return per_px * 10**self.decimals
 
     def level(self, position: float, edge: int) -> int:
-        """Convert a position in pixels to an integer coordinate, such as 499 for 0.499.
+        """Convert a position in pixels to a coordinate, as an integer without a decimal point.
+
+        For example, the coordinate 0.499 is returned as 499.
 
         ``position`` is the distance from the left or top edge, and ``edge`` the width or height.
         Both are in pixels of the original or the resized image, depending on ``space``. If the
@@ -143,7 +145,7 @@ class Coordinates:
         return (level + middle) * self.step(edge)
 
     def _levels(self, edge: float) -> int:
-        """Return the coordinate of the right or bottom edge as an integer: 1000 for 1.000."""
+        """Return the right or bottom edge's coordinate, without decimal point: 1000 for 1.000."""
         return round((edge if self.max_value is None else self.max_value) * 10**self.decimals)
 
     def numeral(self, level: int) -> str:
@@ -153,7 +155,7 @@ class Coordinates:
         return f"{level / 10**self.decimals:.{self.decimals}f}"
 
     def read_numeral(self, text: str) -> float:
-        """Parse the text of a coordinate: 499.0 for ``499``, ``0.499`` or ``<loc0499>``."""
+        """Parse a coordinate and remove its decimal point: 499.0 for ``0.499`` or ``<loc0499>``."""
         if self.bins is not None:
             return float(self.text.bin_level(text))
         return float(text) * 10**self.decimals

@@ -97,7 +97,8 @@ class FrameRule:
             name: A key of ``FAMILY_RESIZES``, such as ``qwen2_5_vl``.
             min_pixels: Smallest area of a resized image. None: as in the published checkpoints.
             max_pixels: Largest area of a resized image. None: as in the published checkpoints.
-            image_max_pixels: Area above which images were shrunk before this resizing.
+            image_max_pixels: Area in pixels to which a tool such as LLaMA-Factory shrinks larger
+                images before the model's own resizing. None: there is no such tool.
         """
         if name not in FAMILY_RESIZES:
             raise unknown(name, FAMILY_RESIZES, "model family with images", "--family")

@@ -131,10 +131,10 @@ class Resize:
 
 
 def _fractions(scale: float, offset: float) -> tuple[Fraction, Fraction]:
-    """Convert a resizing scale and its padding from floats to the fractions before rounding.
+    """Return the exact scale and padding of a resizing, which are stored as rounded floats.
 
-    For example, the scale 1.70625 was 1092 / 640. If there is no such fraction, the result is the
-    exact value of the float.
+    For example, the scale 1.70625 is the fraction 1092 / 640. If no fraction with a denominator up
+    to 1,000,000 rounds to the float, the result is the exact value of the float.
     """
     quotient = Fraction(scale).limit_denominator(_LARGEST_EDGE_PX)
     exact = quotient if float(quotient) == scale else Fraction(scale)
@@ -177,7 +177,7 @@ class Frame:
 
     @property
     def step_px(self) -> tuple[float, float]:
-        """Return the smallest coordinate difference in x and in y, in original image pixels."""
+        """Return the distance of neighbouring coordinates in x and y, in original image pixels."""
         steps = tuple(self.coordinates.step(edge) for edge in self.edges)
         if self.coordinates.space == "original":
             return steps[0], steps[1]

@@ -36,10 +36,10 @@ class CTW1500(TextFiles):
         return f"{int(stem):04d}"
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
-        """Yield the number and the text of each line, with one image region per line.
+        """Yield (line number, line) of an annotation file, which has one text region per line.
 
-        A region of an XML file is converted to the line ``x1,y1,...,x14,y14,####transcription``,
-        and is numbered in the order of the file.
+        In an XML file, each region is converted to ``x1,y1,...,x14,y14,####transcription``. The
+        regions are numbered from 1.
         """
         if ending != ".xml":
             yield from super().records(text, ending)

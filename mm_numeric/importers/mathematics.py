@@ -99,7 +99,7 @@ class MathematicsImporter:
                 yield error.at(where)
 
     def _object(self, where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
-        """Yield the row of a JSON object, unless the options exclude its regime or module."""
+        """Yield the row of a question, unless ``--modules`` or ``--regimes`` exclude it."""
         regime, module = (parse_text(raw.get(name), name) for name in ("regime", "module"))
         if self._is_selected(regime, module):
             yield _row(where, identity, regime, module, raw.get("question"), raw.get("answer"))

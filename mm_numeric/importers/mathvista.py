@@ -4,8 +4,8 @@
            "precision": 1, "answer": "1.2", "question_type": "free_form", "answer_type": "float",
            "metadata": {"split": "testmini", "skills": [...], ...}}, ...}
 
-Parquet files must first be exported as .json or .jsonl, with the same field names and ``query``.
-Save their images as files, and put each path into the field ``decoded_image``. Rows whose
+Parquet files must first be exported as .json or .jsonl. Keep the names of all fields, including
+``query`` (the prompt). Save each image as a file, and its path in ``decoded_image``. Rows whose
 ``metadata.split`` is ``testmini`` or ``test`` cannot be used for training.
 
 Source: https://github.com/lupantech/MathVista, data/testmini.json; AI4Math/MathVista on the hub.

@@ -114,7 +114,7 @@ def prepare(
 
 
 def _check_out(out: Path, record_path: Path, *, force: bool) -> None:
-    """Check that the output ends in .jsonl and replaces existing files only with ``force``."""
+    """Raise an error if the output is not a .jsonl file, or exists and ``force`` is False."""
     if out.suffix != ".jsonl":
         raise ValueError(f"--out {out}: the file name must end in .jsonl.")
     if not out.parent.is_dir():

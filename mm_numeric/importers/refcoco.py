@@ -100,7 +100,7 @@ class RefCoco:
             yield _row(where, fields, images, annotations, image_folder)
 
     def _check(self, path: Path, found: set[str]) -> None:
-        """Raise if the file has no split named ``--split``, or has splits of another author."""
+        """Raise an error if the splits in the file do not match ``--split`` and ``--split-by``."""
         names = ", ".join(sorted(found))
         if found - SPLITS[self.split_by]:
             raise ValueError(

@@ -24,7 +24,7 @@ _OTHER_NAMES = {"file": "image", "img_path": "image", "box_xyxy": "box", "ref_id
 
 @dataclass(frozen=True, kw_only=True)
 class Rows(FileImporter):
-    """Importer for your own rows, if they have the format of a task; checks them, adds sizes."""
+    """Importer for your own JSON rows: checks that mm-numeric can read them, adds image sizes."""
 
     endings = (".json", ".jsonl")
 

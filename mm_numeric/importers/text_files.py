@@ -111,7 +111,7 @@ class TextFiles(ABC):
         return stem.removeprefix("gt_")
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
-        """Yield the number and the text of each line, with one image region per line."""
+        """Yield (line number, line) of an annotation file, which has one text region per line."""
         for line, record in enumerate(text.split("\n"), start=1):
             if record.strip():
                 yield line, record.removesuffix("\r")

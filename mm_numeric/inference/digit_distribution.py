@@ -107,11 +107,11 @@ def _sums_of_batch(model: Any, collator: TrainingCollator, batch: dict[str, Any]
 
 
 def digit_differences(scores: Tensor, target: Tensor, vocabulary: NumberVocabulary) -> Tensor:
-    """Sum the predicted probabilities of digits that have the same error, -9 to 9, [2, 19].
+    """Sum the predicted probabilities of digits by error (the digit minus the correct digit).
 
-    An error is a digit minus the correct digit. Row 0 has one sum per error, and row 1 the number
-    of summed probabilities. ``scores`` [k, c] has the logits of all c number tokens at k tokens of
-    answers. ``target`` [k] has the index of the correct number token.
+    The result [2, 19] has a column for each error from -9 to 9. Row 0 has the sums, and row 1 the
+    number of probabilities in each sum. ``scores`` [k, c] has the logits of all c number tokens at
+    k tokens of answers. ``target`` [k] has the index of the correct number token.
     """
     classes = NumberClasses.of(vocabulary, scores.device, torch.float64)
     single = torch.tensor([len(t.digits) == 1 for t in vocabulary.tokens], device=scores.device)

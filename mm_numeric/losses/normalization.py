@@ -16,8 +16,8 @@ from mm_numeric.numbers.spans import NumberSpans
 class Counts(NamedTuple):
     """Counts of tokens, numbers, samples, boxes and clock times in a batch or an optimiser step.
 
-    Losses are divided by them. ``rows`` is the number of tokens with a label, ``tokens`` the number
-    of those that are number tokens. Each count is a scalar tensor.
+    Loss sums are divided by them. ``rows`` counts all tokens with a label (rows of the logits), and
+    ``tokens`` only the number tokens among them. Each count is a scalar tensor.
     """
 
     rows: Tensor
@@ -55,8 +55,8 @@ COUNT_OF = {"row": "rows", "token": "tokens", "number": "numbers", "box": "boxes
 def mean_by_sample(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:
     """Divide each loss by the number of losses in its sample, so that samples have equal weight.
 
-    ``per`` is what each loss was computed for: ``number``, ``box``, ``time``, or ``row`` and
-    ``token``, which both mean a number token.
+    ``per`` is the item that each loss belongs to: a ``number``, a ``box``, a clock ``time``, or a
+    number token. For number tokens, ``per`` is ``token`` or ``row``, which are the same here.
     """
     if per == "number":
         sample = spans.sample

@@ -108,8 +108,8 @@ class Objective:
             counts: The counts that loss sums are divided by. With gradient accumulation or several
                 ranks, pass those of the whole optimiser step. None: the counts of this batch.
             figures: True computes the metrics in ``ObjectiveResult.figures``.
-            num_items_in_batch: Not supported. transformers.Trainer passes it to a
-                ``compute_loss_func``, for which ``loss_func`` is required.
+            num_items_in_batch: Not supported. transformers.Trainer passes it to its
+                ``compute_loss_func``; set that to ``mm_numeric.loss_func(objective, shift=...)``.
         """
         check_not_called_by_trainer(num_items_in_batch)
         given = labels
@@ -132,7 +132,7 @@ class Objective:
     ) -> dict[str, Tensor]:
         """Return the unweighted loss of each position, like ``reduction="none"`` in PyTorch.
 
-        The result has losses of the shape of ``labels`` by name, differentiable; ``ce`` first.
+        The result maps the name of each loss to a differentiable tensor of the shape of ``labels``.
         Position i has the loss of the token that ``logits[:, i]`` predict, for either ``shift``. It
         is 0 at positions without a label, or without a number. The loss of a number (or of a box
         or time) is distributed evenly over its tokens. The sum of a tensor is therefore
@@ -163,8 +163,8 @@ class Objective:
         """Compute cross-entropy and select the logits of the number tokens.
 
         Returns:
-            The cross-entropy of each label [n] (None if it is not computed), the logits of the
-            number tokens, and the rows of the logits that predict them [k].
+            The cross-entropy of each label [n] (None if it is not computed), the logits of all c
+            number tokens at the k labels that are number tokens, and the positions [k] of these.
         """
         ids, classes = self._table(logits)
         check_head(self._largest_id, logits.shape[-1])

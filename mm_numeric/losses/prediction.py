@@ -1,6 +1,6 @@
 """Numeric predictions from logits, without labels.
 
-Axes    v vocabulary, c number tokens in the vocabulary, g digit groups (such as the ten digits)
+Axes    v vocabulary, c number tokens in the vocabulary
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 
 class NumberPrediction(NamedTuple):
-    """The number token that a model expects at each position."""
+    """For each position, the expected value and the total probability of the number tokens."""
 
     values: Tensor
     """Expected token value at each position: 6.5 if 6 and 7 are equally likely."""
@@ -25,9 +25,10 @@ class NumberPrediction(NamedTuple):
 def predict_numbers(logits: Tensor, vocabulary: NumberVocabulary) -> NumberPrediction:
     """Return the expected value of the next token at each position, if it is a number token.
 
-    The expectation is over the most likely digit group, because tokens such as ``7`` and ``700``
-    stand for different places. With single digits it equals ``NTLossDotProduct.predict_numbers`` of
-    the ntloss package to 1e-6. Both results are differentiable.
+    This is the mean of the token values, weighted by their probabilities. If number tokens have
+    different forms, such as ``7``, ``700`` and ``-7``, only those of the most likely form are used.
+    With single digits, the result equals ``NTLossDotProduct.predict_numbers`` of the ntloss package
+    to 1e-6. It is differentiable.
 
     Args:
         logits: [..., v] for any number of positions, such as [samples, positions, v].

@@ -1,7 +1,9 @@
-"""Named training losses (presets): which numeric losses they add to CE, with which weights.
+"""Named training losses (presets): cross-entropy (CE) plus weighted numeric losses.
 
-NTL has weight 0.3 (arXiv 2411.02083). NTIL has weight 1.0 for single digits, and 0.2 for the losses
-``relative`` and ``magnitude``. The sum is scaled to 0.3 times CE, as in arXiv 2505.13077's code.
+The Number Token Loss (NTL, arXiv 2411.02083) is added to CE with weight 0.3. The Numerical Token
+Integrity Loss (NTIL, arXiv 2505.13077) is the sum of ``emd_exp``, a loss of each digit, and 0.2
+times ``relative`` and ``magnitude``, two losses of each number. As in its published code, this sum
+is scaled to 0.3 times CE, and then added to CE.
 """
 
 from collections.abc import Mapping
@@ -36,12 +38,12 @@ def _ntl(name: str, **options: str) -> ObjectiveSpec:
 
 
 def _ratio(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return the settings of CE plus numeric losses that together are 0.3 times as large as CE."""
+    """Return the settings of CE plus numeric losses, whose sum is scaled to 0.3 times CE."""
     return ObjectiveSpec(terms=terms, balance="ratio")
 
 
 def _published(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return the settings of CE plus numeric losses, computed as in the published NTIL code."""
+    """Return the settings of CE plus numeric losses, averaged per sample and then over samples."""
     return ObjectiveSpec(terms=terms, balance="ratio", reduction="samples", digit_runs=True)
 
 

@@ -1,4 +1,4 @@
-"""Weights of tokens and samples, and losses that are not reduced to a mean.
+"""Loss weights and loss values of single tokens, numbers, boxes and times, before averaging.
 
 Axes    b samples, t positions, n supervised positions (those with a label), k labels that are
         number tokens, m numbers, q boxes, r clock times
@@ -45,10 +45,11 @@ def row_weights(weights: Tensor, labels: Tensor, shift: bool | None, rows: Tenso
 
 
 def item_weights(weights: Tensor, per: str, spans: NumberSpans) -> Tensor:
-    """Return the weight of each token, number, box or time, from the ``weights`` [n] of positions.
+    """Return the loss weight of each number token, number, box or clock time.
 
-    ``per`` selects which: ``row`` or ``token`` (the result is [k]), ``number`` [m], ``box`` [q] or
-    ``time`` [r]. A number has the mean weight of its tokens, and a box or time that of its numbers.
+    ``weights`` [n] are the weights of the supervised tokens. ``per`` is the kind of item: ``token``
+    or ``row`` (both mean number tokens), ``number``, ``box`` or ``time``. A number has the mean
+    weight of its tokens, and a box or time the mean weight of its numbers.
     """
     tokens = weights[spans.row]
     if per in ("row", "token"):
@@ -60,9 +61,10 @@ def item_weights(weights: Tensor, per: str, spans: NumberSpans) -> Tensor:
 
 
 def term_losses(spec: TermSpec, term: Term, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-    """Return a numeric loss of each number token, number, box or time, before reduction.
+    """Return the values of one numeric loss in a batch, before they are averaged.
 
-    Each is multiplied by the weight of its role, for example of x coordinates.
+    There is one value per number token, number, box or clock time, depending on the loss. It is
+    multiplied by the weight of the number's role, such as x coordinate or hour.
     """
     losses = term(numbers, spans)
     sizes = {"token": len(spans.target), "number": len(spans.value)}
