@@ -76,7 +76,7 @@ class Arithmetic(GeneratedNumbers):
         )
 
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
-        """Return a random question (an extrapolation question if ``longer``) and its answer."""
+        """Return a random question (longer than in training if ``longer``) and its answer."""
         bounds = self.longer if longer else self.terms
         for _ in range(_TRIES):
             found = _expression(rng, rng.randint(*bounds), self.operators, self.numbers)

@@ -119,7 +119,7 @@ class Clock(BaseTask):
 
 
 def _on_dial(text: str) -> ClockTime | None:
-    """Return the last time in a text on a 12-hour dial: ``19:05:15`` becomes ``7:05``."""
+    """Find the last time in a text and convert it to 12-hour H:MM: 19:05:15 becomes 7:05."""
     found = lenient_time(text)
     return None if found is None else ClockTime.from_minutes(60 * found.hour + found.minute)
 

@@ -3,10 +3,10 @@
 Rows     {"id": text, "image": path, "question": text, "category": text, "answer": {
           "valid": true, "hours": 1, "minutes": [4, 5], "seconds": 45,
           "date": false, "month": false, "weekday": "Monday"}}
-         "question" (of ClockBench: read, shift, rotate or change the time zone) and "category" are
-         optional. A field is false or missing if the clock does not show it; {"valid": false} means
-         that the clock shows no valid time. The list [4, 5] accepts 4 to 5; [1, 3, 5] accepts 1, 3
-         or 5; {"a": 10, "b": [4, 5]} accepts 10, or 4 to 5
+         "question" and "category" are optional. A field is false or missing if the clock does not
+         show it; {"valid": false} means that the clock shows no valid time. The list [4, 5] accepts
+         4 to 5; [1, 3, 5] accepts 1, 3 or 5; {"a": 10, "b": [4, 5]} accepts 10, or 4 to 5 (the
+         names "a" and "b" are ignored)
 Answer   the same object as JSON, with one value for each field
 Scorer   mm_numeric.evaluation.metrics.clockbench
 

@@ -83,7 +83,7 @@ class Grounding(BaseTask):
 
     @property
     def scorer(self) -> str | None:
-        """Return the import path of the scorer if answers are lists; None (default) for one box."""
+        """Return the import path of the scorer for box lists; None selects the one-box scorer."""
         return _LABELLED if self.answer == "list" else None
 
     def format(self, answer: Box | Instances, frame: Frame | None = None) -> Written:

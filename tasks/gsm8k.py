@@ -79,7 +79,7 @@ class GSM8K(Numbers):
         return Solution(found.text, self._written(found.steps))
 
     def format(self, answer: Number, frame: Frame | None = None) -> Written:
-        """Return a solution as text, or only its final number, and the position of this number."""
+        """Return the text of an answer (``... #### 18``), and the position of its final number."""
         before = ""
         if self.solution and isinstance(answer, Solution) and answer.steps:
             before = f"{answer.steps}{' ' if self.plain else chr(10)}{END} "

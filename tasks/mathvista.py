@@ -94,7 +94,7 @@ class MathVista(BaseTask):
         return Text(text) if text.strip() else Unreadable("empty answer")
 
     def record(self, answer: ShortAnswer | Text) -> Any:
-        """Convert an answer to JSON: a generated answer to a text, a correct one to an object."""
+        """Convert a generated answer to a text, or a ground-truth answer to a JSON object."""
         if isinstance(answer, Text):
             return answer.text
         return {

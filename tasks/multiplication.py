@@ -38,7 +38,7 @@ class Multiplication(GeneratedNumbers):
         )
 
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
-        """Return a random question (an extrapolation question if ``longer``) and its answer."""
+        """Return a random question (longer than in training if ``longer``) and its answer."""
         lengths = [rng.randint(1, self.digits), rng.randint(1, self.digits)]
         if longer:
             lengths = [self.digits + 1, rng.randint(1, self.digits + 1)]

@@ -47,10 +47,10 @@ class MultiRC(BaseTask):
                 raise ValueError(f"prompt needs {name} in it, not {self.prompt!r:.60}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per question; in the yes-or-no task, one per proposed answer.
+        """Yield one example per question or, with ``answer: yes_no``, one per proposed answer.
 
-        If the answers are texts, a question that has no right answer is skipped. A training row
-        whose answers have no labels (right or wrong) raises ValueError.
+        With ``answer: text``, the model writes the right answers; a question that has none is
+        skipped. A training row whose answers have no labels (right or wrong) raises ValueError.
         """
         for where, row in rows:
             texts = [row.get(name) for name in ("passage", "question")]
@@ -67,7 +67,7 @@ class MultiRC(BaseTask):
     def _asked(
         self, identity: str, asked: str, answers: list[tuple[str, bool | None]]
     ) -> Iterator[tuple[str, str, Text | Choice | None]]:
-        """Yield id, prompt and answer of each example; ``asked`` is the passage and question."""
+        """Yield id, prompt and answer of each example; prompts begin with passage and question."""
         if self.answer == "text":
             right = [text for text, label in answers if label and text.strip()]
             if right:
@@ -96,7 +96,7 @@ class MultiRC(BaseTask):
         return Choice(found[1].lower()) if found else Unreadable("neither yes nor no")
 
     def record(self, answer: Text | Choice) -> Any:
-        """Convert an answer to JSON: a text, or ``{"chosen": "yes", "question": "q1"}``."""
+        """Convert an answer to JSON: a text, or ``{"chosen": "yes", "question": ID}`` for yes."""
         if isinstance(answer, Text):
             return answer.text
         return {"chosen": answer.chosen, "question": answer.question}

@@ -106,7 +106,7 @@ class GeneratedNumbers(Numbers):
 
     @abstractmethod
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
-        """Return a random question (an extrapolation question if ``longer``) and its answer."""
+        """Return a random question (longer than in training if ``longer``) and its answer."""
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
         """Generate random questions as rows; the same options and seed give the same rows."""
@@ -125,7 +125,7 @@ class GeneratedNumbers(Numbers):
 
 
 def with_numerals(text: str) -> Written:
-    """Return a text with the position of each number in it, such as ``2`` and ``7`` in ``2/7``."""
+    """Return the text and the positions of the numbers in it: ``2/7`` has two numbers, 2 and 7."""
     return Written(text, tuple(Mark(n.start, n.end) for n in find_numerals(text)))
 
 

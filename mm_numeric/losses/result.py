@@ -1,6 +1,6 @@
-"""What an objective returns for a batch.
+"""The result of an objective for a batch: training loss, sums of its components, and metrics.
 
-Axes    f metrics
+Axes    f training metrics
 """
 
 from dataclasses import dataclass

@@ -31,13 +31,14 @@ class NumberClasses:
 
     Attributes:
         values: [c] numeric value of each class, ascending within a digit group.
-        digits: [c, w] digits of each class, last digit first, padded with 0: the token ``12`` has
-            [2, 1] if w is 2. The token ``<loc0012>`` is not split into digits: [12, 0].
+        digits: [c, w] digits of each class, last digit first. w is the number of digits of the
+            longest token, and shorter ones are padded with 0. If w is 2, the token ``12`` has
+            [2, 1]. A location token counts as one large digit: ``<loc0012>`` has [12, 0].
         digit_group: [c] index of the digit group of each class; None if there is only one group.
         same: [c, c] True where two classes are in the same digit group; None if all are.
         reach: [c] largest minus smallest value in the digit group of each class.
-        to_nine: [c] ``9 / reach``: the factor that gives each digit group the range of single
-            digits. 1 for a digit group with only one value.
+        to_nine: [c] factor ``9 / reach``. Multiplied by it, the values of a digit group span 9,
+            like those of the digits 0 to 9. 1 for a digit group with only one value.
     """
 
     values: Tensor
@@ -84,7 +85,7 @@ class NumberClasses:
         return self.values * self.to_nine if scale == "range" else self.values
 
     def scaled_reach(self, scale: str) -> Tensor:
-        """Return the largest distance of two tokens in the digit group of each token, [c]."""
+        """Return the value range of the tokens that can replace each token, 9 for a digit, [c]."""
         return self.reach * self.to_nine if scale == "range" else self.reach
 
 
@@ -99,10 +100,10 @@ def check_scale(term: str, scale: str) -> None:
 
 
 def largest_distance(tokens: Iterable[NumberToken], scale: str) -> float:
-    """Return the largest distance of two number tokens that compete in one softmax.
+    """Return the largest difference between the values of two number tokens in the same softmax.
 
-    It is 9 with ``scale: range``, and for single digits. With ``scale: published`` it is 999 for
-    the tokens 000 to 999, and 1023 for 1024 location tokens.
+    With ``scale: published``, it is 9 for the digits 0 to 9 and 999 for the tokens 000 to 999. With
+    ``scale: range``, the loss rescales the values so that the largest difference is always 9.
     """
     if scale == "range":
         return _DIGIT_RANGE
@@ -114,15 +115,15 @@ def largest_distance(tokens: Iterable[NumberToken], scale: str) -> float:
 
 @dataclass(frozen=True, eq=False)
 class NumberLogits:
-    """The logits of the c number tokens at the k labels that are number tokens.
+    """The logits of the c number tokens, at the k positions where the label is a number token.
 
-    They are float32, or float64 if the logits of the model are float64.
+    The logits are float32, or float64 if the logits of the model are float64.
 
     Attributes:
         logits: [k, c] logit of each number token. If the label is a digit, only the ten digits keep
             the model's logits; all others are -1e30, so that a softmax ignores them.
         normaliser: [k] logsumexp over the whole vocabulary, or a function that computes it.
-        classes: Values and digits of the c number tokens.
+        classes: The numeric value and the digits of each of the c number tokens, as tensors.
         present: [k, c] True for the tokens that keep the model's logits. None: all keep them.
     """
 
@@ -139,7 +140,7 @@ class NumberLogits:
         classes: NumberClasses,
         target: Tensor,
     ) -> "NumberLogits":
-        """Create an instance from the model's logits of the c number tokens, ``scores`` [k, c].
+        """Create ``NumberLogits`` from the model's logits of the c number tokens, scores [k, c].
 
         ``target`` [k] is the index of each label among the c tokens. If the label is a digit, only
         the ten digits keep their logits. Others become -1e30, so that a softmax ignores them.
@@ -175,11 +176,11 @@ class Term(Protocol):
 
     @property
     def per(self) -> Literal["row", "token", "number", "box", "time"]:
-        """Return what each loss value is computed for: a number token, number, box or time.
+        """Return what one loss value is computed for: a number token, number, box or clock time.
 
         To get the mean loss, the sum is divided by the number of tokens, numbers, boxes or times.
-        ``token`` and ``row`` both have one loss value per number token. But for ``row``, the sum is
-        divided by the number of all supervised tokens, as for cross-entropy.
+        ``row`` is like ``token``: there is one loss value per number token. But the sum is divided
+        by the number of all supervised tokens, including text, as for cross-entropy.
         """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:

@@ -17,7 +17,7 @@ _DIGIT_RANGE = 9.0
 
 
 def check_grouped_terms(spec: ObjectiveSpec, terms: Mapping[str, Term]) -> None:
-    """Check the settings of numeric losses that have one value per box or per clock time."""
+    """Reject the settings ``roles`` and ``digit_runs`` for losses on boxes and clock times."""
     for term in spec.terms:
         if terms[term.name].per not in ("box", "time"):
             continue
@@ -54,10 +54,11 @@ def warn_of_large_distances(
 
 
 def with_changes(spec: ObjectiveSpec, changes: Mapping[str, Any]) -> ObjectiveSpec:
-    """Return ``spec`` with some settings changed: its own fields, and options of its only term.
+    """Return an objective's settings with changes, such as ``ce_weight=0`` or ``squash=2``.
 
     Raises:
-        ValueError: If a change is neither, or if there are several terms that it could belong to.
+        ValueError: If a name is unknown, or if it is an option of a numeric loss, such as
+            ``squash``, and the objective does not have exactly one numeric loss.
     """
     known = [field.name for field in fields(ObjectiveSpec)]
     spec = replace(spec, **{name: value for name, value in changes.items() if name in known})

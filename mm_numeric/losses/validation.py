@@ -32,12 +32,12 @@ def supervised_rows(
         shift: True first shifts labels [b, t] left by one, as decoder-only models need.
         what: Name of the inputs in error messages, such as "logits".
         find: Function that finds ``spans`` in labels [b, t]; called if ``spans`` is None.
-        counts: Token and number counts of the optimiser step, made with the same ``shift``.
+        counts: Token counts of the optimiser step. They must have been made with this ``shift``.
 
     Returns:
-        The flattened inputs [r, :], the labels [n] without ``IGNORE_INDEX``, the spans, and the
-        indices [n] of the inputs that predict the labels. The indices are None for inputs
-        [n, :], where input i predicts label i.
+        The inputs, flattened to [b * t, :] or [n, :], the labels [n] without ``IGNORE_INDEX``, the
+        spans, and the indices [n] of the inputs that predict the labels. The indices are None for
+        inputs [n, :], where input i predicts label i.
     """
     if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
         found = f"{getattr(labels, 'dtype', '')} {type(labels).__name__}".strip()
@@ -95,10 +95,10 @@ def check_not_called_by_trainer(num_items_in_batch: object) -> None:
 
 
 def check_shift(shift: bool | None, counts: Counts | None = None) -> None:
-    """Raise ValueError if ``shift`` is None, or if the tokens were counted with another ``shift``.
+    """Raise ValueError if ``shift`` is None, or if ``counts`` were computed with another ``shift``.
 
     ``shift`` tells whether the labels must be shifted by one to align them with the logits. With a
-    wrong value, the loss would be finite, but wrong.
+    wrong value, the loss would be finite, but wrong. ``counts`` are token counts of the labels.
     """
     if shift is None:
         raise ValueError(

@@ -76,7 +76,7 @@ def _base_of(config: LoraConfig) -> tuple[str, str]:
 
 
 def _read_config(source: str) -> LoraConfig:
-    """Read the config of the adapters in the folder ``source``; it must not import code."""
+    """Read the PEFT config in a folder; raise ValueError if it would make PEFT import a module."""
     config = LoraConfig.from_pretrained(source)
     if config.megatron_config is not None:
         raise ValueError(

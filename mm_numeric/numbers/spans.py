@@ -40,7 +40,11 @@ def document_ids(position_ids: Tensor, *, shift: bool) -> Tensor:
 
 
 def aligned_documents(documents: Tensor, *, shift: bool) -> Tensor:
-    """Return the document index of each label [b, t], from that of each token [b, t]."""
+    """Return the index of the packed document that each label [b, t] belongs to.
+
+    ``documents`` [b, t] has the document index of each input token. If ``shift`` is True, the
+    labels are shifted left by one, and the document indices are shifted in the same way.
+    """
     return torch.cat([documents[:, 1:], documents[:, -1:]], dim=1) if shift else documents
 
 
@@ -156,7 +160,7 @@ def _marked_numeral(
 ) -> TokenNumber | None:
     """Return the value and the tokens of the number at the position ``mark`` in an answer.
 
-    None if a vocabulary of single digits leaves out all tokens of the number.
+    None if only single digits are number tokens and the number has none: ``42`` as one token.
     """
     numeral = Numeral(mark.start, mark.end, text[mark.start : mark.end])
     if find_numerals(numeral.text, thousands_separators=True) != [
@@ -186,9 +190,10 @@ def _from_pieces(
 ) -> TokenNumber | None:
     """Return the value of a number that was found in a text, and the tokens of its digits.
 
-    ``at[i]`` is the index in ``ids`` of the token that contains character i of the text. The result
-    is None if a digit is not in a number token, or shares its token with another number. If the
-    vocabulary is ``partial``, only such digits are left out.
+    ``at[i]`` is the index in ``ids`` of the token that contains character i of the text. A digit is
+    unusable if it is not in a number token, or if its token has digits of another number. Return
+    None if a digit is unusable. If ``vocabulary.partial`` is True, leave out the unusable digits
+    instead, and return None only if all digits are unusable.
     """
     places: dict[int, list[int]] = {}
     for character, place in numeral.places().items():
@@ -260,9 +265,9 @@ class NumberSpans:
     ) -> "NumberSpans":
         """Store the numbers of all samples of a batch as flat tensors.
 
-        ``rows[i]`` maps the position of a token in sample i to its index, 0 to n - 1, among the
-        positions with a label in the batch. ``supervised`` has the index of each of these
-        positions in the flattened labels.
+        The n positions with a label in the batch have the indices 0 to n - 1. ``rows[i]`` maps each
+        labelled position of sample i to this index. ``supervised`` lists the same n positions as
+        indices into the labels flattened to [samples * positions].
         """
         found = [(s, number) for s, sample in enumerate(numbers) for number in sample]
         tokens = [

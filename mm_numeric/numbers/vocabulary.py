@@ -133,8 +133,8 @@ class NumberVocabulary:
     def __or__(self, other: "NumberVocabulary") -> "NumberVocabulary":
         """Return the union of two vocabularies.
 
-        A token such as ``42`` may be read as digits in one vocabulary, and have a value given to
-        ``from_tokens`` in the other. The union then keeps the given value.
+        If both contain the same token, such as ``42``, a value that was passed to ``from_tokens``
+        has priority over the value read from the token's digits.
         """
         both = sorted((*self.tokens, *other.tokens), key=lambda token: not token.digits)
         tokens = {token.id: token for token in both}

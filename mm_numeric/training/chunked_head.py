@@ -178,7 +178,7 @@ class _TiedLinear(torch.autograd.Function):
 
 @contextmanager
 def _contiguous_gradient(head: nn.Linear) -> Iterator[None]:
-    """Context manager that saves memory in the backward pass of a tied head, except in autocast."""
+    """Context manager: make the weight gradient of a tied head contiguous, which saves memory."""
 
     def product(hidden: Tensor) -> Tensor:
         # Checked here because accelerate enables autocast inside of the call of the model.

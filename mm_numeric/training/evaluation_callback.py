@@ -159,7 +159,7 @@ class EvaluationCallback(TrainerCallback):
         return best is not None and patience is not None and best.worse >= patience
 
     def outcome(self) -> dict[str, Any]:
-        """Return the best evaluation, and if training stopped early, as entries for run.json."""
+        """Return the best evaluation, and whether training stopped early, for run.json."""
         stopped = self.patience_exhausted(self.trainer.state.log_history)
         file = self.folder / FINISHED
         best = read_json(file)["best"] if file.is_file() else None

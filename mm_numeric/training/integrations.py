@@ -139,10 +139,11 @@ def count_numbers(
 ) -> tuple[NumberSpans, Tensor]:
     """Find and count the numbers and tokens in the labels of a micro-batch.
 
-    Returns the number spans (the tokens of each number), and a tensor of six counts, such as the
-    number of samples: the fields of ``Counts``. Pass ``spans`` if they are already known. With
-    ``weights`` [b * t] of the flattened labels, the counts are sums of weights. ``documents``
-    [b, t] are the documents of packed labels, see ``Objective.spans``.
+    Returns the number spans (the tokens of each number), and a tensor of six counts: supervised
+    tokens, number tokens, numbers, samples, boxes and clock times. Pass ``spans`` if they are
+    already known. ``weights`` [b * t] are loss weights of the flattened labels: each item then
+    counts with its weight instead of 1, except for samples. ``documents`` [b, t] has the index of
+    the packed document that each label belongs to.
     """
     if spans is None:  # found on the CPU, because reading labels on a GPU makes the host wait
         there = None if documents is None else documents.cpu()

@@ -55,10 +55,10 @@ class NumericLossMixin(_Trainer):
     except for ``return_outputs=True``. To save memory, a micro-batch with ``chunked_from`` logits
     or more computes its loss in chunks, unless FSDP, torch.compile or the output head prevents it.
 
-    Two numbers of two packed documents never join if the batch has ``position_ids`` [b, t] that
-    start again with each document, or an ``attention_mask`` [b, t] that numbers them. Without
-    either, as in TRL's ``packing_strategy="wrapped"``, a separator token between the documents is
-    required.
+    Digits of two packed documents are never read as one number if the batch has ``position_ids``
+    [b, t] that restart with each document, or an ``attention_mask`` [b, t] with the document index
+    of each token. Without either, as in TRL's ``packing_strategy="wrapped"``, a separator token
+    between the documents is required.
 
     The mixin finds the numbers in the labels of each batch, unless the collator has added them as
     ``spans`` (``objective.spans(shifted_labels)``), as ``TrainingCollator`` does. In batches of
@@ -151,7 +151,7 @@ class NumericLossMixin(_Trainer):
     ) -> tuple[dict[str, Any], Tensor, NumberSpans | None]:
         """Return the keyword arguments for the model, the labels, and the numbers in the labels.
 
-        With ``all_rows``, the model computes all logits; otherwise only those at labels, if it can.
+        If ``all_rows`` is False and the model allows it, only positions with a label get logits.
         """
         batch = dict(inputs)
         labels, spans = self._labels(batch), batch.pop("spans", None)

@@ -20,7 +20,7 @@ _BATCH_SIZE, _ACCUMULATION = "per_device_train_batch_size", "gradient_accumulati
 def write_step(checkpoint: Path, *, ranks: int, rows: int) -> None:
     """Write the number of ranks and the batch size (samples per optimiser step) to step.json.
 
-    The file also names manifest.json: without this file, the checkpoint is incomplete.
+    Its entry ``manifest`` means that the checkpoint is incomplete without manifest.json.
     """
     write_json(checkpoint / STEP, {"ranks": ranks, "rows": rows, "manifest": MANIFEST})
 

@@ -51,7 +51,7 @@ def require_tensor_files(checkpoint: Path, *, trust_remote_code: bool = False) -
 
     Otherwise, raise ValueError, which names the file. Nothing in the files is executed. With
     ``trust_remote_code``, the files of DeepSpeed and FSDP, which are in subfolders, are not
-    checked. The other files are always checked: transformers accepts only tensors in them.
+    checked. All other files are checked: transformers would not load other objects from them.
     """
     for folder, folders, names in os.walk(checkpoint, followlinks=True):
         if trust_remote_code:
@@ -122,7 +122,10 @@ class _InertUnpickler(pickle.Unpickler):
     """Unpickler for FSDP's metadata; raises an error for unexpected classes and functions."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the harmless ``_Inert`` for an expected class or function, or raise an error."""
+        """Return a placeholder for a class or function that the pickle file names.
+
+        Raise UnpicklingError if it is not one that FSDP writes to its metadata file.
+        """
         if (module, name) not in SHARD_METADATA_GLOBALS and not _is_dtype(module, name):
             raise pickle.UnpicklingError(f"GLOBAL {module}.{name} is not allowed")
         return _Inert

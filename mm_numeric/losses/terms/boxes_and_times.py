@@ -1,10 +1,10 @@
 """Losses for boxes (four coordinates) and clock times (hour and minute).
 
-Axes    q boxes, r times
+Axes    q boxes, r clock times
 
 Each digit of a predicted number is an expected value, such as 3.7, under a softmax over the number
-tokens. The number therefore has a gradient even if the model is certain of a wrong digit. The task
-marks which numbers form a box or a time. Other numbers have no loss.
+tokens. Unlike the most likely digit, it is differentiable. The task marks which numbers form a box
+or a time. Other numbers have no loss.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from mm_numeric.numbers.spans import NumberSpans
 
 
 def _of_boxes(numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor]:
-    """Return predicted and correct boxes, [q, 4] each, as (x1, y1, x2, y2), x1 <= x2, y1 <= y2."""
+    """Return q predicted and q ground-truth boxes as (x1, y1, x2, y2), corners sorted, [q, 4]."""
     sign = spans.sign  # digits have no sign, and a corner at -5 is not a corner at 5
     both = ((sign * v)[spans.boxes] for v in ExpectedDigits().values(numbers, spans))
     predicted, wanted = (
@@ -94,7 +94,7 @@ class TimeDistance:
     per: ClassVar[Literal["time"]] = "time"
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the loss of each time, [r]."""
+        """Return one loss value for each of the r clock times, [r]."""
         predicted, wanted = (
             60 * values[spans.times[:, 0]] + values[spans.times[:, 1]]
             for values in ExpectedDigits().values(numbers, spans)

@@ -40,26 +40,26 @@ class ExpectedDistance:
 
     p is over the number tokens and v_j is the value of token j. For the label 8, cross-entropy is
     the same whether the model predicts 9 or 1, but this loss is 1 or 7. It equals the class NTLoss
-    of the ntloss package to 1e-6 if each number token is a single digit, for either ``scale``.
+    of the ntloss package to 1e-6 if each number token is a single digit.
 
     Attributes:
         cost: Cost d of predicting token j instead of y:
             ``absolute``: ``|v_j - v_y|``.
             ``modular``: distance on a circle, where the largest value is next to the smallest (23
             and 0 for hours; 270 and 0 for the values 0, 90, 180, 270).
-            ``log``: ``|s(v_j) - s(v_y)|`` with ``s(v) = sign(v) log(1 + |v|)``, for any ``scale``.
+            ``log``: ``|s(v_j) - s(v_y)|`` with ``s(v) = sign(v) log(1 + |v|)``.
             Or a matrix [c, c] with a row per label and a column per prediction, in the order of
             ``NumberVocabulary.tokens``, and 0 on the diagonal.
-        reweigh: True also penalises the probability of text, more than that of any wrong digit: the
-            loss is ``m d + 1.01 d_max (1 - m)``, where d is the expected cost, d_max the largest
-            cost, and m the total probability of the label's digit group, such as the ten digits.
-            False in the paper, True in the ntloss package.
+        reweigh: True also penalises the probability of text, more than that of any wrong digit. The
+            loss is ``m d + 1.01 d_max (1 - m)``: d is the expected cost and d_max the largest cost.
+            m is the total probability of the tokens that can replace the label, such as the ten
+            digits. False in the paper arXiv 2411.02083, True in the ntloss package.
         squash: Rescales the costs of wrong tokens to the range 1 to ``squash``, which is at least
             1, for vocabularies with large values; ``squash_factor`` in the ntloss package. With
             1 the loss is ``1 - p_y``. None does not rescale.
-        scale: Unit of the costs ``absolute`` and ``modular``. ``range``: the values of each digit
-            group are multiplied by 9 / (largest - smallest value), so that the largest distance is
-            9 for every tokenizer. ``published``: the values themselves, up to 999 for 000 to 999.
+        scale: Unit of the costs ``absolute`` and ``modular``. ``range``: the values are rescaled so
+            that the largest distance is 9 for every tokenizer: those of 000 to 999 are multiplied
+            by 9 / 999. ``published``: the values are not rescaled.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -126,16 +126,19 @@ class ExpectedDistance:
         return cost if self.squash is None else _squashed(cost, classes, self.squash)
 
     def largest_distance(self, vocabulary: NumberVocabulary) -> float:
-        """Return the largest distance of two number tokens; 0 if the options set the costs."""
+        """Return the largest difference between the values of two number tokens, 9 for digits.
+
+        The result is 0 with ``squash``, ``cost: log`` or a cost matrix, which define other costs.
+        """
         by_value = self.cost in ("absolute", "modular") and self.squash is None
         return largest_distance(vocabulary.tokens, self.scale) if by_value else 0.0
 
 
 def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return the largest cost of predicting one number token in place of another, [c].
+    """Return the largest cost of confusing two tokens in the digit group of each token, [c].
 
-    ``cost`` [c, c] has the cost of all pairs of tokens. For a digit, only pairs of digits count:
-    all ten digits get the same maximum.
+    ``cost`` [c, c] has the cost of each pair of tokens. A digit group is a set of tokens that can
+    replace each other. Each of the ten digits gets the maximum over all pairs of two digits.
     """
     if classes.same is None:
         return cost.max().expand(len(cost))
@@ -148,10 +151,10 @@ def _apart(cost: Tensor, classes: NumberClasses) -> Tensor:
 
 
 def _nearest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return the smallest nonzero cost of predicting one number token in place of another, [c].
+    """Return the smallest nonzero cost of confusing two tokens in each token's digit group, [c].
 
-    ``cost`` [c, c] has the cost of all pairs of tokens. For a digit, only pairs of digits count:
-    all ten digits get the same minimum.
+    ``cost`` [c, c] has the cost of each pair of tokens. A digit group is a set of tokens that can
+    replace each other. Each of the ten digits gets the minimum over all pairs of two digits.
     """
     return -_largest(-cost.masked_fill(~_apart(cost, classes), torch.inf), classes)
 
@@ -199,7 +202,7 @@ class CumulativeDistance:
         return difference.abs() @ gaps
 
     def largest_distance(self, vocabulary: NumberVocabulary) -> float:
-        """Return the largest distance of two number tokens."""
+        """Return the largest difference between the values of two number tokens, 9 for digits."""
         return largest_distance(vocabulary.tokens, self.scale)
 
 
@@ -223,8 +226,9 @@ def cumulative_difference(
 def reweighed(losses: Tensor, worst: Tensor, numbers: NumberLogits) -> Tensor:
     """Add a penalty for predicting text: ``m * losses + 1.01 * worst * (1 - m)``, [k].
 
-    m is the total probability of the number tokens; of the ten digits, if the label is a digit.
-    ``worst`` [k] is the largest possible loss of each number token.
+    m is the total probability of the tokens that can replace the label: of the ten digits, if the
+    label is a digit. ``worst`` [k] is the largest possible loss at each label. Because of the
+    factor 1.01, text costs more than any wrong digit.
     """
     mass = (numbers.logits.logsumexp(dim=-1) - numbers.log_normaliser).exp()
     return mass * losses + 1.01 * worst * (1 - mass)
@@ -262,7 +266,7 @@ class PlaceWeightedDistance:
         return losses
 
     def largest_distance(self, vocabulary: NumberVocabulary) -> float:
-        """Return the largest distance of two digits, or of two tokens that are whole numbers."""
+        """Return the largest distance of two digits (9), or of two location tokens if larger."""
         return _largest_digit_distance(vocabulary)
 
 
@@ -277,7 +281,7 @@ class DigitDistance:
         return PlaceWeightedDistance(places="none")(numbers, spans)
 
     def largest_distance(self, vocabulary: NumberVocabulary) -> float:
-        """Return the largest distance of two digits, or of two tokens that are whole numbers."""
+        """Return the largest distance of two digits (9), or of two location tokens if larger."""
         return _largest_digit_distance(vocabulary)
 
 

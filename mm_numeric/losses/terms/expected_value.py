@@ -31,12 +31,12 @@ class ExpectedValue:
 
     Attributes:
         reweigh: True also penalises probability on other tokens, such as words. The loss becomes
-            ``m d + 1.01 d_max (1 - m)``: d is the cost, d_max the largest possible cost, and m the
-            total probability of the label's digit group, such as the ten digits, among all tokens.
-            False in the NTL paper, True by default in the ntloss package.
-        scale: Unit of the values. ``range``: the values of each digit group are multiplied by
-            9 / (largest - smallest value), so that errors are at most 9 for every tokenizer.
-            ``published``: the values themselves, which range up to 999 for the tokens 000 to 999.
+            ``m d + 1.01 d_max (1 - m)``: d is the loss without this penalty and d_max its largest
+            possible value. m is the total probability of the tokens that can replace the label,
+            such as the ten digits. False in the NTL paper, True by default in the ntloss package.
+        scale: Unit of the values. ``range``: the values are rescaled so that errors are at most 9
+            for every tokenizer: those of 000 to 999 are multiplied by 9 / 999. ``published``: the
+            values are not rescaled.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -56,7 +56,7 @@ class ExpectedValue:
         return reweighed(losses, worst, numbers)
 
     def largest_distance(self, vocabulary: NumberVocabulary) -> float:
-        """Return the largest distance of two number tokens."""
+        """Return the largest difference between the values of two number tokens, 9 for digits."""
         return largest_distance(vocabulary.tokens, self.scale)
 
     def cost(self, error: Tensor) -> Tensor:

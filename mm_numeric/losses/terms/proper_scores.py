@@ -28,9 +28,9 @@ class RankedProbability:
     score (CRPS). The maximum is the largest minus the smallest value.
 
     Attributes:
-        scale: Unit of the values. ``range``: the values of each digit group are multiplied by
-            9 / (largest - smallest value), so that the loss is at most 9 for every tokenizer.
-            ``published``: the values themselves, as in the CRPS.
+        scale: Unit of the values. ``range``: the values are rescaled so that the loss is at most 9
+            for every tokenizer: those of 000 to 999 are multiplied by 9 / 999. ``published``: the
+            values are not rescaled, as in the CRPS.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -46,7 +46,7 @@ class RankedProbability:
         return difference.square() @ gaps
 
     def largest_distance(self, vocabulary: NumberVocabulary) -> float:
-        """Return the largest distance of two number tokens."""
+        """Return the largest difference between the values of two number tokens, 9 for digits."""
         return largest_distance(vocabulary.tokens, self.scale)
 
 
