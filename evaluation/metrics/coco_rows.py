@@ -17,10 +17,10 @@ from mm_numeric.geometry.row_shapes import LONGEST_PX, finite_xywh
 def side_of_answers(
     images: Sequence[Sequence[Instance]], labels: Sequence[str], ranks: Floats | None = None
 ) -> tuple[Side, Floats]:
-    """Convert shapes to arrays: their images, labels and areas, and their bounding boxes.
+    """Convert true or predicted shapes to arrays: image numbers, labels, areas and boxes.
 
-    ``ranks`` is the confidence of each predicted shape, or None for true shapes. As in pycocotools,
-    the area of a predicted shape is that of its bounding box [x, y, width, height].
+    ``ranks`` are the confidences of predicted shapes; None means that the shapes are true ones. As
+    in pycocotools, the area of a predicted shape is that of its bounding box.
     """
     shapes = collect_shapes([[item.shape for item in items] for items in images])
     flat = [item for items in images for item in items]

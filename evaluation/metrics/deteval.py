@@ -116,7 +116,7 @@ def _buffered(polygons: NDArray[np.object_]) -> NDArray[np.object_]:
 
 
 def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
-    """Match the shapes of one image; return its credit for recall and for precision.
+    """Match the shapes of one image; return the sums of scores for recall and for precision.
 
     ``sigma[truth, detection]`` is the intersection divided by the area of the truth, and
     ``tau[truth, detection]`` is the intersection divided by the area of the detection.

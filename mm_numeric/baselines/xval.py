@@ -78,7 +78,7 @@ class WithValues(WithNumberHead):
         return NumberHead(config.hidden_size, 4 * config.hidden_size, offset=offset)
 
     def embedded(self, ids: Tensor) -> Tensor:
-        """Return embeddings [samples, positions, hidden size] of token ids and encoded numbers."""
+        """Return embeddings [b, t, d] of text tokens, and of [NUM] tokens times their numbers."""
         carries, values = read_values(ids)
         tokens = ids.masked_fill(carries, getattr(self.config, BASELINE)["first_id"])
         found: Tensor = self.get_input_embeddings()(tokens)
@@ -172,12 +172,12 @@ class Xval(Baseline):
         return start, -value  # the token is ``(-``: the minus stays in the tokens
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
-        """Tokenise a question, with one value id (an integer that stores a number) per number."""
+        """Tokenise a question; one integer, the bits of a float32, stands for each number."""
         ids = super().tokenize_question(text, with_image)  # type: ignore[safe-super]
         return self._with_values(ids, [(0, 0)] * len(ids))[0]
 
     def answer(self, text: str) -> Tokens:
-        """Tokenise an answer and its end token. One integer (a value id) stands for each number."""
+        """Tokenise an answer and its end token; one integer stands for each number."""
         tokens = super().answer(text)
         return Tokens(*self._with_values(tokens.ids, tokens.offsets))
 

@@ -139,11 +139,11 @@ def _gradient_like(logits: Tensor, *, filled: bool = False) -> Tensor:
 
 
 def _pieces(count: int, rows: Tensor | None, logits: Tensor) -> Iterator[tuple[slice, Any]]:
-    """Split ``count`` supervised positions into chunks; yield each chunk and its logits index.
+    """Split ``count`` labels into chunks; yield a slice of the labels and where their logits are.
 
-    A chunk is a slice of the labels, and ``logits[index]`` are the logits of these labels. ``rows``
-    has the position in ``logits`` of every label; None if all positions have a label. The index is
-    a slice where possible, to avoid a copy.
+    ``logits[index]`` are the logits of ``labels[chunk]``. The index is a slice where possible, to
+    avoid a copy. ``rows`` are the positions of all labels in ``logits``; None if every position
+    has a label.
     """
     if rows is None or rows.device.type != "cpu" or torch.compiler.is_compiling():
         for chunk in chunks(count, logits.shape[-1], logits.device, cached=True):

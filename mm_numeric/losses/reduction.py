@@ -47,9 +47,9 @@ def row_weights(weights: Tensor, labels: Tensor, shift: bool | None, rows: Tenso
 def item_weights(weights: Tensor, per: str, spans: NumberSpans) -> Tensor:
     """Return the loss weight of each number token, number, box or clock time.
 
-    ``weights`` [n] are the weights of the supervised tokens. ``per`` is the kind of item: ``token``
-    or ``row`` (both mean number tokens), ``number``, ``box`` or ``time``. A number has the mean
-    weight of its tokens, and a box or time the mean weight of its numbers.
+    ``weights`` [n] are the weights of the supervised tokens. ``per`` says what
+    has one loss: ``token`` (or ``row``) a number token, ``number``, ``box`` or ``time``. A number
+    has the mean weight of its tokens, and a box or time the mean weight of its numbers.
     """
     tokens = weights[spans.row]
     if per in ("row", "token"):

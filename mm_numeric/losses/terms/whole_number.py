@@ -148,7 +148,7 @@ class SoftRelativeError(ExpectedDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftMagnitudeError(ExpectedDigits):
-    """Log ratio of label and predicted number, whose digits are expected values such as 3.7."""
+    """Log ratio of the label and the expected number, the sum of expected digits such as 3.7."""
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
