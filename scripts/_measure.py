@@ -152,17 +152,24 @@ def _round(block: Block, results: Sequence[Result], device: torch.device, backwa
     """Time each contender once, and the first of the block again after every two others.
 
     The speed of a machine drifts by up to 50 % within a minute, so each ratio is relative to the
-    mean of the runs of the first contender immediately before and after.
+    mean of the runs of the first contender immediately before and after. An untimed step of the
+    same contender precedes every timed step, as in training: memory that another contender has
+    freed is up to three times as slow at its first use.
     """
-    clock = milliseconds_cuda if device.type == "cuda" else milliseconds_cpu
+    measure_time = milliseconds_cuda if device.type == "cuda" else milliseconds_cpu
+
+    def clock(contender: Contender) -> float:
+        _once(milliseconds_cpu, contender, backward)
+        return _once(measure_time, contender, backward)
+
     first, others = block.contenders[0], list(zip(block.contenders, results, strict=True))[1:]
     times = {}
-    of_first = [_once(clock, first, backward)]
+    of_first = [clock(first)]
     for pair in (others[at : at + 2] for at in range(0, len(others), 2)):
         for contender, result in pair:
-            times[contender.name] = _once(clock, contender, backward)
+            times[contender.name] = clock(contender)
             result.milliseconds.append(times[contender.name])
-        of_first.append(_once(clock, first, backward))
+        of_first.append(clock(first))
         for contender, result in pair:
             result.ratios.append(times[contender.name] / statistics.mean(of_first[-2:]))
     results[0].milliseconds += of_first

@@ -241,7 +241,7 @@ def test_a_gpu_is_asked_for_time_memory_and_waits(parts, monkeypatch):
     assert (other.peak_bytes, other.waits, other.milliseconds) == (250, 1, [7.0])
     assert (other.ratio, first.ratio, len(first.milliseconds)) == (1.0, 1.0, 2)
     assert leaf.grad is None
-    timed = ["synchronize", "record", "step", "record", "synchronize", "elapsed"]
+    timed = ["step", "synchronize", "record", "step", "record", "synchronize", "elapsed"]
     assert asked[-3 * len(timed) :] == 3 * timed
     peak = ["synchronize", "reset_peak_memory_stats", "memory_allocated", "step"]
     peak += ["synchronize", "max_memory_allocated"]
