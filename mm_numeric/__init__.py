@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from mm_numeric.answers import ClockTime as ClockTime
     from mm_numeric.config.reader import read_config as read_config
     from mm_numeric.config.schema import Config as Config
+    from mm_numeric.inference.distributions import number_distribution as number_distribution
+    from mm_numeric.inference.number_distribution import NumberDistribution as NumberDistribution
     from mm_numeric.losses.normalization import Counts as Counts
     from mm_numeric.losses.objective import Objective as Objective
     from mm_numeric.losses.objective import ObjectiveResult as ObjectiveResult
@@ -32,6 +34,7 @@ _MODULES = {
     "ClockTime": "mm_numeric.answers",
     "Config": "mm_numeric.config.schema",
     "Counts": "mm_numeric.losses.normalization",
+    "NumberDistribution": "mm_numeric.inference.number_distribution",
     "NumberSpans": "mm_numeric.numbers.spans",
     "NumberVocabulary": "mm_numeric.numbers.vocabulary",
     "NumericLossMixin": "mm_numeric.training.mixin",
@@ -42,6 +45,7 @@ _MODULES = {
     "TermSpec": "mm_numeric.losses.spec",
     "end_step": "mm_numeric.training.integrations",
     "loss_func": "mm_numeric.training.integrations",
+    "number_distribution": "mm_numeric.inference.distributions",
     "objective": "mm_numeric.losses.objective",
     "predict_numbers": "mm_numeric.losses.prediction",
     "read_config": "mm_numeric.config.reader",

@@ -188,25 +188,30 @@ def _train(arguments: argparse.Namespace) -> None:
 
 
 def _predict(arguments: argparse.Namespace) -> None:
+    from dataclasses import replace
+
     from mm_numeric.config.data import DataSource
 
     if arguments.images and not arguments.data:
         raise ValueError("--images is the image folder of --data; add --data or remove --images.")
+    from mm_numeric.cli_decoding import predict_settings
     from mm_numeric.inference.generate import predict
-    from mm_numeric.run_folder import PREDICTIONS, read_run
+    from mm_numeric.run_folder import PREDICTIONS, decoded_name, read_run
 
     source = DataSource(path=arguments.data, images=arguments.images) if arguments.data else None
-    out = arguments.out or arguments.model / PREDICTIONS
+    settings = predict_settings(arguments)
+    config = read_run(arguments.model, trust_remote_code=arguments.trust_remote_code)
+    rule = replace(config.predict, **settings).rule
+    out = arguments.out or arguments.model / decoded_name(PREDICTIONS, rule)
     count = predict(
         arguments.model,
         source,
         out,
-        batch_size=arguments.batch_size,
-        max_new_tokens=arguments.max_new_tokens,
         limit=arguments.limit,
         trust_remote_code=arguments.trust_remote_code,
+        **settings,
     )
-    task = read_run(arguments.model, trust_remote_code=arguments.trust_remote_code).task_name
+    task = config.task_name
     option = f" --task {task}" if ":" in task else ""
     print(f"{count} new answers: {out}")
     print(f"next: mm-numeric score {out}{option}")
@@ -215,11 +220,7 @@ def _predict(arguments: argparse.Namespace) -> None:
 def _score(arguments: argparse.Namespace) -> None:
     predictions, truth = arguments.predictions, arguments.truth
     is_ranked = arguments.protocol == "coco_ap"
-    names = {"ties": "ties", "iou": "iou", "max_dets": "max_detections", "areas": "areas"}
-    settings = {names[n]: getattr(arguments, n) for n in names if getattr(arguments, n) is not None}
-    if settings and not is_ranked:
-        used = next(name for name in names if names[name] in settings).replace("_", "-")
-        raise ValueError(f"--{used} requires --protocol coco_ap.")
+    settings = _ranking_settings(arguments)
     rows = prepared_rows(arguments)
     if truth is not None and (arguments.task or predictions.suffix == ".jsonl"):
         raise ValueError("--truth cannot be combined with --task or a .jsonl file of answers.")
@@ -251,8 +252,8 @@ def _score(arguments: argparse.Namespace) -> None:
         options["judge"] = Judge(url=arguments.extract_with, model=arguments.extract_model)
     function: Any
     if is_ranked:
-        if "areas" in settings:
-            settings["areas"] = dict(settings["areas"])
+        if "rank_by" in settings:
+            options["rank_by"] = settings.pop("rank_by")
         rules = Rules(**settings)
         function = score_external.rank_predictions if truth is None else score_external.rank_files
         print(score_external.ranked_table(function(predictions, rules=rules, **options), rules))
@@ -261,6 +262,22 @@ def _score(arguments: argparse.Namespace) -> None:
     print(results_table(function(predictions, protocol=arguments.protocol, **options)))
     if truth is not None and not is_text and arguments.protocol is None:
         print("next: --protocol coco_ap computes COCO's average precision (AP) from the scores")
+
+
+def _ranking_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the protocol coco_ap; raise ValueError if another protocol is used."""
+    names = {"ties": "ties", "iou": "iou", "max_dets": "max_detections", "areas": "areas"}
+    names["rank_by"] = "rank_by"
+    given = {name: getattr(arguments, name) for name in names}
+    settings = {names[name]: value for name, value in given.items() if value is not None}
+    if settings and arguments.protocol != "coco_ap":
+        used = next(name for name in names if names[name] in settings).replace("_", "-")
+        raise ValueError(f"--{used} requires --protocol coco_ap.")
+    if "rank_by" in settings and arguments.truth is not None:
+        raise ValueError("--rank-by is for a .jsonl file of answers; remove it, or --truth.")
+    if "areas" in settings:
+        settings["areas"] = dict(settings["areas"])
+    return settings
 
 
 def _compare(arguments: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mm_numeric.archives import add_limit_option
+from mm_numeric.cli_decoding import add_decoding
 from mm_numeric.cli_joined_rows import add_joined_rows
 
 EXAMPLES = """\
@@ -194,20 +195,10 @@ def _add_predict(add: _Add) -> None:
         "--out",
         type=Path,
         metavar="FILE",
-        help="file to append predictions to (default: RUN/predictions.jsonl)",
+        help="file to append predictions to (default: RUN/predictions.jsonl, or "
+        "RUN/predictions.RULE.jsonl for another rule than greedy)",
     )
-    predict.add_argument(
-        "--batch-size",
-        type=_positive,
-        metavar="N",
-        help="batch size in rows (default: predict.batch_size of the run's config)",
-    )
-    predict.add_argument(
-        "--max-new-tokens",
-        type=_positive,
-        metavar="N",
-        help="maximum number of new tokens (default: predict.max_new_tokens of the run's config)",
-    )
+    add_decoding(predict, _positive)
     _add_limit(predict, "rows")
     _add_trust(predict, "the config of the run")
 
@@ -270,6 +261,12 @@ def _add_ranking(score: argparse.ArgumentParser) -> None:
         choices=["bbox", "segm"],
         help="shapes that coco_ap compares: bbox (boxes; default) or segm (masks of COCO files, as "
         "polygons or RLE)",
+    )
+    score.add_argument(
+        "--rank-by",
+        choices=["scores", "token_scores"],
+        help="field of the answers in a .jsonl file that coco_ap ranks by (default: scores, the "
+        "confidence of each object; token_scores is the mean probability of its tokens)",
     )
     score.add_argument(
         "--max-dets",

@@ -59,6 +59,18 @@ SHARD_METADATA_GLOBALS = frozenset(
 torch (2.13), besides dtypes. torch loads this file with ``pickle.load``."""
 
 
+def next_model_kwargs(model: Any, outputs: Any, model_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``model.prepare_inputs_for_generation`` after a forward pass.
+
+    A decoding loop of one's own, ``generate(custom_generate=...)``, needs the cache, masks and
+    positions that the loops of transformers (5.23) update with this private method.
+    """
+    found: dict[str, Any] = model._update_model_kwargs_for_generation(
+        outputs, model_kwargs, is_encoder_decoder=model.config.is_encoder_decoder
+    )
+    return found
+
+
 # -- names and hooks of modules -------------------------------------------------------------------
 
 

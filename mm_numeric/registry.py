@@ -5,6 +5,7 @@ table here. The tables hold import paths instead of classes, so importing this m
 """
 
 import importlib
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -141,6 +142,28 @@ SCORERS: Mapping[type, str] = {
 }
 """Maps each answer type to its scorer. A task with the attribute ``scorer`` overrides it."""
 
+RISKS: Mapping[str, str] = {
+    "absolute": "mm_numeric.inference.risks:ABSOLUTE",
+    "accuracy_at_T": "mm_numeric.inference.risks:accuracy_at",
+    "circular_minutes": "mm_numeric.inference.risks:CIRCULAR_MINUTES",
+    "exact": "mm_numeric.inference.risks:EXACT",
+    "f1_at_T": "mm_numeric.inference.risks:f1_at",
+    "iou": "mm_numeric.inference.risks:IOU",
+    "relative": "mm_numeric.inference.risks:RELATIVE",
+    "within_T_minutes": "mm_numeric.inference.risks:within_minutes",
+}
+"""Costs of answers that decoding can minimise. A config writes a number for T, as in
+``accuracy_at_0.5``; such an entry is a function from T to the risk."""
+
+RISK_OF_ANSWER: Mapping[type, str] = {
+    Box: "iou",
+    Instances: "f1_at_0.5",
+    ClockTime: "circular_minutes",
+    Number: "absolute",
+}
+"""Maps each answer type to its risk, ``exact`` for all others. A task with the attribute ``risk``
+overrides it."""
+
 REPORT_SECTIONS: Mapping[str, str] = {
     "clock": "mm_numeric.evaluation.report.clock_gallery:sections",
     "numbers": "mm_numeric.evaluation.report.number_answers:sections",
@@ -156,6 +179,22 @@ PROTOCOLS: Mapping[str, str] = {
     "deteval_icdar2013": "mm_numeric.evaluation.metrics.deteval:DETEVAL_ICDAR2013",
 }
 """Evaluation protocols of text detection; the first is the default."""
+
+
+_THRESHOLD = re.compile(r"(?<=_)[0-9]+(?:\.[0-9]+)?(?=_|$)")
+
+
+def split_threshold(name: str) -> tuple[str, float | None]:
+    """Split the name of a risk: ``accuracy_at_0.5`` -> (``accuracy_at_T``, 0.5).
+
+    The first item is a key of ``RISKS``, if there is such a risk. A name without a number, and an
+    import path, are returned unchanged, with None. ``within_1_minute`` is ``within_T_minutes``.
+    """
+    found = _THRESHOLD.search(name)
+    if found is None or ":" in name:
+        return name, None
+    key = f"{name[: found.start()]}T{name[found.end() :]}"
+    return re.sub("_minute$", "_minutes", key), float(found[0])
 
 
 def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:

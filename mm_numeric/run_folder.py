@@ -9,7 +9,9 @@ evaluation/       predictions.jsonl of the last evaluation during training, if c
 best/             run folder with the weights of the best evaluation during training, if configured
 
 ``mm-numeric predict`` adds predictions.jsonl, and ``score`` adds scores.jsonl and results.json.
-``compare`` adds all three, and digits.json: how likely the model considers wrong digits.
+``compare`` adds all three, and digits.json: how likely the model considers wrong digits. If it
+decodes by several rules, it also adds predictions.median.jsonl, scores.median.jsonl and
+results.median.json, and the same for each other rule.
 """
 
 import os
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mm_numeric import __version__
+from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.renamed import with_new_names
 from mm_numeric.config.schema import Config
@@ -78,6 +81,17 @@ def claim(folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER) -> bo
     folder.mkdir(parents=True, exist_ok=True)
     write_config(folder, config)
     return False
+
+
+def decoded_name(name: str, rule: str) -> str:
+    """Return the name of a file for the answers of a decoding rule: ``results.median.json``.
+
+    ``name`` is PREDICTIONS, SCORES or RESULTS, which is the name for the rule ``greedy``.
+    """
+    if rule == GREEDY:
+        return name
+    stem, _, suffix = name.rpartition(".")
+    return f"{stem}.{rule}.{suffix}"
 
 
 def write_config(folder: Path, config: Config) -> None:

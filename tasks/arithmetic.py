@@ -14,6 +14,8 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.grammar import number_regex
 from mm_numeric.tasks.numbers import GeneratedNumbers
 
 _TRIES = 10_000  # attempts to draw an expression whose value is within the bound
@@ -74,6 +76,12 @@ class Arithmetic(GeneratedNumbers):
             f"{' '.join(self.operators)} and brackets; interpolation tests the same, extrapolation "
             f"{longer}."
         )
+
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of the whole numbers up to ``largest_answer``."""
+        if not self.largest_answer:
+            return "0"
+        return f"(?:0|-?{number_regex(1, self.largest_answer)})"
 
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
         """Return a random question (longer than in training if ``longer``) and its answer."""

@@ -5,7 +5,7 @@ fields of the dataclass are the options that a config sets under ``task``.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, fields, is_dataclass
 from inspect import isfunction
 from pathlib import Path
@@ -37,9 +37,22 @@ class Task(Protocol):
     """Additional sections of this task's report: keys of ``mm_numeric.registry.REPORT_SECTIONS``
     or import paths such as ``my_package.my_report:sections``."""
 
+    sampled_answers: ClassVar[int] = 0
+    """Number of answers to draw for decoding rules such as ``median``. 0: short answers, such as
+    times, are not drawn, but enumerated with their probabilities."""
+
     @property
     def scorer(self) -> str | None:
         """Return the import path of the scorer; None selects it by answer type, such as box."""
+        return None
+
+    @property
+    def risk(self) -> str | None:
+        """Return the name of the cost that decoding minimises, such as ``within_5_minutes``.
+
+        It is a key of ``mm_numeric.registry.RISKS`` or an import path; None selects it by answer
+        type, such as ``iou`` for a box.
+        """
         return None
 
     @property
@@ -83,6 +96,33 @@ class Task(Protocol):
             text: The text, without special tokens.
             frame: The image's size, resizing and coordinate format; None without an image.
         """
+
+    def grammar(self, frame: Frame | None = None) -> str | None:
+        """Return a regular expression of all texts that ``format`` may return; None if unknown.
+
+        ``parse`` can parse each text that the expression matches as a whole. With it,
+        ``predict --constrain`` lets a model write such texts only. The syntax is the plain one of
+        ``mm_numeric.geometry.grammar``.
+
+        Args:
+            frame: The image's size, resizing and coordinate format; None without an image.
+        """
+        return None
+
+    def grammar_after(self, frame: Frame | None = None) -> Callable[[str], str | None] | None:
+        """Return a function that narrows ``grammar`` by what has been written, or None.
+
+        A regular expression cannot compare two numbers, such as the left and the right edge of a
+        box, and this function can. It is called with the beginning of an answer after each
+        character. It returns None until the rest of the answer can be narrowed, and then a regular
+        expression of the rest. The rest must match ``grammar``, too, and begin after the end of a
+        number. The texts of ``grammar`` must have a largest length, and two frames with equal
+        grammars must have equal functions.
+
+        Args:
+            frame: The image's size, resizing and coordinate format; None without an image.
+        """
+        return None
 
     @abstractmethod
     def record(self, answer: Any) -> Any:

@@ -90,6 +90,10 @@ class Clock(BaseTask):
             return Unreadable("minute not 0 to 59")
         return ClockTime(hour, minute)
 
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of the times on a 12-hour dial: 1:00 to 12:59."""
+        return "(?:[1-9]|1[0-2]):[0-5][0-9]"
+
     def record(self, answer: ClockTime) -> str:
         """Convert ``ClockTime(7, 5)`` to the text ``7:05`` for predictions.jsonl."""
         return str(answer)

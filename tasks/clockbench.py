@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from mm_numeric.answers import ClockReading, Example, Mark, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.grammar import number_regex
 from mm_numeric.geometry.row_shapes import read_id, read_image
 from mm_numeric.tasks.base import BaseTask, Rows
 from mm_numeric.tasks.clock_text import lenient_time, read_object
@@ -100,6 +101,16 @@ class ClockBench(BaseTask):
         second = False if time.second is None else time.second
         found = {"valid": True, "hours": time.hour, "minutes": time.minute, "seconds": second}
         return Unreadable("no JSON object", lenient=ClockReading(found))
+
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of an object with up to seven fields, in any order."""
+        values = {name: number_regex(*_LIMITS.get(name, (1, 12))) for name in ClockReading.FIELDS}
+        # A name of up to 40 characters, as json.dumps writes it.
+        name = r'"(?:[ !#-\[\]-~]|\\["\\bfnrt]|\\u[0-9a-f]{4}){1,40}"'
+        values |= {"valid": "true", "month": f"(?:{values['month']}|{name})", "weekday": name}
+        fields = [f'"{field}": (?:{value}|false|null)' for field, value in values.items()]
+        field = f"(?:{'|'.join(fields)})"
+        return rf"\{{{field}(?:, {field}){{0,6}}\}}"
 
     def record(self, answer: ClockReading) -> dict[str, Any]:
         """Convert an answer to a JSON object for predictions.jsonl."""

@@ -11,13 +11,15 @@ Answer   the box, or the boxes with labels, in the coordinate format of the mode
 Scorer   mm_numeric.evaluation.metrics.boxes, or mm_numeric.evaluation.metrics.detection for a list
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Box, Example, Instance, Instances, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.grammar import box_regex, list_regex, rest_of_box
 from mm_numeric.geometry.row_shapes import (
     clipped,
     instance_row,
@@ -44,6 +46,8 @@ class Grounding(BaseTask):
     reads_by: ClassVar[tuple[str, ...]] = ("answer",)
 
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
+
+    sampled_answers: ClassVar[int] = 32
 
     prompt: str = "Locate: {phrase}"
     """Prompt; ``{phrase}`` is replaced by the phrase of the row."""
@@ -113,6 +117,18 @@ class Grounding(BaseTask):
         if min(box.x2, box.y2) < 0 or box.x1 > frame.width_px or box.y1 > frame.height_px:
             return Unreadable("outside the image")
         return box
+
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of a box in the image, or of a list of labelled boxes."""
+        if frame is None:
+            raise ValueError("a box needs the frame of its image")
+        return list_regex(frame, labels=True) if self.answer == "list" else box_regex(frame)
+
+    def grammar_after(self, frame: Frame | None = None) -> Callable[[str], str | None] | None:
+        """Return a function that lets the second corner of one box only be right and below."""
+        if frame is None or self.answer == "list":
+            return None
+        return partial(rest_of_box, frame)
 
     def record(self, answer: Box | Instances) -> Any:
         """Convert boxes to JSON, in pixels of the original image."""

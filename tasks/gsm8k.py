@@ -15,11 +15,12 @@ Source: https://github.com/openai/grade-school-math, grade_school_math/dataset.p
 import re
 import unicodedata
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from mm_numeric.answers import Mark, Number, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.tasks.numbers import Numbers, last_number
+from mm_numeric.geometry.grammar import ANY
+from mm_numeric.tasks.numbers import LONGEST, Numbers, last_number
 
 END = "####"
 """The marker before the final number of a solution."""
@@ -53,6 +54,8 @@ class Solution(Number):
 @dataclass(frozen=True, kw_only=True)
 class GSM8K(Numbers):
     """Task: solve a word problem in steps, and end with the final number."""
+
+    sampled_answers: ClassVar[int] = 32
 
     solution: bool = True
     """True to train on the solution and the final number, False to train on the number only."""
@@ -111,6 +114,14 @@ class GSM8K(Numbers):
             return lenient
         reason = f"no number behind {END}" if end else "no final answer"
         return Unreadable(reason, Solution(lenient.text))
+
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of any steps, ``####`` and a number, or of a number only."""
+        digits = f"[0-9]{{1,{LONGEST}}}"
+        number = rf"-?{digits}(?:\.{digits})?"
+        if not self.solution:
+            return number
+        return f"(?:{ANY}*{' ' if self.plain else chr(92) + 'n'}{END} )?{number}"
 
     def _written(self, steps: str) -> str:
         """Return the steps of a solution as they are written in the answer text.

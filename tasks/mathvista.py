@@ -93,6 +93,13 @@ class MathVista(BaseTask):
         """Return the whole text. The scorer, which knows the choices, extracts the answer."""
         return Text(text) if text.strip() else Unreadable("empty answer")
 
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of the letter of a choice, of a number or of a list.
+
+        It is the same for every question, because it does not know the type of the answer.
+        """
+        return r"(?:[A-Z]|-?[0-9]{1,30}(?:\.[0-9]{1,30})?|\[[^\[\]\x00-\x08]{0,200}\])"
+
     def record(self, answer: ShortAnswer | Text) -> Any:
         """Convert a generated answer to a text, or a ground-truth answer to a JSON object."""
         if isinstance(answer, Text):

@@ -10,6 +10,8 @@ Scorer   mm_numeric.evaluation.metrics.numbers
 import random
 from dataclasses import dataclass
 
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.grammar import number_regex
 from mm_numeric.tasks.numbers import GeneratedNumbers
 
 
@@ -36,6 +38,10 @@ class Multiplication(GeneratedNumbers):
             f"Trained on factors of 1 to {self.digits} digits; interpolation tests the same, "
             f"extrapolation one factor of {self.digits + 1}."
         )
+
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of the products of two numbers of ``digits + 1`` digits."""
+        return number_regex(0, (10 ** (self.digits + 1) - 1) ** 2)
 
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
         """Return a random question (longer than in training if ``longer``) and its answer."""

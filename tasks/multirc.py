@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 from mm_numeric.answers import Choice, Example, Text, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.grammar import ANY
 from mm_numeric.tasks.base import BaseTask, Rows, check_choice
 from mm_numeric.tasks.numbers import with_numerals
 
@@ -94,6 +95,13 @@ class MultiRC(BaseTask):
             return Text(text.strip())
         found = _YES_NO.match(text)
         return Choice(found[1].lower()) if found else Unreadable("neither yes nor no")
+
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of yes and no, or of any text with a visible character.
+
+        At least one visible character must be an ASCII character.
+        """
+        return "(?:yes|no)" if self.answer == "yes_no" else f"{ANY}*[!-~]{ANY}*"
 
     def record(self, answer: Text | Choice) -> Any:
         """Convert an answer to JSON: a text, or ``{"chosen": "yes", "question": ID}`` for yes."""

@@ -21,6 +21,9 @@ from mm_numeric.registry import unknown
 from mm_numeric.tasks.base import BaseTask, Rows
 from mm_numeric.tasks.rendering.rows import write_rows
 
+LONGEST = 250
+"""Largest number of digits of a number in ``Numbers.grammar``."""
+
 _DECIMAL = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?"
 _EXPONENT = r"(?:[eE][-+]?[0-9]{1,3}(?![0-9A-Za-z]))?"
 _BEGINS_WITH_POINT = r"(?<![^\s$+-])\.[0-9]+"
@@ -80,6 +83,15 @@ class Numbers(BaseTask):
     def parse(self, text: str, frame: Frame | None = None) -> Number | Unreadable:
         """Return the last number in a generated text; earlier ones may repeat the question."""
         return last_number(text)
+
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of a number: ``-12``, ``3.50``, ``2/7`` or ``1.5e3``.
+
+        Each part of the number has up to ``LONGEST`` digits.
+        """
+        digits = f"[0-9]{{1,{LONGEST}}}"
+        decimal = rf"{digits}(?:\.{digits})?(?:[eE][-+]?[0-9]{{1,3}})?"
+        return f"-?(?:{decimal}|{digits}/0*[1-9][0-9]{{0,{LONGEST - 1}}})"
 
     def record(self, answer: Number) -> str:
         """Return the text of a number, such as ``3.50``, for predictions.jsonl."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mm_numeric.answers import Number
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.grammar import number_regex
 from mm_numeric.tasks.numbers import Numbers
 
 HIGHEST = 11
@@ -26,3 +28,7 @@ class RJokes(Numbers):
         if answer.exact.denominator != 1 or not 0 <= answer.exact <= HIGHEST:
             raise ValueError(f"{where}: the score is a whole number, 0 to {HIGHEST}, not {value}.")
         return answer
+
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of the whole numbers from 0 to 11."""
+        return number_regex(0, HIGHEST)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from mm_numeric.answers import Box, Example, Instance, Instances, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.grammar import list_regex
 from mm_numeric.geometry.row_shapes import (
     around,
     clipped,
@@ -36,6 +37,8 @@ class TextDetection(BaseTask):
     version: ClassVar[int] = 2
 
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
+
+    sampled_answers: ClassVar[int] = 32
 
     prompt: str = "Locate every word."
     """Prompt, the same for every image."""
@@ -97,6 +100,12 @@ class TextDetection(BaseTask):
         if frame is None:
             raise ValueError("shapes need the frame that they were written in")
         return frame.read(text)
+
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of a list of shapes: polygons and boxes, or boxes only."""
+        if frame is None:
+            raise ValueError("shapes need the frame of their image")
+        return list_regex(frame, polygons=self.shape == "polygon")
 
     def record(self, answer: Instances) -> list[dict[str, Any]]:
         """Convert shapes to JSON, in pixels of the original image."""

@@ -83,6 +83,25 @@ def adapted():
     return peft.get_peft_model(small_gpt2(), lora)
 
 
+def test_next_model_kwargs():
+    """The cache, mask and positions that a decoding loop goes on with: of one token more."""
+    method = "GenerationMixin._update_model_kwargs_for_generation"
+    assert hasattr(GPT2LMHeadModel, method.rpartition(".")[2]), gone(
+        "transformers", method, "next_model_kwargs"
+    )
+    model, ids = small_gpt2().eval(), torch.tensor([[1, 2, 3]])
+    given = {"attention_mask": torch.ones_like(ids), "use_cache": True}
+    with torch.no_grad():
+        outputs = model(input_ids=ids, **given)
+        kwargs = compat.next_model_kwargs(model, outputs, given)
+        longer = torch.tensor([[1, 2, 3, 4]])
+        inputs = model.prepare_inputs_for_generation(longer, next_sequence_length=1, **kwargs)
+        found = model(**inputs).logits[:, -1]
+        wanted = model(input_ids=longer).logits[:, -1]
+    assert inputs["input_ids"].tolist() == [[4]]
+    torch.testing.assert_close(found, wanted)
+
+
 def test_adapted_model():
     names = [name for name, _ in adapted().named_parameters()]
     assert all(name.startswith(compat.ADAPTED_MODEL) for name in names), gone(

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "data families baselines models": f"{LEAVES} compat numbers losses config run_folder data "
     "families baselines models tasks.base",
     "inference": f"{LEAVES} compat numbers losses config run_folder data families baselines models "
-    "inference tasks.base",
+    "inference evaluation.metrics tasks.base",
     "training": f"{LEAVES} compat numbers losses config run_folder {LIBRARY} evaluation.score "
     "evaluation.metrics tasks.base",
     "evaluation": f"{LEAVES} numbers losses config run_folder data families baselines models "
@@ -52,6 +52,7 @@ task may name it, and no room but ``tasks`` may name a task."""
 MAY_NOT_LOAD = {
     LEAVES: TORCH,
     "tasks evaluation.metrics config importers run_folder cli cli_arguments": TORCH,
+    "inference.number_distribution inference.risks inference.decision": TORCH,
     "numbers losses": (":transformers", ":accelerate", ":peft", ":deepspeed"),
     f"{LIBRARY} numbers losses": ("evaluation.report", "comparison", "cli"),
 }

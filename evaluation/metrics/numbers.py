@@ -22,6 +22,7 @@ from mm_numeric.evaluation.metrics.base import (
     Metric,
     RowColumns,
     Scorer,
+    Success,
     mean_of,
     percentage,
     share_of,
@@ -49,8 +50,8 @@ def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number
         right_digits, right_units, ...: How many of these digits are correct in the answer.
     """
     read = np.array([prediction is not None for prediction in predictions], dtype=np.float64)
-    wanted = _clipped([target.value for target in targets])
-    given = _clipped([0.0 if p is None else p.value for p in predictions])
+    wanted = clipped([target.value for target in targets])
+    given = clipped([0.0 if p is None else p.value for p in predictions])
     given = np.where(read > 0, given, np.where(wanted == 0, 1.0, -wanted))
     error = np.abs(given - wanted)
     pairs = list(zip(predictions, targets, strict=True))
@@ -110,7 +111,8 @@ def _digit_columns(pairs: Sequence[tuple[Number | None, Number]]) -> dict[str, A
     return columns
 
 
-def _clipped(values: Sequence[float]) -> Array:
+def clipped(values: Sequence[float]) -> Array:
+    """Return numbers, which may be infinite, as an array limited to -1e150 to 1e150."""
     return np.clip(np.array(values, dtype=np.float64), -_LARGEST, _LARGEST)
 
 
@@ -254,6 +256,7 @@ NUMBERS = Scorer(
     ),
     buckets={"digits": digit_count},
     by_category=("accuracy", "mae", "r2"),
+    success=Success(label="equal in value", column="exact"),
     protocols={
         "accuracy": {
             "variant": "the last number of the text equals the target by value",

@@ -107,15 +107,23 @@ def collect_shapes(
     return Shapes(image, bounds, areas, ring_areas, is_box, polygons, repaired | (areas == 0))
 
 
+def bounds_intersection_areas(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints) -> Floats:
+    """Compute the intersection area of the bounding boxes of each pair of shapes, [p].
+
+    It is at least the intersection area of the shapes, and equal to it for two upright boxes.
+    """
+    one, other = a.bounds[at_a], b.bounds[at_b]
+    sides = np.minimum(one[:, 2:], other[:, 2:]) - np.maximum(one[:, :2], other[:, :2])
+    sides.clip(min=0, out=sides)
+    return sides[:, 0] * sides[:, 1]
+
+
 def intersection_areas(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints) -> Floats:
     """Compute the intersection area of each pair of shapes, [p] for p pairs.
 
     Pair i is shape ``at_a[i]`` of ``a`` and shape ``at_b[i]`` of ``b``.
     """
-    one, other = a.bounds[at_a], b.bounds[at_b]
-    sides = np.minimum(one[:, 2:], other[:, 2:]) - np.maximum(one[:, :2], other[:, :2])
-    sides.clip(min=0, out=sides)
-    shared: Floats = sides[:, 0] * sides[:, 1]
+    shared = bounds_intersection_areas(a, at_a, b, at_b)
     exact = (a.is_box[at_a] & b.is_box[at_b]) | (shared == 0)
     if not exact.all():
         rest = np.flatnonzero(~exact)

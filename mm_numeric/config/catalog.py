@@ -1,10 +1,10 @@
-"""List the tasks, model families, losses and configs that ship, for ``mm-numeric ls``."""
+"""List the tasks, model families, losses, risks and configs that ship, for ``mm-numeric ls``."""
 
 from mm_numeric.config.reader import CONFIGS
 from mm_numeric.config.training_arguments import deepspeed_settings
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.losses.presets import PRESETS
-from mm_numeric.registry import BASELINES, FAMILIES, IMPORTERS, TASKS, TERMS
+from mm_numeric.registry import BASELINES, FAMILIES, IMPORTERS, RISKS, TASKS, TERMS
 
 
 def shipped() -> str:
@@ -17,6 +17,7 @@ def shipped() -> str:
             ("baselines", BASELINES),
             ("coordinates", COORDINATES),
             ("loss terms", TERMS),
+            ("risks", RISKS),
             ("formats", IMPORTERS),
         )
     ]

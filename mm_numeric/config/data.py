@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mm_numeric.config.decoding import GREEDY, check_decode
 from mm_numeric.parsing import check_at_least_1, check_choices
 
 
@@ -174,7 +175,11 @@ class EvaluateConfig:
     """Stop training after this number of consecutive evaluations without a new best value. Requires
     ``best``; at least 1. null: no early stopping."""
 
+    decode: Any = GREEDY
+    """How the answers are chosen, as in ``predict.decode``; not with ZeRO-3, except greedy."""
+
     def __post_init__(self) -> None:
         check_at_least_1(self, "every_steps", "rows", "patience")
+        check_decode(self.decode)
         if self.patience is not None and self.best is None:
             raise ValueError("patience requires a metric; set best, or remove patience")

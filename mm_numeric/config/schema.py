@@ -9,6 +9,8 @@ import yaml
 
 from mm_numeric.config.data import DataConfig, EvaluateConfig
 from mm_numeric.config.data import DataSource as DataSource
+from mm_numeric.config.decoding import DECODE_RULES, GREEDY
+from mm_numeric.config.decoding import PredictConfig as PredictConfig
 from mm_numeric.config.modules import LoraSettings, ModulesConfig
 from mm_numeric.config.published_results import PUBLISHED
 from mm_numeric.losses.spec import ObjectiveSpec
@@ -76,20 +78,6 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictConfig:
-    """Config section ``predict``: settings for generating answers with greedy decoding."""
-
-    batch_size: int = 64
-    """Rows per batch, at least 1."""
-
-    max_new_tokens: int = 16
-    """Maximum length of an answer in tokens, at least 1; longer answers are truncated."""
-
-    def __post_init__(self) -> None:
-        check_at_least_1(self, "batch_size", "max_new_tokens")
-
-
-@dataclass(frozen=True, kw_only=True)
 class CompareConfig:
     """Config section ``compare``: a comparison of training objectives.
 
@@ -127,6 +115,10 @@ class CompareConfig:
     warm_start: Mapping[str, Any] = field(default_factory=dict)
     """Changed ``trainer`` settings for the warm start, which is trained with cross-entropy."""
 
+    decode: tuple[str, ...] = (GREEDY,)
+    """Decoding rules; every run is scored under each of them, without training again: ``greedy``,
+    which is the first and which the others are compared with, ``mean``, ``median``, ``mbr``."""
+
     jobs: int = 1
     """Number of seeds that run in parallel, each in its own process; at least 1."""
 
@@ -139,8 +131,20 @@ class CompareConfig:
         if not self.objectives and not self.grid:
             raise ValueError("objectives must name at least one preset if there is no grid")
         check_at_least_1(self, "jobs")
+        _check_rules(self.decode)
         if self.published is not None and self.published not in PUBLISHED:
             raise unknown(self.published, PUBLISHED, "table", "published")
+
+
+def _check_rules(rules: tuple[str, ...]) -> None:
+    for rule in rules:
+        if rule not in DECODE_RULES:
+            raise unknown(rule, DECODE_RULES, "rule", "decode")
+    if rules[:1] != (GREEDY,) or len(set(rules)) < len(rules):
+        raise ValueError(
+            f"decode lists {GREEDY} first, and each rule once, not {list(rules)}; write for "
+            f"example [{GREEDY}, median]"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

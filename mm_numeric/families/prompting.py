@@ -50,6 +50,9 @@ class Prompting(ABC):
     ends_answers: ClassVar[bool] = True
     """True if answers end with an end token; False for baselines that output one number."""
 
+    turn: ClassVar[str] = ""
+    """Text that ends an answer when it is decoded, such as ``###``; empty if only tokens do."""
+
     tokenizer: Any
     coordinates: Coordinates
 

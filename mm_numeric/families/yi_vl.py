@@ -31,6 +31,7 @@ class YiVL(Llava):
     model_class: ClassVar[Any] = YiVLForConditionalGeneration
     default_coordinates = "yi_vl"
     image_placeholder = "<image_placeholder>"
+    turn = TURN
     projector_type = "mlp2x_gelu_Norm"
     projector: ClassVar = {"0": "linear_1", "1": "norm_1", "3": "linear_2", "4": "norm_2"}
 

@@ -1,4 +1,4 @@
-"""Generate answers greedily in batches, and append them to predictions.jsonl.
+"""Generate answers in batches, and append them to predictions.jsonl.
 
 predictions.jsonl has one object per sample:
     id       id of the sample
@@ -13,12 +13,15 @@ predictions.jsonl has one object per sample:
     reason   reason of the parse failure, or null
     target   the correct answer, or null if the data has none
     frame    image size and coordinate format that the model used; null without an image
+More fields, of rules other than greedy decoding, are in ``mm_numeric.inference.decode``.
 """
 
 import hashlib
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -28,6 +31,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from mm_numeric.answers import Example, Instances, Unreadable
 from mm_numeric.config.data import DataSource
+from mm_numeric.config.decoding import GREEDY, MBR, PredictConfig
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import prompt_batch
 from mm_numeric.data.examples import load_examples
@@ -35,9 +39,12 @@ from mm_numeric.data.positions import check_questions
 from mm_numeric.families.family import Family
 from mm_numeric.files import write_json, write_text
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.inference.candidates import Exploration
+from mm_numeric.inference.constrain import Constrainer, Constraint
+from mm_numeric.inference.decode import Explorer, decode, is_greedy_alone, make_explorer
 from mm_numeric.log import progress
 from mm_numeric.models.loading import device_type, load_family, load_model, quiet_unless_terminal
-from mm_numeric.run_folder import FINISHED, MODEL, locked, read_run
+from mm_numeric.run_folder import FINISHED, MODEL, decoded_name, locked, read_run
 
 
 def predict(
@@ -45,10 +52,10 @@ def predict(
     source: DataSource | None,
     out: Path,
     *,
-    batch_size: int | None = None,
-    max_new_tokens: int | None = None,
     limit: int | None = None,
     trust_remote_code: bool = False,
+    rules: Sequence[str] = (),
+    **settings: Any,
 ) -> int:
     """Generate an answer to each sample that has no answer in the output file yet.
 
@@ -57,46 +64,85 @@ def predict(
         source: Samples to answer; the test samples of the run if None.
         out: File to append predictions to. An existing file must be from the same run, samples
             and settings, and no other process may be writing it; otherwise a ValueError is raised.
-        batch_size: Number of samples per batch; None for ``predict.batch_size`` of the config.
-        max_new_tokens: Maximum answer length; None for ``predict.max_new_tokens`` of the config.
         limit: Answer only the first ``limit`` samples; all if None.
         trust_remote_code: Allow a config that refers to Python code, such as a task of your own.
+        rules: Decoding rules to apply to the same explored answers, such as ``("greedy",
+            "median")``. The first one writes ``out``, and each other one a file next to it, such
+            as predictions.median.jsonl. Empty: ``predict.decode`` of the config.
+        settings: Changed settings of the section ``predict``, such as ``batch_size=8``.
 
     Returns:
         The number of new answers.
     """
     quiet_unless_terminal()
     config = read_run(run, trust_remote_code=trust_remote_code)
+    config = replace(config, predict=replace(config.predict, **settings))
     source = source or config.data.test
     examples = load_examples(config.task, source, Path(config.data.cache), training=False)
-    length = max_new_tokens or config.predict.max_new_tokens
-    size = batch_size or config.predict.batch_size
-    with locked(out, "file"):
-        done = _claim_predictions(out, run, examples, length)
+    rules = rules or (config.predict.rule,)
+    files = {rules[0]: out}
+    for rule in rules[1:]:
+        files[rule] = out.with_name(decoded_name(out.name, rule))
+    with ExitStack() as stack:
+        for file in files.values():
+            stack.enter_context(locked(file, "file"))
+        done = {
+            rule: _claim_predictions(file, run, examples, _made_with(config.predict, rule, rules))
+            for rule, file in files.items()
+        }
         examples = examples[:limit]
-        todo = [example for example in examples if example.id not in done]
+        todo = [e for e in examples if any(e.id not in ids for ids in done.values())]
         if todo:
-            bar = progress(desc="answering", unit="row", total=len(examples), initial=len(done))
-            _append_answers(config, run, todo, out, size, length, bar)
+            answered = len(examples) - len(todo)
+            bar = progress(desc="answering", unit="row", total=len(examples), initial=answered)
+            _append_answers(config, run, todo, files, done, bar)
     return len(todo)
 
 
 def _append_answers(
-    config: Config, run: Path, todo: list[Example], out: Path, size: int, length: int, bar: Any
+    config: Config,
+    run: Path,
+    todo: list[Example],
+    files: Mapping[str, Path],
+    done: Mapping[str, Set[str]],
+    bar: Any,
 ) -> None:
-    """Load a trained model, answer the samples ``todo``, and append the answers to ``out``."""
+    """Load a trained model, answer the samples ``todo``, and append the answers to the files.
+
+    ``files`` has the file of each rule, and ``done`` the ids of the samples that are in it.
+    """
+    settings = config.predict
     family = load_family(config, str(run / MODEL))
-    check_questions(family, todo, length)
+    check_questions(family, todo, settings.max_new_tokens)
+    explore = None
+    if not is_greedy_alone(files):
+        explore = make_explorer(settings, family, config.task)
     model = load_model(config, family, str(run / MODEL))
     model.to(device_type()).eval()
-    batches = [todo[i : i + size] for i in range(0, len(todo), size)]
-    with out.open("a", encoding="utf-8") as file, bar:
-        for batch in batches:
-            answers = generate(model, family, batch, length)
+    constrainer = None
+    if settings.constrain:
+        constrainer = Constrainer(config.task, family, model.device)
+    with ExitStack() as stack:
+        stack.enter_context(bar)
+        opened = {r: stack.enter_context(f.open("a", encoding="utf-8")) for r, f in files.items()}
+        for i in range(0, len(todo), settings.batch_size):
+            batch = todo[i : i + settings.batch_size]
+            answers = generate(
+                model,
+                family,
+                batch,
+                settings.max_new_tokens,
+                explore=explore,
+                constrainer=constrainer,
+            )
             for example, answer in zip(batch, answers, strict=True):
-                line = prediction(config, family, example, answer)
-                file.write(json.dumps(line) + "\n")  # ASCII only, so that each line is valid UTF-8
-            file.flush()
+                for rule, file in opened.items():
+                    if example.id in done[rule]:
+                        continue
+                    line = prediction(config, family, example, answer, rule)
+                    file.write(json.dumps(line) + "\n")  # ASCII, so that each line is valid UTF-8
+            for file in opened.values():
+                file.flush()
             bar.update(len(batch))
 
 
@@ -113,6 +159,9 @@ class Generated(NamedTuple):
     probabilities: Sequence[float]
     """Probability of each token in ``ids``, 0 to 1."""
 
+    candidates: Sequence[tuple[str, float]] | None = None
+    """Explored texts and their probabilities; None if only the greedy text was generated."""
+
     def mean_probability(self, family: Family, span: tuple[int, int]) -> float:
         """Return the mean probability of the tokens that spell ``text[span[0]:span[1]]``."""
         counts = range(1, len(self.ids) + 1)
@@ -126,14 +175,20 @@ class Generated(NamedTuple):
 
 
 class _GreedyProbability(LogitsProcessor):
-    """Logits processor that stores the probability of the most likely token at each step."""
+    """Logits processor that stores the probability of the most likely token at each step.
 
-    def __init__(self) -> None:
+    With a constraint, it is the most likely of the allowed tokens. Its probability is still that
+    among all tokens, so that a model that has not learnt the format is not confident.
+    """
+
+    def __init__(self, constraint: Constraint | None) -> None:
+        self.constraint = constraint
         self.steps: list[torch.Tensor] = []
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        self.steps.append((scores.amax(-1) - scores.logsumexp(-1)).float().exp())
-        return scores
+        allowed = self.constraint(input_ids, scores) if self.constraint else scores
+        self.steps.append((allowed.amax(-1) - scores.logsumexp(-1)).float().exp())
+        return allowed
 
 
 @torch.no_grad()  # not inference_mode: tensors that the model caches could not be trained with
@@ -144,33 +199,83 @@ def generate(
     max_new_tokens: int,
     *,
     add_dummy_image_row: bool = False,
+    explore: Explorer | None = None,
+    constrainer: Constrainer | None = None,
 ) -> Iterator[Generated]:
     """Generate an answer to each example with greedy decoding, as one batch.
 
-    The checkpoint's generation settings are overridden: a repetition penalty, for example, would
-    hinder answers such as 11:11. ``add_dummy_image_row`` adds a prompt with a dummy image to a
-    batch without images. ZeRO-3 needs it, because there all ranks must run the vision tower.
+    ``explore`` also finds other likely answers, for other decoding rules. ``constrainer`` limits
+    the answers to the grammar of a task.
+
+    ``add_dummy_image_row`` adds a prompt with a dummy image to a batch without images. ZeRO-3 needs
+    it, because there all ranks must run the vision tower.
     """
     inputs, frames = prompt_batch(family, examples, add_dummy_image_row=add_dummy_image_row)
     inputs = {key: value.to(model.device) for key, value in inputs.items()}
+    constraint = None
+    if constrainer is not None:
+        constraint = constrainer.batch(frames, len(inputs["input_ids"]), max_new_tokens)
+    if explore is not None:
+        exploration = explore(examples, constraint)
+        yield from _explored(model, family, inputs, frames, max_new_tokens, exploration)
+        return
     written = family.generate_answers(model, inputs, max_new_tokens)
     if written is None:
-        written = _greedily(model, family, inputs, max_new_tokens)
+        written = _greedily(model, family, inputs, max_new_tokens, constraint)
     # Not strict, to drop the dummy image row, which is last.
     for (ids, probabilities), frame in zip(written, frames, strict=False):
         yield Generated(family.text(ids), frame, ids, probabilities)
 
 
+def _explored(
+    model: Any,
+    family: Family,
+    inputs: dict[str, Any],
+    frames: Sequence[Frame | None],
+    max_new_tokens: int,
+    exploration: Exploration,
+) -> Iterator[Generated]:
+    """Explore the answers to a batch; yield them with the greedy answer."""
+    found = generate_tokens(model, family, inputs, max_new_tokens, custom_generate=exploration)
+    text_of = {a: family.text(a) for a in {a for each in found for a in each.probabilities}}
+    for each, frame in zip(found, frames, strict=False):  # without the dummy image row
+        texts: dict[str, float] = {}
+        for tokens, prob in each.probabilities.items():
+            text = text_of[tokens]  # several sequences of tokens may be the same text
+            texts[text] = texts.get(text, 0.0) + prob
+        text = family.text(each.greedy)
+        yield Generated(text, frame, each.greedy, each.greedy_probabilities, tuple(texts.items()))
+
+
 def _greedily(
-    model: Any, family: Family, inputs: dict[str, Any], max_new_tokens: int
+    model: Any,
+    family: Family,
+    inputs: dict[str, Any],
+    max_new_tokens: int,
+    constraint: Constraint | None,
 ) -> list[tuple[list[int], list[float]]]:
     """Call ``model.generate``; return the new tokens of each prompt and their probabilities."""
-    if family.encoder_decoder:
-        inputs["decoder_start_token_id"] = family.decoder_start_id
-    probability = _GreedyProbability()
-    written = model.generate(
+    probability = _GreedyProbability(constraint)
+    written = generate_tokens(
+        model, family, inputs, max_new_tokens, logits_processor=LogitsProcessorList([probability])
+    )
+    prompt_length = 1 if family.encoder_decoder else inputs["input_ids"].shape[1]
+    probabilities = torch.stack(probability.steps, dim=1).tolist()
+    return list(zip(written[:, prompt_length:].tolist(), probabilities, strict=True))
+
+
+def generate_tokens(
+    model: Any, family: Family, inputs: dict[str, Any], max_new_tokens: int, **options: Any
+) -> Any:
+    """Call ``model.generate`` with the prompts ``inputs`` for greedy decoding.
+
+    The checkpoint's generation settings are overridden: a repetition penalty, for example, would
+    hinder answers such as 11:11.
+    """
+    start = {"decoder_start_token_id": family.decoder_start_id} if family.encoder_decoder else {}
+    return model.generate(
         **inputs,
-        logits_processor=LogitsProcessorList([probability]),
+        **start,
         max_new_tokens=max_new_tokens,
         do_sample=False,
         num_beams=1,
@@ -178,23 +283,39 @@ def _greedily(
         no_repeat_ngram_size=0,
         eos_token_id=family.stop_ids,
         pad_token_id=family.pad_id,
+        **options,
     )
-    prompt_length = 1 if family.encoder_decoder else inputs["input_ids"].shape[1]
-    probabilities = torch.stack(probability.steps, dim=1).tolist()
-    return list(zip(written[:, prompt_length:].tolist(), probabilities, strict=True))
 
 
 def prediction(
-    config: Config, family: Family, example: Example, generated: Generated
+    config: Config,
+    family: Family,
+    example: Example,
+    generated: Generated,
+    rule: str = GREEDY,
 ) -> dict[str, Any]:
-    """Parse a generated answer, and return its line of predictions.jsonl as a dictionary."""
-    text, frame, *_ = generated
-    answer = config.task.parse(text, frame)
+    """Parse the answer to an example, and return its line of predictions.jsonl as a dictionary.
+
+    If answers were explored, ``rule`` chooses one of them.
+    """
+    text, frame, _, _, candidates = generated
+    task = config.task
+    greedy = task.parse(text, frame)
+    spans = greedy.spans if isinstance(greedy, Instances) else ()
+    scores: dict[str, Any] = {}
+    if spans:
+        found = [round(generated.mean_probability(family, span), 6) for span in spans]
+        scores["scores"] = found
+    entries: dict[str, Any] = {}
+    if candidates is not None:
+        text, entries, certain = decode(task, frame, text, candidates, rule, config.predict.risk)
+        if certain is not None:
+            tokens = {"token_scores": scores["scores"]} if spans and rule == GREEDY else {}
+            scores = {"scores": [round(value, 6) for value in certain], **tokens}
+    answer = task.parse(text, frame)
     unreadable = isinstance(answer, Unreadable)
-    spans = answer.spans if isinstance(answer, Instances) else ()
-    scores = [round(generated.mean_probability(family, span), 6) for span in spans]
-    options = config.task.options()
-    reads_by = {name: options[name] for name in config.task.reads_by}
+    options = task.options()
+    reads_by = {name: options[name] for name in task.reads_by}
     return {
         "id": example.id,
         "image": None if example.image is None else str(example.image.resolve()),
@@ -203,22 +324,35 @@ def prediction(
         **({"buckets": dict(example.buckets)} if example.buckets else {}),
         "prompt": example.prompt,
         "text": text,
-        "parsed": None if unreadable else config.task.record(answer),
-        **({"scores": scores} if scores else {}),
+        **entries,
+        "parsed": None if unreadable else task.record(answer),
+        **scores,
         "reason": answer.reason if unreadable else None,
-        "target": None if example.answer is None else config.task.record(example.answer),
+        "target": None if example.answer is None else task.record(example.answer),
         "frame": None if frame is None else frame.to_dict(),
     }
 
 
+def _made_with(settings: PredictConfig, rule: str, rules: Sequence[str]) -> dict[str, Any]:
+    """Return the settings that the answers of a rule depend on."""
+    found: dict[str, Any] = {"max_new_tokens": settings.max_new_tokens}
+    if settings.constrain:
+        found["constrain"] = True
+    if not is_greedy_alone(rules):
+        risk = {"for": settings.risk} if rule == MBR else {}
+        sizes = {"mass": settings.mass, "branches": settings.branches, "samples": settings.samples}
+        found["decode"] = {"rule": rule, **risk, **sizes}
+    return found
+
+
 def _claim_predictions(
-    out: Path, run: Path, examples: Sequence[Example], max_new_tokens: int
+    out: Path, run: Path, examples: Sequence[Example], made_with: Mapping[str, Any]
 ) -> set[str]:
     """Return the ids of the samples answered in the file ``out``; raise if another run wrote it."""
     made_by = {
         "run": _digest((run / FINISHED).read_bytes()),
         "rows": _digest(*(repr(example).encode() for example in examples)),
-        "max_new_tokens": max_new_tokens,
+        **made_with,
     }
     record = out.with_name(out.name + ".made_by.json")
     if not out.exists():
@@ -226,7 +360,8 @@ def _claim_predictions(
         write_json(record, made_by, indent=1)
         return set()
     theirs = _parse_object(record.read_text(encoding="utf-8"), record) if record.exists() else {}
-    for key, value in made_by.items():
+    for key in {**made_by, **theirs}:
+        value = made_by.get(key)
         if theirs.get(key) != value:
             raise ValueError(
                 f"{out} contains predictions of another run, of other rows or with other settings "

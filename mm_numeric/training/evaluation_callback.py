@@ -14,6 +14,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainerCallback
 
 from mm_numeric.answers import Example
+from mm_numeric.config.decoding import PredictConfig
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import has_mixed_modalities
 from mm_numeric.data.examples import load_examples
@@ -28,6 +30,8 @@ from mm_numeric.evaluation.metrics.base import Metric, metrics_by_category, sele
 from mm_numeric.evaluation.score import read_scores, scorer_of
 from mm_numeric.families.family import Family
 from mm_numeric.files import read_json, write_text
+from mm_numeric.inference.constrain import Constrainer
+from mm_numeric.inference.decode import Explorer, is_greedy_alone, make_explorer
 from mm_numeric.inference.generate import generate, prediction
 from mm_numeric.log import progress
 from mm_numeric.registry import unknown
@@ -94,6 +98,9 @@ class EvaluationCallback(TrainerCallback):
         assert config.evaluate is not None
         self.trainer, self.config, self.family = trainer, config, family
         self.settings, self.examples, self.facts = config.evaluate, examples, facts
+        decode = replace(config.predict, decode=config.evaluate.decode)
+        self.answer_config = replace(config, predict=decode)
+        self.explore = None if is_greedy_alone([decode.rule]) else self._make_explorer(decode)
         self.higher_is_better = {
             metric.name: metric.higher_is_better for metric in _metrics(config, examples)
         }
@@ -102,6 +109,15 @@ class EvaluationCallback(TrainerCallback):
             _old(self.folder).rename(self.folder)  # killed while replacing it
         trainer.evaluation = self
         trainer.add_callback(self)
+
+    def _make_explorer(self, settings: PredictConfig) -> Explorer:
+        plugin = self.trainer.args.deepspeed_plugin
+        if plugin is not None and plugin.zero_stage == 3:
+            raise ValueError(
+                f"evaluate.decode: {settings.decode} needs different numbers of forward "
+                "passes on the ranks, which ZeRO-3 does not permit; use greedy, or ZeRO-2."
+            )
+        return make_explorer(settings, self.family, self.config.task)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Request an evaluation every ``evaluate.every_steps`` steps and after the last step."""
@@ -181,14 +197,28 @@ class EvaluationCallback(TrainerCallback):
         model = trainer.accelerator.unwrap_model(trainer.model)
         was_training = model.training
         model.eval()
+        constrainer = None
+        if self.config.predict.constrain:
+            constrainer = Constrainer(self.config.task, self.family, model.device)
         for first in progress(range(0, len(starts), ranks), desc="evaluating", unit="batch"):
             number = first + rank
             start = starts[min(number, len(starts) - 1)]
             batch = self.examples[start : start + size]
-            answers = list(generate(model, self.family, batch, length, add_dummy_image_row=mixed))
+            found = generate(
+                model,
+                self.family,
+                batch,
+                length,
+                add_dummy_image_row=mixed,
+                explore=self.explore,
+                constrainer=constrainer,
+            )
+            answers = list(found)
             if number < len(starts):
                 pairs = zip(batch, answers, strict=True)
-                mine.append((number, [prediction(self.config, self.family, *p) for p in pairs]))
+                config, rule = self.answer_config, self.answer_config.predict.rule
+                lines = [prediction(config, self.family, *pair, rule) for pair in pairs]
+                mine.append((number, lines))
         model.train(was_training)
         return [line for _, lines in sorted(gather_object(mine)) for line in lines]
 

@@ -177,3 +177,56 @@ def test_real_clocks_are_answered_and_scored_to_the_last(run, tmp_path):
     scores = read_scores(out)
     assert len(scores.rows) == 144
     assert sum(scores.failures.values()) == scores.columns["unreadable"].sum()
+
+
+def test_a_killed_prediction_with_median_goes_on_and_ends_with_the_same_file(learnt, tmp_path):
+    """And the batch size changes nothing, in float32."""
+    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
+    assert predict(learnt, None, whole, decode="median") == 12
+    predict(learnt, None, cut, decode="median", batch_size=5, limit=7)
+    text = cut.read_text(encoding="utf-8")
+    cut.write_text(text[: len(text) - 9], encoding="utf-8")  # killed while it wrote a line
+    assert predict(learnt, None, cut, decode="median", batch_size=3) == 6
+    assert [strip(line) for line in lines(cut)] == [strip(line) for line in lines(whole)]
+    with pytest.raises(ValueError, match=r"decode is \{'rule': 'median'"):
+        predict(learnt, None, cut, decode="mbr")
+    with pytest.raises(ValueError, match="with other settings"):
+        predict(learnt, None, cut)
+
+
+def strip(line):
+    """Without the last digits of probabilities, which depend on the batch."""
+    decode = {k: round(v, 4) if isinstance(v, float) else v for k, v in line["decode"].items()}
+    return {**line, "decode": decode}
+
+
+def test_all_rules_share_the_explored_answers(learnt, tmp_path):
+    rules = ("greedy", "mean", "median", "mbr")
+    assert predict(learnt, None, tmp_path / "p.jsonl", rules=rules, mass=0.9) == 12
+    names = {"greedy": "p.jsonl", **{rule: f"p.{rule}.jsonl" for rule in rules[1:]}}
+    found = {rule: lines(tmp_path / name) for rule, name in names.items()}
+    predict(learnt, None, tmp_path / "greedy.jsonl")
+    greedy = lines(tmp_path / "greedy.jsonl")
+    for rule, own in found.items():
+        for line, alone in zip(own, greedy, strict=True):
+            assert line["greedy"] == alone["text"]
+            assert line["decode"]["rule"] == rule
+            assert line["decode"]["covered"] == pytest.approx(
+                found["mbr"][own.index(line)]["decode"]["covered"]
+            )
+            assert line["parsed"] == line["text"] or line["reason"]
+            if rule == "greedy":
+                assert {k: line[k] for k in alone} == alone
+    assert all(line["decode"]["for"] == "circular_minutes" for line in found["mbr"])
+    # Median and least expected circular distance are the same rule, up to ties.
+    assert [a["text"] for a in found["median"]] == [b["text"] for b in found["mbr"]]
+    assert any(line["decode"]["candidates"] > 1 for line in found["median"])
+    assert predict(learnt, None, tmp_path / "p.jsonl", rules=rules, mass=0.9) == 0
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory):
+    """A run that writes times, not all of them right."""
+    folder = tmp_path_factory.mktemp("learnt")
+    train(small_config(folder, "trainer.max_steps=60", "trainer.learning_rate=3.0e-3"))
+    return folder / "run"

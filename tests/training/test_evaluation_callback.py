@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import free_port
 from rank_runs import cut_run as cut
 from rank_runs import run as run_on_ranks
 from safetensors.torch import load_file
@@ -97,6 +98,28 @@ def test_figures_are_those_of_predict_and_score_and_training_is_not_touched(tmp_
     assert (run / "best" / "model" / file).is_file()
     assert not (plain / "evaluation").exists()
     assert "best" not in facts(plain)
+
+
+@pytest.mark.slow
+def test_answers_are_decoded_as_predict_decodes_them(tmp_path):
+    explore = ("predict.samples=8", "predict.max_new_tokens=40", "trainer.learning_rate=1.0e-3")
+    train(job(tmp_path, "every_steps: 6, decode: median", *explore))
+    run, out = tmp_path / "run", tmp_path / "median.jsonl"
+    predict(run, None, out, limit=ROWS, trust_remote_code=True, decode="median")
+    rows = lines(run / "evaluation" / "predictions.jsonl")
+    assert rows == lines(out)
+    assert all(row["decode"]["rule"] == "median" for row in rows)
+    assert any(row["text"] != row["greedy"] for row in rows)
+
+
+@pytest.mark.slow
+def test_zero3_cannot_decode_by_a_rule(tmp_path, monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    with pytest.raises(ValueError, match=r"evaluate\.decode: median .* use greedy, or ZeRO-2"):
+        train(job(tmp_path, "every_steps: 6, decode: median", "trainer.deepspeed=zero3"))
 
 
 @pytest.mark.parametrize(("metric", "best"), [(BEST, min), ("minute_accuracy", max)])

@@ -1,0 +1,59 @@
+"""The options of ``mm-numeric predict`` that change the config section ``predict``."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from mm_numeric.config.decoding import DECODE_RULES
+
+_NAMES = ("batch_size", "max_new_tokens", "constrain", "decode", "mass", "branches", "samples")
+
+
+def add_decoding(predict: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
+    """Add the options to the parser; ``positive`` parses a whole number of at least 1."""
+
+    def number(name: str, text: str, default: str = "") -> None:
+        setting = name.replace("-", "_")
+        default = default or f"predict.{setting} of the run's config"
+        predict.add_argument(
+            f"--{name}", type=positive, metavar="N", help=f"{text} (default: {default})"
+        )
+
+    number("batch-size", "batch size in rows")
+    number("max-new-tokens", "maximum number of new tokens")
+    predict.add_argument(
+        "--constrain",
+        action="store_true",
+        default=None,
+        help="write only answers that match the grammar of the task, so that all are parseable "
+        "(default: predict.constrain of the run's config)",
+    )
+    rule = predict.add_mutually_exclusive_group()
+    rule.add_argument(
+        "--decode",
+        choices=DECODE_RULES,
+        help="rule that chooses the answer; mbr is the least expected risk, as the task defines it "
+        "(default: predict.decode of the run's config)",
+    )
+    rule.add_argument(
+        "--decode-for",
+        metavar="RISK",
+        help="choose the answer with the least expected RISK, such as accuracy_at_0.5",
+    )
+    predict.add_argument(
+        "--mass",
+        type=float,
+        metavar="P",
+        help="explore answers until they have the probability P (default: predict.mass of the "
+        "run's config)",
+    )
+    number("branches", "largest number of different beginnings of an answer")
+    number("samples", "number of answers to draw at random", "predict.samples, or as the task says")
+
+
+def predict_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the section ``predict`` that are given on the command line."""
+    given = {name: getattr(arguments, name) for name in _NAMES}
+    if arguments.decode_for is not None:
+        given["decode"] = {"for": arguments.decode_for}
+    return {name: value for name, value in given.items() if value is not None}

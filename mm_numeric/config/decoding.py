@@ -1,0 +1,79 @@
+"""Config section ``predict``, and the names of the rules that choose an answer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mm_numeric.parsing import check_at_least_1
+from mm_numeric.registry import RISKS, split_threshold, unknown
+
+GREEDY, MBR = "greedy", "mbr"
+
+DECODE_RULES = (GREEDY, "mean", "median", MBR)
+"""Rules that choose an answer. ``greedy`` takes the most likely token at each step. The others
+choose from the distribution of the model's answers: its mean, its median, or the answer with the
+least expected risk (minimum Bayes risk)."""
+
+
+def check_decode(chosen: Any) -> None:
+    """Raise ValueError if ``chosen`` is neither a rule nor ``{for: RISK}``."""
+    if not isinstance(chosen, Mapping):
+        if chosen not in DECODE_RULES:
+            raise unknown(str(chosen), DECODE_RULES, "rule", "decode")
+        return
+    if set(chosen) != {"for"} or not isinstance(chosen["for"], str):
+        raise ValueError(
+            f"decode is a rule or {{for: RISK}}, such as {{for: accuracy_at_0.5}}, not "
+            f"{dict(chosen)!r}"
+        )
+    name, _ = split_threshold(chosen["for"])
+    if name not in RISKS and ":" not in name:
+        raise unknown(name, RISKS, "risk", "decode.for")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictConfig:
+    """Config section ``predict``: how answers are generated."""
+
+    batch_size: int = 64
+    """Rows per batch, at least 1."""
+
+    max_new_tokens: int = 16
+    """Maximum length of an answer in tokens, at least 1; longer answers are truncated."""
+
+    constrain: bool = False
+    """True to write only answers that match the grammar of the task, so that all are parseable."""
+
+    decode: Any = GREEDY
+    """How the answer is chosen: one of ``DECODE_RULES``, or ``{for: RISK}`` for the answer with the
+    least expected risk, where RISK is a name in ``mm_numeric.registry.RISKS`` such as
+    ``accuracy_at_0.5``. ``mbr`` alone uses the risk of the task."""
+
+    mass: float = 0.99
+    """Answers are explored until they have this probability, above 0 and at most 1."""
+
+    branches: int = 64
+    """Largest number of different beginnings of the answer to one question, at least 1. Each needs
+    memory for a KV cache."""
+
+    samples: int | None = None
+    """Number of answers to draw at random, in place of ``mass`` and ``branches``. null: as the task
+    says, which is 32 for boxes and lists of objects, and none for short answers such as times."""
+
+    def __post_init__(self) -> None:
+        check_at_least_1(self, "batch_size", "max_new_tokens", "branches")
+        if self.samples is not None:
+            check_at_least_1(self, "samples")
+        if not 0 < self.mass <= 1:
+            raise ValueError(f"mass is a probability above 0 and at most 1, not {self.mass!r}")
+        check_decode(self.decode)
+
+    @property
+    def rule(self) -> str:
+        """Return the decoding rule, such as ``median``."""
+        return MBR if isinstance(self.decode, Mapping) else str(self.decode)
+
+    @property
+    def risk(self) -> str | None:
+        """Return the name of the risk in ``{for: RISK}``; None for the risk of the task."""
+        return str(self.decode["for"]) if isinstance(self.decode, Mapping) else None

@@ -1,0 +1,198 @@
+r"""Regular expressions of the answers that a frame can write: coordinates, boxes, polygons, lists.
+
+    0.25 (a coordinate from 0 to 1 with two decimals)  ->  (?:0\.[0-9][0-9]|1\.00)
+
+The expressions use a small syntax that means the same in Python's ``re``, in vLLM's structured
+outputs and in automaton libraries: literals, classes of ASCII characters, ``(?:...)``, ``|`` and
+quantifiers. They describe whole texts, without anchors, lookaround or backreferences.
+"""
+
+import re
+from functools import cache
+
+from mm_numeric.geometry.coordinate_formats import CoordinateFormat
+from mm_numeric.geometry.coordinates import Coordinates
+from mm_numeric.geometry.frames import Frame
+
+LABEL_LENGTH = 80
+"""Largest number of characters of a label in a list."""
+
+ANY = r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+"""Any character of a text, also a line break or a tab, but no other control character."""
+
+_CONTROLS = r"\x00-\x1f\x7f"
+_Ranges = tuple[tuple[int, int], tuple[int, int]]
+
+
+def escape(text: str) -> str:
+    """Return a regular expression that matches this text only."""
+    return re.sub(r"[\\.^$*+?()\[\]{}|]", r"\\\g<0>", text)
+
+
+def number_regex(low: int, high: int, decimals: int = 0) -> str:
+    """Return a regular expression of the numbers from ``low`` to ``high``, without leading zeros.
+
+    Args:
+        low: Smallest number, at least 0, without its decimal point: 50 for 0.50.
+        high: Largest number, without its decimal point.
+        decimals: Number of digits after the decimal point.
+    """
+    if not 0 <= low <= high:
+        raise ValueError(
+            f"number_regex: a range begins at 0 or later and ends later: {low}, {high}"
+        )
+    found = []
+    for length in range(decimals + 1, max(len(str(high)), decimals + 1) + 1):
+        first = max(low, 10 ** (length - 1) if length > decimals + 1 else 0)
+        last = min(high, 10**length - 1)
+        if first <= last:
+            found.append(
+                _between(_digits(first, length, decimals), _digits(last, length, decimals))
+            )
+    return _either(found)
+
+
+def level_regex(coordinates: Coordinates, low: int, high: int) -> str:
+    """Return a regular expression of the coordinates from ``low`` to ``high``, as in ``numeral``.
+
+    ``low`` and ``high`` are integers without decimal point, such as 499 for ``0.499``.
+    """
+    if coordinates.bins is None:
+        return number_regex(low, high, coordinates.decimals)
+    return f"<loc{_between(f'{low:04d}', f'{high:04d}')}>"
+
+
+def box_regex(frame: Frame) -> str:
+    """Return a regular expression of one box within the image, without a label.
+
+    Its corners may be in any order, because an expression of this kind cannot compare two numbers;
+    ``rest_of_box`` can.
+    """
+    literals = [escape(literal) for literal in _literals(frame.coordinates.text)]
+    numbers = [level_regex(frame.coordinates, *bounds) for bounds in 2 * _ranges(frame)]
+    return literals[0] + "".join(n + after for n, after in zip(numbers, literals[1:], strict=True))
+
+
+def rest_of_box(frame: Frame, begun: str) -> str | None:
+    """Return a regular expression of the end of a box whose first corner has been written.
+
+    The second corner is neither left of the first corner nor above it. ``begun`` is the text up to
+    the first character after the first corner, such as ``[12, 34,``. The result is None if
+    ``begun`` is shorter or longer than that.
+    """
+    coordinates = frame.coordinates
+    found = _first_corner(coordinates.text).fullmatch(begun)
+    if not found:
+        return None
+    _, _, after_corner, between, end = _literals(coordinates.text)
+    third, fourth = (
+        level_regex(coordinates, round(coordinates.read_numeral(numeral)), high)
+        for numeral, (_, high) in zip(found.groups(), _ranges(frame), strict=True)
+    )
+    return escape(after_corner[1:]) + third + escape(between) + fourth + escape(end)
+
+
+def list_regex(frame: Frame, *, polygons: bool = False, labels: bool = False) -> str:
+    """Return a regular expression of a list of boxes, also of an empty one.
+
+    Args:
+        frame: The image's size and coordinate format.
+        polygons: True if the list may also contain polygons, of at least three points.
+        labels: True if a box or polygon may have a label. Labels have up to ``LABEL_LENGTH``
+            characters, without those that enclose labels and shapes in this format.
+    """
+    text, coordinates = frame.coordinates.text, frame.coordinates
+    width, height = (coordinates.largest(edge) for edge in frame.edges)
+    ranges = (0, width), (0, height)
+    ranges = ranges if coordinates.order == "xy" else ranges[::-1]
+    x, y = (level_regex(coordinates, *bounds) for bounds in ranges)
+    point = escape(text.point_open) + x + escape(text.between_numerals) + y
+    point += escape(text.point_close)
+    after = f"(?:{escape(text.between_points)}{point})"
+    shapes = [escape(text.open) + point + after + escape(text.close)]
+    if polygons:
+        opens = text.open if text.polygon_open is None else text.polygon_open
+        closes = text.close if text.polygon_close is None else text.polygon_close
+        shapes.append(f"{escape(opens)}{point}{after}{{2,}}{escape(closes)}")
+    label = f"(?:{_label(text)})?" if labels else ""
+    shape = _either(shapes)
+    one = label + shape if text.label_first else shape + label
+    one = escape(text.before) + one + escape(text.after)
+    items = f"{one}(?:{escape(text.between)}{one})*"
+    return _either([escape(text.list_open) + items + escape(text.list_close), escape(text.nothing)])
+
+
+def _ranges(frame: Frame) -> _Ranges:
+    """Return the coordinates of the image's edges, in written order: (low, high) of each number."""
+    low, high = frame.encode((0, 0)), frame.encode((frame.width_px, frame.height_px))
+    (left, top), (right, bottom) = low, high
+    ranges = (left, right), (top, bottom)
+    return ranges if frame.coordinates.order == "xy" else ranges[::-1]
+
+
+@cache
+def _literals(text: CoordinateFormat) -> tuple[str, ...]:
+    """Return the five texts around the four numbers of a box without a label."""
+    found = [""]
+    for piece in text.write([(("0", "0", "0", "0"), "", True)]):
+        if piece.number is None:
+            found[-1] += piece.text
+        else:
+            found.append("")
+    return tuple(found)
+
+
+@cache
+def _first_corner(text: CoordinateFormat) -> re.Pattern[str]:
+    """Return a pattern of the first corner of a box and one more character, if one must follow."""
+    before, between, after, *_ = _literals(text)
+    numeral = "(<loc[0-9]{4}>)" if text.bins else "([0-9.]+)"
+    return re.compile(
+        re.escape(before) + numeral + re.escape(between) + numeral + re.escape(after[:1])
+    )
+
+
+def _label(text: CoordinateFormat) -> str:
+    """Return a regular expression of a label, with the text that encloses it."""
+    if text.quoted:
+        character = rf'(?:[^"\\{_CONTROLS}]|\\["\\bfnrt])'
+    else:
+        enclosing = (
+            text.open or text.point_open, text.close or text.point_close, text.polygon_open,
+            text.polygon_close, text.between, text.label_open, text.label_close,
+            text.bin(0) if text.bins else "",
+        )  # fmt: skip
+        found = {end for t in enclosing if t and t.strip() for end in (t.strip()[0], t.strip()[-1])}
+        delimiters = re.sub(r"[\]\[^-]", r"\\\g<0>", "".join(sorted(found)))
+        character = f"[^{delimiters}{_CONTROLS}]"
+    return f"{escape(text.label_open)}{character}{{1,{LABEL_LENGTH}}}{escape(text.label_close)}"
+
+
+def _digits(number: int, length: int, decimals: int) -> str:
+    digits = f"{number:0{length}d}"
+    return f"{digits[:-decimals]}.{digits[-decimals:]}" if decimals else digits
+
+
+def _between(low: str, high: str) -> str:
+    """Return an expression of the numbers from ``low`` to ``high``, texts of the same length."""
+    if not low:
+        return ""
+    first, last = low[0], high[0]
+    if first == last:
+        return escape(first) + _between(low[1:], high[1:])
+    found, zeros, nines = [], re.sub("[0-9]", "0", low[1:]), re.sub("[0-9]", "9", low[1:])
+    if low[1:] != zeros:
+        found.append(first + _between(low[1:], nines))
+        first = str(int(first) + 1)
+    ends_early = high[1:] != nines
+    last = str(int(last) - ends_early)
+    if first <= last and int(last) >= 0:
+        digit = first if first == last else f"[{first}-{last}]"
+        found.append(digit + escape(nines).replace("9", "[0-9]"))
+    if ends_early:
+        found.append(high[0] + _between(zeros, high[1:]))
+    return _either(found)
+
+
+def _either(expressions: list[str]) -> str:
+    return expressions[0] if len(expressions) == 1 else f"(?:{'|'.join(expressions)})"

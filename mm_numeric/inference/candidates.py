@@ -1,0 +1,311 @@
+"""Find the answers that a model considers likely, and their probabilities.
+
+Greedy decoding gives one answer, but a decoding rule such as the median needs a distribution. The
+answers to a batch of questions are explored together, token by token, as branches (different
+beginnings of an answer). A question runs through the model once; its branches share the KV cache.
+
+``PrefixTree``  keeps the most likely beginnings, until the answers have most of the probability
+``Samples``     draws answers at random; equal beginnings share a branch
+
+The loop runs inside ``model.generate`` (``custom_generate``), which prepares images, encoder
+outputs and caches. So it works with every model of transformers that generates.
+
+Axes    b questions, n branches of all questions together, m their continuations, v vocabulary
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mm_numeric.inference.branch_cache import Ints, count_equal_before, read_prompts
+from mm_numeric.inference.constrain import Constraint
+from mm_numeric.losses.cross_entropy import chunks, to_compute_dtype
+
+Floats = NDArray[np.float64]
+
+
+_NEGLIGIBLE = 1e-6
+"""Part of the probability that may be left out which a single continuation may have unseen."""
+
+
+@dataclass
+class Explored:
+    """The explored answers to one question, as token ids without the end token."""
+
+    probabilities: dict[tuple[int, ...], float] = field(default_factory=dict)
+    """Maps each complete answer to its probability, or to its share of the samples."""
+
+    greedy: tuple[int, ...] = ()
+    """The greedy answer, which may be incomplete."""
+
+    greedy_probabilities: tuple[float, ...] = ()
+    """Probability of each token of the greedy answer, and of its end token."""
+
+
+class _Branches(NamedTuple):
+    """Beginnings of answers, in the order of the model's cache."""
+
+    row: Ints
+    """[n] index of the question."""
+
+    tokens: Ints
+    """[n, t] tokens of the answer so far."""
+
+    weight: Floats
+    """[n] probability, or share of the samples."""
+
+    greedy: NDArray[np.bool_]
+    """[n] True if every token so far is the most likely one."""
+
+
+class _Continuations(NamedTuple):
+    """Next tokens of branches."""
+
+    parent: Ints
+    """[m] index of the branch."""
+
+    token: Ints
+    """[m] id of the next token."""
+
+    weight: Floats
+    """[m] probability of the branch with this token, or share of the samples."""
+
+
+class Exploration(ABC):
+    """The decoding loop, for ``model.generate(custom_generate=...)``.
+
+    ``generate`` then returns one ``Explored`` per question. ``stop_ids`` end an answer.
+    ``constraint`` excludes the tokens that the grammar of the task does not allow; probabilities
+    are then those among the allowed tokens.
+    """
+
+    def __init__(self, stop_ids: Collection[int], constraint: Constraint | None = None) -> None:
+        self.stop_ids = np.array(sorted(stop_ids), dtype=np.int64)
+        self.constraint = constraint
+
+    @abstractmethod
+    def _start(self, rows: int, steps: int) -> None:
+        """Prepare for a batch of ``rows`` questions and answers of at most ``steps`` tokens."""
+
+    @abstractmethod
+    def _continue(self, branches: _Branches, scores: Tensor, likeliest: Ints) -> _Continuations:
+        """Choose the next tokens of all branches.
+
+        The most likely token of every greedy branch must be among them. Those that do not end an
+        answer become the next branches, in the same order.
+
+        Args:
+            branches: The n branches.
+            scores: [n, v] logits of the next token.
+            likeliest: [n] most likely next token.
+        """
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        **model_kwargs: Any,
+    ) -> list[Explored]:
+        """Explore the answers to the prompts ``input_ids`` [b, t], given by ``generate``."""
+        rows, length = input_ids.shape
+        steps = generation_config.max_length - length
+        explored = [Explored() for _ in range(rows)]
+        branches = _Branches(
+            np.arange(rows), np.empty((rows, 0), np.int64), np.ones(rows), np.ones(rows, np.bool_)
+        )
+        self._start(rows, steps)
+        scores, cache = read_prompts(model, input_ids, model_kwargs)
+        for step in range(steps):
+            if self.constraint is not None:
+                scores = self.constraint.allow(scores)
+            parent, branches = self._step(branches, scores, explored)
+            if step + 1 == steps or not len(parent):
+                break
+            if self.constraint is not None:
+                self.constraint.advance(parent, branches.tokens[:, -1])
+            scores = cache.advance(branches.row, parent, branches.tokens[:, -1])
+        for row, tokens, is_greedy in zip(*branches[:2], branches.greedy, strict=True):
+            if is_greedy:  # cut at the token limit
+                explored[row].greedy = tuple(tokens.tolist())
+        return explored
+
+    def _step(
+        self, branches: _Branches, scores: Tensor, explored: Sequence[Explored]
+    ) -> tuple[Ints, _Branches]:
+        """Continue all branches and record complete answers; return the parents and branches."""
+        likeliest, probs = _most_likely(scores)
+        for row, prob in zip(branches.row[branches.greedy], probs[branches.greedy], strict=True):
+            explored[row].greedy_probabilities += (float(prob),)
+        parent, token, weight = self._continue(branches, scores, likeliest)
+        greedy = branches.greedy[parent] & (token == likeliest[parent])
+        ends = np.isin(token, self.stop_ids)
+        for at in np.flatnonzero(ends):
+            answer, found = tuple(branches.tokens[parent[at]].tolist()), branches.row[parent[at]]
+            if weight[at] > 0:
+                known = explored[found].probabilities
+                known[answer] = known.get(answer, 0.0) + float(weight[at])
+            if greedy[at]:
+                explored[found].greedy = answer
+        going = ~ends
+        parent = parent[going]
+        tokens = np.column_stack([branches.tokens[parent], token[going]])
+        return parent, _Branches(branches.row[parent], tokens, weight[going], greedy[going])
+
+
+class PrefixTree(Exploration):
+    """Explores the answers of highest probability, until they have the probability ``mass``.
+
+    ``width`` is the largest number of branches per question. It limits memory and time, so the
+    probability that is reached can be smaller than ``mass``.
+    """
+
+    def __init__(
+        self,
+        stop_ids: Collection[int],
+        constraint: Constraint | None = None,
+        *,
+        mass: float = 0.99,
+        width: int = 64,
+    ) -> None:
+        super().__init__(stop_ids, constraint)
+        self.mass, self.width = mass, width
+
+    def _start(self, rows: int, steps: int) -> None:
+        self.spare = np.full(rows, 1.0 - self.mass)
+        """[b] probability that may still be left out."""
+
+    def _continue(self, branches: _Branches, scores: Tensor, likeliest: Ints) -> _Continuations:
+        tokens, probs = _top(scores, min(self.width, scores.shape[-1]))
+        weights = branches.weight[:, None] * probs
+        needed = branches.greedy[:, None] & (tokens == likeliest[:, None])
+        needed |= np.isin(tokens, self.stop_ids)
+        likely = needed | (weights > (1.0 - self.mass) * _NEGLIGIBLE)
+        parent, _ = np.nonzero(likely)
+        token, weight, row = tokens[likely], weights[likely], branches.row[parent]
+        # Half of what may be left out is for later tokens. Not less than a part of it, if the width
+        # has cut more off: the rest is then not worth the time.
+        least = (1.0 - self.mass) / 16
+        keep = keep_most(row, weight, needed[likely], np.maximum(self.spare / 2, least), self.width)
+        np.subtract.at(self.spare, branches.row, branches.weight)
+        np.add.at(self.spare, row[keep], weight[keep])
+        return _Continuations(parent[keep], token[keep], weight[keep])
+
+
+def keep_most(
+    row: Ints, weight: Floats, always: NDArray[np.bool_], allowed: Floats, most: int
+) -> NDArray[np.bool_]:
+    """Return True for the continuations to keep, [m]: the least likely ones are left out.
+
+    Args:
+        row: [m] index of the question.
+        weight: [m] probability.
+        always: [m] True for those that are kept in any case; they count as nothing.
+        allowed: [b] largest sum of the probabilities that are left out, of each question.
+        most: Largest number that is kept of each question.
+    """
+    optional = np.where(always, 0.0, weight)
+    order = np.lexsort((-optional, row))
+    rows, sorted_weights = row[order], optional[order]
+    total = np.bincount(rows, sorted_weights, minlength=len(allowed))
+    first = np.searchsorted(rows, rows, side="left")
+    before = np.cumsum(sorted_weights) - sorted_weights
+    rest = total[rows] - (before - before[first])  # this one and all that are less likely
+    is_early = np.arange(len(rows)) - first < most
+    keep = np.empty(len(row), np.bool_)
+    keep[order] = (rest > allowed[rows]) & is_early & (sorted_weights > 0)
+    return keep | always
+
+
+class Samples(Exploration):
+    """Draws ``count`` answers to each question from the model's distribution.
+
+    ``ids`` are the ids of the questions. They are the seeds: an answer does not depend on the other
+    questions of the batch.
+    """
+
+    def __init__(
+        self,
+        stop_ids: Collection[int],
+        constraint: Constraint | None = None,
+        *,
+        count: int,
+        ids: Sequence[str],
+    ) -> None:
+        super().__init__(stop_ids, constraint)
+        self.count, self.ids = count, ids
+
+    def _start(self, rows: int, steps: int) -> None:
+        self.branch = np.repeat(np.arange(rows)[:, None], self.count, axis=1)
+        """[b, samples] branch of each sample; -1 if its answer is complete."""
+        self.random = np.ones((rows, steps, self.count))
+        for own, name in zip(self.random, self.ids, strict=False):  # a dummy row has no id
+            seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
+            own[:] = np.random.default_rng(seed).random(own.shape)
+
+    def _continue(self, branches: _Branches, scores: Tensor, likeliest: Ints) -> _Continuations:
+        vocabulary, step = scores.shape[-1], branches.tokens.shape[1]
+        going = self.branch >= 0
+        branch = self.branch[going]
+        token = _draw(scores, branch, self.random[:, step][going])
+        at = np.flatnonzero(branches.greedy)
+        pairs = np.concatenate([branch, at]) * vocabulary + np.concatenate([token, likeliest[at]])
+        unique, index = np.unique(pairs, return_inverse=True)
+        weight = np.bincount(index[: len(branch)], minlength=len(unique)) / self.count
+        parent, token = unique // vocabulary, unique % vocabulary
+        ends = np.isin(token, self.stop_ids)
+        self.branch[going] = np.where(ends, -1, np.cumsum(~ends) - 1)[index[: len(branch)]]
+        return _Continuations(parent, token, weight)
+
+
+def _pieces(scores: Tensor) -> Iterator[Tensor]:
+    """Yield the logits in chunks of rows, as float32 or float64."""
+    for chunk in chunks(len(scores), scores.shape[-1], scores.device):
+        yield to_compute_dtype(scores[chunk])
+
+
+def _most_likely(scores: Tensor) -> tuple[Ints, Floats]:
+    """Return the most likely token of each row of logits, [n], and its probability [n]."""
+    tokens, probs = _top(scores, 1)
+    return tokens[:, 0], probs[:, 0]
+
+
+def _top(scores: Tensor, count: int) -> tuple[Ints, Floats]:
+    """Return the ``count`` most likely tokens of each row of logits, and their probabilities."""
+    tokens, probs = [], []
+    for piece in _pieces(scores):
+        values, indices = piece.topk(count, dim=-1)
+        tokens.append(indices)
+        probs.append((values - piece.logsumexp(dim=-1, keepdim=True)).double().exp())
+    return torch.cat(tokens).cpu().numpy(), torch.cat(probs).cpu().numpy()
+
+
+def _draw(scores: Tensor, branch: Ints, random: Floats) -> Ints:
+    """Draw tokens, [k], by inverse transform sampling.
+
+    Args:
+        scores: [n, v] logits.
+        branch: [k] row of the logits of each token to draw.
+        random: [k] uniform random numbers, 0 to 1.
+    """
+    found = np.empty(len(branch), np.int64)
+    for chunk in chunks(len(scores), scores.shape[-1], scores.device):
+        cumulative = to_compute_dtype(scores[chunk]).softmax(dim=-1).cumsum(dim=-1)
+        own = np.flatnonzero((branch >= chunk.start) & (branch < chunk.stop))
+        rows = branch[own] - chunk.start
+        place = count_equal_before(rows)
+        table = np.zeros((len(cumulative), int(place.max(initial=0)) + 1))
+        table[rows, place] = random[own]
+        wanted = torch.from_numpy(table).to(cumulative) * cumulative[:, -1:]
+        token = torch.searchsorted(cumulative, wanted, right=True).clamp(max=scores.shape[-1] - 1)
+        found[own] = token.cpu().numpy()[rows, place]
+    return found

@@ -1,0 +1,114 @@
+"""Constrain generation to the grammar of a task, so that every answer can be parsed.
+
+Axes    b rows of a batch, v vocabulary
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from mm_numeric.baselines.baseline import Baseline
+from mm_numeric.families.family import Family
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.inference.token_automaton import ENDED, TokenAutomaton
+from mm_numeric.inference.token_trie import Ints
+from mm_numeric.tasks.base import Task
+
+_MOST_STATES = 50_000  # about 150 MB
+
+
+class Constraint(LogitsProcessor):
+    """The states of the rows of one batch, also as a logits processor of ``model.generate``.
+
+    Attributes:
+        states: [b] the state of each row.
+        left: Number of tokens that may still be written in each row.
+    """
+
+    def __init__(self, automaton: TokenAutomaton, starts: Sequence[int], max_new_tokens: int):
+        """Create the states of a batch, before the first token.
+
+        Raises:
+            ValueError: If ``max_new_tokens`` is too small for an answer.
+        """
+        self.automaton, self.left = automaton, max_new_tokens
+        self.states = np.array(starts, np.int64)
+        needed = max(map(automaton.cost, starts), default=0)
+        if needed > max_new_tokens:
+            raise ValueError(
+                f"predict.max_new_tokens: an answer in the grammar of the task may need "
+                f"{needed:g} tokens, and {max_new_tokens} are allowed; set at least {needed:g}."
+            )
+        self._has_begun = False
+
+    def allowed(self) -> Tensor:
+        """Return the tokens that may come next, True in [b, v]."""
+        return self.automaton.allowed(self.states, self.left)
+
+    def advance(self, parents: Sequence[int] | Ints, tokens: Sequence[int] | Ints) -> None:
+        """Append a token to rows, which may be selected, reordered or repeated.
+
+        Args:
+            parents: [k] the row that each of k new rows continues.
+            tokens: [k] the token that is appended to it.
+        """
+        pairs = zip(self.states[np.asarray(parents, np.int64)].tolist(), tokens, strict=True)
+        self.states = np.array([self.automaton.next(s, int(t)) for s, t in pairs], np.int64)
+        self.left -= 1
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Set the logits [b, v] of all tokens that are not allowed to minus infinity."""
+        if self._has_begun:
+            self.advance(range(len(self.states)), input_ids[:, -1].tolist())
+        self._has_begun = True
+        return self.allow(scores)
+
+    def allow(self, scores: Tensor) -> Tensor:
+        """Return logits [b, v] in which those of tokens that are not allowed are minus infinity."""
+        self.automaton.resize(scores.shape[1])
+        return torch.where(self.allowed(), scores, -torch.inf)  # faster than masked_fill on a CPU
+
+
+class Constrainer:
+    """Creates the constraint of each batch of a task, and keeps the automaton of its grammars."""
+
+    def __init__(self, task: Task, family: Family, device: torch.device | str = "cpu") -> None:
+        """Prepare the tokenizer of a family.
+
+        Raises:
+            ValueError: If the family is a baseline, or if the texts of its tokens are unknown.
+        """
+        if isinstance(family, Baseline):
+            raise ValueError(
+                f"predict.constrain: {family.name} writes numbers with a baseline, which has no "
+                "grammar; predict without constrain."
+            )
+        self.task, self.automaton = task, TokenAutomaton(family, device)
+
+    def batch(self, frames: Sequence[Frame | None], rows: int, max_new_tokens: int) -> Constraint:
+        """Return the constraint of a batch.
+
+        Args:
+            frames: The frame of each answer's image, or None.
+            rows: Number of rows of the batch; rows after those of ``frames`` stay empty.
+            max_new_tokens: Maximum length of an answer in tokens.
+
+        Raises:
+            ValueError: If the task has no grammar, or ``max_new_tokens`` is too small.
+        """
+        if len(self.automaton) > _MOST_STATES:
+            self.automaton.reset()
+        starts = [self._start(frame) for frame in frames]
+        return Constraint(self.automaton, starts + [ENDED] * (rows - len(starts)), max_new_tokens)
+
+    def _start(self, frame: Frame | None) -> int:
+        grammar = self.task.grammar(frame)
+        if grammar is None:
+            raise ValueError(
+                f"predict.constrain: the task {type(self.task).__name__} has no grammar; define "
+                "its method `grammar`, or predict without constrain."
+            )
+        return self.automaton.start(grammar, self.task.grammar_after(frame))

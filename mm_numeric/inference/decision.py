@@ -1,0 +1,254 @@
+"""Choose one answer from candidate answers and their probabilities.
+
+Rules
+    greedy    the greedy answer
+    mean      numbers, clock times and boxes: the mean, which minimises the expected squared error
+    median    the same: the median, which minimises the expected absolute error
+    mbr       minimum Bayes risk: the candidate with the least expected cost, under any risk
+
+Means and medians of clock times are circular, those of boxes are taken for each coordinate. Of two
+boxes with the same probability, the mean and the median may contain neither object; ``mbr`` always
+returns a candidate.
+
+Equal answers with different texts count as one candidate. Probabilities are normalised to sum to 1
+over the candidates; ``Decision.covered`` is their sum before.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mm_numeric.answers import HALF_DAY_MINUTES, Box, ClockTime, Instances, Number
+from mm_numeric.config.decoding import DECODE_RULES
+from mm_numeric.evaluation.metrics.numbers import clipped
+from mm_numeric.inference.number_distribution import NumberDistribution
+from mm_numeric.inference.object_matching import matched_objects
+from mm_numeric.inference.risks import (
+    EXACT,
+    IOU,
+    Risk,
+    check_fits,
+    f1_at,
+    first_equal,
+    within_minutes,
+)
+from mm_numeric.registry import unknown
+
+INTERVAL_MASS = 0.9
+"""Probability of the interval that a decision reports."""
+
+OBJECT_IOU = 0.5
+"""Objects match from this IoU, in the confidence of lists of objects."""
+
+CONFIDENCE: Mapping[type, Risk] = {
+    ClockTime: within_minutes(5),
+    Number: EXACT,
+    Box: IOU,
+    Instances: f1_at(OBJECT_IOU),
+}
+"""The confidence of an answer is 1 minus its expected cost under this risk; ``EXACT`` for other
+types. It is the probability of a time within 5 minutes, or of an equal answer, or the expected IoU
+or F1."""
+
+_FRACTION_DECIMALS = 6  # of a mean whose candidates include a fraction, such as 2/7
+
+
+class Candidate(NamedTuple):
+    """A parsed answer that a model may give. Unparseable answers are no candidates."""
+
+    answer: Any
+    """An instance of an answer type, such as ``ClockTime``."""
+
+    text: str
+    """The generated text, which ``answer`` was parsed from."""
+
+    probability: float
+    """Probability of the text, or its share of the samples, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The decoded answer, and how certain it is under the distribution over the candidates."""
+
+    answer: Any
+    """The answer; None if there is none: keep the greedy text then."""
+
+    text: str | None
+    """The most probable text of the answer; None for a mean or median that is no candidate, which
+    ``Task.format`` writes as text."""
+
+    covered: float
+    """Sum of the candidates' probabilities, 0 to 1."""
+
+    interval: tuple[Any, Any] | None = None
+    """The shortest interval with 90 % of the probability, of clock times (as texts: ``("11:58",
+    "12:03")``, which may wrap around 12:00) or numbers; None for other answers."""
+
+    confidence: float | None = None
+    """See ``CONFIDENCE``, 0 to 1; None without an answer or without candidates."""
+
+    object_confidences: tuple[float, ...] | None = None
+    """For a list of objects: the probability that the object is in the right answer, which is that
+    of a match in label and position (IoU of at least 0.5), 0 to 1. None for other answers."""
+
+
+def decide(
+    rule: str, candidates: Sequence[Candidate], risk: Risk, *, greedy: Candidate | None = None
+) -> Decision:
+    """Decode one answer from the candidates of one sample.
+
+    Args:
+        rule: ``greedy``, ``mean``, ``median`` or ``mbr``.
+        candidates: The parseable answers that were explored, in any order; equal ones may repeat.
+        risk: The cost that ``mbr`` minimises. Of equally good candidates, the most probable is
+            chosen, then the first.
+        greedy: The greedy answer, which the rule ``greedy`` returns; None if it is unparseable. Its
+            probability is not used.
+
+    Raises:
+        ValueError: If the rule or the risk does not fit the type of the answers.
+    """
+    if rule not in DECODE_RULES:
+        raise unknown(rule, DECODE_RULES, "rule", "decode")
+    merged = merge_equal(candidates)
+    covered = min(1.0, math.fsum(candidate.probability for candidate in merged))
+    chosen: tuple[Any, str | None] | None
+    if rule == "greedy":
+        chosen = None if greedy is None else (greedy.answer, greedy.text)
+    elif not merged:
+        chosen = None
+    elif rule == "mbr":
+        chosen = _least_expected_cost(merged, risk)
+    else:
+        chosen = _mean_or_median(rule, merged)
+    if chosen is None:
+        return Decision(None, None, covered)
+    answer, text = chosen
+    if not merged:
+        return Decision(answer, text, covered)
+    truths, probs = [candidate.answer for candidate in merged], _probabilities(merged)
+    costs = CONFIDENCE.get(type(answer), EXACT).costs([answer], truths)
+    objects = None
+    if isinstance(answer, Instances):
+        matched, truth = matched_objects([answer], truths, OBJECT_IOU)
+        sums = np.bincount(matched, probs[truth], minlength=len(answer.items))
+        objects = tuple(sums.clip(0, 1).tolist())
+    confidence = float(np.clip(1 - costs[0] @ probs, 0, 1))
+    return Decision(answer, text, covered, _interval(merged), confidence, objects)
+
+
+def merge_equal(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Merge candidates with equal answers: add probabilities, and keep the most probable text.
+
+    The order is that of the first of the equal candidates. Candidates without probability are
+    dropped.
+    """
+    possible = [candidate for candidate in candidates if candidate.probability > 0]
+    groups: dict[int, list[Candidate]] = {}
+    for candidate, first in zip(
+        possible, first_equal([c.answer for c in possible]).tolist(), strict=True
+    ):
+        groups.setdefault(first, []).append(candidate)
+    return [
+        max(group, key=lambda candidate: candidate.probability)._replace(
+            probability=math.fsum(candidate.probability for candidate in group)
+        )
+        for group in groups.values()
+    ]
+
+
+def _probabilities(merged: Sequence[Candidate]) -> NDArray[np.float64]:
+    probs = np.array([candidate.probability for candidate in merged])
+    return probs / probs.sum()
+
+
+def _least_expected_cost(merged: Sequence[Candidate], risk: Risk) -> tuple[Any, str]:
+    answers = [candidate.answer for candidate in merged]
+    for answer in answers:
+        check_fits(risk, answer, "decode")
+    costs, probs = np.asarray(risk.costs(answers, answers)), _probabilities(merged)
+    if costs.shape != (len(answers), len(answers)):
+        raise ValueError(
+            f"decode: the risk {risk.name!r} returned costs of shape {list(costs.shape)} for "
+            f"{len(answers)} candidates and {len(answers)} truths; return one cost for each pair."
+        )
+    expected = costs @ probs
+    equally_good = np.flatnonzero(np.isclose(expected, expected.min(), rtol=1e-9, atol=1e-12))
+    best = merged[equally_good[np.argmax(probs[equally_good])]]
+    return best.answer, best.text
+
+
+def _mean_or_median(rule: str, merged: Sequence[Candidate]) -> tuple[Any, str | None]:
+    answers = [candidate.answer for candidate in merged]
+    kinds = {type(answer) for answer in answers}
+    compute = _COMPUTE.get(next(iter(kinds))) if len(kinds) == 1 else None
+    if compute is None:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise ValueError(
+            f"decode: {rule} is defined for numbers, clock times and boxes, not for answers of "
+            f"type {names}; use greedy or mbr."
+        )
+    answer = compute(rule, answers, _probabilities(merged))
+    texts = [candidate.text for candidate in merged if candidate.answer == answer]
+    return answer, texts[0] if texts else None
+
+
+def _of_times(rule: str, answers: Sequence[ClockTime], probs: Any) -> ClockTime:
+    minutes = NumberDistribution.of([time.minutes for time in answers], probs)
+    value = minutes.mean(HALF_DAY_MINUTES) if rule == "mean" else minutes.median(HALF_DAY_MINUTES)
+    return ClockTime.from_minutes(round(value))
+
+
+def _of_numbers(rule: str, answers: Sequence[Number], probs: Any) -> Number:
+    """Return a candidate for the median; round the mean to the most decimals of a candidate."""
+    values = clipped([number.value for number in answers])
+    distribution = NumberDistribution.of(values, probs)
+    if rule == "median":
+        at = np.flatnonzero(values == distribution.median())
+        return answers[at[np.argmax(probs[at])]]
+    decimals = max(map(_decimals, answers))
+    return Number(f"{distribution.mean():z.{decimals}f}")
+
+
+def _decimals(number: Number) -> int:
+    """Return the number of decimals: 2 for ``3.50``, 4 for ``1.5e-3``, 0 for ``7`` and ``1e3``."""
+    if "/" in number.text:
+        return _FRACTION_DECIMALS
+    exponent = Decimal(number.text).as_tuple().exponent
+    return min(max(0, -int(exponent)), 1000)
+
+
+def _of_boxes(rule: str, answers: Sequence[Box], probs: Any) -> Box:
+    coordinates = np.array([[box.x1, box.y1, box.x2, box.y2] for box in answers], dtype=np.float64)
+    each = [NumberDistribution.of(values, probs) for values in coordinates.T]
+    return Box(*(own.mean() if rule == "mean" else own.median() for own in each))
+
+
+_COMPUTE: Mapping[type, Callable[[str, Any, Any], Any]] = {
+    ClockTime: _of_times,
+    Number: _of_numbers,
+    Box: _of_boxes,
+}
+"""Functions from ``mean`` or ``median``, answers [n] and probabilities [n] to the answer."""
+
+
+def _interval(merged: Sequence[Candidate]) -> tuple[Any, Any] | None:
+    answers, probs = [candidate.answer for candidate in merged], _probabilities(merged)
+    if all(isinstance(answer, ClockTime) for answer in answers):
+        minutes = NumberDistribution.of([time.minutes for time in answers], probs)
+        low, high = minutes.interval(INTERVAL_MASS, HALF_DAY_MINUTES)
+        return str(ClockTime.from_minutes(int(low))), str(ClockTime.from_minutes(int(high)))
+    if all(isinstance(answer, Number) for answer in answers):
+        values = clipped([number.value for number in answers])
+        low, high = NumberDistribution.of(values, probs).interval(INTERVAL_MASS)
+        return _as_json(low), _as_json(high)
+    return None
+
+
+def _as_json(value: float) -> int | float:
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value

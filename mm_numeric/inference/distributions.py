@@ -1,0 +1,92 @@
+"""The distribution of the number that a model answers, for any model of transformers.
+
+It needs neither a run of this package nor a family: a model that generates, its tokenizer, and the
+inputs of ``model.generate``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mm_numeric.answers import Number
+from mm_numeric.inference.candidates import Explored, PrefixTree
+from mm_numeric.inference.number_distribution import NumberDistribution
+
+
+def read_number(text: str) -> float | None:
+    """Return the number that a whole text is, such as ``-12`` or ``3.5``; None for other texts."""
+    try:
+        return Number(text.strip()).value
+    except ValueError:
+        return None
+
+
+def number_distribution(
+    model: Any,
+    inputs: Mapping[str, Any],
+    tokenizer: Any,
+    *,
+    answer: Callable[[str], float | None] = read_number,
+    mass: float = 0.99,
+    branches: int = 64,
+    max_new_tokens: int = 16,
+) -> list[NumberDistribution | None]:
+    """Return the distribution of the answered number for each prompt of a batch.
+
+    The likely answers are enumerated after the prompt, which is read once, until they have the
+    probability ``mass``. Texts with the same number are added up, such as ``7`` and ``7.0``.
+
+    Args:
+        model: A model with ``generate``: a causal, multimodal or encoder-decoder model, or a PEFT
+            model.
+        inputs: Arguments of ``generate``, such as ``input_ids`` and ``attention_mask`` [b, t],
+            padded on the left.
+        tokenizer: The tokenizer, whose end token ends an answer.
+        answer: Function from a text to its number, or to None if it has none. A time on a dial may
+            be minutes, for example.
+        mass: Probability to explore, above 0 and at most 1.
+        branches: Largest number of different beginnings of an answer; each has a KV cache.
+        max_new_tokens: Longest answer, in tokens.
+
+    Returns:
+        One distribution per prompt; None if no explored text has a number. ``covered`` is the
+        probability of the texts with a number.
+    """
+    stop_ids = _stop_ids(model, tokenizer)
+    found: Sequence[Explored] = model.generate(
+        **inputs,
+        custom_generate=PrefixTree(stop_ids, mass=mass, width=branches),
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+        num_beams=1,
+        repetition_penalty=1.0,
+        no_repeat_ngram_size=0,
+        eos_token_id=stop_ids,
+        pad_token_id=stop_ids[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
+    )
+    return [_distribution(explored, tokenizer, answer) for explored in found]
+
+
+def _stop_ids(model: Any, tokenizer: Any) -> list[int]:
+    """Return the ids of the tokens that end an answer: those of the model, or the tokenizer's."""
+    ids = model.generation_config.eos_token_id
+    ids = tokenizer.eos_token_id if ids is None else ids
+    if ids is None:
+        raise ValueError(
+            "number_distribution: neither model.generation_config nor the tokenizer has an end "
+            "token (eos_token_id); set the one that ends an answer."
+        )
+    return [ids] if isinstance(ids, int) else list(ids)
+
+
+def _distribution(
+    explored: Explored, tokenizer: Any, answer: Callable[[str], float | None]
+) -> NumberDistribution | None:
+    values, probs = [], []
+    for tokens, prob in explored.probabilities.items():
+        value = answer(tokenizer.decode(tokens, skip_special_tokens=True))
+        if value is not None:
+            values.append(value)
+            probs.append(prob)
+    if not values:
+        return None
+    return NumberDistribution.of(values, probs, covered=min(1.0, sum(probs)))

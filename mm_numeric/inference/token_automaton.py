@@ -1,0 +1,307 @@
+"""The tokens of a vocabulary that may follow in an answer, from a regular expression of answers.
+
+    regular expression  ->  automaton over bytes  ->  allowed tokens of each state
+
+A state of the automaton is the set of texts that may still follow. States, and the tokens that each
+allows, are computed when they are first needed, and kept. A step of generation then looks up one
+row of a table for each row of the batch.
+
+A token is allowed only if the answer can still be completed within ``max_new_tokens``. A token with
+a name, such as ``<|box_start|>`` or ``<loc0012>``, is allowed only where the grammar has its name,
+and an end token only where an answer is complete.
+
+Axes    b rows of a batch, v vocabulary
+"""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mm_numeric.families.family import Family
+from mm_numeric.inference.expressions import MARK, Expression, Expressions
+from mm_numeric.inference.regex import parse_regex
+from mm_numeric.inference.token_texts import token_texts
+from mm_numeric.inference.token_trie import Floats, Ints, TokenTrie
+
+RestOf = Callable[[str], str | None]
+"""Function from the beginning of a text to a regular expression of its end, or None."""
+
+ENDED = 1
+"""State of a row whose answer has its end token; only padding follows."""
+
+_DEAD = 0  # number of the expression that matches no text
+_FEW = 2_000  # tokens
+_MOST_MASK_BYTES = 1 << 28
+_NAME = re.compile(r"<[^<>]+>")
+_Key = tuple[int, bool | None, int]
+
+
+class _State(NamedTuple):
+    """What has been written in one row of a batch, as far as it limits what may follow."""
+
+    node: int
+    """Number of the expression of the texts that may follow."""
+
+    rest_of: RestOf | None = None
+    """Function that narrows them by what has been written; None if nothing is left to narrow."""
+
+    written: bytes = b""
+    """What has been written; empty without ``rest_of``."""
+
+
+class TokenAutomaton:
+    """The tokens that may follow in an answer, for any number of grammars and one tokenizer."""
+
+    def __init__(self, family: Family, device: torch.device | str = "cpu") -> None:
+        self.family, self.device = family, torch.device(device)
+        tokenizer = family.tokenizer
+        added = {str(token): i for token, i in tokenizer.get_added_vocab().items()}
+        named = {name: i for name, i in added.items() if _NAME.fullmatch(name)}
+        # Byte-level vocabularies have a token for each byte, also for those that UTF-8 lacks.
+        texts = {i: text for i, text in token_texts(tokenizer).items() if MARK not in text}
+        texts |= {i: bytes([MARK]) + name[1:].encode() for name, i in named.items()}
+        for stop in (*family.stop_ids, family.pad_id):
+            texts.pop(stop, None)
+        self._texts, self._trie = texts, TokenTrie(texts)
+        has_levels = family.coordinates.bins is not None and family.coordinates.text.bin(0) in named
+        self._names = [*named, *(["<loc"] if has_levels else [])]
+        joins = re.compile(rb"[^0-9 ][0-9]")
+        self._joins = np.zeros(max(texts) + 1, bool)
+        self._joins[[i for i, t in texts.items() if t[0] != MARK and joins.search(t)]] = True
+        self.width = max([*tokenizer.get_vocab().values(), *family.stop_ids, family.pad_id]) + 1
+        self.reset()
+
+    def reset(self) -> None:
+        """Delete all states; do not call it while a batch is generated."""
+        turn = sum(1 << byte for byte in self.family.turn.encode()[:1])
+        self._make = Expressions(self._trie.single | {MARK}, turn)
+        self._expressions = [self._make.nothing]
+        self._numbers: dict[Expression, int] = {self._make.nothing: _DEAD}
+        self._table = np.zeros((256, 256), np.int32)
+        self._is_expanded = np.zeros(256, bool)
+        self._least = np.full(256, np.inf)
+        self._most = np.full(256, np.inf)
+        self._states = [_State(_DEAD), _State(_DEAD, written=b"ended")]
+        self._state_numbers = {state: i for i, state in enumerate(self._states)}
+        self._starts: dict[str, int] = {}
+        self._next: dict[tuple[int, int], int] = {}
+        self._few: dict[tuple[int, bool], tuple[Ints, Floats]] = {}
+        self._farthest: dict[tuple[int, bool | None], float] = {}
+        self._slot_of = np.full(256, -1, np.int64)
+        self._clear_masks()
+        self._masks = torch.zeros(64, self.width, dtype=torch.bool, device=self.device)
+
+    def __len__(self) -> int:
+        """Return the number of states of rows and of expressions."""
+        return len(self._states) + len(self._expressions)
+
+    def start(self, regex: str, rest_of: RestOf | None = None) -> int:
+        """Return the first state of a grammar; it is compiled when it is first asked for.
+
+        Args:
+            regex: Regular expression of the answers (see ``mm_numeric.geometry.grammar``).
+            rest_of: Function of ``Task.grammar_after``; the same for the same ``regex``.
+
+        Raises:
+            ValueError: If the grammar has another syntax, or if the tokenizer cannot write it.
+        """
+        if regex not in self._starts:
+            answers = parse_regex(regex, self._make, self._names)
+            prefix = self._prefix(answers)
+            for byte in reversed(prefix):
+                answers = self._make.then(self._make.byte(1 << byte), answers)
+            if rest_of is not None and prefix:
+                rest_of = partial(_after_prefix, prefix.decode(), rest_of)
+            self._starts[regex] = self._number(_State(self._node(answers), rest_of))
+        return self._starts[regex]
+
+    def cost(self, state: int) -> float:
+        """Return the number of tokens within which the answer can be completed."""
+        node, rest_of, _ = self._states[state]
+        return 0.0 if state == ENDED else float((self._most if rest_of else self._least)[node])
+
+    def next(self, state: int, token: int) -> int:
+        """Return the state after a token; raise ValueError if the token is not allowed."""
+        key = state, token
+        if key not in self._next:
+            self._next[key] = self._step(state, token)
+        return self._next[key]
+
+    def _step(self, state: int, token: int) -> int:
+        node, rest_of, written = self._states[state]
+        if state == ENDED or (self._expressions[node].ends and token in self.family.stop_ids):
+            return ENDED
+        for byte in self._texts.get(token, b"\0"):
+            self._expand(node)
+            node = int(self._table[node, byte])
+            if rest_of is not None:
+                written += bytes([byte])
+                rest = rest_of(written.replace(bytes([MARK]), b"<").decode(errors="replace"))
+                if rest is not None:
+                    node = self._node(parse_regex(rest, self._make, self._names))
+                    rest_of, written = None, b""
+        if node == _DEAD:
+            raise ValueError(f"the grammar does not allow token {token} here.")
+        return self._number(_State(node, rest_of, written))
+
+    def allowed(self, states: Ints, left: int) -> Tensor:
+        """Return the tokens that may follow, True in [b, v].
+
+        Args:
+            states: [b] a state for each row.
+            left: Number of tokens that may still be written in each row.
+        """
+        slots = self._slot_of[states]
+        if (slots < 0).any() or (self._limit_of[states] >= left).any():
+            slots = self._find_slots(states, left)
+        return self._masks.index_select(0, torch.from_numpy(slots).to(self.device))
+
+    def _find_slots(self, states: Ints, left: int) -> Ints:
+        """Return the rows of the table of masks for some states; compute those that it lacks."""
+        keys = [self._key(int(state), left) for state in states]
+        missing = [key for key in dict.fromkeys(keys) if key not in self._slots]
+        most = max(_MOST_MASK_BYTES // self.width, len(keys))
+        if len(self._slots) + len(missing) > most:
+            self._clear_masks()
+            missing = list(dict.fromkeys(keys))
+        for key in missing:
+            slot = len(self._slots)
+            if slot == len(self._masks):
+                self._masks = torch.cat([self._masks, torch.zeros_like(self._masks)])
+            self._masks[slot] = self._mask(*key)
+            self._slots[key] = slot
+        found = np.array([self._slots[key] for key in keys], np.int64)
+        for state, key, slot in zip(states.tolist(), keys, found.tolist(), strict=True):
+            if key[2] < 0:
+                self._slot_of[state], self._limit_of[state] = slot, self._farthest.get(key[:2], 0)
+        return found
+
+    def _clear_masks(self) -> None:
+        self._slots: dict[_Key, int] = {}
+        self._slot_of = np.full(len(self._slot_of), -1, np.int64)
+        self._limit_of = np.full(len(self._slot_of), np.inf)
+
+    def resize(self, width: int) -> None:
+        """Set v to that of a model, whose output may have more or fewer logits than tokens."""
+        if width != self.width:
+            self.width = width
+            self._clear_masks()
+            self._masks = self._masks.new_zeros(len(self._masks), width)
+
+    def _key(self, state: int, left: int) -> _Key:
+        """Return the key of a mask; it has ``left`` only if the limit excludes a token."""
+        node, rest_of, _ = self._states[state]
+        if state == ENDED:
+            return ENDED, None, -1
+        place = node, rest_of is not None
+        if place not in self._farthest:
+            ids, costs = self._followers(*place)
+            self._farthest[place] = costs.max(initial=0.0)
+            if len(ids) <= _FEW:  # kept for ``_mask``, which would compute it again
+                self._few[place] = ids, costs
+        return *place, left if left <= self._farthest[place] else -1
+
+    def _mask(self, node: int, is_narrowed: bool | None, left: int) -> Tensor:
+        mask = torch.zeros(self.width, dtype=torch.bool)
+        if is_narrowed is None:
+            mask[self.family.pad_id] = True
+            return mask
+        place = node, is_narrowed
+        ids, costs = self._few.get(place) or self._followers(*place)
+        ids = ids if left < 0 else ids[costs < left]
+        mask[ids[ids < self.width]] = True
+        if self._expressions[node].ends:
+            mask[self.family.stop_ids] = True
+        if not mask.any():
+            raise ValueError(f"the grammar allows no token with {left} tokens left.")
+        return mask
+
+    def _followers(self, node: int, is_narrowed: bool) -> tuple[Ints, Floats]:
+        """Return the tokens that may follow if there is no limit, and the costs after them.
+
+        Args:
+            node: Number of an expression.
+            is_narrowed: True if ``rest_of`` will replace the expression when more is written. Then
+                tokens with a separator and a digit after it are left out, because the digit may be
+                one that the new expression does not allow. Costs are those of the longest answer,
+                because the new expression may lack the shortest one.
+        """
+        places, nodes = np.zeros(1, np.int64), np.array([node])
+        found = [(places[:0], nodes[:0])]
+        while len(places):
+            for unseen in np.unique(nodes[~self._is_expanded[nodes]]):
+                self._expand(int(unseen))
+            places, source = self._trie.children(places)
+            nodes = self._table[nodes[source], self._trie.byte[places]].astype(np.int64)
+            alive = nodes != _DEAD
+            places, nodes = places[alive], nodes[alive]
+            ids, source = self._trie.tokens(places)
+            found.append((ids, nodes[source]))
+        ids, after = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        can_end = np.isfinite(self._least[after])
+        if is_narrowed:
+            can_end &= ~self._joins[ids]
+        return ids[can_end], (self._most if is_narrowed else self._least)[after[can_end]]
+
+    def _number(self, state: _State) -> int:
+        if state not in self._state_numbers:
+            number = self._state_numbers[state] = len(self._states)
+            self._states.append(state)
+            if number == len(self._slot_of):
+                self._slot_of = np.concatenate([self._slot_of, np.full(number, -1)])
+                self._limit_of = np.concatenate([self._limit_of, np.full(number, np.inf)])
+        return self._state_numbers[state]
+
+    def _node(self, expression: Expression) -> int:
+        if expression not in self._numbers:
+            number = self._numbers[expression] = len(self._expressions)
+            self._expressions.append(expression)
+            if number == len(self._least):
+                self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+                self._is_expanded = np.concatenate([self._is_expanded, np.zeros(number, bool)])
+                self._least, self._most = (
+                    np.concatenate([costs, np.full(number, np.inf)])
+                    for costs in (self._least, self._most)
+                )
+            self._least[number], self._most[number] = expression.least, expression.most
+        return self._numbers[expression]
+
+    def _expand(self, node: int) -> None:
+        if not self._is_expanded[node]:
+            self._is_expanded[node] = True
+            for byte, after in self._make.successors(self._expressions[node]):
+                self._table[node, byte] = self._node(after)
+
+    def _prefix(self, answers: Expression) -> bytes:
+        """Return what the family's tokens write before an answer: a space in most SentencePieces.
+
+        An answer of the grammar is tokenised, as in training, and decoded again.
+        """
+        name = self.family.tokenizer.name_or_path
+        if not np.isfinite(answers.least):
+            raise ValueError(
+                f"predict.constrain: the tokenizer {name!r} has no tokens for the characters of "
+                "the grammar; predict without constrain."
+            )
+        written, rest = b"", answers
+        while not rest.ends:
+            byte, rest = min(self._make.successors(rest), key=lambda pair: pair[1].least)
+            written += bytes([byte])
+        text = written.replace(bytes([MARK]), b"<").decode()
+        ids = self.family.answer(text).ids[:-1]
+        tokens = b"".join(self._texts.get(i, b"") for i in ids)
+        if not tokens.endswith(written) or self.family.text(ids) != text:
+            raise ValueError(
+                f"predict.constrain: the tokenizer {name!r} writes the answer {text!r} as "
+                f"{self.family.text(ids)!r}; predict without constrain."
+            )
+        return tokens[: len(tokens) - len(written)]
+
+
+def _after_prefix(prefix: str, rest_of: RestOf, written: str) -> str | None:
+    return rest_of(written.removeprefix(prefix))

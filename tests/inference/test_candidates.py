@@ -1,0 +1,131 @@
+"""Explored answers: probabilities as the model says, of every family, and none left out."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mm_numeric.answers import Example
+from mm_numeric.config.schema import ModelConfig
+from mm_numeric.data.collator import prompt_batch
+from mm_numeric.inference.candidates import PrefixTree, Samples
+from mm_numeric.inference.generate import generate_tokens
+from mm_numeric.registry import FAMILIES, choose
+
+STEPS = 3
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def loaded(request, tmp_path_factory):
+    """A tiny random model of a family, and three questions; two are of different length."""
+    folder = tmp_path_factory.mktemp(request.param)
+    cls = choose(request.param, FAMILIES, "family", "test")
+    cls.make_tiny(folder / "model", seed=0)
+    family = cls.load(str(folder / "model"), ModelConfig(name="tiny", dtype="float32"))
+    model = family.load_model(str(folder / "model"), ModelConfig(name="tiny", dtype="float32"))
+    examples = []
+    for i, prompt in enumerate(("What time is it?", "When?", "And now, which time?")):
+        path = None
+        if family.takes_images:
+            path = folder / f"{i}.png"
+            Image.new("RGB", (60, 60), (70 * i, 200, 30)).save(path)
+        examples.append(Example(id=str(i), image=path, prompt=prompt, answer=None, where="test"))
+    return model.eval(), family, examples
+
+
+def explore(loaded, exploration, examples=None, steps=STEPS):
+    model, family, everything = loaded
+    inputs, _ = prompt_batch(family, everything if examples is None else examples)
+    return generate_tokens(model, family, inputs, steps, custom_generate=exploration)
+
+
+def next_token(loaded, example, tokens):
+    """The probabilities of the next token when the model reads everything at once, float64."""
+    model, family, _ = loaded
+    inputs, _ = prompt_batch(family, [example])
+    given = torch.tensor([tokens], dtype=torch.long)
+    if family.encoder_decoder:
+        start = torch.tensor([[family.decoder_start_id]])
+        inputs["decoder_input_ids"] = torch.cat([start, given], dim=1)
+    else:
+        ids = torch.cat([inputs.pop("input_ids"), given], dim=1)
+        answered = torch.zeros_like(ids, dtype=torch.bool)
+        answered[:, ids.shape[1] - len(tokens) :] = len(tokens) > 0
+        images = {k: v for k, v in inputs.items() if k in ("pixel_values", "image_grid_thw")}
+        inputs = family.model_inputs(ids, torch.ones_like(ids), answered, images)
+    with torch.no_grad():
+        return model(**inputs).logits[0, -1].double().softmax(-1).numpy()
+
+
+def probability(loaded, example, answer):
+    found = 1.0
+    for i, token in enumerate(answer):
+        found *= next_token(loaded, example, answer[:i])[token]
+    ends = next_token(loaded, example, answer)
+    return found * sum(ends[stop] for stop in stops(loaded[1]))
+
+
+def stops(family):
+    """The tokens at which the text ends."""
+    return {*family.stop_ids, family.pad_id}
+
+
+def test_probabilities_are_those_of_the_whole_text_and_all_are_found(loaded):
+    """At most one token before the end: every answer can be tried."""
+    _, family, examples = loaded
+    vocabulary = len(next_token(loaded, examples[0], []))
+    tree = PrefixTree(stops(family), mass=1.0, width=vocabulary)
+    for example, found in zip(examples, explore(loaded, tree, steps=2), strict=True):
+        first = next_token(loaded, example, [])
+        ends = sum(first[stop] for stop in stops(family))
+        assert found.probabilities[()] == pytest.approx(ends, rel=1e-4)
+        assert len(found.probabilities) == 1 + vocabulary - len(stops(family))
+        likely = sorted(found.probabilities, key=found.probabilities.get)[-3:]
+        for answer in likely:
+            wanted = probability(loaded, example, answer)
+            assert found.probabilities[answer] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_greedy_answers_are_those_of_generate(loaded):
+    model, family, examples = loaded
+    inputs, _ = prompt_batch(family, examples)
+    written = generate_tokens(model, family, inputs, STEPS)
+    prompt = 1 if family.encoder_decoder else inputs["input_ids"].shape[1]
+    for exploration in (
+        PrefixTree(stops(family), mass=0.5, width=3),
+        Samples(stops(family), count=2, ids=[example.id for example in examples]),
+    ):
+        for ids, found in zip(
+            written[:, prompt:].tolist(), explore(loaded, exploration), strict=True
+        ):
+            assert found.greedy == tuple(family.before_end(ids))
+
+
+def test_a_tree_covers_the_mass_that_was_asked_for_with_the_most_likely_answers(loaded):
+    _, family, examples = loaded
+    vocabulary = len(next_token(loaded, examples[0], []))
+    everything = explore(loaded, PrefixTree(stops(family), mass=1.0, width=vocabulary), steps=2)
+    tree = PrefixTree(stops(family), mass=0.7, width=vocabulary)
+    for whole, found in zip(everything, explore(loaded, tree, steps=2), strict=True):
+        lost = sum(p for a, p in whole.probabilities.items() if a not in found.probabilities)
+        assert lost <= 0.3 + 1e-6
+        assert len(found.probabilities) < len(whole.probabilities)
+        for answer, chance in found.probabilities.items():
+            assert chance == pytest.approx(whole.probabilities[answer], rel=1e-4)
+
+
+def test_samples_are_drawn_with_their_probability_and_do_not_depend_on_the_batch(loaded):
+    _, family, examples = loaded
+    count, ids = 400, [example.id for example in examples]
+    found = explore(loaded, Samples(stops(family), count=count, ids=ids), steps=1)
+    alone = explore(
+        loaded, Samples(stops(family), count=count, ids=ids[1:2]), examples[1:2], steps=1
+    )
+    assert alone[0].probabilities == found[1].probabilities
+    two = explore(loaded, Samples(stops(family), count=count, ids=ids), steps=2)
+    for example, once, twice in zip(examples, found, two, strict=True):
+        ends = sum(next_token(loaded, example, [])[stop] for stop in stops(family))
+        spread = 4 * np.sqrt(ends * (1 - ends) / count) + 1 / count
+        assert once.probabilities.get((), 0.0) == pytest.approx(ends, abs=spread)
+        assert twice.probabilities.get((), 0.0) == once.probabilities.get((), 0.0)
+        assert all(round(p * count, 6).is_integer() for p in twice.probabilities.values())

@@ -1,0 +1,294 @@
+"""Decoded answers, against loops over all candidates."""
+
+import math
+
+import numpy as np
+import pytest
+import shapely
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mm_numeric.answers import (
+    Box,
+    Choice,
+    ClockReading,
+    ClockTime,
+    Instance,
+    Instances,
+    Number,
+    Text,
+)
+from mm_numeric.config.decoding import DECODE_RULES
+from mm_numeric.evaluation.metrics.detection import LABELLED_DETECTION
+from mm_numeric.inference.decision import Candidate, decide, merge_equal
+from mm_numeric.inference.risks import Risk, find_risk
+
+RANDOM = settings(derandomize=True, deadline=None, max_examples=100)
+WEIGHT = st.floats(0.001, 0.08)
+TIMES = st.lists(st.tuples(st.integers(0, 719), WEIGHT), min_size=1, max_size=12)
+NUMBERS = st.lists(st.tuples(st.integers(-30, 30), WEIGHT), min_size=1, max_size=12)
+
+
+def times(*pairs):
+    return [Candidate(t := ClockTime.from_minutes(m), str(t), p) for m, p in pairs]
+
+
+def numbers(*pairs):
+    return [Candidate(Number(str(t)), str(t), p) for t, p in pairs]
+
+
+def boxes(*pairs):
+    return [Candidate(Box(*corners), str(corners), p) for corners, p in pairs]
+
+
+def run(rule, candidates, risk="exact", greedy=None):
+    return decide(rule, candidates, find_risk(risk, "test"), greedy=greedy)
+
+
+@given(pairs=TIMES)
+@RANDOM
+def test_no_minute_beats_the_median_of_a_clock(pairs):
+    def cost(minute):
+        return sum(p * min(abs(m - minute), 720 - abs(m - minute)) for m, p in pairs)
+
+    for rule in ("median", "mbr"):
+        found = run(rule, times(*pairs), "circular_minutes")
+        assert cost(found.answer.minutes) == pytest.approx(min(map(cost, range(720))), abs=1e-6)
+        assert found.text == str(found.answer)
+        assert found.covered == pytest.approx(sum(p for _, p in pairs))
+
+
+@given(pairs=NUMBERS)
+@RANDOM
+def test_no_candidate_costs_less_than_the_mbr_answer(pairs):
+    for risk, power in (("absolute", 1), ("exact", 0)):
+
+        def cost(y, power=power):
+            return sum(p * (abs(x - y) if power else x != y) for x, p in pairs)
+
+        found = run("mbr", numbers(*pairs), risk)
+        assert cost(found.answer.value) <= min(cost(x) for x, _ in pairs) + 1e-9
+    found = run("median", numbers(*pairs), "absolute")
+    assert found.answer in [Number(str(x)) for x, _ in pairs]
+
+
+@given(pairs=NUMBERS)
+@RANDOM
+def test_confidence_and_interval_are_those_of_the_distribution(pairs):
+    found = run("mbr", numbers(*pairs), "absolute")
+    total = sum(p for _, p in pairs)
+    same = sum(p for x, p in pairs if x == found.answer.value) / total
+    assert found.confidence == pytest.approx(same)
+    low, high = found.interval
+    assert type(low) is type(high) is int
+    assert sum(p for x, p in pairs if low <= x <= high) / total >= 0.9 - 1e-8
+
+
+def test_a_clock_around_twelve():
+    candidates = times((715, 0.25), (716, 0.2), (4, 0.3), (5, 0.15), (360, 0.05))
+    mean = run("mean", candidates, "circular_minutes")
+    assert str(mean.answer) in ("11:58", "11:59", "12:00")
+    assert mean.text is None
+    assert mean.interval == ("11:55", "12:05")
+    median = run("median", candidates, "circular_minutes")
+    assert (
+        str(median.answer) == median.text == str(run("mbr", candidates, "circular_minutes").answer)
+    )
+    assert median.answer.minutes in (716, 4)
+    assert run("mbr", candidates, "within_5_minutes").confidence > 0.4
+    assert median.covered == pytest.approx(0.95)
+    assert median.object_confidences is None
+
+
+def test_the_confidence_of_a_clock_is_the_mass_within_five_minutes():
+    found = run("greedy", times((0, 0.2), (5, 0.2), (6, 0.1)), greedy=times((0, 0))[0])
+    assert (str(found.answer), found.text) == ("12:00", "12:00")
+    assert found.confidence == pytest.approx(0.8)
+
+
+def test_between_two_boxes_is_no_box():
+    two = [((0, 0, 10, 10), 0.3), ((0, 2, 10, 12), 0.15), ((80, 80, 99, 99), 0.35),
+           ((50, 90, 60, 95), 0.2)]  # fmt: skip
+    for rule in ("mean", "median"):
+        between = run(rule, boxes(*two), "iou")
+        assert between.text is None
+        assert 0 < between.answer.y1 < 80.5
+        assert between.confidence < 0.1
+    found = run("mbr", boxes(*two), "iou")
+    assert found.answer == Box(0, 0, 10, 10)
+    assert found.confidence > 0.35
+    assert found.interval is None
+    assert run("mbr", boxes(*two), "exact").answer == Box(80, 80, 99, 99)
+
+
+def test_the_median_of_boxes_is_that_of_each_coordinate():
+    draw = np.random.default_rng(0)
+    corner, side = draw.random((9, 2)), draw.random((9, 2))
+    rows = np.hstack([corner, corner + side])
+    candidates = boxes(*((tuple(row), 1 / 9) for row in rows.tolist()))
+    median, mean = (run(rule, candidates).answer for rule in ("median", "mean"))
+    assert [median.x1, median.y1, median.x2, median.y2] == np.median(rows, axis=0).tolist()
+    assert [mean.x1, mean.y1, mean.x2, mean.y2] == pytest.approx(rows.mean(axis=0))
+
+
+def test_the_medoid_of_boxes_equals_a_double_loop_with_shapely():
+    draw = np.random.default_rng(1)
+    for _ in range(15):
+        corner, side = draw.integers(0, 20, (16, 2)), draw.integers(1, 30, (16, 2))
+        rows, probs = np.hstack([corner, corner + side]).tolist(), draw.dirichlet(np.ones(16))
+        shapes = [shapely.box(*row) for row in rows]
+        gains = [
+            sum(p * a.intersection(b).area / a.union(b).area
+                for b, p in zip(shapes, probs, strict=True)) for a in shapes
+        ]  # fmt: skip
+        found = run("mbr", boxes(*((tuple(r), p) for r, p in zip(rows, probs, strict=True))), "iou")
+        assert found.answer == Box(*rows[int(np.argmax(gains))])
+        assert found.confidence == pytest.approx(max(gains), abs=1e-9)
+
+
+def lists(draw, count):
+    shared = draw.integers(0, 60, (4, 2))
+    found = []
+    for _ in range(count):
+        corners = shared[draw.integers(0, 4, draw.integers(1, 6))] + draw.integers(-2, 3, 2)
+        items = [Instance(Box(x, y, x + 10, y + 10), str(draw.choice(["a", "b"])))
+                 for x, y in corners.astype(float).tolist()]  # fmt: skip
+        found.append(Instances(tuple(items)))
+    return found
+
+
+def test_the_medoid_of_lists_equals_the_scorer_on_one_row_files():
+    draw = np.random.default_rng(2)
+    (metric,) = [m for m in LABELLED_DETECTION.metrics if m.name == "f1_at_0.5"]
+    for _ in range(6):
+        answers, probs = lists(draw, 8), draw.dirichlet(np.ones(8))
+
+        def expected(own, answers=answers, probs=probs):
+            rows = [LABELLED_DETECTION.columns([own], [truth]) for truth in answers]
+            return sum(p * metric.value(row) for p, row in zip(probs, rows, strict=True))
+
+        gains = [expected(own) for own in answers]
+        candidates = [Candidate(a, str(i), p)
+                      for i, (a, p) in enumerate(zip(answers, probs, strict=True))]  # fmt: skip
+        found = run("mbr", candidates, "f1_at_0.5")
+        assert gains[int(found.text)] == pytest.approx(max(gains), abs=1e-12)
+        assert found.confidence == pytest.approx(max(gains))
+        assert len(found.object_confidences) == len(found.answer.items)
+
+
+def test_the_confidence_of_an_object_is_the_share_of_lists_that_have_it():
+    left, right, far = Box(0, 0, 10, 10), Box(20, 0, 30, 10), Box(50, 50, 60, 60)
+    near = Box(0, 0, 10, 9)
+
+    def answer(*items):
+        return Instances(tuple(Instance(shape, label) for shape, label in items))
+
+    candidates = [
+        Candidate(answer((left, "a"), (right, "b"), (left, "a")), "one", 0.5),
+        Candidate(answer((near, "a"), (right, "c")), "two", 0.25),
+        Candidate(answer((far, "a")), "three", 0.05),
+    ]
+    found = run("greedy", candidates, greedy=candidates[0])
+    # The second of two equal boxes matches nothing in a list with one such box.
+    assert found.object_confidences == pytest.approx([0.75 / 0.8, 0.5 / 0.8, 0.5 / 0.8])
+    assert found.covered == pytest.approx(0.8)
+    assert run("greedy", candidates, greedy=Candidate(answer(), "[]", 0)).object_confidences == ()
+
+
+def test_equal_answers_count_as_one():
+    candidates = [*numbers(("3", 0.2), ("4.0", 0.25), ("3.0", 0.15), ("9", 0)),
+                  Candidate(Number("3"), "so it is 3", 0.1)]  # fmt: skip
+    merged = merge_equal(candidates)
+    assert [(c.text, round(c.probability, 9)) for c in merged] == [("3", 0.45), ("4.0", 0.25)]
+    found = run("mbr", candidates)
+    assert (found.text, found.answer.text) == ("3", "3")
+    assert found.confidence == pytest.approx(0.45 / 0.7)
+    readings = [Candidate(ClockReading({"hours": h}), str(h), 0.3) for h in (1, 2, 1)]
+    assert run("mbr", readings).text == "1"
+
+
+def test_of_equally_good_answers_the_more_probable_then_the_first():
+    assert run("mbr", numbers((1, 0.2), (3, 0.3), (2, 0.3)), "exact").text == "3"
+    assert run("mbr", numbers((1, 0.5), (2, 0.5)), "absolute").text == "1"
+    assert run("mbr", numbers((2, 0.5), (1, 0.5)), "absolute").text == "2"
+    nothing = Risk("nothing", (object,), lambda a, b: np.zeros((len(a), len(b))))
+    assert decide("mbr", numbers((1, 0.2), (3, 0.3)), nothing).text == "3"
+
+
+@pytest.mark.parametrize(
+    ("texts", "mean"),
+    [
+        (("3", "4"), "4"),  # 3.6
+        (("3", "4.50"), "3.90"),
+        (("-1", "1"), "0"),  # 0.2
+        (("1", "-1"), "0"),  # -0.2, not -0
+        (("2/7", "3/7"), "0.371429"),
+        (("1e3", "2e3"), "1600"),
+        (("1.5e-3", "2e-3"), "0.0018"),
+        (("1e999", "1e999"), f"{1e150:.0f}"),
+    ],
+)
+def test_a_mean_is_written_with_the_decimals_of_the_candidates(texts, mean):
+    found = run("mean", numbers((texts[0], 0.4), (texts[1], 0.6)))
+    assert found.answer.text == mean
+
+
+def test_a_median_keeps_its_text():
+    candidates = [Candidate(Number("3.50"), "The answer is 3.50", 0.6), *numbers(("9", 0.1))]
+    found = run("median", candidates)
+    assert (found.text, found.answer.text) == ("The answer is 3.50", "3.50")
+    assert found.interval == (3.5, 9)
+    json_ends = run("median", numbers(("1e30", 1.0))).interval
+    assert json_ends == (1e30, 1e30)
+
+
+@pytest.mark.parametrize("rule", DECODE_RULES)
+def test_nothing_readable_has_no_answer(rule):
+    found = run(rule, [])
+    assert (found.answer, found.text, found.covered) == (None, None, 0)
+    assert found.interval is found.confidence is found.object_confidences is None
+    assert run(rule, numbers((1, 0.0))).answer is None
+
+
+def test_a_greedy_answer_without_candidates_has_no_confidence():
+    found = run("greedy", [], greedy=numbers((7, 1))[0])
+    assert (found.text, found.confidence, found.covered) == ("7", None, 0)
+    unreadable = run("greedy", numbers((7, 0.5)))
+    assert (unreadable.answer, unreadable.covered) == (None, 0.5)
+
+
+def test_a_greedy_answer_that_is_no_candidate_is_not_believed():
+    found = run("greedy", numbers((7, 0.5)), greedy=numbers((8, 1))[0])
+    assert (found.text, found.confidence) == ("8", 0)
+
+
+def test_many_candidates_are_fast_enough_and_covered_is_at_most_one():
+    candidates = numbers(*((i, 1 / 1111 + 1e-18) for i in range(1111)))
+    found = run("mbr", candidates, "absolute")
+    assert found.text == "555"
+    assert math.isclose(found.covered, 1)
+    assert found.covered <= 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "candidates", "risk", "message"),
+    [
+        ("mode", numbers((1, 1)), "exact", "there is no rule 'mode'. Known: greedy, mbr, mean"),
+        ("mean", [Candidate(Text("a"), "a", 1)], "exact", "mean is defined for numbers, clock "
+         "times and boxes, not for answers of type Text; use greedy or mbr"),
+        ("median", [*numbers((1, 0.5)), Candidate(Choice("no"), "no", 0.5)], "exact",
+         "answers of type Choice, Number; use"),
+        ("mbr", numbers((1, 1)), "iou", "does not fit answers of type Number; choose from "
+         "absolute, exact, relative"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_one_sentence(rule, candidates, risk, message):
+    with pytest.raises(ValueError, match=r"^decode: ") as error:
+        run(rule, candidates, risk)
+    assert message in str(error.value)
+
+
+def test_costs_of_a_wrong_shape_are_reported():
+    wrong = Risk("wrong", (object,), lambda a, b: np.zeros(len(a)))
+    with pytest.raises(ValueError, match=r"'wrong' returned costs of shape \[2\] for 2 candidates"):
+        decide("mbr", numbers((1, 0.5), (2, 0.5)), wrong)
