@@ -10,6 +10,8 @@ from mm_numeric.registry import PROTOCOLS
 def results_table(scores: Scores) -> str:
     """Format metrics, counts (such as the number of rows) and parse failures for a terminal.
 
+    If the answers have confidences, one line has their calibration error, AUROC and AURC.
+
     Metrics without a value, such as the recall of large shapes if no true shape is large, are
     listed after the table.
     """
@@ -30,6 +32,8 @@ def results_table(scores: Scores) -> str:
     lines.append(indented_table(rows))
     if missing:
         lines.append(f"metrics without a value: {'; '.join(missing)}")
+    if scores.confidences:
+        lines.append(scores.confidences.line())
     if scores.failures:
         lines.append("answers that could not be parsed:")
         lines.append(indented_table([[r, str(count)] for r, count in scores.failures.items()]))

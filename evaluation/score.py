@@ -16,6 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm_numeric.answers import Instances, Unreadable
+from mm_numeric.config.decoding import GREEDY
+from mm_numeric.evaluation.confidence import (
+    Confidences,
+    check_same_rule,
+    collect_confidences,
+    decode_fields,
+)
 from mm_numeric.evaluation.joined_rows import prediction_rows
 from mm_numeric.evaluation.judge import Response, judged_answers
 from mm_numeric.evaluation.judge_client import Judge
@@ -32,7 +39,7 @@ from mm_numeric.geometry.frames import Frame
 from mm_numeric.log import progress
 from mm_numeric.parsing import read_dataclass
 from mm_numeric.registry import PROTOCOLS, SCORERS, TASKS, choose, load
-from mm_numeric.run_folder import RESULTS, SCORES
+from mm_numeric.run_folder import PREDICTIONS, RESULTS, SCORES, decoded_name
 from mm_numeric.tasks.base import Task, task_class
 
 
@@ -48,13 +55,17 @@ class Scores:
     """Rows of scores.jsonl, one dictionary per prediction: id, image, target, text, parsed answer,
     reason of a parse failure, and its value in each column. A row may also have a prompt, buckets,
     and, for a list of shapes, ``cut`` (truncated) and ``malformed`` (number of invalid shapes). For
-    MathVista it has ``extraction``, the answer that was extracted from the text and scored."""
+    MathVista it has ``extraction``, the answer that was extracted from the text and scored. If it
+    was decoded by a rule such as the median, it has ``decode`` and ``confidence``."""
 
     columns: dict[str, NDArray[np.float64]]
     """Column name, such as ``iou`` -> one value per row, [n]."""
 
     bucket_labels: dict[str, list[tuple[str, ...]]]
     """Name of a grouping, such as ``size`` -> for each row, its buckets, such as ``("small",)``."""
+
+    confidences: Confidences | None = None
+    """Confidences of the answers, and whether these are correct; None if there are none."""
 
     @property
     def failures(self) -> dict[str, int]:
@@ -125,6 +136,9 @@ def score(
 ) -> Scores:
     """Score a predictions file, and write results.json and scores.jsonl.
 
+    For predictions.median.jsonl, a file of ``compare`` whose rows were decoded by the median, the
+    names are results.median.json and scores.median.jsonl, and so on for each rule.
+
     Args:
         predictions: A .jsonl file; each row has ``id``, ``text`` and ``target``, and may have
             ``task``, ``task_options`` (options of the task, such as ``{"answer": "list"}``),
@@ -153,12 +167,19 @@ def score(
     version = task_class(scores.task, str(predictions)).version
     head = {"task": scores.task, "task_version": version, "predictions": str(predictions)}
     head.update(rows.record() if rows else {})
-    write_scores(scores, out or predictions.parent, head)
+    rule = scores.rows[0].get("decode", {}).get("rule", GREEDY)
+    named = predictions.name == decoded_name(PREDICTIONS, rule)
+    write_scores(scores, out or predictions.parent, head, rule=rule if named else GREEDY)
     return scores
 
 
-def write_scores(scores: Scores, folder: Path, head: Mapping[str, Any]) -> None:
-    """Write scores.jsonl and results.json, which begins with the entries of ``head``."""
+def write_scores(
+    scores: Scores, folder: Path, head: Mapping[str, Any], *, rule: str = GREEDY
+) -> None:
+    """Write scores.jsonl and results.json, which begins with the entries of ``head``.
+
+    The names of the files have the name of ``rule``, unless it is ``greedy``.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     results = {
         **head,
@@ -166,13 +187,14 @@ def write_scores(scores: Scores, folder: Path, head: Mapping[str, Any]) -> None:
         "protocols": scores.scorer.protocols,
         "counts": scores.counts(),
         "metrics": scores.metrics(),
+        **({"calibration": scores.confidences.results()} if scores.confidences else {}),
         "failures": scores.failures,
         "buckets": scores.buckets(),
     }
     lines = [json.dumps(row) + "\n" for row in scores.rows]
-    write_text(folder / SCORES, "".join(lines))
+    write_text(folder / decoded_name(SCORES, rule), "".join(lines))
     # Last, because its existence marks the scoring as complete.
-    write_text(folder / RESULTS, json.dumps(results, indent=1) + "\n")
+    write_text(folder / decoded_name(RESULTS, rule), json.dumps(results, indent=1) + "\n")
 
 
 def read_scores(
@@ -241,6 +263,7 @@ def read_answers(
                 f"{read.options or None}; score each setting in a file of its own."
             )
         _parse_into(read, row, where)
+        check_same_rule(read.rows[0], read.rows[-1], where)
     if read is None:
         raise ValueError(f"{predictions}: no predictions to score.")
     return read
@@ -301,8 +324,7 @@ def _parse_into(read: ParsedPredictions, row: Mapping[str, Any], where: str) -> 
         scored["buckets"] = _checked_buckets(row["buckets"], where)
     if isinstance(answer, Instances):
         scored.update(cut=answer.cut, malformed=answer.malformed)
-        if row.get("scores") is not None:
-            scored["scores"] = _checked_scores(row["scores"], len(answer.items), where)
+    scored.update(decode_fields(row, answer, where))
     read.rows.append(scored)
     read.answers.append(answer)
     read.targets.append(target)
@@ -322,16 +344,6 @@ def _checked_buckets(buckets: Any, where: str) -> dict[str, str]:
     return buckets
 
 
-def _checked_scores(scores: Any, count: int, where: str) -> list[float]:
-    numbers = isinstance(scores, list) and all(type(s) in (int, float) for s in scores)
-    if not numbers or len(scores) != count:
-        raise ValueError(
-            f'{where}: "scores" is {scores!r:.60}, and the text holds {count} shapes; write one '
-            "number for each shape, or remove the field."
-        )
-    return scores
-
-
 def scores_of(
     name: str,
     scorer: Scorer,
@@ -345,6 +357,7 @@ def scores_of(
     ``name`` is stored as the task of the result; ``sizes_px`` has width and height of each image.
     """
     columns = scorer.judge(answers, targets, sizes_px)
+    confidences = collect_confidences(scorer, rows, answers, targets, columns)
     for i, row in enumerate(rows):
         if scorer.reason is not None and row["reason"] is None:
             row["reason"] = scorer.reason(answers[i], targets[i])
@@ -358,7 +371,7 @@ def scores_of(
         labels[kind] = [(own,) if isinstance(own, str) else own for own in found]
     for kind in dict.fromkeys(kind for row in rows for kind in row.get("buckets", ())):
         labels[kind] = [(row.get("buckets", {}).get(kind, "none"),) for row in rows]
-    return Scores(task=name, scorer=scorer, rows=rows, columns=columns, bucket_labels=labels)
+    return Scores(name, scorer, rows, columns, labels, confidences)
 
 
 def scorer_of(task: Task, name: str, answer: Any, where: str) -> Scorer:

@@ -1,7 +1,7 @@
 """Score the detections of any detector, stored as text files or as COCO JSON."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ from mm_numeric.run_folder import RESULTS
 
 COCO_AP = "coco_ap"
 """Name of the COCO AP protocol. AP has no value per image, thus no bootstrap interval."""
+
+RANK_BY = ("scores", "token_scores")
+"""Fields of a row of a predictions file with a confidence for each shape, to rank by."""
 
 MOST_LABELS_SHOWN = 20
 """A terminal shows the AP of each label up to this number of labels."""
@@ -138,23 +141,29 @@ def rank_predictions(
     out: Path | None = None,
     keep: str | None = None,
     rows: PreparedRows | None = None,
+    rank_by: str = "scores",
 ) -> Ranking:
     """Compute COCO's average precision and recall for a predictions.jsonl.
 
     Args:
         predictions: A .jsonl file of answers. The field ``scores`` has a confidence for each shape;
-            ``mm-numeric predict`` writes the mean probability of the shape's tokens.
+            ``mm-numeric predict`` writes the mean probability of the shape's tokens, or for decoded
+            answers the probability that the shape is correct.
         task_name: Name or import path of the task; that of the rows when None.
         rules: Settings; see ``metrics.coco_ap``. COCO's own when None.
         out: The folder for results.json; the folder of the predictions when None.
         keep: ``last`` scores only the last answer of each id; None rejects a repeated id.
         rows: The samples with the correct answers, if the file of answers has only ids and texts.
+        rank_by: The field to rank by: ``scores``, or ``token_scores`` of decoded greedy answers,
+            the mean probability of the shape's tokens.
     """
     rules = rules or Rules()
     read = read_answers(predictions, task_name=task_name, keep=keep, rows=rows)
     check_shapes(read, COCO_AP, predictions)
     answers = [answer if isinstance(answer, Instances) else None for answer in read.answers]
-    scores = [row.get("scores") for row in read.rows]
+    scores = [row.get(rank_by) for row in read.rows]
+    if rank_by != "scores":
+        _check_ranked_by(rank_by, predictions, answers, scores)
     try:
         ranking = rank_answers(answers, read.targets, scores, rules)
     except ValueError as error:
@@ -165,10 +174,31 @@ def rank_predictions(
         "predictions": str(predictions),
         **(rows.record() if rows else {}),
         "rows": len(read.rows),
-        "protocols": {"all": rules.protocol("of the rows (predict: mean probability of tokens)")},
+        "protocols": {"all": rules.protocol(_source(rank_by, read.rows[0]))},
     }
     _write_ranked(out or predictions.parent, head, ranking)
     return ranking
+
+
+def _check_ranked_by(
+    rank_by: str, predictions: Path, answers: Sequence[Any], scores: Sequence[Any]
+) -> None:
+    """Raise ValueError if the field ``rank_by`` is missing in an answer that has shapes."""
+    for answer, own in zip(answers, scores, strict=True):
+        if own is None and answer is not None and answer.items:
+            raise ValueError(
+                f'{predictions}: a row has no "{rank_by}"; only greedy answers that were decoded '
+                "together with another rule have them. Remove --rank-by to rank by scores."
+            )
+
+
+def _source(rank_by: str, row: Mapping[str, Any]) -> str:
+    """Describe where the confidences of a predictions file come from, for results.json."""
+    if rank_by != "scores":
+        return f"{rank_by} of the rows (mean probability of tokens)"
+    if "decode" in row:
+        return f"of the rows (probability of being correct; decoded by {row['decode']['rule']})"
+    return "of the rows (predict: mean probability of tokens)"
 
 
 def _write_ranked(folder: Path, head: Mapping[str, Any], ranking: Ranking) -> None:

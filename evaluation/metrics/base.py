@@ -60,6 +60,26 @@ class JudgeRules:
     """Scorer for the extracted answers; its predictions are ``JudgedText``."""
 
 
+ObjectsRight = Callable[[Sequence[Any], Sequence[Any]], list[NDArray[np.float64]]]
+"""Function from predictions (None if unparseable) and targets to one array per prediction, with a
+value for each predicted object: 1 correct, 0 wrong, nan not scored."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Success:
+    """When an answer counts as correct. Confidences are compared with this; see ``calibration``."""
+
+    label: str
+    """Condition that tables and figures show, such as ``IoU of at least 0.5``."""
+
+    column: str = ""
+    """Name of a column; an answer is correct if its value is at least ``least``."""
+
+    least: float = 1.0
+    objects: ObjectsRight | None = None
+    """For lists of objects, which are correct or wrong one by one; used instead of ``column``."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scorer:
     """Scoring rules for answers of one type, such as clock times.
@@ -97,6 +117,9 @@ class Scorer:
     extraction: Callable[[Any, Any], str] | None = None
     """Function from an answer and its target to the extracted text that was scored, which
     scores.jsonl stores. Only needed for scorers that extract the answer from a response."""
+
+    success: Success | None = None
+    """When an answer counts as correct; None if confidences cannot be compared with it."""
 
     judge_rules: JudgeRules | None = None
     """How answers are scored that a judge extracted; None if the benchmark has no judge."""

@@ -4,8 +4,8 @@ For one run, test rows are drawn with replacement. For several runs, both traini
 rows are drawn. A fixed random seed makes the intervals reproducible.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from mm_numeric.evaluation.metrics.base import Columns
 RESAMPLES = 2000
 _PERCENTILES = (2.5, 97.5)
 _MAX_ELEMENTS = 4_000_000
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 def interval(
@@ -28,12 +30,12 @@ def interval(
 
 
 def run_draws(
-    runs: Mapping[str, Sequence[Columns]],
+    runs: Mapping[Name, Sequence[Columns]],
     value: Callable[[Columns], Any],
     *,
     resamples: int = RESAMPLES,
     seed: int = 0,
-) -> dict[str, NDArray[np.float64]]:
+) -> dict[Name, NDArray[np.float64]]:
     """Compute a metric on bootstrap resamples, for objectives trained with the same seeds.
 
     An objective is a training loss, such as cross-entropy plus a numeric loss. Each resample draws
@@ -41,14 +43,15 @@ def run_draws(
     results can be compared resample by resample.
 
     Args:
-        runs: Maps the name of an objective to its runs, one for each training seed, in the same
-            order of seeds. A run is a set of columns (arrays with one value per test row).
+        runs: Maps the name of an objective, or (name, decoding rule), to its runs, one for each
+            training seed, in the same order of seeds. A run is a set of columns (arrays with one
+            value per test row).
         value: Function from columns to the metric.
         resamples: Number of resamples.
         seed: Seed of the bootstrap's random generator.
 
     Returns:
-        Maps the name of an objective to the metric in each resample, [resamples].
+        Maps each key of ``runs`` to the metric in each resample, [resamples].
     """
     count = len(next(iter(runs.values())))
     seeds = np.random.default_rng(seed + 1).integers(count, size=(resamples, count))

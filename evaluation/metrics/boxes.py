@@ -22,6 +22,7 @@ from mm_numeric.evaluation.metrics.base import (
     Columns,
     RowColumns,
     Scorer,
+    Success,
     mean_of,
     percentage,
     unparseable,
@@ -134,6 +135,7 @@ BOXES = Scorer(
             "reversed corners": "swapped",
         },
     },
+    success=Success(label="IoU of at least 0.5", column="iou", least=THRESHOLDS[0]),
     lenient=lenient_box,
 )
 """Scorer for answers that are one shape, as in visual grounding."""

@@ -32,6 +32,7 @@ from mm_numeric.evaluation.metrics.base import (
     Metric,
     RowColumns,
     Scorer,
+    Success,
     mean_of,
     median_of,
     percentage,
@@ -154,6 +155,7 @@ TIMES = Scorer(
             "seconds": "ignored",
         },
     },
+    success=Success(label="within 5 minutes", column="within_5_minutes"),
     lenient=unchanged,
 )
 """Scorer for ``ClockTime`` answers."""

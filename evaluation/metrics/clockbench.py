@@ -34,6 +34,7 @@ from mm_numeric.evaluation.metrics.base import (
     Metric,
     RowColumns,
     Scorer,
+    Success,
     mean_of,
     percentage,
     share_of,
@@ -236,6 +237,7 @@ CLOCKBENCH = Scorer(
             "accepted": "times without JSON; missing fields are false; truth values as texts",
         },
     },
+    success=Success(label="correct in every field", column="accuracy"),
     lenient=lenient_reading,
 )
 """Scorer for ``ClockReading`` answers."""

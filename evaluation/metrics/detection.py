@@ -36,6 +36,7 @@ from mm_numeric.answers import Instances
 from mm_numeric.evaluation.metrics.base import (
     RowColumns,
     Scorer,
+    Success,
     hmean_of,
     percentage,
     share_of,
@@ -89,13 +90,7 @@ def score_instances(
     is_above = ious(detections, truths, pairs, ring_areas=True) > MATCHED_IOU
     above = pairs.select(is_above & official[pairs.detection])
     matched = above.select(greedy_one_to_one(above))
-    iou = ious(detections, truths, pairs)
-    order = np.argsort(-iou, kind="stable")
-    order = order[iou[order] >= THRESHOLDS[0]]
-    best = order[greedy_one_to_one(pairs.select(order))]
-    pairs, iou = pairs.select(best), iou[best]
-    counts = found.outside_ignored(detections.areas)
-    counts[pairs.detection] = True
+    pairs, iou, counts = found.best_pairs()
 
     def count(shapes: Shapes, which: Any, weights: Any = None) -> NDArray[np.float64]:
         counts_per_image = np.bincount(shapes.image[which], weights, minlength=len(targets))
@@ -152,6 +147,42 @@ class PairedDetections(NamedTuple):
         outside = np.ones(len(areas), dtype=np.bool_)
         outside[self.ignored.detection[share > IGNORED_SHARE]] = False
         return outside
+
+    def best_pairs(self) -> tuple[Pairs, Floats, Bools]:
+        """Match detections with truths one-to-one, greedily by decreasing IoU, from IoU 0.5.
+
+        Returns:
+            The p pairs, their IoU [p], and which detections count [detections]: those that are
+            paired or outside of ignored regions.
+        """
+        iou = ious(self.detections, self.truths, self.pairs)
+        order = np.argsort(-iou, kind="stable")
+        order = order[iou[order] >= THRESHOLDS[0]]
+        best = order[greedy_one_to_one(self.pairs.select(order))]
+        pairs = self.pairs.select(best)
+        counts = self.outside_ignored(self.detections.areas)
+        counts[pairs.detection] = True
+        return pairs, iou[best], counts
+
+
+def objects_right(
+    predictions: Sequence[Instances | None],
+    targets: Sequence[Instances],
+    *,
+    labelled: bool = False,
+) -> list[Floats]:
+    """Return for each image an array with a value per detection, to check its confidence.
+
+    The value is 1 if the detection is paired with a truth at an IoU of at least 0.5, 0 if it is
+    not, and nan if it is excluded because it lies in an ignored region. If ``labelled``, both
+    shapes of a pair must have the same label. An unparseable answer has an empty array.
+    """
+    found = pair_detections(predictions, targets, labelled=labelled)
+    pairs, _, counts = found.best_pairs()
+    right = np.where(counts, 0.0, np.nan)
+    right[pairs.detection] = 1.0
+    sizes = [0 if prediction is None else len(prediction.items) for prediction in predictions]
+    return np.split(right, np.cumsum(sizes)[:-1])
 
 
 def pair_detections(
@@ -269,6 +300,7 @@ TEXT_DETECTION = Scorer(
     metrics=(*_ICDAR2015, *_PAIRS, _NTIL, *_BY_SIZE),
     buckets=_BUCKETS,
     counts={"matched": "matched", **_COUNTS},
+    success=Success(label="IoU of at least 0.5 with a true shape", objects=objects_right),
     protocols={
         "hmean, precision, recall": {
             "variant": "ICDAR 2015 script of the Robust Reading Competition; for Total-Text and "
@@ -299,6 +331,10 @@ LABELLED_DETECTION = Scorer(
     metrics=(*_PAIRS, *_BY_SIZE),
     buckets=_BUCKETS,
     counts={"matched": _AT_HALF, **_COUNTS, "detections": "counted"},
+    success=Success(
+        label="IoU of at least 0.5 with a true shape of the same label",
+        objects=partial(objects_right, labelled=True),
+    ),
     protocols={
         "all": {**_PAIRS_RULES, "labels": "must be equal, including case"},
     },

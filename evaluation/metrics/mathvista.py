@@ -47,7 +47,14 @@ from mm_numeric.evaluation.metrics.answer_extraction import (
     extract_without_judge,
     validate_extraction,
 )
-from mm_numeric.evaluation.metrics.base import JudgeRules, Metric, RowColumns, Scorer, percentage
+from mm_numeric.evaluation.metrics.base import (
+    JudgeRules,
+    Metric,
+    RowColumns,
+    Scorer,
+    Success,
+    percentage,
+)
 from mm_numeric.evaluation.metrics.mathvista_prompt import judge_prompt
 
 LABELS = ("language", "source", "category", "task", "context", "grade", "skills")
@@ -237,6 +244,7 @@ JUDGED_MATHVISTA = Scorer(
         *_LAST,
     ),
     buckets=_BUCKETS,
+    success=Success(label="correct by the official rules", column="official"),
     protocols={
         **_variants("official", "that of the rows; nothing is extracted again"),
         **_RULES,
@@ -256,6 +264,7 @@ MATHVISTA = Scorer(
         *_LAST,
     ),
     buckets=_BUCKETS,
+    success=Success(label="correct by the strict rules", column="strict"),
     protocols={**_RULES, "strict": _STRICT},
     reason=unreadable_reason,
     extraction=extracted_text,

@@ -24,6 +24,7 @@ from mm_numeric.answers import Choice, Text
 from mm_numeric.evaluation.metrics.base import (
     RowColumns,
     Scorer,
+    Success,
     hmean_of,
     mean_of,
     percentage,
@@ -147,6 +148,7 @@ TEXTS = Scorer(
         _UNREADABLE,
     ),
     buckets={"numbers": _numbers},
+    success=Success(label="equal after SQuAD's normalisation", column="exact"),
     protocols={
         "f1, exact": {
             "variant": "SQuAD, evaluate-v1.1.py, with one reference per row",
@@ -172,6 +174,7 @@ CHOICES = Scorer(
         _UNREADABLE,
     ),
     buckets={"answer": lambda target: target.chosen},
+    success=Success(label="the correct choice", column="right"),
     protocols={
         "f1_answers, exact_questions": {
             "variant": "SuperGLUE, MultiRC: F1a over all answers, EM over questions",

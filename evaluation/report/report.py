@@ -20,6 +20,8 @@ from mm_numeric.config.trust import FLAG
 from mm_numeric.evaluation.markup import element, markdown_text, plain
 from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import DotRow, dot_chart
+from mm_numeric.evaluation.report.confidence_section import confidence_section
+from mm_numeric.evaluation.report.decoding_section import decoding_section
 from mm_numeric.evaluation.report.digit_distribution import digits_section
 from mm_numeric.evaluation.report.html import render
 from mm_numeric.evaluation.report.learning_curves import curves_section
@@ -73,11 +75,12 @@ def _sections(comparison: Comparison, *, trust_remote_code: bool) -> list[Sectio
     logs, scores, failures = results.read_runs(comparison)
     starts = results.read_starts(comparison)
     styles = {name: comparison.styles[name] for name in comparison.ranked()}
-    found = [_headline(comparison), _metrics_section(comparison), published_section(comparison)]
+    found = [_headline(comparison), _metrics_section(comparison), decoding_section(comparison)]
+    found.append(published_section(comparison))
     if any(logs.values()):
         found.append(curves_section(styles, summary["baseline"], summary["seeds"], logs, starts))
     found.append(steps_section(comparison, styles, logs, starts))
-    found.append(digits_section(comparison, styles))
+    found += [digits_section(comparison, styles), confidence_section(comparison)]
     if trust_remote_code or _is_shipped(summary["task"], comparison.folder):
         found += _task_sections(summary["task"], comparison.folder, styles, scores)
     found += [_failures(comparison, failures), _facts(comparison)]

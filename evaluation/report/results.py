@@ -222,7 +222,16 @@ def read_summary(folder: Path) -> dict[str, Any]:
     for name, cells in tables.items():
         for metric, cell in cells.items():
             cells[metric] = _checked_cell(cell, f"{path}, table, {name}, {metric}")
+    for name, rules in (summary.get("decoding") or {}).items():
+        for rule, cells in rules.items():
+            where = f"{path}, decoding, {name}, {rule}"
+            for metric, cell in cells.items():
+                cells[metric] = _checked_cell(cell, f"{where}, {metric}")
+    for name, rules in (summary.get("calibration") or {}).items():
+        for rule, entry in rules.items():
+            _check_calibration(entry, f"{path}, calibration, {name}, {rule}")
     filled: dict[str, Any] = {"description": "", "control": None, "warm_start": None}
+    filled |= {"decoding": {}, "calibration": {}}
     filled |= {"other_warm_starts": {}, "facts": {}, "runs": [], "published": None}
     return filled | {name: value for name, value in summary.items() if value is not None}
 
@@ -261,6 +270,18 @@ def _checked_cell(cell: Any, where: str) -> dict[str, Any] | None:
         "seeds": [value for value in cell.get("seeds") or [] if value is not None],
         "difference": _checked_cell(cell.get("difference"), f"{where}, difference"),
     }
+
+
+def _check_calibration(entry: Any, where: str) -> None:
+    """Raise ValueError if an entry of ``calibration`` in summary.json lacks a key."""
+    wanted = ("correct", "per_object", "count", "ece", "auroc", "aurc", "thresholds")
+    lists = ("reliability", "risk_coverage")
+    known = isinstance(entry, dict) and set(wanted) <= set(entry)
+    if not known or not all(isinstance(entry.get(name), list) and entry[name] for name in lists):
+        raise ValueError(
+            f"{where}: expected {', '.join((*wanted, *lists))}, found {entry!r:.60}. "
+            f"{COMPARE_AGAIN}"
+        )
 
 
 def read_lines(path: Path, required: Iterable[str] = ()) -> list[dict[str, Any]]:

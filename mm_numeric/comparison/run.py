@@ -10,7 +10,8 @@ start. Output:
     summary.json, report.html, report.md
     seedS/warm_start*/, seedS/ROW/    run folders with predictions, scores and results
 
-Finished runs are not repeated. An interrupted run resumes from its last checkpoint.
+Finished runs are not repeated. An interrupted run resumes from its last checkpoint. If a decoding
+rule is added to ``compare.decode``, finished runs answer the test samples again, without training.
 """
 
 import os
@@ -27,18 +28,22 @@ from tqdm import tqdm
 
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.comparison.summary import write_summary
+from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.reader import read_objective, with_trainer
 from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.results_table import in_unit
 from mm_numeric.evaluation.score import score
+from mm_numeric.files import read_rows
 from mm_numeric.log import progress
 from mm_numeric.losses.term import make_term
 from mm_numeric.run_folder import (
     CONFIG,
+    DIGITS,
     FINISHED,
     PREDICTIONS,
     RESULTS,
     claim,
+    decoded_name,
     last_checkpoint,
     locked,
     write_config,
@@ -63,6 +68,11 @@ def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
     for row in compared_rows(config):
         for term in row.config.objective.spec.terms:
             make_term(term.name, term.options, f"{config.title}, compare, {row.name}")
+        if row.config.model.baseline is not None and config.compare.decode != (GREEDY,):
+            raise ValueError(
+                f"{config.title}, compare.decode: the baseline {row.name} predicts its answers "
+                f"without a distribution over texts; use [{GREEDY}], or compare it on its own."
+            )
     for seed in seeds or ():
         if seed not in config.compare.seeds:
             raise ValueError(f"compare.seeds: {seed} is not one of {list(config.compare.seeds)}.")
@@ -89,14 +99,20 @@ def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
 
 
 def _run_open(config: Config, seeds: Sequence[int]) -> None:
+    assert config.compare is not None
     for run in progress(_open_runs(config, seeds), desc="comparing", unit="run"):
-        _run(run)
+        _run(run, config.compare.decode)
 
 
 def _open_runs(config: Config, seeds: Sequence[int]) -> list[Config]:
-    """Return the configs of unfinished runs (without results.json), in execution order."""
+    """Return the configs of unfinished runs, in execution order.
+
+    A run is finished if it has results.json, and results.RULE.json for each other decoding rule.
+    """
+    assert config.compare is not None
+    results = [decoded_name(RESULTS, rule) for rule in config.compare.decode]
     runs = [run for seed in seeds for run in seed_runs(config, seed)]
-    return [run for run in runs if not (run.output_dir / RESULTS).is_file()]
+    return [run for run in runs if not all((run.output_dir / name).is_file() for name in results)]
 
 
 def seed_runs(config: Config, seed: int) -> list[Config]:
@@ -123,10 +139,12 @@ def seed_runs(config: Config, seed: int) -> list[Config]:
     return list(runs.values())
 
 
-def _run(config: Config) -> None:
-    """Train or resume one run, generate answers to the test questions, and score the answers."""
+def _run(config: Config, rules: Sequence[str]) -> None:
+    """Train or resume one run, generate answers to the test questions, and score the answers.
+
+    The answers are decoded and scored under each of ``rules``, of which ``greedy`` is the first.
+    """
     from mm_numeric.inference.digit_distribution import write_digit_distribution
-    from mm_numeric.inference.generate import predict
     from mm_numeric.training.run import train
 
     folder = config.output_dir
@@ -135,17 +153,45 @@ def _run(config: Config) -> None:
         train(config, resume=last_checkpoint(folder) is not None)
     # From here the folder's own config is used. It names the same code as the user's config.
     claim(folder, config)
-    predict(folder, None, folder / PREDICTIONS, trust_remote_code=True)
-    write_digit_distribution(folder, trust_remote_code=True)
-    scores = score(folder / PREDICTIONS, task_name=config.task_name)
+    _answer(folder, rules)
+    if not (folder / DIGITS).is_file():
+        write_digit_distribution(folder, trust_remote_code=True)
+    scores = [
+        score(folder / decoded_name(PREDICTIONS, rule), task_name=config.task_name)
+        for rule in rules
+    ]
     for checkpoint in folder.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)  # the model is saved, and a comparison has many runs
-    headline = scores.scorer.metrics[0]
-    value = in_unit(float(headline.value(scores.columns)), headline.unit)
+    headline = scores[0].scorer.metrics[0]
+    values = [in_unit(float(headline.value(own.columns)), headline.unit) for own in scores]
+    others = [f"   {rule} {value:>8}" for rule, value in zip(rules, values, strict=True)][1:]
     name = f"{folder.parent.name} {folder.name}"
-    seconds = time.monotonic() - started
-    tqdm.write(f"{name:<22} {headline.label} {value:>8}   {seconds:4.0f} s", file=sys.stdout)
+    text = f"{name:<22} {headline.label} {values[0]:>8}{''.join(others)}"
+    tqdm.write(f"{text}   {time.monotonic() - started:4.0f} s", file=sys.stdout)
     sys.stdout.flush()
+
+
+def _answer(folder: Path, rules: Sequence[str]) -> None:
+    """Answer the test samples of a finished run under each decoding rule, in one pass."""
+    from mm_numeric.inference.generate import predict
+
+    _delete_other_answers(folder, decoded=tuple(rules) != (GREEDY,))
+    predict(folder, None, folder / PREDICTIONS, trust_remote_code=True, rules=tuple(rules))
+
+
+def _delete_other_answers(folder: Path, *, decoded: bool) -> None:
+    """Delete predictions.jsonl if its rows lack the field ``decode`` and need it, or have it.
+
+    Greedy answers have this field, with their confidence, only if they are decoded together with
+    other rules. The text is the same, so nothing is lost if rules are added or removed.
+    """
+    path = folder / PREDICTIONS
+    if not path.is_file() or b"\n" not in path.read_bytes():
+        return  # no complete row
+    _, first = next(read_rows(path))
+    if ("decode" in first) != decoded:
+        for name in (RESULTS, PREDICTIONS, f"{PREDICTIONS}.made_by.json"):
+            (folder / name).unlink(missing_ok=True)
 
 
 def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:

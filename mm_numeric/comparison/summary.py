@@ -6,18 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mm_numeric.comparison.rows import ComparisonRow, compared_rows
+from mm_numeric.comparison.tables import calibration_table, metric_tables
 from mm_numeric.config.data import Sources, listed
+from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
-from mm_numeric.evaluation.metrics.base import Metric, select_rows
-from mm_numeric.evaluation.metrics.bootstrap import draws_interval, run_draws
+from mm_numeric.evaluation.metrics.base import Metric
 from mm_numeric.evaluation.results_table import in_unit, plain_figure
 from mm_numeric.evaluation.score import Scores, read_scores
 from mm_numeric.evaluation.table import Table
 from mm_numeric.files import read_json, write_json
-from mm_numeric.run_folder import CONFIG, FINISHED, PREDICTIONS
+from mm_numeric.run_folder import CONFIG, FINISHED, PREDICTIONS, decoded_name
 
 SUMMARY = "summary.json"
 
@@ -26,22 +25,27 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
     """Score all runs of a comparison folder, write summary.json and return its content.
 
     Metrics are averaged over seeds. Their confidence intervals are from a bootstrap over seeds and
-    test samples. Every objective is compared with the first one on the same seeds and samples.
+    test samples. Every objective is compared with the first one on the same seeds and samples. If
+    ``compare.decode`` has several rules, each is compared with greedy decoding of the same weights.
     """
     assert config.compare is not None
-    entries, seeds = compared_rows(config), config.compare.seeds
+    entries, seeds, rules = compared_rows(config), config.compare.seeds, config.compare.decode
     objectives = [row.name for row in entries]
     starts = list(dict.fromkeys(row.warm_start for row in entries))
     runs = {
-        name: [read_run_scores(folder / f"seed{seed}" / name, config.task_name) for seed in seeds]
+        (name, rule): [
+            read_run_scores(folder / f"seed{seed}" / name, config.task_name, rule=rule)
+            for seed in seeds
+        ]
         for name in (*objectives, *starts)
+        for rule in rules
     }
     if len({tuple(row["id"] for row in s.rows) for found in runs.values() for s in found}) > 1:
         raise ValueError(
             f"{folder}: its runs answer different rows; delete the outdated runs and compare again."
         )
-    first = runs[objectives[0]][0]
-    table = _table(runs, objectives)
+    first = runs[objectives[0], GREEDY][0]
+    table, decoding = metric_tables(runs, objectives)
     warm, *other_warms = [table.pop(name) for name in starts]
     summary = {
         "title": config.title,
@@ -57,6 +61,8 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
         "table": table,
         "warm_start": warm,
         "other_warm_starts": dict(zip(starts[1:], other_warms, strict=True)),
+        "decoding": decoding,
+        "calibration": calibration_table(runs),
         "facts": _facts(config, entries, folder, len(first.rows)),
         "runs": [
             {
@@ -73,38 +79,13 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
     return summary
 
 
-def _table(
-    runs: Mapping[str, Sequence[Scores]], objectives: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """Return the mean and confidence interval of each metric, as ``table[run name][metric name]``.
-
-    ``table[run name][metric name]["difference"]`` is the metric minus the value of the first
-    objective. The difference is None for the first objective itself.
-    """
-    baseline = objectives[0]
-    table: dict[str, dict[str, Any]] = {name: {} for name in runs}
-    for metric, rows in runs[baseline][0].figures:
-        columns = {
-            name: [select_rows(s.columns, rows) for s in seeds] for name, seeds in runs.items()
-        }
-        draws = run_draws(columns, metric.value)
-        values = {name: [float(metric.value(c)) for c in seeds] for name, seeds in columns.items()}
-        for name in runs:
-            difference = None
-            if name in objectives[1:]:
-                change = np.subtract(values[name], values[baseline]).tolist()
-                difference = _entry(change, draws[name] - draws[baseline])
-            entry = _entry(values[name], draws[name])
-            table[name][metric.name] = {**entry, "difference": difference}
-    return table
-
-
-def read_run_scores(folder: Path, task_name: str | None = None) -> Scores:
+def read_run_scores(folder: Path, task_name: str | None = None, *, rule: str = GREEDY) -> Scores:
     """Score the predictions of one run, and sort the scored samples by id.
 
     ``task_name`` is the task to score with. If it is None, it is read from the predictions file.
+    ``rule`` is the decoding rule of the predictions.
     """
-    scores = read_scores(folder / PREDICTIONS, task_name=task_name)
+    scores = read_scores(folder / decoded_name(PREDICTIONS, rule), task_name=task_name)
     order = sorted(range(len(scores.rows)), key=lambda i: scores.rows[i]["id"])
     return replace(
         scores,
@@ -131,7 +112,32 @@ def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
     note = f"Mean of {seeds} seed{'s' if seeds > 1 else ''}"
     if "interval" in summary["facts"]:
         note += f"; {summary['facts']['interval']}"
-    return f"{Table.of(header, rows, align='left').to_terminal()}\n{note}."
+    tables = [Table.of(header, rows, align="left").to_terminal()]
+    if summary["decoding"]:
+        tables.append(decoding_table(summary))
+    return "\n\n".join(tables) + f"\n{note}."
+
+
+def decoding_table(summary: Mapping[str, Any]) -> str:
+    """Format the first metric under each decoding rule as a terminal table, a line per objective.
+
+    A rule other than greedy has the difference to greedy in brackets, with its interval.
+    """
+    metric = summary["metrics"][0]
+    rules = list(next(iter(summary["decoding"].values())))
+    rows = []
+    for name, by_rule in summary["decoding"].items():
+        row = [name]
+        for rule in rules:
+            entry = by_rule[rule].get(metric["name"]) or {"mean": None}
+            text = in_unit(entry["mean"], metric["unit"])
+            if entry.get("difference"):
+                text += f", {_difference(entry['difference'], metric['unit'])}"
+            row.append(text)
+        rows.append(row)
+    header = [f"{metric['label']}, decoded by", GREEDY]
+    header += [f"{rule}, against {GREEDY}" for rule in rules[1:]]
+    return Table.of(header, rows, align="left").to_terminal()
 
 
 def _terminal_cells(
@@ -150,19 +156,6 @@ def _terminal_cells(
             text += f" ({_range(head['low'], head['high'], metric['unit'])})"
         yield text
     yield _difference(head and head["difference"], metrics[0]["unit"])
-
-
-def _entry(values: list[float], draws: Any) -> dict[str, Any]:
-    low, high = draws_interval(draws)
-    found = {"mean": float(np.mean(values)), "low": low, "high": high, "seeds": values}
-    return {key: _json(value) for key, value in found.items()}
-
-
-def _json(value: Any) -> Any:
-    """Replace NaN by None in a number or nested list, because JSON has no NaN."""
-    if isinstance(value, list):
-        return [_json(item) for item in value]
-    return None if np.isnan(value) else value
 
 
 def _metric(metric: Metric) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from mm_numeric.comparison.run import compare, seed_runs
 from mm_numeric.comparison.summary import summary_table
 from mm_numeric.evaluation.report.report import write_report
 from mm_numeric.evaluation.report.results import read_summary
+from mm_numeric.inference import generate
 
 SMALL = ("compare.objectives=[ce, {name: strong, preset: ntl_was, weight: 0.8}]",
          "compare.seeds=[0]", "trainer.max_steps=2", "compare.warm_start.max_steps=2",
@@ -127,6 +128,38 @@ def test_a_killed_comparison_of_two_processes_goes_on(tmp_path):
     assert summary["seeds"] == [0, 1]
     assert "report:" in job.text()
     assert (folder / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_a_decoding_rule_that_is_added_is_decoded_and_not_trained(tmp_path, monkeypatch):
+    original, asked = generate.predict, []
+
+    def predict(run, *args, rules, **more):
+        asked.append((run.name, rules))
+        return original(run, *args, rules=rules, **more)
+
+    monkeypatch.setattr(generate, "predict", predict)
+    only_ce = ("compare.objectives=[ce]", "compare.control=null")
+    folder = compare(small_config(tmp_path, *SMALL, *only_ce))
+    names = ["warm_start", "ce"]
+    assert asked == [(name, ("greedy",)) for name in names]
+    assert read_summary(folder)["calibration"] == {}
+    kept = {p: p.stat().st_mtime_ns for pattern in ("seed0/*/model/*.safetensors", "seed0/*/*.json")
+            for p in folder.glob(pattern) if p.name in ("model.safetensors", "run.json",
+                                                        "digits.json")}  # fmt: skip
+    assert len(kept) == 6
+    rules = ("greedy", "median")
+    compare(small_config(tmp_path, *SMALL, *only_ce, "compare.decode=[greedy, median]"))
+    assert asked[2:] == [(name, rules) for name in names]
+    assert {p: p.stat().st_mtime_ns for p in kept} == kept
+    summary = read_summary(folder)
+    assert list(summary["decoding"]["ce"]) == list(rules)
+    assert "within 5 min, decoded by" in summary_table(summary)
+    for name in ("predictions.median.jsonl", "scores.median.jsonl", "results.median.json"):
+        assert (folder / "seed0" / "ce" / name).is_file()
+    compare(small_config(tmp_path, *SMALL, *only_ce, "compare.decode=[greedy, median]"))
+    compare(small_config(tmp_path, *SMALL, *only_ce))
+    assert len(asked) == 4
 
 
 def test_a_seed_that_is_not_in_the_config_is_refused(tmp_path):

@@ -14,6 +14,7 @@ from mm_numeric.evaluation.metrics.detection import (
     TEXT_DETECTION,
     median_size_of,
     number_of,
+    objects_right,
     score_instances,
 )
 from mm_numeric.evaluation.score import score
@@ -68,6 +69,21 @@ def test_pairs_are_those_of_the_loop(kind, labelled):
     sums = [sum(overlap for overlap, _, _ in pairs) for pairs, _ in rows]
     assert columns["paired_iou"] == pytest.approx(sums, abs=1e-9)
     assert sum(sums) > 10
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_an_object_is_correct_if_the_loop_pairs_it(labelled):
+    predictions, targets = made_up(150, 7, KINDS[0])
+    found = objects_right(predictions, targets, labelled=labelled)
+    values = set()
+    for own, (pairs, counted) in zip(
+        found, best_first(predictions, targets, labelled=labelled), strict=True
+    ):
+        paired = {d for _, _, d in pairs}
+        wanted = [float(d in paired) if counts else np.nan for d, counts in enumerate(counted)]
+        np.testing.assert_array_equal(own, wanted)
+        values |= set(map(str, wanted))
+    assert values == {"0.0", "1.0", "nan"}
 
 
 def size(shape):

@@ -1,0 +1,213 @@
+"""Read the confidences of decoded answers, and compare them with the correctness of the answers.
+
+A row of a predictions file that was decoded by a rule, such as the median, has
+
+    decode        {"rule": "median", "for": name of the risk, "confidence": 0.87 or null, ...}
+    scores        for a list of objects: the confidence of each object
+    token_scores  for a list of objects: the mean probability of the tokens of each object
+
+A confidence is a probability, 0 to 1.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mm_numeric.answers import Instances, Unreadable
+from mm_numeric.evaluation.metrics import calibration
+from mm_numeric.evaluation.metrics.base import RowColumns, Scorer
+
+COVERAGES = (1.0, 0.9, 0.8, 0.5)
+"""Shares of the answers to give, for which results.json and reports have a threshold."""
+
+RIGHT_SHARES = (0.9, 0.95, 0.99)
+"""Shares of correct answers to reach, for which results.json and reports have a threshold."""
+
+_PER_OBJECT = ("scores", "token_scores")
+
+
+@dataclass(frozen=True, eq=False)
+class Confidences:
+    """The confidences of scored answers or objects, and whether these are correct."""
+
+    rule: str
+    """Rule that all answers were decoded with: ``greedy``, ``mean``, ``median`` or ``mbr``."""
+
+    correct: str
+    """When an answer or object counts as correct, such as ``IoU of at least 0.5``."""
+
+    per_object: bool
+    """True for lists of objects: there is one value per object instead of one per answer."""
+
+    rows: int
+    """Number of answers with a confidence."""
+
+    confidence: NDArray[np.float64]
+    """Confidence, 0 to 1, of each answer or object, [n]."""
+
+    right: NDArray[np.float64]
+    """1 for a correct answer or object and 0 for a wrong one, [n]."""
+
+    def results(self) -> dict[str, Any]:
+        """Return ece, auroc, aurc and thresholds, and what they are of, for results.json."""
+        values = (self.confidence, self.right)
+        return {
+            "rule": self.rule,
+            "correct": self.correct,
+            "rows": self.rows,
+            **({"objects": len(self.right)} if self.per_object else {}),
+            "ece": calibration.expected_calibration_error(*values),
+            "auroc": calibration.auroc(*values),
+            "aurc": calibration.aurc(*values),
+            "thresholds": thresholds(*values),
+        }
+
+    def line(self) -> str:
+        """Format ece, auroc and aurc as one line for a terminal."""
+        found = self.results()
+        count = f"{len(self.right):,} {'objects' if self.per_object else 'answers'}"
+        ranked = "-" if found["auroc"] is None else f"{found['auroc']:.3f}"
+        return (
+            f"confidence of {count}, decoded by {self.rule} (correct: {self.correct}): "
+            f"ECE {found['ece']:.3f}, AUROC {ranked}, AURC {found['aurc']:.3f}"
+        )
+
+
+def thresholds(
+    confidence: NDArray[np.float64], right: NDArray[np.float64]
+) -> dict[str, list[dict[str, float | None]]]:
+    """Return the answers that are given from a threshold of the confidence on.
+
+    ``confidence`` and ``right`` are those of ``Confidences``.
+
+    Returns:
+        ``coverage``: for each of ``COVERAGES``, the smallest selection with this share of answers.
+        ``right``: for each of ``RIGHT_SHARES``, the largest selection with this share of correct
+        answers. A selection has ``wanted`` (the share that it is for), ``threshold`` (None if no
+        threshold reaches this share), ``coverage`` (share of answers given) and ``right`` (share of
+        them that is correct).
+    """
+    found = calibration.selections(confidence, right)
+
+    def entry(wanted: float, own: calibration.Selection | None) -> dict[str, float | None]:
+        values = {"threshold": None, "coverage": 0.0, "right": None}
+        return {"wanted": wanted, **(values if own is None else own._asdict())}
+
+    return {
+        "coverage": [entry(c, calibration.select_coverage(found, c)) for c in COVERAGES],
+        "right": [entry(r, calibration.select_right(found, r)) for r in RIGHT_SHARES],
+    }
+
+
+def collect_confidences(
+    scorer: Scorer,
+    rows: Sequence[Mapping[str, Any]],
+    answers: Sequence[Any],
+    targets: Sequence[Any],
+    columns: RowColumns,
+) -> Confidences | None:
+    """Return the confidences of scored answers; None if there are none or nothing to compare with.
+
+    Args:
+        scorer: The scorer, whose ``success`` defines a correct answer.
+        rows: Rows of scores.jsonl, in the order of all other arguments; those of a decoded answer
+            have the fields ``decode`` and, for a list of objects, ``scores``.
+        answers: Parsed answers; ``Unreadable`` for a parse failure.
+        targets: The true answers.
+        columns: The scores of the rows, computed by ``scorer``.
+    """
+    success = scorer.success
+    if success is None or not rows or "decode" not in rows[0]:
+        return None
+    confidences: list[float] = []
+    if success.objects is not None:
+        read = [None if isinstance(answer, Unreadable) else answer for answer in answers]
+        found = success.objects(read, targets)
+        known = [i for i, row in enumerate(rows) if row.get("scores") is not None]
+        rights = np.concatenate([np.empty(0), *(found[i] for i in known)])
+        confidences = [score for i in known for score in rows[i]["scores"]]
+    else:
+        known = [i for i, row in enumerate(rows) if row["decode"].get("confidence") is not None]
+        rights = (columns[success.column][known] >= success.least).astype(np.float64)
+        confidences = [rows[i]["decode"]["confidence"] for i in known]
+    scored = ~np.isnan(rights)  # not objects in ignored regions
+    if not scored.any():
+        return None
+    return Confidences(
+        rule=rows[0]["decode"]["rule"],
+        correct=success.label,
+        per_object=success.objects is not None,
+        rows=len(known),
+        confidence=np.array(confidences, dtype=np.float64)[scored],
+        right=rights[scored],
+    )
+
+
+def decode_fields(row: Mapping[str, Any], answer: Any, where: str) -> dict[str, Any]:
+    """Validate and return the fields of a row of a predictions file that are about confidence.
+
+    These are ``decode`` and ``confidence``, a copy of ``decode.confidence``, and ``scores`` and
+    ``token_scores`` of a list of objects. ``where`` names the row in error messages.
+    """
+    found: dict[str, Any] = {}
+    if row.get("decode") is not None:
+        found["decode"] = _checked_decode(row["decode"], where)
+        found["confidence"] = found["decode"].get("confidence")
+    if isinstance(answer, Instances):
+        for name in _PER_OBJECT:
+            if row.get(name) is not None:
+                found[name] = _checked_scores(row[name], name, len(answer.items), where)
+        if "decode" in found:
+            _check_probabilities(found.get("scores", ()), f"{where}: scores")
+    return found
+
+
+def check_same_rule(first: Mapping[str, Any], row: Mapping[str, Any], where: str) -> None:
+    """Raise ValueError if two rows of a predictions file were not decoded by the same rule."""
+    one, other = (_rule_of(own.get("decode") or {}) for own in (first, row))
+    if one != other:
+        raise ValueError(
+            f"{where}: a row {other} among rows {one}; score the answers of each rule in a file "
+            "of its own."
+        )
+
+
+def _rule_of(decode: Mapping[str, Any]) -> str:
+    if not decode:
+        return 'without "decode"'
+    risk = f" for {decode['for']}" if decode.get("for") else ""
+    return f"decoded by {decode['rule']}{risk}"
+
+
+def _checked_decode(decode: Any, where: str) -> dict[str, Any]:
+    if not isinstance(decode, dict) or not isinstance(decode.get("rule"), str):
+        raise ValueError(
+            f'{where}: "decode" is {decode!r:.60}; write an object with the name of a rule, such '
+            'as {"rule": "median", "confidence": 0.9}, or remove the field.'
+        )
+    confidence = decode.get("confidence")
+    if confidence is not None:
+        _check_probabilities([confidence], f"{where}: decode.confidence")
+    return decode
+
+
+def _check_probabilities(values: Sequence[Any], where: str) -> None:
+    for value in values:
+        if type(value) not in (int, float) or not 0 <= value <= 1:
+            raise ValueError(
+                f"{where} has {value!r:.40}; a confidence of a decoded answer is a probability, "
+                "0 to 1."
+            )
+
+
+def _checked_scores(scores: Any, name: str, count: int, where: str) -> list[float]:
+    numbers = isinstance(scores, list) and all(type(s) in (int, float) for s in scores)
+    if not numbers or len(scores) != count:
+        raise ValueError(
+            f'{where}: "{name}" is {scores!r:.60}, and the text holds {count} shapes; write one '
+            "number for each shape, or remove the field."
+        )
+    return scores

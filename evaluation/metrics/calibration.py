@@ -1,0 +1,158 @@
+"""Compare confidences with correctness: calibration error, AUROC, and risk at a given coverage.
+
+A confidence is the probability, 0 to 1, that a model assigns to its own answer being correct.
+
+ECE     expected calibration error (Guo et al. 2017, arXiv 1706.04599): the mean difference between
+        confidence and share of correct answers, over bins of equal width
+AUROC   probability that a correct answer has a higher confidence than a wrong one; 0.5 is random
+AURC    area under the risk-coverage curve (Geifman and El-Yaniv 2017, arXiv 1705.08500): the mean
+        share of wrong answers among the k most confident ones, over all k
+
+Shapes    ``confidence`` and ``right`` are float64 [n], one value per answer; ``right`` is 1 for a
+          correct answer and 0 for a wrong one
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+BINS = 10
+"""Number of bins of equal width in a reliability table."""
+
+
+class Bin(NamedTuple):
+    """The answers with a confidence greater than ``low`` and up to ``high``."""
+
+    low: float
+    high: float
+    answers: int
+    confidence: float | None
+    """Mean confidence of these answers; None without answers."""
+
+    right: float | None
+    """Share of correct answers, 0 to 1; None without answers."""
+
+
+class Selection(NamedTuple):
+    """The answers with a confidence of at least ``threshold``."""
+
+    threshold: float
+    coverage: float
+    """Share of all answers that are selected, 0 to 1."""
+
+    right: float
+    """Share of the selected answers that are correct, 0 to 1."""
+
+
+def reliability(confidence: ArrayLike, right: ArrayLike, bins: int = BINS) -> list[Bin]:
+    """Group answers by confidence into bins of equal width, from 0 to 1.
+
+    As in Guo et al. (2017), a confidence equal to the limit of two bins is in the lower one.
+    """
+    confidences, rights = _checked(confidence, right)
+    edges = np.arange(bins + 1) / bins
+    index = np.searchsorted(edges[1:-1], confidences, side="left")
+    counts = np.bincount(index, minlength=bins)
+    sums = [np.bincount(index, values, minlength=bins) for values in (confidences, rights)]
+    return [
+        Bin(
+            float(edges[i]),
+            float(edges[i + 1]),
+            int(count),
+            *(float(own[i] / count) if count else None for own in sums),
+        )
+        for i, count in enumerate(counts)
+    ]
+
+
+def expected_calibration_error(confidence: ArrayLike, right: ArrayLike, bins: int = BINS) -> float:
+    """Return the mean over all answers of |mean confidence - share correct| of their bin, 0 to 1.
+
+    It depends on ``bins``, the number of bins of equal width.
+    """
+    found = [own for own in reliability(confidence, right, bins) if own.answers]
+    gaps = [own.answers * abs((own.confidence or 0) - (own.right or 0)) for own in found]
+    return sum(gaps) / sum(own.answers for own in found)
+
+
+def auroc(confidence: ArrayLike, right: ArrayLike) -> float | None:
+    """Return the probability that a random correct answer has more confidence than a wrong one.
+
+    Equal confidences count as a half. Returns None if all answers are correct or all are wrong.
+    """
+    confidences, rights = _checked(confidence, right)
+    positives = int(rights.sum())
+    negatives = len(rights) - positives
+    if not positives or not negatives:
+        return None
+    _, index, counts = np.unique(confidences, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[index]  # from 1; equal values share a mean rank
+    wins = (ranks * rights).sum() - positives * (positives + 1) / 2
+    return float(wins / (positives * negatives))
+
+
+def risk_coverage(confidence: ArrayLike, right: ArrayLike) -> tuple[Array, Array]:
+    """Return coverage and risk for each number of answers given, most confident first.
+
+    Risk is the share of wrong answers among those that are given. Among answers with the same
+    confidence it is the mean over all their orders.
+
+    Returns:
+        Coverage k / n and risk, both [n], for k = 1 to n.
+    """
+    confidences, rights = _checked(confidence, right)
+    _, index, counts = np.unique(-confidences, return_inverse=True, return_counts=True)
+    wrong = np.bincount(index, 1 - rights)
+    errors = np.cumsum(np.repeat(wrong / counts, counts))
+    number = np.arange(1, len(rights) + 1)
+    return number / len(rights), errors / number
+
+
+def aurc(confidence: ArrayLike, right: ArrayLike) -> float:
+    """Return the area under the risk-coverage curve, 0 to 1; lower is better."""
+    return float(risk_coverage(confidence, right)[1].mean())
+
+
+def selections(confidence: ArrayLike, right: ArrayLike) -> list[Selection]:
+    """Return the selection for each threshold that changes it, from the highest to the lowest."""
+    confidences, rights = _checked(confidence, right)
+    values, index, counts = np.unique(-confidences, return_inverse=True, return_counts=True)
+    given, correct = np.cumsum(counts), np.cumsum(np.bincount(index, rights))
+    columns = (-values, given / len(rights), correct / given)
+    return [Selection(*map(float, own)) for own in zip(*columns, strict=True)]
+
+
+def select_coverage(found: Sequence[Selection], coverage: float) -> Selection:
+    """Return the selection with the highest threshold that gives at least this share of answers.
+
+    ``found`` are the results of ``selections``. With equal confidences, more answers may be given.
+    """
+    return next(own for own in found if own.coverage >= min(coverage, 1.0))
+
+
+def select_right(found: Sequence[Selection], right: float) -> Selection | None:
+    """Return the largest selection of which at least a share ``right``, 0 to 1, is correct.
+
+    ``found`` are the results of ``selections``. Returns None if no threshold reaches this share.
+    """
+    return next((own for own in reversed(found) if own.right >= right), None)
+
+
+def _checked(confidence: ArrayLike, right: ArrayLike) -> tuple[Array, Array]:
+    """Convert both arguments to arrays [n]; raise ValueError for invalid values."""
+    confidences = np.asarray(confidence, dtype=np.float64)
+    rights = np.asarray(right, dtype=np.float64)
+    if confidences.ndim != 1 or confidences.shape != rights.shape or not len(rights):
+        raise ValueError(
+            f"confidence has the shape {confidences.shape} and right {rights.shape}; give one "
+            "value of each per answer, and at least one answer."
+        )
+    for value in confidences[~((confidences >= 0) & (confidences <= 1))][:1]:
+        raise ValueError(f"a confidence is {value}; give probabilities, 0 to 1.")
+    for value in rights[~np.isin(rights, (0, 1))][:1]:
+        raise ValueError(f"right is {value}; write 1 for a correct answer, 0 for a wrong one.")
+    return confidences, rights

@@ -1,0 +1,196 @@
+"""Report section on confidences: reliability, risk at a given coverage, and thresholds.
+
+All values are from ``calibration`` in summary.json; see ``mm_numeric.evaluation.metrics``,
+``calibration``, for their definitions.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mm_numeric.evaluation.confidence import COVERAGES, RIGHT_SHARES
+from mm_numeric.evaluation.report.charts import (
+    Axis,
+    Line,
+    legend,
+    line_chart,
+    nice_ticks,
+    styled_line,
+)
+from mm_numeric.evaluation.report.results import Comparison, Styles
+from mm_numeric.evaluation.report.sections import (
+    Block,
+    Content,
+    Section,
+    figure,
+    fold,
+    group,
+    heading,
+    note,
+)
+from mm_numeric.evaluation.table import Cell, Quantity, Table, number, percent
+
+_SHARES = [(s / 4, f"{25 * s}%") for s in range(5)]
+_DIAGONAL = Line(points=[(0, 0), (1, 1)], colour="var(--soft)", dash="3 3", width=1.2)
+_HALF_MARK = 0.012  # half the width of a mark, as a share of the axis
+
+Entries = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""``entries[rule][objective]`` is the calibration of an objective, decoded by a rule."""
+
+
+def confidence_section(comparison: Comparison) -> Section | None:
+    """Return the section on confidences; None if the answers of no objective have confidences."""
+    styles = {name: comparison.styles[name] for name in comparison.ranked()}
+    entries = _by_rule(comparison.summary["calibration"], styles)
+    if not entries:
+        return None
+    entry = next(iter(next(iter(entries.values())).values()))
+    what = "object" if entry["per_object"] else "answer"
+    shown = {
+        name: style for name, style in styles.items() if any(name in e for e in entries.values())
+    }
+    blocks: list[Content] = [
+        note(_definitions(what, entry["correct"])),
+        legend(shown.values()),
+        heading("Reliability"),
+        note(
+            "Share of correct answers over mean confidence, in ten bins of equal width. On the "
+            "dashed line, confidences are correct; below it, the model is overconfident."
+        ),
+        group("panels", [_reliability_chart(rule, own, shown) for rule, own in entries.items()]),
+        heading("Risk and coverage"),
+        note(
+            f"Share of wrong {what}s if only the most confident ones are given. A lower curve is "
+            "better."
+        ),
+        group("panels", [_risk_chart(rule, own, shown) for rule, own in entries.items()]),
+        _scores_table(entries, shown, what),
+        heading("Thresholds"),
+        note(
+            f"Share of correct {what}s if a share of the {what}s is given, and the confidence from "
+            "which they are given. More are given if several have the confidence of the threshold."
+        ),
+        _coverage_table(entries, shown),
+        note(
+            f"Largest share of the {what}s that can be given if a share of them is to be correct, "
+            "and the confidence from which they are given; empty if no threshold reaches it."
+        ),
+        _right_table(entries, shown),
+        fold(
+            "The reliability diagrams in numbers",
+            [_bins_table(rule, own, shown) for rule, own in entries.items()],
+        ),
+    ]
+    return Section.of("confidence", "Confidence", *blocks)
+
+
+def _definitions(what: str, correct: str) -> str:
+    return (
+        f"A confidence is the probability, 0 to 1, that the {what} is correct ({correct}), "
+        "estimated from the candidates of the model. ECE is the expected calibration error, the "
+        "mean difference between confidence and share correct; 0 is best. AUROC is the probability "
+        f"that a correct {what} has more confidence than a wrong one; 0.5 is random, 1 is best. "
+        f"AURC is the mean share of wrong {what}s over all coverages; lower is better. These three "
+        "are means over seeds; charts and thresholds are of all seeds together."
+    )
+
+
+def _by_rule(calibration: Mapping[str, Any], styles: Styles) -> dict[str, dict[str, Any]]:
+    entries: dict[str, dict[str, Any]] = {}
+    for name in styles:
+        for rule, entry in calibration.get(name, {}).items():
+            entries.setdefault(rule, {})[name] = entry
+    return entries
+
+
+def _reliability_chart(rule: str, entries: Mapping[str, Any], styles: Styles) -> Block:
+    lines = []
+    for name in list(entries)[::-1]:
+        points = [(own[3], own[4]) for own in entries[name]["reliability"] if own[2]]
+        lines.append(styled_line(styles[name], points))
+        for x, y in points:  # a line through a single bin would not be visible
+            mark = [(x - _HALF_MARK, y), (x + _HALF_MARK, y)]
+            lines.append(Line(points=mark, colour=styles[name].colour, width=5))
+    text = f"Share correct over confidence, decoded by {rule}: {', '.join(entries)}."
+    x, y = (Axis(low=0, high=1, ticks=_SHARES, label=label) for label in ("confidence", ""))
+    return _captioned(
+        rule, "share correct", line_chart([_DIAGONAL, *lines], x, y, description=text)
+    )
+
+
+def _risk_chart(rule: str, entries: Mapping[str, Any], styles: Styles) -> Block:
+    lines = [
+        styled_line(styles[name], [(0, own["risk_coverage"][0][1]), *own["risk_coverage"]])
+        for name, own in list(entries.items())[::-1]
+    ]
+    top = max(risk for line in lines for _, risk in line.points) or 0.01
+    ticks = [(tick / 100, f"{tick:g}%") for tick in nice_ticks(0, 105 * top)]
+    x = Axis(low=0, high=1, ticks=_SHARES, label="coverage")
+    y = Axis(low=0, high=1.05 * top, ticks=ticks)
+    text = f"Share wrong over coverage, decoded by {rule}: {', '.join(entries)}."
+    return _captioned(rule, "share wrong", line_chart(lines, x, y, description=text))
+
+
+def _captioned(rule: str, what: str, chart: Any) -> Block:
+    return figure(chart, Cell(content=f"{what}, decoded by {rule}", is_name=True, limit=80))
+
+
+def _rows(entries: Entries, styles: Styles) -> Sequence[tuple[list[Cell], Mapping[str, Any]]]:
+    """Return the first two cells of each row, objective and rule, and the row's calibration."""
+    return [
+        ([styles[name].cell(), Cell(content=rule)], own[name])
+        for name in styles
+        for rule, own in entries.items()
+        if name in own
+    ]
+
+
+def _scores_table(entries: Entries, styles: Styles, what: str) -> Table:
+    rows = []
+    for cells, entry in _rows(entries, styles):
+        values = [entry[name] for name in ("ece", "auroc", "aurc")]
+        found = [None if v is None else Quantity(value=v, decimals=3) for v in values]
+        rows.append([*cells, *found, Quantity(value=entry["count"], decimals=0)])
+    header = ["objective", "decoded by", "ECE", "AUROC", "AURC", f"{what}s"]
+    return Table.of(header, rows)
+
+
+def _coverage_table(entries: Entries, styles: Styles) -> Table:
+    """Return the table of the share correct if a given share of the answers is given."""
+    rows = []
+    for cells, entry in _rows(entries, styles):
+        texts = []
+        for own in entry["thresholds"]["coverage"]:
+            is_close = abs(own["coverage"] - own["wanted"]) < 0.0005
+            given = "" if is_close else f" of {percent(own['coverage'])}"
+            texts.append(f"{percent(own['right'])}{given}, from {number(own['threshold'], 3)}")
+        rows.append([*cells, *texts])
+    header = [f"correct of {percent(coverage, 0)}" for coverage in COVERAGES]
+    return Table.of(["objective", "decoded by", *header], rows)
+
+
+def _right_table(entries: Entries, styles: Styles) -> Table:
+    """Return the table of the share of answers that can be given with a given share correct."""
+    rows = []
+    for cells, entry in _rows(entries, styles):
+        texts = [
+            None
+            if own["threshold"] is None
+            else f"{percent(own['coverage'])}, from {number(own['threshold'], 3)}"
+            for own in entry["thresholds"]["right"]
+        ]
+        rows.append([*cells, *texts])
+    header = [f"given for {percent(share, 0)} correct" for share in RIGHT_SHARES]
+    return Table.of(["objective", "decoded by", *header], rows)
+
+
+def _bins_table(rule: str, entries: Mapping[str, Any], styles: Styles) -> Table:
+    names = [name for name in styles if name in entries]
+    rows = []
+    for index, (low, high, *_) in enumerate(entries[names[0]]["reliability"]):
+        cells = []
+        for name in names:
+            _, _, count, _, right = entries[name]["reliability"][index]
+            cells.append(f"{percent(right)} of {count:,}" if count else None)
+        rows.append([f"{number(low)} to {number(high)}", *cells])
+    header = [f"correct at confidence, {rule}", *(styles[name].cell() for name in names)]
+    return Table.of(header, rows)

@@ -1,0 +1,75 @@
+"""Report section on decoding rules: metrics of the same weights, decoded in different ways."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mm_numeric.config.decoding import GREEDY
+from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
+from mm_numeric.evaluation.report.sections import Content, Section, fold, heading, note
+from mm_numeric.evaluation.table import Cell, Column, Table, TableRow
+
+_METRICS = 6
+"""Number of metrics that have a table of rules."""
+
+_RULES = {
+    GREEDY: "the most likely token at each step",
+    "mean": "the mean of the numbers",
+    "median": "the median of the numbers",
+    "mbr": "the candidate of least expected risk (minimum Bayes risk)",
+}
+
+
+def decoding_section(comparison: Comparison) -> Section | None:
+    """Return the section with a table of objectives and decoding rules for each metric.
+
+    Returns None if the comparison has greedy answers only.
+    """
+    decoding = comparison.summary["decoding"]
+    if not decoding:
+        return None
+    rules = list(next(iter(decoding.values())))
+    meanings = "; ".join(f"{rule}: {_RULES[rule]}" for rule in rules if rule in _RULES)
+    text = (
+        "Each column decodes the answers of the same trained models by another rule, from the same "
+        f"candidates ({meanings}). Δ is the paired difference to {GREEDY} decoding of the same "
+        "objective with its interval, coloured if the interval excludes 0. The best mean of each "
+        "row is highlighted."
+    )
+    first, *others = comparison.metrics[:_METRICS]
+    blocks: list[Content] = [note(text), _table(comparison, decoding, rules, first)]
+    if others:
+        inside: list[Content] = []
+        for metric in others:
+            inside += [heading(metric.label), _table(comparison, decoding, rules, metric)]
+        blocks.append(fold("Other metrics", inside))
+    return Section.of("decoding", "Decoding", *blocks)
+
+
+def _table(
+    comparison: Comparison,
+    decoding: Mapping[str, Mapping[str, Any]],
+    rules: Sequence[str],
+    metric: ReportedMetric,
+) -> Table:
+    """Return the table of one metric: a row per objective or warm start, a column per rule."""
+    rows = []
+    objectives = [name for name in comparison.ranked() if name in decoding]
+    for name in [*objectives, *(own for own in decoding if own not in objectives)]:
+        found = {rule: decoding[name].get(rule, {}).get(metric.name) for rule in rules}
+        best = _best(found, metric)
+        cells = [metric.cell(found[rule], best=rule in best) for rule in rules]
+        if name in comparison.styles:
+            rows.append(TableRow(cells=[comparison.styles[name].cell(), *cells]))
+        else:
+            rows.append(TableRow(cells=[Cell(content=name, limit=60), *cells], kind="aside"))
+    columns = [Column(header=Cell(content=rule), direction=metric.direction) for rule in rules]
+    return Table.of([f"{metric.label}, decoded by", *columns], rows)
+
+
+def _best(found: Mapping[str, Mapping[str, Any] | None], metric: ReportedMetric) -> set[str]:
+    """Return the rules with the best mean; none if all means are equal."""
+    means = {rule: cell["mean"] for rule, cell in found.items() if cell}
+    if len(set(means.values())) < 2:
+        return set()
+    top = (max if metric.higher_is_better else min)(means.values())
+    return {rule for rule, mean in means.items() if mean == top}

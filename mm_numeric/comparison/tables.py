@@ -1,0 +1,125 @@
+"""Tables of a comparison: metrics of each objective and decoding rule, and their calibration.
+
+A run has the key (name, rule): the name of its objective or warm start, and the rule that its
+answers were decoded with. The runs of one key are those of the training seeds, in the same order.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mm_numeric.config.decoding import GREEDY
+from mm_numeric.evaluation.confidence import Confidences, thresholds
+from mm_numeric.evaluation.metrics import calibration
+from mm_numeric.evaluation.metrics.base import select_rows
+from mm_numeric.evaluation.metrics.bootstrap import draws_interval, run_draws
+from mm_numeric.evaluation.score import Scores
+
+_CURVE_POINTS = 100
+
+Runs = Mapping[tuple[str, str], Sequence[Scores]]
+"""Maps (name of a run, decoding rule) to the scores of each seed."""
+
+Entries = dict[str, dict[str, Any]]
+
+
+def metric_tables(runs: Runs, objectives: Sequence[str]) -> tuple[Entries, dict[str, Entries]]:
+    """Compute the mean of each metric over seeds, its confidence interval, and differences.
+
+    Returns:
+        ``table[name][metric]`` for greedy decoding. Its ``difference`` is that to the first
+        objective; None for the first objective itself and for warm starts.
+        ``decoding[name][rule][metric]``; its ``difference`` is that to greedy decoding of the same
+        run, None for greedy. Empty if greedy is the only rule.
+    """
+    first = (objectives[0], GREEDY)
+    names, rules = (list(dict.fromkeys(key[i] for key in runs)) for i in (0, 1))
+    table: Entries = {name: {} for name in names}
+    decoding: dict[str, Entries] = {}
+    if len(rules) > 1:
+        decoding = {name: {rule: {} for rule in rules} for name in names}
+    for metric, rows in runs[first][0].figures:
+        columns = {key: [select_rows(s.columns, rows) for s in runs[key]] for key in runs}
+        values = {key: [float(metric.value(c)) for c in own] for key, own in columns.items()}
+        found = _Estimates(values, run_draws(columns, metric.value))
+        for name in names:
+            reference = first if name in objectives[1:] else None
+            table[name][metric.name] = found.entry((name, GREEDY), reference)
+            for rule in decoding.get(name, ()):
+                greedy = None if rule == GREEDY else (name, GREEDY)
+                decoding[name][rule][metric.name] = found.entry((name, rule), greedy)
+    return table, decoding
+
+
+@dataclass(frozen=True, eq=False)
+class _Estimates:
+    """One metric of all runs: its value for each seed, and in each bootstrap resample."""
+
+    values: Mapping[tuple[str, str], list[float]]
+    draws: Mapping[tuple[str, str], NDArray[np.float64]]
+
+    def entry(self, key: tuple[str, str], reference: tuple[str, str] | None) -> dict[str, Any]:
+        """Return the mean of a run, its interval, and its paired difference to ``reference``."""
+        difference = None
+        if reference is not None:
+            change = np.subtract(self.values[key], self.values[reference]).tolist()
+            difference = _entry(change, self.draws[key] - self.draws[reference])
+        return {**_entry(self.values[key], self.draws[key]), "difference": difference}
+
+
+def calibration_table(runs: Runs) -> dict[str, Entries]:
+    """Return ``calibration[name][rule]``, for runs whose answers all have confidences."""
+    table: dict[str, Entries] = {}
+    for (name, rule), seeds in runs.items():
+        found = [scores.confidences for scores in seeds if scores.confidences is not None]
+        if len(found) == len(seeds):
+            table.setdefault(name, {})[rule] = calibration_entry(found)
+    return table
+
+
+def calibration_entry(seeds: Sequence[Confidences]) -> dict[str, Any]:
+    """Summarize the confidences of one objective and rule, over all seeds.
+
+    Returns:
+        ``ece``, ``auroc`` and ``aurc``: mean over the seeds (AUROC: over those that have both
+        correct and wrong answers; None if there are none).
+        ``count``: number of answers or objects of all seeds. The rest is computed from all of them:
+        ``reliability``: for each bin [low, high, count, mean confidence, share correct].
+        ``risk_coverage``: points [coverage, share wrong], at most 100.
+        ``thresholds``: as ``mm_numeric.evaluation.confidence.thresholds`` returns them.
+    """
+    results = [found.results() for found in seeds]
+    confidence = np.concatenate([found.confidence for found in seeds])
+    right = np.concatenate([found.right for found in seeds])
+    curve = np.stack(calibration.risk_coverage(confidence, right), axis=1)
+    at = np.unique(np.linspace(0, len(curve) - 1, _CURVE_POINTS).round().astype(np.int64))
+    return {
+        "correct": seeds[0].correct,
+        "per_object": seeds[0].per_object,
+        "count": len(right),
+        **{name: _mean([own[name] for own in results]) for name in ("ece", "auroc", "aurc")},
+        "reliability": [list(own) for own in calibration.reliability(confidence, right)],
+        "risk_coverage": curve[at].tolist(),
+        "thresholds": thresholds(confidence, right),
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _entry(values: list[float], draws: NDArray[np.float64]) -> dict[str, Any]:
+    low, high = draws_interval(draws)
+    found = {"mean": float(np.mean(values)), "low": low, "high": high, "seeds": values}
+    return {key: _json(value) for key, value in found.items()}
+
+
+def _json(value: Any) -> Any:
+    """Replace NaN by None in a number or nested list, because JSON has no NaN."""
+    if isinstance(value, list):
+        return [_json(item) for item in value]
+    return None if np.isnan(value) else value

@@ -1,0 +1,152 @@
+"""Decoding rules are compared with greedy on the same weights; calibration is that of all seeds."""
+
+import json
+
+import numpy as np
+import pytest
+from decoded_runs import write_decoded
+
+from mm_numeric.comparison.summary import summary_table, write_summary
+from mm_numeric.config.reader import read_config
+from mm_numeric.evaluation.metrics import calibration
+from mm_numeric.evaluation.report.results import read_summary
+
+TARGETS = {"a": "7:05", "b": "12:58", "c": "3:00", "d": "6:30"}
+# Deviations in minutes          0              4              60             6
+POOR = dict(zip("abcd", [("7:05", 0.9), ("1:02", 0.55), ("4:00", 0.7), ("6:36", 0.2)], strict=True))
+# Deviations in minutes          0              0              3              20
+GOOD = dict(zip("abcd", [("7:05", 1.0), ("12:58", 0.8), ("3:03", 0.6), ("6:50", 0.4)], strict=True))
+MINUTES = {id(POOR): [0, 4, 60, 6], id(GOOD): [0, 0, 3, 20]}
+FACTS = {"parameters": 1, "rows": 8, "steps": 5, "machine": "Linux", "batch_rows": 4,
+         "seconds": 9, "resumed": False, "versions": {}}  # fmt: skip
+
+
+def comparison(folder, runs, rules=("greedy", "median")):
+    """Write a comparison; ``runs[name][rule]`` has the answers of seed 3 and of seed 5."""
+    config = read_config(
+        "clock_tiny",
+        [
+            f"compare.output_dir={folder}",
+            f"compare.objectives=[{', '.join(name for name in runs if name != 'warm_start')}]",
+            "compare.control=null",
+            "compare.seeds=[3, 5]",
+            f"compare.decode=[{', '.join(rules)}]",
+        ],
+    )
+    for place, seed in enumerate((3, 5)):
+        for name, by_rule in runs.items():
+            run = folder / f"seed{seed}" / name
+            run.mkdir(parents=True)
+            (run / "run.json").write_text(json.dumps(FACTS), "utf-8")
+            for rule, seeds in by_rule.items():
+                write_decoded(run, seeds[place], TARGETS, rule)
+    return config
+
+
+WARM = {"greedy": (POOR, POOR), "median": (POOR, POOR)}
+RUNS = {
+    "warm_start": WARM,
+    "ce": {"greedy": (POOR, GOOD), "median": (GOOD, GOOD)},
+    "emd": {"greedy": (GOOD, POOR), "median": (POOR, POOR)},
+}
+
+
+def test_each_rule_is_compared_with_greedy_of_the_same_objective(tmp_path):
+    config = comparison(tmp_path, RUNS)
+    summary = write_summary(config, tmp_path)
+    decoding = summary["decoding"]
+    assert list(decoding) == ["ce", "emd", "warm_start"]
+    for name in ("ce", "emd"):
+        for metric, found in summary["table"][name].items():
+            greedy = decoding[name]["greedy"][metric]
+            assert greedy == {**found, "difference": None}
+    rows, seeds = np.random.default_rng(0), np.random.default_rng(1)
+    draws = [(rows.integers(4, size=4), seeds.integers(2, size=2)) for _ in range(2000)]
+    for name in ("ce", "emd"):
+        minutes = {
+            rule: np.array([MINUTES[id(own)] for own in RUNS[name][rule]], dtype=float)
+            for rule in ("greedy", "median")
+        }
+        apart = [
+            np.mean([(minutes["median"] - minutes["greedy"])[s][at].mean() for s in drawn])
+            for at, drawn in draws
+        ]
+        found = decoding[name]["median"]["mean_deviation_minutes"]["difference"]
+        own = (minutes["median"] - minutes["greedy"]).mean(axis=1)
+        assert found["seeds"] == pytest.approx(own.tolist())
+        assert found["mean"] == pytest.approx(own.mean())
+        low, high = np.percentile(apart, [2.5, 97.5])
+        assert (found["low"], found["high"]) == pytest.approx((low, high))
+    assert read_summary(tmp_path)["decoding"]["ce"]["median"]["exact"]["seeds"] == [0.5, 0.5]
+
+
+def test_calibration_is_averaged_over_seeds_and_charts_pool_them(tmp_path):
+    summary = write_summary(comparison(tmp_path, RUNS), tmp_path)
+    found = summary["calibration"]["ce"]["greedy"]
+    seeds = [
+        ([0.9, 0.55, 0.7, 0.2], [1, 1, 0, 0]),
+        ([1.0, 0.8, 0.6, 0.4], [1, 1, 1, 0]),
+    ]
+    confidence, right = (np.concatenate(values) for values in zip(*seeds, strict=True))
+    assert found["count"] == 8
+    assert found["correct"] == "within 5 minutes"
+    for name, function in (
+        ("ece", calibration.expected_calibration_error),
+        ("auroc", calibration.auroc),
+        ("aurc", calibration.aurc),
+    ):
+        assert found[name] == pytest.approx(np.mean([function(*own) for own in seeds]))
+    bins = calibration.reliability(confidence, right)
+    assert found["reliability"] == [list(own) for own in bins]
+    coverage, risk = calibration.risk_coverage(confidence, right)
+    points = np.stack([coverage, risk], axis=1)
+    assert found["risk_coverage"] == points.tolist()
+    given, right_shares = found["thresholds"]["coverage"], found["thresholds"]["right"]
+    assert [own["wanted"] for own in given] == [1.0, 0.9, 0.8, 0.5]
+    assert given[0] == {"wanted": 1.0, "threshold": 0.2, "coverage": 1.0, "right": 5 / 8}
+    assert given[3] == {"wanted": 0.5, "threshold": 0.7, "coverage": 0.5, "right": 0.75}
+    assert [own["wanted"] for own in right_shares] == [0.9, 0.95, 0.99]
+    assert right_shares[2]["coverage"] == 3 / 8
+    assert json.loads((tmp_path / "summary.json").read_text("utf-8")) == summary
+
+
+def test_a_seed_without_an_auroc_is_not_in_its_mean(tmp_path):
+    right = {key: (text, 0.5) for key, text in TARGETS.items()}
+    runs = {"warm_start": WARM, "ce": {"greedy": (right, POOR), "median": (right, right)}}
+    found = write_summary(comparison(tmp_path, runs), tmp_path)["calibration"]["ce"]
+    assert found["greedy"]["auroc"] == calibration.auroc([0.9, 0.55, 0.7, 0.2], [1, 1, 0, 0])
+    assert found["median"]["auroc"] is None
+
+
+def test_greedy_alone_has_no_decoding_table(tmp_path):
+    runs = {name: {"greedy": by_rule["greedy"]} for name, by_rule in RUNS.items()}
+    summary = write_summary(comparison(tmp_path, runs, rules=["greedy"]), tmp_path)
+    assert summary["decoding"] == {}
+    assert list(summary["calibration"]) == ["ce", "emd", "warm_start"]
+    assert "decoded by" not in summary_table(summary)
+
+
+def test_the_terminal_has_a_second_table_of_rules(tmp_path):
+    summary = write_summary(comparison(tmp_path, RUNS), tmp_path)
+    text = summary_table(summary)
+    second = text.split("\n\n")[1].splitlines()
+    words = [" ".join(line.split()) for line in second]
+    assert words[0] == "within 5 min, decoded by greedy median, against greedy"
+    assert words[2].startswith("ce 62.50 % 75.00 %, +12.50 (+0.00 to +")
+    assert words[3].startswith("emd 62.50 % 50.00 %, -12.50 (")
+    assert words[4] == "warm_start 50.00 % 50.00 %, +0.00 (+0.00 to +0.00)"
+    assert words[5].startswith("Mean of 2 seeds; 95 %, bootstrap over")
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ("[median]", r"decode lists greedy first, and each rule once, not \['median'\]"),
+        ("[]", "decode lists greedy first"),
+        ("[greedy, median, median]", "decode lists greedy first, and each rule once"),
+        ("[greedy, medain]", "there is no rule 'medain'. Did you mean 'median'?"),
+    ],
+)
+def test_an_invalid_list_of_rules_is_one_sentence(rules, message):
+    with pytest.raises(ValueError, match=message):
+        read_config("clock_tiny", [f"compare.decode={rules}"])

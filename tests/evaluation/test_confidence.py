@@ -1,0 +1,198 @@
+"""Confidences of decoded answers are kept, validated, and compared with the scorer's success."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mm_numeric import cli
+from mm_numeric.evaluation.confidence import thresholds
+from mm_numeric.evaluation.metrics import calibration
+from mm_numeric.evaluation.results_table import results_table
+from mm_numeric.evaluation.score import read_scores, score
+from mm_numeric.evaluation.score_external import rank_predictions
+
+CLOCKS = [("7:05", "7:05", 0.9), ("7:12", "7:05", 0.6), ("?", "7:05", 0.4), ("1:04", "1:00", 0.4)]
+"""Text, target and confidence; the second and the third are wrong."""
+
+
+def decode(confidence, rule="median", **more):
+    return {"rule": rule, "for": "circular_minutes", "confidence": confidence, **more}
+
+
+def clock_rows(rule="median"):
+    return [
+        {"id": f"{i}", "task": "clock", "text": text, "target": target, "decode": decode(c, rule)}
+        for i, (text, target, c) in enumerate(CLOCKS)
+    ]
+
+
+def write(folder, rows, name="predictions.jsonl"):
+    path = folder / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def list_rows(rule="greedy"):
+    """Two images: a correct object and one of another label, and an object that is found twice."""
+    size = {"width_px": 100, "height_px": 100}
+    frame = {
+        **size, "view": {**size, "scale_x": 1, "scale_y": 1}, "coordinates": {"format": "json"},
+    }  # fmt: skip
+    answers = [[((0, 0, 40, 20), "a"), ((50, 50, 90, 80), "b")], [((0, 0, 40, 20), "b")] * 2]
+    targets = [[((0, 0, 40, 20), "a"), ((50, 50, 90, 80), "a")], [((0, 0, 40, 18), "b")]]
+    shared = {"task": "grounding", "task_options": {"answer": "list"}, "frame": frame}
+    return [
+        {
+            **shared,
+            "id": f"{i}",
+            "text": json.dumps([{"bbox_2d": box, "label": label} for box, label in answers[i]]),
+            "target": [{"box": box, "label": label} for box, label in targets[i]],
+            "decode": decode(0.5, rule),
+            "scores": [[0.9, 0.65], [0.7, 0.6]][i],
+            "token_scores": [[0.3, 0.6], [0.2, 0.5]][i],
+        }
+        for i in range(2)
+    ]
+
+
+def test_results_have_the_calibration_of_the_answers(tmp_path):
+    scores = score(write(tmp_path, clock_rows()))
+    confidence, right = [0.9, 0.6, 0.4, 0.4], [1, 0, 0, 1]
+    results = json.loads((tmp_path / "results.json").read_text("utf-8"))
+    assert results["calibration"] == {
+        "rule": "median",
+        "correct": "within 5 minutes",
+        "rows": 4,
+        "ece": calibration.expected_calibration_error(confidence, right),
+        "auroc": calibration.auroc(confidence, right),
+        "aurc": calibration.aurc(confidence, right),
+        "thresholds": thresholds(np.array(confidence), np.array(right)),
+    }
+    found = results["calibration"]["thresholds"]
+    assert found["coverage"][0] == {"wanted": 1, "threshold": 0.4, "coverage": 1, "right": 0.5}
+    assert found["right"][0] == {"wanted": 0.9, "threshold": 0.9, "coverage": 0.25, "right": 1}
+    nothing = thresholds(np.array([0.5]), np.array([0.0]))["right"][0]
+    assert nothing == {"wanted": 0.9, "threshold": None, "coverage": 0, "right": None}
+    rows = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
+    assert [row["confidence"] for row in rows] == confidence
+    assert rows[0]["decode"] == clock_rows()[0]["decode"]
+    assert (
+        "confidence of 4 answers, decoded by median (correct: within 5 minutes): "
+        "ECE 0.225, AUROC 0.625, AURC 0.375" in results_table(scores)
+    )
+
+
+def test_a_file_of_a_rule_is_scored_into_files_of_that_rule(tmp_path):
+    score(write(tmp_path, clock_rows("mbr"), "predictions.mbr.jsonl"))
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "predictions.mbr.jsonl", "results.mbr.json", "scores.mbr.jsonl"
+    }  # fmt: skip
+    score(write(tmp_path, clock_rows("greedy"), "predictions.mbr.jsonl"))
+    assert (tmp_path / "results.json").is_file()
+
+
+def test_answers_without_a_confidence_are_not_counted(tmp_path):
+    rows = clock_rows()
+    rows[1]["decode"]["confidence"] = None
+    found = read_scores(write(tmp_path, rows)).confidences.results()
+    assert found["rows"] == 3
+    for row in rows:
+        row["decode"]["confidence"] = None
+    assert read_scores(write(tmp_path, rows)).confidences is None
+    for row in rows:
+        del row["decode"]
+    scores = score(write(tmp_path, rows))
+    assert "calibration" not in json.loads((tmp_path / "results.json").read_text("utf-8"))
+    assert "decode" not in scores.rows[0]
+    assert "confidence" not in scores.rows[0]
+    assert "ECE" not in results_table(scores)
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "right", "label"),
+    [
+        ("numbers", [("12", "12"), ("12.0", "12"), ("13", "12")], [1, 1, 0], "equal in value"),
+        ("multirc", [("The cat.", "cat"), ("dog", "cat")], [1, 0], "equal after SQuAD's normal"),
+    ],
+)
+def test_every_answer_type_has_its_success(tmp_path, task, rows, right, label):
+    lines = [
+        {"id": f"{i}", "task": task, "text": text, "target": target, "decode": decode(0.5)}
+        for i, (text, target) in enumerate(rows)
+    ]
+    found = read_scores(write(tmp_path, lines)).confidences
+    assert found.right.tolist() == right
+    assert found.correct.startswith(label)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"decode": "median"}, 'line 2: "decode" is \'median\'; write an object'),
+        ({"decode": {"confidence": 0.5}}, 'line 2: "decode" is'),
+        ({"decode": decode(1.5)}, r"line 2: decode\.confidence has 1\.5; a confidence of a decod"),
+        ({"decode": decode(True)}, r"line 2: decode\.confidence has True"),
+        ({"decode": decode(0.5, "mbr")}, "line 2: a row decoded by mbr for circular_minutes among "
+         "rows decoded by median for circular_minutes; score the answers of each rule in a file"),
+        ({"decode": None}, 'line 2: a row without "decode" among rows decoded by median'),
+    ],
+)  # fmt: skip
+def test_invalid_confidences_are_one_sentence(tmp_path, change, message):
+    rows = clock_rows()
+    rows[1] |= change
+    with pytest.raises(ValueError, match=message):
+        read_scores(write(tmp_path, rows))
+
+
+def test_each_object_of_a_list_is_correct_or_wrong(tmp_path):
+    scores = score(write(tmp_path, list_rows("mbr")))
+    found = scores.confidences
+    assert found.confidence.tolist() == [0.9, 0.65, 0.7, 0.6]
+    assert found.right.tolist() == [1, 0, 1, 0]
+    assert found.results()["objects"] == 4
+    assert found.results()["rows"] == 2
+    assert found.line().startswith("confidence of 4 objects, decoded by mbr (correct: IoU of at ")
+    assert scores.rows[0]["token_scores"] == [0.3, 0.6]
+
+
+def test_objects_in_ignored_regions_and_unparseable_lists_have_no_confidence(tmp_path):
+    rows = list_rows()
+    rows[0]["target"][1] |= {"ignore": True, "label": ""}
+    rows[1]["text"] = "nothing"
+    found = read_scores(write(tmp_path, rows)).confidences
+    assert found.confidence.tolist() == [0.9]
+    assert found.right.tolist() == [1]
+
+
+def test_average_precision_ranks_by_the_confidence_or_by_the_tokens(tmp_path, capsys):
+    path = write(tmp_path, list_rows())
+    by_confidence = rank_predictions(path, out=tmp_path / "confidence")
+    by_tokens = rank_predictions(path, out=tmp_path / "tokens", rank_by="token_scores")
+    assert by_confidence.metrics["ap_50"] > by_tokens.metrics["ap_50"]
+    words = ["score", str(path), "--protocol", "coco_ap", "--rank-by", "token_scores"]
+    assert cli.main([*words, "--out", str(tmp_path / "cli")]) == 0
+    assert "AP 50" in capsys.readouterr().out
+    for folder, text in (
+        ("confidence", "of the rows (probability of being correct; decoded by greedy)"),
+        ("tokens", "token_scores of the rows (mean probability of tokens)"),
+        ("cli", "token_scores of the rows (mean probability of tokens)"),
+    ):
+        results = json.loads((tmp_path / folder / "results.json").read_text("utf-8"))
+        assert results["protocols"]["all"]["scores"] == text
+
+
+def test_ranking_by_what_is_missing_is_one_sentence(tmp_path, capsys):
+    rows = list_rows()
+    del rows[1]["token_scores"]
+    with pytest.raises(ValueError, match='a row has no "token_scores"; only greedy answers'):
+        rank_predictions(write(tmp_path, rows), rank_by="token_scores")
+    path = str(write(tmp_path, list_rows()))
+    assert cli.main(["score", path, "--rank-by", "scores"]) == 2
+    assert "--rank-by requires --protocol coco_ap." in capsys.readouterr().err
+    words = ["score", "r.json", "--protocol", "coco_ap", "--truth", "t.json"]
+    assert cli.main([*words, "--rank-by", "scores"]) == 2
+    assert "--rank-by is for a .jsonl file of answers" in capsys.readouterr().err
+    rows[0]["scores"] = [1.5, 0.5]
+    with pytest.raises(ValueError, match=r"line 1: scores has 1\.5; a confidence"):
+        read_scores(write(tmp_path, rows))
