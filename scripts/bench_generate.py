@@ -1,0 +1,319 @@
+"""Measure the time of generation: plain greedy, constrained, other libraries, decoding rules.
+
+    python scripts/bench_generate.py
+    python scripts/bench_generate.py --rounds 20 --batch 16
+    python scripts/bench_generate.py --run runs/clock_tiny --batch 64     decoding rules, in a run
+
+Two tables without a run. The first generates answers with a tiny random Qwen2-VL; the time is that
+of ``model.generate``, divided by its number of tokens. Plain greedy generation has a processor,
+too, as ``predict`` does, which changes nothing. In the second, no model is run: only the logits of
+a vocabulary of 151,936 tokens, as large as Qwen2-VL's, are masked at each step of an answer.
+Contenders take turns within a round, each in turn as the first. Compare the ratios of one run, not
+its seconds. Boxes are written with digits and brackets, because llguidance does not write the
+special tokens of a regular expression.
+
+xgrammar and llguidance are measured if they are installed, and compile the same regular expression.
+To add a contender, add a function to ``DECODERS`` or ``MASKS``.
+
+With ``--run``, a finished run answers its first test rows: the time of a row includes images, the
+exploration of answers, parsing and the choice of the answer, as in ``predict``.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+from transformers import LogitsProcessorList, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from mm_numeric.config.decoding import GREEDY, MBR
+from mm_numeric.config.schema import ModelConfig
+from mm_numeric.data.examples import load_examples
+from mm_numeric.families.qwen2_vl import Qwen2VL
+from mm_numeric.families.tiny import tiny_qwen2_tokenizer
+from mm_numeric.geometry.coordinates import COORDINATES
+from mm_numeric.inference.constrain import Constrainer, Constraint
+from mm_numeric.inference.decode import make_explorer
+from mm_numeric.inference.generate import generate, prediction
+from mm_numeric.inference.token_automaton import TokenAutomaton
+from mm_numeric.models.loading import load_family, load_model
+from mm_numeric.run_folder import MODEL, read_run
+from mm_numeric.tasks.grounding import Grounding
+
+VOCABULARY = 151_936
+STEPS = 24
+_TINY = ModelConfig(name="tiny", dtype="float32")
+
+
+class Setting(NamedTuple):
+    """What the contenders generate."""
+
+    family: Qwen2VL
+    model: Any
+    """None in the table without a model."""
+
+    grammar: str
+    rows: int
+    width: int
+    """Number of logits of a row."""
+
+
+Step = Callable[[Tensor, Tensor], Tensor]
+"""Function from ids [b, t] and logits [b, v] to the masked logits of the next step."""
+
+
+def ours(setting: Setting) -> Callable[[], Step]:
+    """Return a function that makes the constraint of a batch."""
+    automaton = TokenAutomaton(setting.family)
+    start = automaton.start(setting.grammar)
+    return lambda: Constraint(automaton, [start] * setting.rows, STEPS * 40)
+
+
+def xgrammar(setting: Setting) -> Callable[[], Step]:
+    """Return a function that makes xgrammar's logits processor of a batch."""
+    import xgrammar as xgr  # type: ignore[import-not-found]
+
+    tokenizer, stops = setting.family.tokenizer, setting.family.stop_ids
+    info = xgr.TokenizerInfo.from_huggingface(
+        tokenizer, vocab_size=setting.width, stop_token_ids=stops
+    )
+    compiled = xgr.GrammarCompiler(info, max_threads=1).compile_regex(setting.grammar)
+    return lambda: xgr.contrib.hf.LogitsProcessor(compiled)
+
+
+def llguidance(setting: Setting) -> Callable[[], Step]:
+    """Return a function that makes a logits processor of llguidance's matchers."""
+    import llguidance.hf  # type: ignore[import-not-found]
+    import llguidance.torch as masks  # type: ignore[import-not-found]
+    from llguidance import LLMatcher
+
+    tokenizer, stops = setting.family.tokenizer, setting.family.stop_ids
+    converted = llguidance.hf.from_tokenizer(tokenizer, n_vocab=setting.width, eos_token=stops[0])
+    grammar = LLMatcher.grammar_from_regex(setting.grammar)
+
+    def made() -> Step:
+        matchers = [LLMatcher(converted, grammar) for _ in range(setting.rows)]
+        mask = masks.allocate_token_bitmask(setting.rows, setting.width)
+        has_begun = False
+
+        def step(ids: Tensor, scores: Tensor) -> Tensor:
+            nonlocal has_begun
+            for i, matcher in enumerate(matchers):
+                if has_begun and not matcher.is_stopped():
+                    matcher.consume_token(int(ids[i, -1]))
+                masks.fill_next_token_bitmask(matcher, mask, i)
+            has_begun = True
+            masks.apply_token_bitmask_inplace(scores, mask)
+            return scores
+
+        return step
+
+    return made
+
+
+MASKS: Mapping[str, Callable[[Setting], Callable[[], Step]]] = {
+    "constrained": ours,
+    "xgrammar": xgrammar,
+    "llguidance": llguidance,
+}
+"""Libraries that mask logits: functions that compile a grammar once."""
+
+
+def plain(setting: Setting, *processors: Step) -> int:
+    """Generate up to ``STEPS`` tokens greedily for each row; return the largest number."""
+    inputs = torch.full((setting.rows, 16), setting.family.token_id("What"))
+    written = setting.model.generate(
+        input_ids=inputs,
+        attention_mask=torch.ones_like(inputs),
+        logits_processor=LogitsProcessorList(processors),
+        max_new_tokens=STEPS,
+        do_sample=False,
+        eos_token_id=setting.family.stop_ids,
+        pad_token_id=setting.family.pad_id,
+    )
+    return int(written.shape[1] - inputs.shape[1])
+
+
+def with_mask(name: str) -> Callable[[Setting], Callable[[], int]]:
+    """Return a contender that generates with the mask of a library."""
+
+    def prepared(setting: Setting) -> Callable[[], int]:
+        made = MASKS[name](setting)
+        return lambda: plain(setting, made())
+
+    return prepared
+
+
+DECODERS: Mapping[str, Callable[[Setting], Callable[[], int]]] = {
+    "plain greedy": lambda setting: lambda: plain(setting, lambda ids, scores: scores),
+    **{name: with_mask(name) for name in MASKS},
+}
+"""Contenders with a model: a function that prepares a function, which generates answers of a batch
+and returns the number of tokens of each row. The first is the one that others are compared with."""
+
+
+def mask_alone(name: str) -> Callable[[Setting], Callable[[], int]]:
+    """Return a contender that masks random logits, and takes the best token, at each step."""
+
+    def prepared(setting: Setting) -> Callable[[], int]:
+        made = MASKS[name](setting) if name in MASKS else lambda: lambda ids, scores: scores
+        torch.manual_seed(0)
+        logits = torch.randn(STEPS, setting.rows, setting.width)
+
+        def run() -> int:
+            step, ids = made(), torch.zeros(setting.rows, 1, dtype=torch.long)
+            for scores in logits:
+                best = step(ids, scores.clone()).argmax(dim=1)
+                ids = torch.cat([ids, best[:, None]], dim=1)
+            return STEPS
+
+        return run
+
+    return prepared
+
+
+def large_tokenizer(count: int) -> PreTrainedTokenizerFast:
+    """Return a byte-level tokenizer like Qwen2's, with ``count`` tokens of random letters."""
+    draw = np.random.default_rng(0)
+    tiny = tiny_qwen2_tokenizer()
+    names = tiny.all_special_tokens
+    tokens = dict.fromkeys([*sorted(bytes_to_unicode().values()), "What"])
+    letters = np.array([*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ,.;()[]{}\"'Ġ"])
+    while len(tokens) < count - len(names):
+        lengths = draw.integers(2, 9, 1000)
+        tokens.update(dict.fromkeys("".join(draw.choice(letters, n)) for n in lengths))
+    words = [*tokens][: count - len(names)]
+    backend = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(words)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    large = PreTrainedTokenizerFast(tokenizer_object=backend)
+    large.add_special_tokens({"extra_special_tokens": names})
+    large.eos_token = "<|im_end|>"
+    large.chat_template = tiny.chat_template
+    return large
+
+
+def compare(
+    title: str,
+    contenders: Mapping[str, Callable[[Any], Callable[[], int]]],
+    setting: Setting | None,
+    rounds: int,
+    unit: str = "token",
+) -> None:
+    """Print the time per token, or per row, of each contender and its ratio to the first."""
+    runs, compile_seconds = {}, {}
+    for name, prepare in contenders.items():
+        if name in ("xgrammar", "llguidance") and find_spec(name) is None:
+            continue
+        start = time.perf_counter()
+        runs[name] = prepare(setting)
+        compile_seconds[name] = time.perf_counter() - start
+        runs[name]()  # fills caches
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    names = [*runs]
+    for i in range(rounds):
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            start = time.perf_counter()
+            count = runs[name]()
+            found[name].append(1000 * (time.perf_counter() - start) / count)
+    print(f"\n{title}\n{'':<16}{f'ms a {unit}':>12}{'ratio':>8}{'extra ms':>10}{'compile s':>11}")
+    first = found[next(iter(runs))]
+    for name in contenders:
+        if name not in runs:
+            print(f"{name:<16}{'not installed':>15}")
+            continue
+        pairs = list(zip(found[name], first, strict=True))
+        ratio = statistics.median(mine / other for mine, other in pairs)
+        extra = statistics.median(mine - other for mine, other in pairs)
+        print(
+            f"{name:<16}{statistics.median(found[name]):12.3f}{ratio:8.3f}{extra:10.3f}"
+            f"{compile_seconds[name]:11.2f}"
+        )
+
+
+def decode_run(run: Path, rows: int, rounds: int) -> None:
+    """Print the time per row of each decoding rule, with the model and test rows of a run."""
+    config = read_run(run)
+    family = load_family(config, str(run / MODEL))
+    model = load_model(config, family, str(run / MODEL)).eval()
+    found = load_examples(config.task, config.data.test, Path(config.data.cache), training=False)
+    examples = found[:rows]
+
+    def contender(rule: str, **settings: Any) -> Callable[[None], Callable[[], int]]:
+        own = replace(config, predict=replace(config.predict, decode=rule, **settings))
+        explore = None if rule == GREEDY else make_explorer(own.predict, family, config.task)
+        constrainer = Constrainer(config.task, family) if own.predict.constrain else None
+
+        def run_once() -> int:
+            length = own.predict.max_new_tokens
+            answers = generate(
+                model, family, examples, length, explore=explore, constrainer=constrainer
+            )
+            for example, answer in zip(examples, answers, strict=True):
+                prediction(own, family, example, answer, rule)
+            return len(examples)
+
+        return lambda _: run_once
+
+    contenders = {
+        GREEDY: contender(GREEDY),
+        "greedy, constr.": contender(GREEDY, constrain=True),
+        "median": contender("median"),
+        "median, constr.": contender("median", constrain=True),
+        "mbr, 32 samples": contender(MBR, samples=32),
+    }
+    if config.task.sampled_answers:
+        del contenders["median, constr."]
+    compare(f"{rows} rows of {config.task_name}", contenders, None, rounds, unit="row")
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--batch", type=int, default=16, help="rows (default: 16)")
+    parser.add_argument("--rounds", type=int, default=9, help="timed rounds (default: 9)")
+    parser.add_argument(
+        "--vocabulary", type=int, default=VOCABULARY, help="tokens of the second table"
+    )
+    parser.add_argument("--run", type=Path, help="measure decoding rules in this finished run")
+    options = parser.parse_args()
+    print(f"load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, batch {options.batch}")
+    if options.run:
+        decode_run(options.run, options.batch, options.rounds)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        Qwen2VL.make_tiny(Path(folder), seed=0)
+        family = Qwen2VL.load(folder, _TINY)
+        model = family.load_model(folder, _TINY).eval()
+    frame = replace(family.frame(640, 480), coordinates=COORDINATES["relative_1000"])
+    box = Grounding().grammar(frame)
+    grammar = f"{box}(?:; {box}){{3,}}"  # longer than STEPS
+    width = model.config.get_text_config().vocab_size
+    setting = Setting(family, model, grammar, options.batch, width)
+    with torch.no_grad():
+        compare("A tiny Qwen2-VL writes lists of boxes", DECODERS, setting, options.rounds)
+        large = Qwen2VL(large_tokenizer(options.vocabulary), family.image_processor, _TINY)
+        setting = Setting(large, None, grammar, options.batch, options.vocabulary)
+        names = ["argmax alone", *MASKS]
+        masks = {name: mask_alone(name) for name in names}
+        compare(f"The mask of {options.vocabulary:,} tokens", masks, setting, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
