@@ -6,27 +6,31 @@ A row of a predictions file that was decoded by a rule, such as the median, has
     scores        for a list of objects: the confidence of each object
     token_scores  for a list of objects: the mean probability of the tokens of each object
 
-A confidence is a probability, 0 to 1.
+A confidence is the probability, 0 to 1, that the answer or the object is correct; that of a whole
+list is its expected F1, and is not compared. It is null for an unparseable answer, which counts as
+wrong with the confidence 0, so that shares of answers are shares of all rows.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mm_numeric.answers import Instances, Unreadable
+from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.metrics import calibration
 from mm_numeric.evaluation.metrics.base import RowColumns, Scorer
+from mm_numeric.registry import RANK_FIELDS
+from mm_numeric.run_folder import PREDICTIONS, decoded_name
 
 COVERAGES = (1.0, 0.9, 0.8, 0.5)
 """Shares of the answers to give, for which results.json and reports have a threshold."""
 
 RIGHT_SHARES = (0.9, 0.95, 0.99)
 """Shares of correct answers to reach, for which results.json and reports have a threshold."""
-
-_PER_OBJECT = ("scores", "token_scores")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +47,11 @@ class Confidences:
     """True for lists of objects: there is one value per object instead of one per answer."""
 
     rows: int
-    """Number of answers with a confidence."""
+    """Number of answers, also unparseable ones; of lists of objects, only the parseable ones."""
 
     confidence: NDArray[np.float64]
-    """Confidence, 0 to 1, of each answer or object, [n]."""
+    """Confidence, 0 to 1, of each answer or object, [n]; 0 for an answer without one, such as an
+    unparseable answer."""
 
     right: NDArray[np.float64]
     """1 for a correct answer or object and 0 for a wrong one, [n]."""
@@ -114,7 +119,8 @@ def collect_confidences(
     Args:
         scorer: The scorer, whose ``success`` defines a correct answer.
         rows: Rows of scores.jsonl, in the order of all other arguments; those of a decoded answer
-            have the fields ``decode`` and, for a list of objects, ``scores``.
+            have the fields ``decode`` and, for a list of objects, ``scores``. An answer whose
+            confidence is null counts as one with the confidence 0.
         answers: Parsed answers; ``Unreadable`` for a parse failure.
         targets: The true answers.
         columns: The scores of the rows, computed by ``scorer``.
@@ -130,9 +136,11 @@ def collect_confidences(
         rights = np.concatenate([np.empty(0), *(found[i] for i in known)])
         confidences = [score for i in known for score in rows[i]["scores"]]
     else:
-        known = [i for i, row in enumerate(rows) if row["decode"].get("confidence") is not None]
-        rights = (columns[success.column][known] >= success.least).astype(np.float64)
-        confidences = [rows[i]["decode"]["confidence"] for i in known]
+        if not any("confidence" in row["decode"] for row in rows):
+            return None
+        known = list(range(len(rows)))
+        rights = (columns[success.column] >= success.least).astype(np.float64)
+        confidences = [row["decode"].get("confidence") or 0.0 for row in rows]
     scored = ~np.isnan(rights)  # not objects in ignored regions
     if not scored.any():
         return None
@@ -150,19 +158,34 @@ def decode_fields(row: Mapping[str, Any], answer: Any, where: str) -> dict[str, 
     """Validate and return the fields of a row of a predictions file that are about confidence.
 
     These are ``decode`` and ``confidence``, a copy of ``decode.confidence``, and ``scores`` and
-    ``token_scores`` of a list of objects. ``where`` names the row in error messages.
+    ``token_scores`` of a list of objects. A field ``decode`` of another tool, which is not an
+    object with a ``rule``, is ignored. ``where`` names the row in error messages.
     """
     found: dict[str, Any] = {}
-    if row.get("decode") is not None:
+    if isinstance(row.get("decode"), dict) and "rule" in row["decode"]:
         found["decode"] = _checked_decode(row["decode"], where)
         found["confidence"] = found["decode"].get("confidence")
     if isinstance(answer, Instances):
-        for name in _PER_OBJECT:
+        for name in RANK_FIELDS:
             if row.get(name) is not None:
                 found[name] = _checked_scores(row[name], name, len(answer.items), where)
         if "decode" in found:
             _check_probabilities(found.get("scores", ()), f"{where}: scores")
     return found
+
+
+def results_rule(predictions: Path, row: Mapping[str, Any]) -> str:
+    """Return the decoding rule for the names of result files, such as results.median.json.
+
+    It is the rule of the rows if the name of the predictions file has it, as in
+    predictions.median.jsonl. Otherwise it is ``greedy``, which file names do not have.
+
+    Args:
+        predictions: Path of the predictions file.
+        row: One of its rows, as in scores.jsonl.
+    """
+    rule: str = row.get("decode", {}).get("rule", GREEDY)
+    return rule if predictions.name == decoded_name(PREDICTIONS, rule) else GREEDY
 
 
 def check_same_rule(first: Mapping[str, Any], row: Mapping[str, Any], where: str) -> None:
@@ -182,11 +205,11 @@ def _rule_of(decode: Mapping[str, Any]) -> str:
     return f"decoded by {decode['rule']}{risk}"
 
 
-def _checked_decode(decode: Any, where: str) -> dict[str, Any]:
-    if not isinstance(decode, dict) or not isinstance(decode.get("rule"), str):
+def _checked_decode(decode: dict[str, Any], where: str) -> dict[str, Any]:
+    if not isinstance(decode["rule"], str):
         raise ValueError(
-            f'{where}: "decode" is {decode!r:.60}; write an object with the name of a rule, such '
-            'as {"rule": "median", "confidence": 0.9}, or remove the field.'
+            f"{where}: decode.rule is {decode['rule']!r:.60}; write the name of a rule, such as "
+            '"median", or remove the field "decode".'
         )
     confidence = decode.get("confidence")
     if confidence is not None:

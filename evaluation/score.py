@@ -22,6 +22,7 @@ from mm_numeric.evaluation.confidence import (
     check_same_rule,
     collect_confidences,
     decode_fields,
+    results_rule,
 )
 from mm_numeric.evaluation.joined_rows import prediction_rows
 from mm_numeric.evaluation.judge import Response, judged_answers
@@ -39,7 +40,7 @@ from mm_numeric.geometry.frames import Frame
 from mm_numeric.log import progress
 from mm_numeric.parsing import read_dataclass
 from mm_numeric.registry import PROTOCOLS, SCORERS, TASKS, choose, load
-from mm_numeric.run_folder import PREDICTIONS, RESULTS, SCORES, decoded_name
+from mm_numeric.run_folder import RESULTS, SCORES, decoded_name
 from mm_numeric.tasks.base import Task, task_class
 
 
@@ -136,7 +137,7 @@ def score(
 ) -> Scores:
     """Score a predictions file, and write results.json and scores.jsonl.
 
-    For predictions.median.jsonl, a file of ``compare`` whose rows were decoded by the median, the
+    For predictions.median.jsonl, whose rows ``predict`` or ``compare`` decoded by the median, the
     names are results.median.json and scores.median.jsonl, and so on for each rule.
 
     Args:
@@ -167,9 +168,8 @@ def score(
     version = task_class(scores.task, str(predictions)).version
     head = {"task": scores.task, "task_version": version, "predictions": str(predictions)}
     head.update(rows.record() if rows else {})
-    rule = scores.rows[0].get("decode", {}).get("rule", GREEDY)
-    named = predictions.name == decoded_name(PREDICTIONS, rule)
-    write_scores(scores, out or predictions.parent, head, rule=rule if named else GREEDY)
+    rule = results_rule(predictions, scores.rows[0])
+    write_scores(scores, out or predictions.parent, head, rule=rule)
     return scores
 
 

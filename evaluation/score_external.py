@@ -8,6 +8,7 @@ from typing import Any
 
 from mm_numeric.answers import Instance, Instances, Unreadable
 from mm_numeric.evaluation import formats
+from mm_numeric.evaluation.confidence import results_rule
 from mm_numeric.evaluation.metrics.coco_ap import Ranking, Rules, rank_answers, rank_rows
 from mm_numeric.evaluation.prepared_rows import PreparedRows
 from mm_numeric.evaluation.results_table import in_unit, indented_table
@@ -21,14 +22,11 @@ from mm_numeric.evaluation.score import (
 )
 from mm_numeric.files import write_text
 from mm_numeric.geometry.row_shapes import instance_row
-from mm_numeric.registry import PROTOCOLS, choose, unknown
-from mm_numeric.run_folder import RESULTS
+from mm_numeric.registry import PROTOCOLS, RANK_FIELDS, choose, unknown
+from mm_numeric.run_folder import RESULTS, decoded_name
 
 COCO_AP = "coco_ap"
 """Name of the COCO AP protocol. AP has no value per image, thus no bootstrap interval."""
-
-RANK_BY = ("scores", "token_scores")
-"""Fields of a row of a predictions file with a confidence for each shape, to rank by."""
 
 MOST_LABELS_SHOWN = 20
 """A terminal shows the AP of each label up to this number of labels."""
@@ -129,7 +127,7 @@ def rank_files(
             "protocol": COCO_AP,
             "protocols": {"all": rules.protocol("as the files have them")},
         }
-        _write_ranked(out, head, ranking)
+        _write_ranked(out / RESULTS, head, ranking)
     return ranking
 
 
@@ -141,9 +139,12 @@ def rank_predictions(
     out: Path | None = None,
     keep: str | None = None,
     rows: PreparedRows | None = None,
-    rank_by: str = "scores",
+    rank_by: str = RANK_FIELDS[0],
 ) -> Ranking:
-    """Compute COCO's average precision and recall for a predictions.jsonl.
+    """Compute COCO's average precision and recall for a predictions.jsonl; write results.json.
+
+    As with ``score``, the results of predictions.median.jsonl are written to results.median.json,
+    and so on for each decoding rule.
 
     Args:
         predictions: A .jsonl file of answers. The field ``scores`` has a confidence for each shape;
@@ -162,7 +163,7 @@ def rank_predictions(
     check_shapes(read, COCO_AP, predictions)
     answers = [answer if isinstance(answer, Instances) else None for answer in read.answers]
     scores = [row.get(rank_by) for row in read.rows]
-    if rank_by != "scores":
+    if rank_by != RANK_FIELDS[0]:
         _check_ranked_by(rank_by, predictions, answers, scores)
     try:
         ranking = rank_answers(answers, read.targets, scores, rules)
@@ -176,7 +177,8 @@ def rank_predictions(
         "rows": len(read.rows),
         "protocols": {"all": rules.protocol(_source(rank_by, read.rows[0]))},
     }
-    _write_ranked(out or predictions.parent, head, ranking)
+    name = decoded_name(RESULTS, results_rule(predictions, read.rows[0]))
+    _write_ranked((out or predictions.parent) / name, head, ranking)
     return ranking
 
 
@@ -194,22 +196,22 @@ def _check_ranked_by(
 
 def _source(rank_by: str, row: Mapping[str, Any]) -> str:
     """Describe where the confidences of a predictions file come from, for results.json."""
-    if rank_by != "scores":
+    if rank_by != RANK_FIELDS[0]:
         return f"{rank_by} of the rows (mean probability of tokens)"
     if "decode" in row:
         return f"of the rows (probability of being correct; decoded by {row['decode']['rule']})"
     return "of the rows (predict: mean probability of tokens)"
 
 
-def _write_ranked(folder: Path, head: Mapping[str, Any], ranking: Ranking) -> None:
+def _write_ranked(path: Path, head: Mapping[str, Any], ranking: Ranking) -> None:
     shown = {name: finite(value) for name, value in ranking.metrics.items()}
     labels = [
         {k: finite(v) if isinstance(v, float) else v for k, v in row.items()}
         for row in ranking.labels
     ]
-    folder.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     results = {**head, "metrics": shown, "labels": labels}
-    write_text(folder / RESULTS, json.dumps(results, indent=1) + "\n")
+    write_text(path, json.dumps(results, indent=1) + "\n")
 
 
 def ranked_table(ranking: Ranking, rules: Rules) -> str:
@@ -222,7 +224,9 @@ def ranked_table(ranking: Ranking, rules: Rules) -> str:
     lines = [f"COCO average precision and recall of {what}", indented_table(rows)]
     count = len(ranking.labels)
     if count > MOST_LABELS_SHOWN:
-        lines.append(f"results.json (--out FOLDER) has the AP of each of the {count} labels.")
+        lines.append(
+            f"The file of results (--out FOLDER) has the AP of each of the {count} labels."
+        )
     elif count > 1:
         own = [(row["name"], in_unit(finite(row["ap"]), "%")) for row in ranking.labels]
         lines += ["AP of each label", indented_table(own)]

@@ -180,9 +180,9 @@ def _train(arguments: argparse.Namespace) -> None:
         model = None
     leave_process_group()
     if rank() == 0 and model is not None:
-        from mm_numeric.config.trust import FLAG, named_code
+        from mm_numeric.config.trust import FLAG, code_of_predictions
 
-        flag = f" {FLAG}" if named_code(config.to_dict()) else ""
+        flag = f" {FLAG}" if code_of_predictions(config.to_dict()) else ""
         print(f"trained: {model}")
         print(f"next: mm-numeric predict --model {config.output_dir}{flag}")
 

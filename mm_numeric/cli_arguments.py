@@ -8,6 +8,7 @@ from pathlib import Path
 from mm_numeric.archives import add_limit_option
 from mm_numeric.cli_decoding import add_decoding
 from mm_numeric.cli_joined_rows import add_joined_rows
+from mm_numeric.registry import RANK_FIELDS
 
 EXAMPLES = """\
 examples:
@@ -264,7 +265,7 @@ def _add_ranking(score: argparse.ArgumentParser) -> None:
     )
     score.add_argument(
         "--rank-by",
-        choices=["scores", "token_scores"],
+        choices=RANK_FIELDS,
         help="field of the answers in a .jsonl file that coco_ap ranks by (default: scores, the "
         "confidence of each object; token_scores is the mean probability of its tokens)",
     )

@@ -23,7 +23,7 @@ def add_decoding(predict: argparse.ArgumentParser, positive: Callable[[str], int
     number("max-new-tokens", "maximum number of new tokens")
     predict.add_argument(
         "--constrain",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
         default=None,
         help="write only answers that match the grammar of the task, so that all are parseable "
         "(default: predict.constrain of the run's config)",

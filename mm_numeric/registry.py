@@ -180,6 +180,10 @@ PROTOCOLS: Mapping[str, str] = {
 }
 """Evaluation protocols of text detection; the first is the default."""
 
+RANK_FIELDS = ("scores", "token_scores")
+"""Fields of a row of a predictions file that have one number for each shape of the answer. COCO's
+average precision can rank by either; the first is the default."""
+
 
 _THRESHOLD = re.compile(r"(?<=_)[0-9]+(?:\.[0-9]+)?(?=_|$)")
 

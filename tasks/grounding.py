@@ -6,7 +6,8 @@ Rows     {"id": text, "image": path, "phrase": text, "box": [x1, y1, x2, y2]}
          "sentences": [text, ...] may replace "phrase": the row yields one example per text
          "width" and "height" of the image are optional
          for ``answer: list``, "instances": [{"box": [...], "label": text}, ...] replaces "box": the
-         objects that match the phrase (perhaps none), or all objects if the row has no phrase
+         objects that match the phrase (perhaps none), or all objects if the row has no phrase;
+         "polygon": [x1, y1, x2, y2, x3, y3, ...] may replace the "box" of an object
 Answer   the box, or the boxes with labels, in the coordinate format of the model family
 Scorer   mm_numeric.evaluation.metrics.boxes, or mm_numeric.evaluation.metrics.detection for a list
 """
@@ -119,10 +120,15 @@ class Grounding(BaseTask):
         return box
 
     def grammar(self, frame: Frame | None = None) -> str:
-        """Return a regular expression of a box in the image, or of a list of labelled boxes."""
+        """Return a regular expression of a box in the image, or of a list of labelled shapes.
+
+        Shapes are boxes and polygons, because rows may have either.
+        """
         if frame is None:
             raise ValueError("a box needs the frame of its image")
-        return list_regex(frame, labels=True) if self.answer == "list" else box_regex(frame)
+        if self.answer == "list":
+            return list_regex(frame, polygons=True, labels=True)
+        return box_regex(frame)
 
     def grammar_after(self, frame: Frame | None = None) -> Callable[[str], str | None] | None:
         """Return a function that lets the second corner of one box only be right and below."""

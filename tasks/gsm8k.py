@@ -72,6 +72,11 @@ class GSM8K(Numbers):
         """Return the import path of the scorer."""
         return "mm_numeric.evaluation.metrics.gsm8k:GSM8K"
 
+    @property
+    def risk(self) -> str:
+        """Return ``exact``: the answer with the most samples wins, as in self-consistency."""
+        return "exact"
+
     def read_answer(self, value: Any, where: str) -> Solution:
         """Read the steps and the final number of a row's solution, such as ``... #### 18``."""
         found = self.parse(str(value)) if type(value) in (int, float, str) else None

@@ -88,6 +88,7 @@ STORED = [
     ("model.baseline", {"name": "evil:Baseline"}, "import evil:Baseline (model.baseline)"),
     ("objective", "evil:SPEC", "import evil:SPEC (objective)"),
     ("objective", {"preset": "evil:SPEC"}, "import evil:SPEC (objective)"),
+    ("predict", {"decode": {"for": "evil:RISK"}}, "import evil:RISK (predict.decode.for)"),
 ]
 
 

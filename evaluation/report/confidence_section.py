@@ -5,6 +5,7 @@ All values are from ``calibration`` in summary.json; see ``mm_numeric.evaluation
 """
 
 from collections.abc import Mapping, Sequence
+from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
 from mm_numeric.evaluation.confidence import COVERAGES, RIGHT_SHARES
@@ -49,7 +50,7 @@ def confidence_section(comparison: Comparison) -> Section | None:
         name: style for name, style in styles.items() if any(name in e for e in entries.values())
     }
     blocks: list[Content] = [
-        note(_definitions(what, entry["correct"])),
+        note(_definitions(entry["correct"], per_object=entry["per_object"])),
         legend(shown.values()),
         heading("Reliability"),
         note(
@@ -67,7 +68,8 @@ def confidence_section(comparison: Comparison) -> Section | None:
         heading("Thresholds"),
         note(
             f"Share of correct {what}s if a share of the {what}s is given, and the confidence from "
-            "which they are given. More are given if several have the confidence of the threshold."
+            "which they are given. More are given if several have the confidence of the threshold. "
+            "Thresholds are rounded down to six decimals; summary.json has them in full."
         ),
         _coverage_table(entries, shown),
         note(
@@ -83,10 +85,18 @@ def confidence_section(comparison: Comparison) -> Section | None:
     return Section.of("confidence", "Confidence", *blocks)
 
 
-def _definitions(what: str, correct: str) -> str:
+def _definitions(correct: str, *, per_object: bool) -> str:
+    what = "object" if per_object else "answer"
+    unparseable = (
+        "Unparseable answers have no objects and are not counted. "
+        if per_object
+        else "An unparseable answer counts as wrong, with the confidence 0, so that a share of the "
+        "answers is one of all rows. "
+    )
     return (
         f"A confidence is the probability, 0 to 1, that the {what} is correct ({correct}), "
-        "estimated from the candidates of the model. ECE is the expected calibration error, the "
+        f"estimated from the candidates of the model. {unparseable}"
+        "ECE is the expected calibration error, the "
         "mean difference between confidence and share correct; 0 is best. AUROC is the probability "
         f"that a correct {what} has more confidence than a wrong one; 0.5 is random, 1 is best. "
         f"AURC is the mean share of wrong {what}s over all coverages; lower is better. These three "
@@ -162,7 +172,7 @@ def _coverage_table(entries: Entries, styles: Styles) -> Table:
         for own in entry["thresholds"]["coverage"]:
             is_close = abs(own["coverage"] - own["wanted"]) < 0.0005
             given = "" if is_close else f" of {percent(own['coverage'])}"
-            texts.append(f"{percent(own['right'])}{given}, from {number(own['threshold'], 3)}")
+            texts.append(f"{percent(own['right'])}{given}, from {_rounded_down(own['threshold'])}")
         rows.append([*cells, *texts])
     header = [f"correct of {percent(coverage, 0)}" for coverage in COVERAGES]
     return Table.of(["objective", "decoded by", *header], rows)
@@ -175,12 +185,17 @@ def _right_table(entries: Entries, styles: Styles) -> Table:
         texts = [
             None
             if own["threshold"] is None
-            else f"{percent(own['coverage'])}, from {number(own['threshold'], 3)}"
+            else f"{percent(own['coverage'])}, from {_rounded_down(own['threshold'])}"
             for own in entry["thresholds"]["right"]
         ]
         rows.append([*cells, *texts])
     header = [f"given for {percent(share, 0)} correct" for share in RIGHT_SHARES]
     return Table.of(["objective", "decoded by", *header], rows)
+
+
+def _rounded_down(threshold: float) -> str:
+    """Format a threshold; a greater number would exclude answers with exactly this confidence."""
+    return f"{Decimal(str(threshold)).quantize(Decimal('0.000001'), ROUND_FLOOR):f}"
 
 
 def _bins_table(rule: str, entries: Mapping[str, Any], styles: Styles) -> Table:

@@ -68,6 +68,12 @@ def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
     for row in compared_rows(config):
         for term in row.config.objective.spec.terms:
             make_term(term.name, term.options, f"{config.title}, compare, {row.name}")
+        if row.config.predict.rule not in config.compare.decode:
+            raise ValueError(
+                f"{config.title}, compare.decode: predict.decode is {row.config.predict.decode}, "
+                f"which is not one of {list(config.compare.decode)}; add the rule "
+                f"{row.config.predict.rule}, or remove predict.decode."
+            )
         if row.config.model.baseline is not None and config.compare.decode != (GREEDY,):
             raise ValueError(
                 f"{config.title}, compare.decode: the baseline {row.name} predicts its answers "
@@ -186,12 +192,14 @@ def _delete_other_answers(folder: Path, *, decoded: bool) -> None:
     other rules. The text is the same, so nothing is lost if rules are added or removed.
     """
     path = folder / PREDICTIONS
-    if not path.is_file() or b"\n" not in path.read_bytes():
-        return  # no complete row
-    _, first = next(read_rows(path))
-    if ("decode" in first) != decoded:
-        for name in (RESULTS, PREDICTIONS, f"{PREDICTIONS}.made_by.json"):
-            (folder / name).unlink(missing_ok=True)
+    if not path.is_file():
+        return
+    if b"\n" in path.read_bytes():  # a complete row
+        _, first = next(read_rows(path))
+        if ("decode" in first) == decoded:
+            return
+    for name in (RESULTS, PREDICTIONS, f"{PREDICTIONS}.made_by.json"):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
@@ -258,10 +266,13 @@ def exit_with_parent() -> None:
 
 
 def _load_data_once(config: Config) -> None:
-    """Load the data of all runs before any training starts, to report invalid samples early."""
+    """Load the data of all runs and check decoding rules, to report errors before any training."""
     from mm_numeric.data.examples import load_examples
+    from mm_numeric.inference.decode import check_rules
 
+    assert config.compare is not None
     for own in {row.warm_start: row.config for row in compared_rows(config)}.values():
         cache = Path(own.data.cache)
         load_examples(own.task, own.data.train, cache, training=True)
-        load_examples(own.task, own.data.test, cache, training=False)
+        tests = load_examples(own.task, own.data.test, cache, training=False)
+        check_rules(own.predict, config.compare.decode, own.task, tests)

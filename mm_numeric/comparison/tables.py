@@ -71,7 +71,7 @@ class _Estimates:
 
 
 def calibration_table(runs: Runs) -> dict[str, Entries]:
-    """Return ``calibration[name][rule]``, for runs whose answers all have confidences."""
+    """Return ``calibration[name][rule]``, for runs with confidences for every seed."""
     table: dict[str, Entries] = {}
     for (name, rule), seeds in runs.items():
         found = [scores.confidences for scores in seeds if scores.confidences is not None]
@@ -86,7 +86,8 @@ def calibration_entry(seeds: Sequence[Confidences]) -> dict[str, Any]:
     Returns:
         ``ece``, ``auroc`` and ``aurc``: mean over the seeds (AUROC: over those that have both
         correct and wrong answers; None if there are none).
-        ``count``: number of answers or objects of all seeds. The rest is computed from all of them:
+        ``count``: number of answers (also unparseable ones, which are wrong and have the confidence
+        0) or objects of all seeds. The rest is computed from all of them:
         ``reliability``: for each bin [low, high, count, mean confidence, share correct].
         ``risk_coverage``: points [coverage, share wrong], at most 100.
         ``thresholds``: as ``mm_numeric.evaluation.confidence.thresholds`` returns them.

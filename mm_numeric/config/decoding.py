@@ -1,6 +1,6 @@
 """Config section ``predict``, and the names of the rules that choose an answer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,11 @@ DECODE_RULES = (GREEDY, "mean", "median", MBR)
 """Rules that choose an answer. ``greedy`` takes the most likely token at each step. The others
 choose from the distribution of the model's answers: its mean, its median, or the answer with the
 least expected risk (minimum Bayes risk)."""
+
+
+def is_greedy_alone(rules: Iterable[str]) -> bool:
+    """Return True if no rule needs explored answers."""
+    return set(rules) <= {GREEDY}
 
 
 def check_decode(chosen: Any) -> None:
@@ -53,12 +58,13 @@ class PredictConfig:
     """Answers are explored until they have this probability, above 0 and at most 1."""
 
     branches: int = 64
-    """Largest number of different beginnings of the answer to one question, at least 1. Each needs
-    memory for a KV cache."""
+    """Largest number of different beginnings of the answer to one question, at least 1. They share
+    the KV cache of the question; each of their tokens adds to it."""
 
     samples: int | None = None
     """Number of answers to draw at random, in place of ``mass`` and ``branches``. null: as the task
-    says, which is 32 for boxes and lists of objects, and none for short answers such as times."""
+    says, which is 32 for boxes and lists of objects, and none for short answers such as times. The
+    KV cache grows with batch size x samples x tokens: use small batches for long answers."""
 
     def __post_init__(self) -> None:
         check_at_least_1(self, "batch_size", "max_new_tokens", "branches")

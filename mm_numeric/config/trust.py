@@ -11,7 +11,7 @@ from typing import Any
 
 from mm_numeric.files import read_json
 from mm_numeric.losses.presets import PRESETS
-from mm_numeric.registry import BASELINES, FAMILIES, TASKS
+from mm_numeric.registry import BASELINES, FAMILIES, RISKS, TASKS
 
 FLAG = "--trust-remote-code"
 
@@ -42,6 +42,19 @@ def named_code(raw: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def code_of_predictions(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those settings that ``predict`` would import code for, also a risk of one's own.
+
+    In contrast to ``named_code``, which a run must keep, a risk may differ in each prediction.
+    """
+    predict = raw.get("predict")
+    risk = _name(predict.get("decode") if isinstance(predict, Mapping) else None, "for")
+    found = named_code(raw)
+    if isinstance(risk, str) and ":" in risk and risk not in RISKS.values():
+        found["predict.decode.for"] = risk
+    return found
+
+
 def require_no_code(raw: Mapping[str, Any], run: Path, weights: Path) -> None:
     """Raise ValueError if the config of a run folder would execute Python code.
 
@@ -50,7 +63,7 @@ def require_no_code(raw: Mapping[str, Any], run: Path, weights: Path) -> None:
         run: Folder of the run, for the error message.
         weights: Folder with the weights; its JSON files list custom classes of the checkpoint.
     """
-    found = named_code(raw)
+    found = code_of_predictions(raw)
     if not found:
         return
     uses = [f"import {name} ({key})" for key, name in found.items() if key != REMOTE_CODE]

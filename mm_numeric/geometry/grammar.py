@@ -93,7 +93,7 @@ def rest_of_box(frame: Frame, begun: str) -> str | None:
 
 
 def list_regex(frame: Frame, *, polygons: bool = False, labels: bool = False) -> str:
-    """Return a regular expression of a list of boxes, also of an empty one.
+    """Return a regular expression of a list of boxes within the image, also of an empty one.
 
     Args:
         frame: The image's size and coordinate format.
@@ -101,12 +101,9 @@ def list_regex(frame: Frame, *, polygons: bool = False, labels: bool = False) ->
         labels: True if a box or polygon may have a label. Labels have up to ``LABEL_LENGTH``
             characters, without those that enclose labels and shapes in this format.
     """
-    text, coordinates = frame.coordinates.text, frame.coordinates
-    width, height = (coordinates.largest(edge) for edge in frame.edges)
-    ranges = (0, width), (0, height)
-    ranges = ranges if coordinates.order == "xy" else ranges[::-1]
-    x, y = (level_regex(coordinates, *bounds) for bounds in ranges)
-    point = escape(text.point_open) + x + escape(text.between_numerals) + y
+    text = frame.coordinates.text
+    first, second = (level_regex(frame.coordinates, *bounds) for bounds in _ranges(frame))
+    point = escape(text.point_open) + first + escape(text.between_numerals) + second
     point += escape(text.point_close)
     after = f"(?:{escape(text.between_points)}{point})"
     shapes = [escape(text.open) + point + after + escape(text.close)]

@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 
 
 _NEGLIGIBLE = 1e-6
-"""Part of the probability that may be left out which a single continuation may have unseen."""
+"""A continuation is dropped first if its probability is below this part of ``1 - mass``."""
 
 
 @dataclass
@@ -81,7 +81,8 @@ class _Continuations(NamedTuple):
 class Exploration(ABC):
     """The decoding loop, for ``model.generate(custom_generate=...)``.
 
-    ``generate`` then returns one ``Explored`` per question. ``stop_ids`` end an answer.
+    ``generate`` then returns one ``Explored`` per question. ``stop_ids`` end an answer. Logits
+    processors, such as ``suppress_tokens`` of a generation config, are not applied.
     ``constraint`` excludes the tokens that the grammar of the task does not allow; probabilities
     are then those among the allowed tokens.
     """
@@ -126,8 +127,6 @@ class Exploration(ABC):
         self._start(rows, steps)
         scores, cache = read_prompts(model, input_ids, model_kwargs)
         for step in range(steps):
-            if self.constraint is not None:
-                scores = self.constraint.allow(scores)
             parent, branches = self._step(branches, scores, explored)
             if step + 1 == steps or not len(parent):
                 break
@@ -143,10 +142,13 @@ class Exploration(ABC):
         self, branches: _Branches, scores: Tensor, explored: Sequence[Explored]
     ) -> tuple[Ints, _Branches]:
         """Continue all branches and record complete answers; return the parents and branches."""
-        likeliest, probs = _most_likely(scores)
-        for row, prob in zip(branches.row[branches.greedy], probs[branches.greedy], strict=True):
+        allowed = scores if self.constraint is None else self.constraint.allow(scores)
+        likeliest = _top(allowed, 1)[0][:, 0]
+        # Among all tokens: a model that has not learnt the grammar is not to look certain.
+        greedy_probs = _probabilities(scores, branches.greedy, likeliest)
+        for row, prob in zip(branches.row[branches.greedy], greedy_probs, strict=True):
             explored[row].greedy_probabilities += (float(prob),)
-        parent, token, weight = self._continue(branches, scores, likeliest)
+        parent, token, weight = self._continue(branches, allowed, likeliest)
         greedy = branches.greedy[parent] & (token == likeliest[parent])
         ends = np.isin(token, self.stop_ids)
         for at in np.flatnonzero(ends):
@@ -165,8 +167,8 @@ class Exploration(ABC):
 class PrefixTree(Exploration):
     """Explores the answers of highest probability, until they have the probability ``mass``.
 
-    ``width`` is the largest number of branches per question. It limits memory and time, so the
-    probability that is reached can be smaller than ``mass``.
+    ``width`` is the largest number of branches per question, besides the greedy one. It limits
+    memory and time, so the probability that is reached can be smaller than ``mass``.
     """
 
     def __init__(
@@ -247,8 +249,9 @@ class Samples(Exploration):
     def _start(self, rows: int, steps: int) -> None:
         self.branch = np.repeat(np.arange(rows)[:, None], self.count, axis=1)
         """[b, samples] branch of each sample; -1 if its answer is complete."""
-        self.random = np.ones((rows, steps, self.count))
-        for own, name in zip(self.random, self.ids, strict=False):  # a dummy row has no id
+        self.branch[len(self.ids) :] = -1  # a dummy image row has no samples
+        self.random = np.empty((rows, steps, self.count))
+        for own, name in zip(self.random, self.ids, strict=False):
             seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
             own[:] = np.random.default_rng(seed).random(own.shape)
 
@@ -273,10 +276,14 @@ def _pieces(scores: Tensor) -> Iterator[Tensor]:
         yield to_compute_dtype(scores[chunk])
 
 
-def _most_likely(scores: Tensor) -> tuple[Ints, Floats]:
-    """Return the most likely token of each row of logits, [n], and its probability [n]."""
-    tokens, probs = _top(scores, 1)
-    return tokens[:, 0], probs[:, 0]
+def _probabilities(scores: Tensor, rows: NDArray[np.bool_], tokens: Ints) -> Floats:
+    """Return the probability of one token in each of the chosen rows of logits [n, v]."""
+    at = torch.from_numpy(np.flatnonzero(rows)).to(scores.device)
+    chosen = to_compute_dtype(scores[at])
+    wanted = torch.from_numpy(tokens[rows]).to(scores.device)
+    logits = chosen.gather(1, wanted[:, None])[:, 0]
+    found: Floats = (logits - chosen.logsumexp(dim=-1)).double().exp().cpu().numpy()
+    return found
 
 
 def _top(scores: Tensor, count: int) -> tuple[Ints, Floats]:
@@ -299,7 +306,7 @@ def _draw(scores: Tensor, branch: Ints, random: Floats) -> Ints:
     """
     found = np.empty(len(branch), np.int64)
     for chunk in chunks(len(scores), scores.shape[-1], scores.device):
-        cumulative = to_compute_dtype(scores[chunk]).softmax(dim=-1).cumsum(dim=-1)
+        cumulative = to_compute_dtype(scores[chunk]).softmax(dim=-1).double().cumsum(dim=-1)
         own = np.flatnonzero((branch >= chunk.start) & (branch < chunk.stop))
         rows = branch[own] - chunk.start
         place = count_equal_before(rows)

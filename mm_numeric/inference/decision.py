@@ -30,8 +30,9 @@ from mm_numeric.inference.number_distribution import NumberDistribution
 from mm_numeric.inference.object_matching import matched_objects
 from mm_numeric.inference.risks import (
     EXACT,
-    IOU,
     Risk,
+    accuracy_at,
+    by_type,
     check_fits,
     f1_at,
     first_equal,
@@ -43,17 +44,17 @@ INTERVAL_MASS = 0.9
 """Probability of the interval that a decision reports."""
 
 OBJECT_IOU = 0.5
-"""Objects match from this IoU, in the confidence of lists of objects."""
+"""Boxes and objects of lists match from this IoU, in confidences."""
 
 CONFIDENCE: Mapping[type, Risk] = {
     ClockTime: within_minutes(5),
     Number: EXACT,
-    Box: IOU,
+    Box: accuracy_at(OBJECT_IOU),
     Instances: f1_at(OBJECT_IOU),
 }
 """The confidence of an answer is 1 minus its expected cost under this risk; ``EXACT`` for other
-types. It is the probability of a time within 5 minutes, or of an equal answer, or the expected IoU
-or F1."""
+types. It is the probability that a time is within 5 minutes, that a box has an IoU of at least 0.5
+or that another answer is equal; for a list it is the expected F1."""
 
 _FRACTION_DECIMALS = 6  # of a mean whose candidates include a fraction, such as 2/7
 
@@ -84,6 +85,9 @@ class Decision:
 
     covered: float
     """Sum of the candidates' probabilities, 0 to 1."""
+
+    candidates: int
+    """Number of different answers among the candidates."""
 
     interval: tuple[Any, Any] | None = None
     """The shortest interval with 90 % of the probability, of clock times (as texts: ``("11:58",
@@ -127,19 +131,19 @@ def decide(
     else:
         chosen = _mean_or_median(rule, merged)
     if chosen is None:
-        return Decision(None, None, covered)
+        return Decision(None, None, covered, len(merged))
     answer, text = chosen
     if not merged:
-        return Decision(answer, text, covered)
+        return Decision(answer, text, covered, 0)
     truths, probs = [candidate.answer for candidate in merged], _probabilities(merged)
-    costs = CONFIDENCE.get(type(answer), EXACT).costs([answer], truths)
+    costs = by_type(CONFIDENCE, type(answer), EXACT).costs([answer], truths)
     objects = None
     if isinstance(answer, Instances):
         matched, truth = matched_objects([answer], truths, OBJECT_IOU)
         sums = np.bincount(matched, probs[truth], minlength=len(answer.items))
         objects = tuple(sums.clip(0, 1).tolist())
     confidence = float(np.clip(1 - costs[0] @ probs, 0, 1))
-    return Decision(answer, text, covered, _interval(merged), confidence, objects)
+    return Decision(answer, text, covered, len(merged), _interval(merged), confidence, objects)
 
 
 def merge_equal(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -185,17 +189,22 @@ def _least_expected_cost(merged: Sequence[Candidate], risk: Risk) -> tuple[Any, 
 
 def _mean_or_median(rule: str, merged: Sequence[Candidate]) -> tuple[Any, str | None]:
     answers = [candidate.answer for candidate in merged]
-    kinds = {type(answer) for answer in answers}
-    compute = _COMPUTE.get(next(iter(kinds))) if len(kinds) == 1 else None
-    if compute is None:
-        names = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise ValueError(
-            f"decode: {rule} is defined for numbers, clock times and boxes, not for answers of "
-            f"type {names}; use greedy or mbr."
-        )
+    for kind in {type(answer) for answer in answers}:
+        check_rule(rule, kind, "decode")
+    compute = by_type(_COMPUTE, type(answers[0]), None)
+    assert compute is not None
     answer = compute(rule, answers, _probabilities(merged))
     texts = [candidate.text for candidate in merged if candidate.answer == answer]
     return answer, texts[0] if texts else None
+
+
+def check_rule(rule: str, kind: type, where: str) -> None:
+    """Raise ValueError if a rule is not defined for answers of a type, such as a mean of texts."""
+    if rule in ("mean", "median") and by_type(_COMPUTE, kind, None) is None:
+        raise ValueError(
+            f"{where}: {rule} is defined for numbers, clock times and boxes, not for answers of "
+            f"type {kind.__name__}; use greedy or mbr."
+        )
 
 
 def _of_times(rule: str, answers: Sequence[ClockTime], probs: Any) -> ClockTime:

@@ -17,17 +17,33 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from mm_numeric.answers import Example, Unreadable
-from mm_numeric.config.decoding import GREEDY, MBR, PredictConfig
+from mm_numeric.config.decoding import MBR, PredictConfig
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.inference.candidates import Exploration, PrefixTree, Samples
 from mm_numeric.inference.constrain import Constraint
-from mm_numeric.inference.decision import Candidate, Decision, decide, merge_equal
+from mm_numeric.inference.decision import (
+    Candidate,
+    Decision,
+    check_rule,
+    decide,
+)
 from mm_numeric.inference.risks import Risk, find_risk, risk_of
 from mm_numeric.tasks.base import Task
 
 Explorer = Callable[[Sequence[Example], Constraint | None], Exploration]
 """Creates the exploration of a batch of examples; the constraint is that of a grammar."""
+
+
+def check_rules(
+    settings: PredictConfig, rules: Iterable[str], task: Task, examples: Sequence[Example]
+) -> None:
+    """Raise ValueError if a rule or the risk does not fit the answers of the examples."""
+    answers = [example.answer for example in examples if example.answer is not None]
+    for rule in rules if answers else ():
+        check_rule(rule, type(answers[0]), "predict.decode")
+        if rule == MBR:
+            risk_of(task, answers[0], "predict.decode", settings.risk)
 
 
 def make_explorer(settings: PredictConfig, family: Family, task: Task) -> Explorer:
@@ -88,7 +104,7 @@ def decode(
     text = found.text
     if text is None:
         text = greedy if found.answer is None else task.format(found.answer, frame).text
-    entries = {"greedy": greedy, "decode": _entry(rule, risk, found, len(merge_equal(readable)))}
+    entries = {"greedy": greedy, "decode": _entry(rule, risk, found)}
     return Decoded(text, entries, found.object_confidences)
 
 
@@ -99,7 +115,7 @@ def _risk(task: Task, readable: Sequence[Candidate], name: str | None) -> Risk:
     return find_risk(name or task.risk or "exact", where)
 
 
-def _entry(rule: str, risk: Risk, found: Decision, count: int) -> dict[str, Any]:
+def _entry(rule: str, risk: Risk, found: Decision) -> dict[str, Any]:
     def rounded(value: float | None) -> float | None:
         return None if value is None else round(value, 6)
 
@@ -107,12 +123,7 @@ def _entry(rule: str, risk: Risk, found: Decision, count: int) -> dict[str, Any]
         "rule": rule,
         **({"for": risk.name} if rule == MBR else {}),
         "covered": rounded(found.covered),
-        "candidates": count,
+        "candidates": found.candidates,
         "interval": None if found.interval is None else list(found.interval),
         "confidence": rounded(found.confidence),
     }
-
-
-def is_greedy_alone(rules: Iterable[str]) -> bool:
-    """Return True if no rule needs explored answers."""
-    return set(rules) <= {GREEDY}

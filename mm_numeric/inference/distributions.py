@@ -44,7 +44,7 @@ def number_distribution(
         answer: Function from a text to its number, or to None if it has none. A time on a dial may
             be minutes, for example.
         mass: Probability to explore, above 0 and at most 1.
-        branches: Largest number of different beginnings of an answer; each has a KV cache.
+        branches: Largest number of different beginnings of an answer, which limits the memory.
         max_new_tokens: Longest answer, in tokens.
 
     Returns:
@@ -60,6 +60,8 @@ def number_distribution(
         num_beams=1,
         repetition_penalty=1.0,
         no_repeat_ngram_size=0,
+        use_cache=True,
+        cache_implementation="dynamic",
         eos_token_id=stop_ids,
         pad_token_id=stop_ids[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
     )

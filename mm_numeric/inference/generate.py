@@ -16,7 +16,6 @@ predictions.jsonl has one object per sample:
 More fields, of rules other than greedy decoding, are in ``mm_numeric.inference.decode``.
 """
 
-import hashlib
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -31,20 +30,25 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from mm_numeric.answers import Example, Instances, Unreadable
 from mm_numeric.config.data import DataSource
-from mm_numeric.config.decoding import GREEDY, MBR, PredictConfig
+from mm_numeric.config.decoding import GREEDY, is_greedy_alone
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import prompt_batch
 from mm_numeric.data.examples import load_examples
 from mm_numeric.data.positions import check_questions
 from mm_numeric.families.family import Family
-from mm_numeric.files import write_json, write_text
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.inference.candidates import Exploration
 from mm_numeric.inference.constrain import Constrainer, Constraint
-from mm_numeric.inference.decode import Explorer, decode, is_greedy_alone, make_explorer
+from mm_numeric.inference.decode import (
+    Explorer,
+    check_rules,
+    decode,
+    make_explorer,
+)
+from mm_numeric.inference.predictions_file import claim_predictions, made_with
 from mm_numeric.log import progress
 from mm_numeric.models.loading import device_type, load_family, load_model, quiet_unless_terminal
-from mm_numeric.run_folder import FINISHED, MODEL, decoded_name, locked, read_run
+from mm_numeric.run_folder import MODEL, decoded_name, locked, read_run
 
 
 def predict(
@@ -80,6 +84,9 @@ def predict(
     source = source or config.data.test
     examples = load_examples(config.task, source, Path(config.data.cache), training=False)
     rules = rules or (config.predict.rule,)
+    if GREEDY in rules[1:] or len(set(rules)) < len(rules):
+        raise ValueError(f"rules: {list(rules)}; list greedy first, and each rule once.")
+    check_rules(config.predict, rules, config.task, examples)
     files = {rules[0]: out}
     for rule in rules[1:]:
         files[rule] = out.with_name(decoded_name(out.name, rule))
@@ -87,7 +94,7 @@ def predict(
         for file in files.values():
             stack.enter_context(locked(file, "file"))
         done = {
-            rule: _claim_predictions(file, run, examples, _made_with(config.predict, rule, rules))
+            rule: claim_predictions(file, run, examples, made_with(config.predict, rule, rules))
             for rule, file in files.items()
         }
         examples = examples[:limit]
@@ -154,10 +161,10 @@ class Generated(NamedTuple):
     """Image size and coordinate format, to read coordinates in the text; None without an image."""
 
     ids: Sequence[int]
-    """Generated token ids, including the end token and the padding that follows."""
+    """Generated token ids; the end token and padding may follow."""
 
     probabilities: Sequence[float]
-    """Probability of each token in ``ids``, 0 to 1."""
+    """Probability of each token in ``ids``, 0 to 1; that of an end token may follow."""
 
     candidates: Sequence[tuple[str, float]] | None = None
     """Explored texts and their probabilities; None if only the greedy text was generated."""
@@ -281,6 +288,8 @@ def generate_tokens(
         num_beams=1,
         repetition_penalty=1.0,
         no_repeat_ngram_size=0,
+        use_cache=True,
+        cache_implementation="dynamic",
         eos_token_id=family.stop_ids,
         pad_token_id=family.pad_id,
         **options,
@@ -309,6 +318,8 @@ def prediction(
     entries: dict[str, Any] = {}
     if candidates is not None:
         text, entries, certain = decode(task, frame, text, candidates, rule, config.predict.risk)
+        if certain is None and spans:  # no explored answer is complete: only the greedy text is
+            certain = [0.0] * len(spans)
         if certain is not None:
             tokens = {"token_scores": scores["scores"]} if spans and rule == GREEDY else {}
             scores = {"scores": [round(value, 6) for value in certain], **tokens}
@@ -331,61 +342,3 @@ def prediction(
         "target": None if example.answer is None else task.record(example.answer),
         "frame": None if frame is None else frame.to_dict(),
     }
-
-
-def _made_with(settings: PredictConfig, rule: str, rules: Sequence[str]) -> dict[str, Any]:
-    """Return the settings that the answers of a rule depend on."""
-    found: dict[str, Any] = {"max_new_tokens": settings.max_new_tokens}
-    if settings.constrain:
-        found["constrain"] = True
-    if not is_greedy_alone(rules):
-        risk = {"for": settings.risk} if rule == MBR else {}
-        sizes = {"mass": settings.mass, "branches": settings.branches, "samples": settings.samples}
-        found["decode"] = {"rule": rule, **risk, **sizes}
-    return found
-
-
-def _claim_predictions(
-    out: Path, run: Path, examples: Sequence[Example], made_with: Mapping[str, Any]
-) -> set[str]:
-    """Return the ids of the samples answered in the file ``out``; raise if another run wrote it."""
-    made_by = {
-        "run": _digest((run / FINISHED).read_bytes()),
-        "rows": _digest(*(repr(example).encode() for example in examples)),
-        **made_with,
-    }
-    record = out.with_name(out.name + ".made_by.json")
-    if not out.exists():
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_json(record, made_by, indent=1)
-        return set()
-    theirs = _parse_object(record.read_text(encoding="utf-8"), record) if record.exists() else {}
-    for key in {**made_by, **theirs}:
-        value = made_by.get(key)
-        if theirs.get(key) != value:
-            raise ValueError(
-                f"{out} contains predictions of another run, of other rows or with other settings "
-                f"({key} is {theirs.get(key)} there and {value} here); choose another file "
-                "with --out, or delete it."
-            )
-    *lines, rest = out.read_text(encoding="utf-8").split("\n")
-    if rest:  # an incomplete line of a killed process
-        write_text(out, "".join(line + "\n" for line in lines))
-    return {_parse_object(line, out)["id"] for line in lines}
-
-
-def _digest(*parts: bytes) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()[:16]
-
-
-def _parse_object(text: str, path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{path}: corrupt ({error}); delete it and predict again.") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: corrupt ({text!r:.40}); delete it and predict again.")
-    return found

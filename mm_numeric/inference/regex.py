@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from functools import cached_property
 
+from mm_numeric.geometry.grammar import escape
 from mm_numeric.inference.expressions import MARK, Expression, Expressions
 
 _ASCII = (1 << 128) - 1
@@ -35,14 +36,14 @@ def parse_regex(regex: str, make: Expressions, names: Iterable[str] = ()) -> Exp
         regex: The regular expression, which must match the whole text.
         make: Makes the expressions.
         names: Beginnings of the names of single tokens, each starting with ``<``: ``<|box_end|>``,
-            ``<loc``. Where one of them occurs in ``regex``, the text up to the next ``>`` is one
-            token.
+            ``<loc``. Where one of them occurs in ``regex``, written by ``grammar.escape``, the text
+            up to the next ``>`` is one token.
 
     Raises:
         ValueError: If the syntax is not the plain one, with the position.
     """
     for name in names:
-        escaped = re.escape(name)
+        escaped = escape(name)
         regex = regex.replace(escaped, _MARKED + escaped[1:])
     parser = _Parser(regex, make)
     found = parser.options()

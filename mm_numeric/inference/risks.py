@@ -20,7 +20,7 @@ such as ``my_module:MY_RISK``.
 Shapes    a cost matrix is [c, t] for c candidates and t truths (answers assumed to be right)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -180,9 +180,15 @@ def risk_of(task: Task, answer: Any, where: str, name: str | None = None) -> Ris
         where: File and field that contain the name, for error messages.
         name: Name of the risk; None for that of the task, or else of the type of the answer.
     """
-    risk = find_risk(name or task.risk or RISK_OF_ANSWER.get(type(answer), "exact"), where)
+    default = by_type(RISK_OF_ANSWER, type(answer), "exact")
+    risk = find_risk(name or task.risk or default, where)
     check_fits(risk, answer, where)
     return risk
+
+
+def by_type(table: Mapping[type, Any], kind: type, default: Any) -> Any:
+    """Return the entry of an answer type, or of the nearest of its base classes."""
+    return next((table[base] for base in kind.__mro__ if base in table), default)
 
 
 def check_fits(risk: Risk, answer: Any, where: str) -> None:

@@ -22,7 +22,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainerCallback
 
 from mm_numeric.answers import Example
-from mm_numeric.config.decoding import PredictConfig
+from mm_numeric.config.decoding import PredictConfig, is_greedy_alone
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import has_mixed_modalities
 from mm_numeric.data.examples import load_examples
@@ -31,7 +31,11 @@ from mm_numeric.evaluation.score import read_scores, scorer_of
 from mm_numeric.families.family import Family
 from mm_numeric.files import read_json, write_text
 from mm_numeric.inference.constrain import Constrainer
-from mm_numeric.inference.decode import Explorer, is_greedy_alone, make_explorer
+from mm_numeric.inference.decode import (
+    Explorer,
+    check_rules,
+    make_explorer,
+)
 from mm_numeric.inference.generate import generate, prediction
 from mm_numeric.log import progress
 from mm_numeric.registry import unknown
@@ -117,6 +121,7 @@ class EvaluationCallback(TrainerCallback):
                 f"evaluate.decode: {settings.decode} needs different numbers of forward "
                 "passes on the ranks, which ZeRO-3 does not permit; use greedy, or ZeRO-2."
             )
+        check_rules(settings, [settings.rule], self.config.task, self.examples)
         return make_explorer(settings, self.family, self.config.task)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

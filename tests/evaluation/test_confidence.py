@@ -92,13 +92,38 @@ def test_a_file_of_a_rule_is_scored_into_files_of_that_rule(tmp_path):
     assert (tmp_path / "results.json").is_file()
 
 
-def test_answers_without_a_confidence_are_not_counted(tmp_path):
+def test_average_precision_of_a_rule_is_stored_next_to_that_of_greedy(tmp_path):
+    score(write(tmp_path, list_rows()))
+    greedy = (tmp_path / "results.json").read_text("utf-8")
+    rank_predictions(write(tmp_path, list_rows("mbr"), "predictions.mbr.jsonl"))
+    assert (tmp_path / "results.json").read_text("utf-8") == greedy
+    found = json.loads((tmp_path / "results.mbr.json").read_text("utf-8"))
+    assert found["metrics"]["ap_50"] is not None
+    rank_predictions(write(tmp_path, list_rows("mbr"), "other.jsonl"), out=tmp_path / "other")
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["results.json"]
+
+
+def test_unparseable_answers_are_wrong_with_the_confidence_zero(tmp_path):
     rows = clock_rows()
-    rows[1]["decode"]["confidence"] = None
-    found = read_scores(write(tmp_path, rows)).confidences.results()
-    assert found["rows"] == 3
+    rows[2]["decode"]["confidence"] = None
+    found = read_scores(write(tmp_path, rows)).confidences
+    assert found.confidence.tolist() == [0.9, 0.6, 0, 0.4]
+    assert found.right.tolist() == [1, 0, 0, 1]
+    results = found.results()
+    assert results["rows"] == 4
+    assert results["thresholds"]["right"][0]["coverage"] == 0.25
+    every = {"wanted": 1, "threshold": 0, "coverage": 1, "right": 0.5}
+    assert results["thresholds"]["coverage"][0] == every
     for row in rows:
-        row["decode"]["confidence"] = None
+        row |= {"text": "?", "decode": decode(None)}
+    found = read_scores(write(tmp_path, rows)).confidences
+    assert found.right.tolist() == found.confidence.tolist() == [0] * 4
+
+
+def test_answers_without_the_field_confidence_have_no_calibration(tmp_path):
+    rows = clock_rows()
+    for row in rows:
+        del row["decode"]["confidence"]
     assert read_scores(write(tmp_path, rows)).confidences is None
     for row in rows:
         del row["decode"]
@@ -129,8 +154,7 @@ def test_every_answer_type_has_its_success(tmp_path, task, rows, right, label):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"decode": "median"}, 'line 2: "decode" is \'median\'; write an object'),
-        ({"decode": {"confidence": 0.5}}, 'line 2: "decode" is'),
+        ({"decode": {"rule": 3}}, r"line 2: decode\.rule is 3; write the name of a rule, such"),
         ({"decode": decode(1.5)}, r"line 2: decode\.confidence has 1\.5; a confidence of a decod"),
         ({"decode": decode(True)}, r"line 2: decode\.confidence has True"),
         ({"decode": decode(0.5, "mbr")}, "line 2: a row decoded by mbr for circular_minutes among "
@@ -143,6 +167,15 @@ def test_invalid_confidences_are_one_sentence(tmp_path, change, message):
     rows[1] |= change
     with pytest.raises(ValueError, match=message):
         read_scores(write(tmp_path, rows))
+
+
+@pytest.mark.parametrize("other", ["7:05", ["7:05"], {"beams": 4}, 1])
+def test_a_field_decode_of_another_tool_is_ignored(tmp_path, other):
+    rows = [row | {"decode": other} for row in clock_rows()]
+    scores = score(write(tmp_path, rows))
+    assert scores.confidences is None
+    assert "decode" not in scores.rows[0]
+    assert (tmp_path / "results.json").is_file()
 
 
 def test_each_object_of_a_list_is_correct_or_wrong(tmp_path):

@@ -120,6 +120,19 @@ def test_lists_match_with_labels_and_polygons(name, case, data):
     assert not re.fullmatch(list_regex(frame), "")
 
 
+@pytest.mark.parametrize("name", COORDINATES)
+def test_lists_are_within_the_image_as_boxes_are(name):
+    frame = frame_of((640, 480), name, "letterbox")
+    coordinates = frame.coordinates
+    text = frame.write([Instance(Box(0, 0, 640, 480))]).text
+    assert re.fullmatch(list_regex(frame), text)
+    if coordinates.space == "resized":  # rows of the padding are above the image
+        padding = Frame(640, 640, RESIZES["letterbox"].view(640, 640), coordinates)
+        text = padding.write([Instance(Box(0, 0, 640, 480))]).text
+        assert not re.fullmatch(box_regex(frame), text)
+        assert not re.fullmatch(list_regex(frame), text)
+
+
 def test_a_label_has_a_largest_length():
     frame = frame_of((64, 64), "llava", "letterbox")
     for length, is_one in ((LABEL_LENGTH, True), (LABEL_LENGTH + 1, False)):

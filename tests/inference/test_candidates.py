@@ -8,7 +8,7 @@ from PIL import Image
 from mm_numeric.answers import Example
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import prompt_batch
-from mm_numeric.inference.candidates import PrefixTree, Samples
+from mm_numeric.inference.candidates import PrefixTree, Samples, _draw
 from mm_numeric.inference.generate import generate_tokens
 from mm_numeric.registry import FAMILIES, choose
 
@@ -129,3 +129,13 @@ def test_samples_are_drawn_with_their_probability_and_do_not_depend_on_the_batch
         assert once.probabilities.get((), 0.0) == pytest.approx(ends, abs=spread)
         assert twice.probabilities.get((), 0.0) == once.probabilities.get((), 0.0)
         assert all(round(p * count, 6).is_integer() for p in twice.probabilities.values())
+
+
+def test_a_random_number_close_to_one_draws_no_impossible_token():
+    """In float32 it would be 1, and above the sum of all probabilities."""
+    scores = torch.full((1, 8), -torch.inf)
+    scores[0, :3] = torch.tensor([0.1, 0.7, 0.3])
+    numbers = np.array([0.0, 0.5, 1 - 2**-26, 1 - 2**-53])
+    tokens = _draw(scores, np.zeros(4, np.int64), numbers)
+    assert tokens.tolist()[0] == 0
+    assert max(tokens) == 2

@@ -248,6 +248,20 @@ def test_the_second_corner_is_not_before_the_first():
     assert mask[1, levels].tolist() == [i >= 4 for i in range(1024)]
 
 
+@pytest.mark.parametrize("joined", [",4", ", 4"])
+def test_a_token_joins_no_separator_with_a_digit_of_the_second_corner(joined):
+    settings = replace(TINY, family="llava", coordinates="relative_1000")
+    family = choose("llava", FAMILIES, "family", "test").load(tiny("llava")[1], settings)
+    family.tokenizer.add_tokens([joined])
+    frame = family.frame(80, 60)
+    constraint = Constrainer(task_class("grounding", "test")(), family).batch([frame], 1, 60)
+    for token in family.answer("[512, 512").ids[:-1]:
+        constraint.advance([0], [token])
+    assert not constraint.allowed()[0, family.tokenizer.convert_tokens_to_ids(joined)]
+    for token in constraint.allowed()[0].nonzero()[:, 0].tolist():
+        constraint.automaton.next(int(constraint.states[0]), token)
+
+
 def test_rows_are_selected_repeated_and_reordered():
     family = tiny("qwen2_vl")[0]
     constraint = constrainer_of("qwen2_vl", "clock").batch([None, None], 3, 8)

@@ -21,7 +21,8 @@ from mm_numeric.answers import (
 from mm_numeric.config.decoding import DECODE_RULES
 from mm_numeric.evaluation.metrics.detection import LABELLED_DETECTION
 from mm_numeric.inference.decision import Candidate, decide, merge_equal
-from mm_numeric.inference.risks import Risk, find_risk
+from mm_numeric.inference.risks import Risk, find_risk, risk_of
+from mm_numeric.tasks.gsm8k import GSM8K
 
 RANDOM = settings(derandomize=True, deadline=None, max_examples=100)
 WEIGHT = st.floats(0.001, 0.08)
@@ -143,7 +144,26 @@ def test_the_medoid_of_boxes_equals_a_double_loop_with_shapely():
         ]  # fmt: skip
         found = run("mbr", boxes(*((tuple(r), p) for r, p in zip(rows, probs, strict=True))), "iou")
         assert found.answer == Box(*rows[int(np.argmax(gains))])
-        assert found.confidence == pytest.approx(max(gains), abs=1e-9)
+        chosen = shapes[int(np.argmax(gains))]
+        right = sum(
+            p * (chosen.intersection(b).area / chosen.union(b).area >= 0.5)
+            for b, p in zip(shapes, probs, strict=True)
+        )
+        assert found.confidence == pytest.approx(right, abs=1e-9)
+
+
+def test_solutions_are_numbers_and_the_most_frequent_one_wins():
+    task = GSM8K()
+    texts = ["1 + 1 = 2\n#### 2", "one\n#### 3", "two\n#### 3", "so\n#### 90"]
+    found = [
+        Candidate(task.parse(text), text, p)
+        for text, p in zip(texts, (0.3, 0.2, 0.2, 0.3), strict=True)
+    ]
+    risk = risk_of(task, found[0].answer, "test")
+    assert decide("mbr", found, risk).text in texts[1:3]
+    assert decide("mbr", found, risk).confidence == pytest.approx(0.4)
+    assert decide("median", found, risk).answer.value == 3.0
+    assert decide("mean", found, risk).answer.value == pytest.approx(29)
 
 
 def lists(draw, count):
@@ -277,7 +297,7 @@ def test_many_candidates_are_fast_enough_and_covered_is_at_most_one():
         ("mean", [Candidate(Text("a"), "a", 1)], "exact", "mean is defined for numbers, clock "
          "times and boxes, not for answers of type Text; use greedy or mbr"),
         ("median", [*numbers((1, 0.5)), Candidate(Choice("no"), "no", 0.5)], "exact",
-         "answers of type Choice, Number; use"),
+         "answers of type Choice; use"),
         ("mbr", numbers((1, 1)), "iou", "does not fit answers of type Number; choose from "
          "absolute, exact, relative"),
     ],

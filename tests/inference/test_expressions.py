@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from walks import EVERY_BYTE, Walks
 
+from mm_numeric.geometry.grammar import escape
 from mm_numeric.inference.expressions import MARK, Expressions
 from mm_numeric.inference.regex import parse_regex
 
@@ -42,6 +43,15 @@ def test_expressions_match_what_python_matches(regex, texts):
     for text in (*texts, *(walks.draw(source, 8) for _ in range(3))):
         assert matches(make, expression, text) == bool(pattern.fullmatch(text)), text
     assert all(pattern.fullmatch(walks.draw(source, 8)) for _ in range(3))
+
+
+@pytest.mark.parametrize("name", ["<|box_start|>", "<a-b>", "<#1 & ~2>"])
+def test_a_token_is_found_by_its_escaped_name(name):
+    make = Expressions(EVERY_BYTE | {MARK})
+    expression = parse_regex(f"x{escape(name)}y", make, [name])
+    for byte in (b"x"[0], MARK, *name[1:].encode(), b"y"[0]):
+        expression = make.derivative(expression, byte)
+    assert expression.ends
 
 
 @given(regex=REGEXES)

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from rows_of_tasks import ROWS, written_rows
 from walks import Walks
 
-from mm_numeric.answers import ClockTime, Number, Text, Unreadable
+from mm_numeric.answers import (
+    Box,
+    ClockTime,
+    Instance,
+    Instances,
+    Number,
+    Polygon,
+    Text,
+    Unreadable,
+)
 from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import load_examples
 from mm_numeric.geometry.coordinates import COORDINATES
@@ -80,6 +89,19 @@ def test_what_a_task_writes_matches(name, options, tmp_path):
             frame = Frame(*size, Resize(kind="squash", side=56).view(*size), coordinates)
             text = task.format(example.answer, frame).text
             assert re.fullmatch(task.grammar(frame), text, re.DOTALL), text
+
+
+def test_lists_of_labelled_boxes_and_polygons_match_and_come_back():
+    task = task_class("grounding", "test")(answer="list")
+    polygon = Polygon(((5, 5), (60, 9), (40, 70)))
+    items = (Instance(polygon, "red car"), Instance(Box(3, 4, 50, 51), "sign"), Instance(polygon))
+    for frame in frames_of("grounding"):
+        text = task.format(Instances(items), frame).text
+        assert re.fullmatch(task.grammar(frame), text, re.DOTALL), text
+        found = task.parse(text, frame)
+        assert [(type(i.shape), i.label) for i in found.items] == [
+            (type(i.shape), i.label) for i in items
+        ]
 
 
 def test_times_are_all_and_no_others():

@@ -1,6 +1,10 @@
 """Evaluation during training: same metrics as predict and score, no effect on the training."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,13 +117,18 @@ def test_answers_are_decoded_as_predict_decodes_them(tmp_path):
 
 
 @pytest.mark.slow
-def test_zero3_cannot_decode_by_a_rule(tmp_path, monkeypatch):
-    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(free_port()))
-    with pytest.raises(ValueError, match=r"evaluate\.decode: median .* use greedy, or ZeRO-2"):
-        train(job(tmp_path, "every_steps: 6, decode: median", "trainer.deepspeed=zero3"))
+def test_zero3_cannot_decode_by_a_rule(tmp_path):
+    file = tmp_path / "zero3.yaml"
+    config = small_config(tmp_path, "evaluate={every_steps: 6, decode: median}")
+    file.write_text(config.to_yaml(), encoding="utf-8")
+    port = str(free_port())
+    ranks = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "mm_numeric", "train", str(file), "trainer.deepspeed=zero3"],
+        env={**os.environ, **ranks, "MASTER_PORT": port}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert re.search(r"evaluate\.decode: median .* use greedy, or ZeRO-2\.", done.stderr)
 
 
 @pytest.mark.parametrize(("metric", "best"), [(BEST, min), ("minute_accuracy", max)])

@@ -79,9 +79,9 @@ def test_the_tables_of_confidence_are_those_of_the_metrics(tmp_path):
     half = calibration.select_coverage(found, 0.5)
     assert rows["ce", "greedy"][2].startswith(f"{100 * right.mean():.1f}%, from 0.0")
     assert f"{100 * half.right:.1f}%" in rows["ce", "greedy"][5]
-    assert rows["ce", "greedy"][5].endswith(f"from {half.threshold:.3f}")
+    assert rows["ce", "greedy"][5].endswith(f"from {half.threshold:.6f}")
     most = calibration.select_right(found, 0.9)
-    assert f"| {100 * most.coverage:.1f}%, from {most.threshold:.3f} |" in twin
+    assert f"| {100 * most.coverage:.1f}%, from {most.threshold:.6f} |" in twin
     ece = np.mean([calibration.expected_calibration_error(o.confidence, o.right) for o in seeds])
     assert f"| {ece:.3f} |" in twin
     assert "confidence, decoded by median: " in page
@@ -106,7 +106,30 @@ def test_one_confidence_and_no_wrong_answer_are_drawn(tmp_path):
     summary["calibration"] = {"ce": {"greedy": calibration_entry([one])}}
     page, twin = written(tmp_path, summary)
     assert "nan" not in page.split('<section id="confidence">')[1].split("</section>")[0].lower()
-    assert "100.0%, from 1.000" in twin
+    assert "100.0%, from 1.000000" in twin
+
+
+def test_a_threshold_of_the_report_keeps_the_answers_that_have_it(tmp_path):
+    summary = decoded_folder(tmp_path)
+    values = np.array([0.29, 0.9998765])
+    own = Confidences("greedy", "right", False, 2, values, np.array([0.0, 1.0]))
+    summary["calibration"] = {"ce": {"greedy": calibration_entry([own])}}
+    _, twin = written(tmp_path, summary)
+    assert "100.0%, from 0.999876" in twin
+    assert "50.0%, from 0.290000" in twin
+
+
+@pytest.mark.parametrize(
+    ("per_object", "text"),
+    [
+        (False, "An unparseable answer counts as wrong, with the confidence 0, so that a share of"),
+        (True, "Unparseable answers have no objects and are not counted."),
+    ],
+)
+def test_the_report_says_how_unparseable_answers_count(tmp_path, per_object, text):
+    page, twin = written(tmp_path, decoded_folder(tmp_path, per_object=per_object))
+    assert text in page
+    assert text in twin
 
 
 @pytest.mark.parametrize(
