@@ -232,6 +232,7 @@ def start_process_peak() -> Callable[[], int]:
         raise SystemExit("the peak of the process's memory is read from /proc: measure on Linux.")
     # Memory that was freed, but not returned to the operating system, would be used again unseen.
     gc.collect()
+    gc.freeze()  # what is left is not looked at again: the next collection takes no time
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc
     if trim is not None:
         trim(0)
