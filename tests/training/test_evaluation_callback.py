@@ -1,23 +1,20 @@
 """Evaluation during training: same metrics as predict and score, no effect on the training."""
 
 import json
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from processes import free_port
 from rank_runs import cut_run as cut
 from rank_runs import run as run_on_ranks
 from safetensors.torch import load_file
-from tiny_models import small_config
+from tiny_models import small_config, tiny_family
 
 from mm_numeric.evaluation.score import read_scores
 from mm_numeric.inference.generate import predict
 from mm_numeric.run_folder import last_checkpoint
+from mm_numeric.training.evaluation_callback import EvaluationCallback, evaluated_rows
 from mm_numeric.training.run import train
 
 BEST = "mean_deviation_minutes"
@@ -116,19 +113,12 @@ def test_answers_are_decoded_as_predict_decodes_them(tmp_path):
     assert any(row["text"] != row["greedy"] for row in rows)
 
 
-@pytest.mark.slow
 def test_zero3_cannot_decode_by_a_rule(tmp_path):
-    file = tmp_path / "zero3.yaml"
-    config = small_config(tmp_path, "evaluate={every_steps: 6, decode: median}")
-    file.write_text(config.to_yaml(), encoding="utf-8")
-    port = str(free_port())
-    ranks = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "mm_numeric", "train", str(file), "trainer.deepspeed=zero3"],
-        env={**os.environ, **ranks, "MASTER_PORT": port}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert re.search(r"evaluate\.decode: median .* use greedy, or ZeRO-2\.", done.stderr)
+    config = job(tmp_path, "every_steps: 6, decode: median")
+    plugin = SimpleNamespace(zero_stage=3)
+    trainer = SimpleNamespace(args=SimpleNamespace(deepspeed_plugin=plugin, should_save=False))
+    with pytest.raises(ValueError, match=r"evaluate\.decode: median .* use greedy, or ZeRO-2\."):
+        EvaluationCallback(trainer, config, tiny_family(), evaluated_rows(config), dict)
 
 
 @pytest.mark.parametrize(("metric", "best"), [(BEST, min), ("minute_accuracy", max)])
