@@ -3,12 +3,14 @@
 import subprocess
 import sys
 
+import pytest
 from import_graph import graph
 
 # transformers, which other rooms load, imports these modules itself where it is not on Windows.
 ROOMS = ("losses", "numbers", "tasks", "evaluation.metrics", "config", "importers", "geometry")
 
 
+@pytest.mark.slow
 def test_losses_tasks_scorers_and_the_command_line_import_without_unix_modules():
     modules = [
         name for name in sorted(graph()) if name.startswith(tuple(f"mm_numeric.{r}" for r in ROOMS))

@@ -26,6 +26,7 @@ def start_and_pause(folder, command) -> Job:
     return job
 
 
+@pytest.mark.slow
 def test_two_predictions_into_one_file(folder, capsys):
     job = start_and_pause(folder, PREDICT)
     assert cli.main(PREDICT) == 2

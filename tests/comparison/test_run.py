@@ -35,6 +35,7 @@ def test_every_objective_starts_from_the_warm_start_of_its_seed(tmp_path):
         assert differing <= {"output_dir"}
 
 
+@pytest.mark.slow
 def test_a_comparison_runs_to_its_table_and_is_not_run_twice(tmp_path):
     config = small_config(tmp_path, *SMALL)
     folder = compare(config)

@@ -215,6 +215,7 @@ def llama_folder(tiny, tmp_path, kind):
 ANSWERS = ("[0.250, 0.100, 1.000, 0.987]", "7:05", "none", "(12,34),(567,89)", "-3.25", "[]")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["model", "json", "old_json"])
 @pytest.mark.parametrize("family_class", [Llava, YiVL])
 def test_answers_of_the_real_tokenizer(tiny, tmp_path, kind, family_class):
@@ -246,6 +247,7 @@ def test_answers_of_the_real_tokenizer(tiny, tmp_path, kind, family_class):
     assert family.pad_id != family.image_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["model", "json", "old_json"])
 def test_labels_of_the_real_tokenizer(tiny, tmp_path, kind):
     family = Llava.load(str(llama_folder(tiny, tmp_path, kind)), TINY)

@@ -59,6 +59,7 @@ def moved(model, batch, row, position):
     return change.abs().amax(-1) > 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True])
 @models
 def test_the_question_is_seen_in_both_directions_and_the_answer_in_one(

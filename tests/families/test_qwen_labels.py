@@ -40,6 +40,7 @@ def real(cls):
     return cls(tokenizer, qwen(cls).image_processor, TINY)
 
 
+@pytest.mark.slow
 @each_qwen
 def test_what_is_supervised_is_the_answer_and_its_end(cls, tmp_path):
     box_rows(tmp_path)
@@ -68,6 +69,7 @@ def test_what_is_supervised_is_the_answer_and_its_end(cls, tmp_path):
     assert digits == "".join(map(str, coordinates))
 
 
+@pytest.mark.slow
 @each_qwen
 def test_a_thousand_is_four_number_tokens(cls):
     family = real(cls)
@@ -76,6 +78,7 @@ def test_a_thousand_is_four_number_tokens(cls):
     assert set(ids) <= {token.id for token in family.vocabulary().tokens}
 
 
+@pytest.mark.slow
 @each_qwen
 def test_markers_are_one_token_each_and_end_nothing(cls):
     family = real(cls)

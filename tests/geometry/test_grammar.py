@@ -102,6 +102,7 @@ def labels_of(name):
     return st.text(kept, max_size=20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COORDINATES)
 @given(case=frames_with_boxes(), data=st.data())
 @OFTEN

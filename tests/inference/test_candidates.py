@@ -70,6 +70,7 @@ def stops(family):
     return {*family.stop_ids, family.pad_id}
 
 
+@pytest.mark.slow
 def test_probabilities_are_those_of_the_whole_text_and_all_are_found(loaded):
     """At most one token before the end: every answer can be tried."""
     _, family, examples = loaded
@@ -101,6 +102,7 @@ def test_greedy_answers_are_those_of_generate(loaded):
             assert found.greedy == tuple(family.before_end(ids))
 
 
+@pytest.mark.slow
 def test_a_tree_covers_the_mass_that_was_asked_for_with_the_most_likely_answers(loaded):
     _, family, examples = loaded
     vocabulary = len(next_token(loaded, examples[0], []))

@@ -47,6 +47,7 @@ def byt5():
     return tiny_byt5(), ByT5Tokenizer()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [qwen2, byt5])
 @pytest.mark.parametrize(
     "numbers",

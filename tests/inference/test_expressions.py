@@ -33,6 +33,7 @@ def matches(make, expression, text):
     return expression.ends
 
 
+@pytest.mark.slow
 @given(regex=REGEXES, texts=st.lists(TEXTS, max_size=6))
 @settings(max_examples=400, deadline=None, derandomize=True)
 def test_expressions_match_what_python_matches(regex, texts):

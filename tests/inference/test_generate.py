@@ -51,6 +51,7 @@ def test_every_test_row_is_answered_once_in_order(run, tmp_path):
     assert predict(run, None, out) == 0
 
 
+@pytest.mark.slow
 def test_what_was_learnt_is_written_and_nothing_behind_its_end(tmp_path):
     Image.new("RGB", (60, 60), (200, 30, 90)).save(tmp_path / "a.png")
     rows = tmp_path / "rows.jsonl"
@@ -179,6 +180,7 @@ def test_real_clocks_are_answered_and_scored_to_the_last(run, tmp_path):
     assert sum(scores.failures.values()) == scores.columns["unreadable"].sum()
 
 
+@pytest.mark.slow
 def test_a_killed_prediction_with_median_goes_on_and_ends_with_the_same_file(learnt, tmp_path):
     """And the batch size changes nothing, in float32."""
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"

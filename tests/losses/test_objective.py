@@ -78,6 +78,7 @@ def test_every_preset_is_held_to_a_definition():
     assert DEFINITIONS.keys() == PRESETS.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("balance", ["fixed", "ratio"])
 @pytest.mark.parametrize("seed", range(2))

@@ -487,6 +487,7 @@ def test_the_columns_of_a_padded_head_change_nothing(name):
     torch.testing.assert_close(*found, rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.slow
 @each_tokenizer
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_trains(name, preset):

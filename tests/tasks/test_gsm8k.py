@@ -215,6 +215,7 @@ def writings(solution):
     yield solution.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_real_references_are_right_in_every_writing():
     rows = real("test.jsonl")
     assert len(rows) == 1319

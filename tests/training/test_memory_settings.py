@@ -48,6 +48,7 @@ def first_step(folder, *overrides):
     return kept, calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "parts",
     [

@@ -27,6 +27,7 @@ from mm_numeric.training.manifest import write_manifest
 from mm_numeric.training.run import train
 
 
+@pytest.mark.slow
 def test_same_seed_same_weights_other_seed_other_weights(tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         train(small_config(tmp_path / name, f"trainer.seed={seed}", "trainer.max_steps=3"))
@@ -96,6 +97,7 @@ def test_a_checkpoint_that_lacks_a_weight_is_refused(tmp_path):
         train(config, resume=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt"])
 def test_a_checkpoint_that_is_damaged_is_one_sentence(tmp_path, name):
     config = small_config(tmp_path, "trainer.save_total_limit=null")
@@ -135,6 +137,7 @@ def test_an_unreadable_image_in_a_worker_is_one_sentence_too(tmp_path):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "why"),
     [

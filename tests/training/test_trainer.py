@@ -55,6 +55,7 @@ ONE_STEP = ("trainer.max_steps=1", "trainer.learning_rate=0.0", "trainer.max_gra
             "trainer.save_strategy='no'", "trainer.logging_steps=1")  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["ce", "emd", "ntl_was", "ntil"])
 def test_four_micro_batches_give_the_gradient_of_one_batch(tmp_path, clock_examples, preset):
     whole = make_trainer(

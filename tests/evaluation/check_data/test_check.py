@@ -129,6 +129,7 @@ def test_the_ceiling_is_the_score_of_the_right_answers(tmp_path, coordinates):
     assert 0.8 < metrics["mean_iou"] < 1
 
 
+@pytest.mark.slow
 def test_two_decimals_cost_small_boxes_dearly(tmp_path):
     folder = tmp_path / "rows"
     folder.mkdir()
@@ -307,6 +308,7 @@ def test_the_command_says_ready_or_what_to_fix(tmp_path, capsys, faulty):
     assert "is a folder; name a file in it" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no shared data")
 def test_icdar2015_is_ready(tmp_path):
     rows = SHARED / "icdar2015" / "textdet_test.json"

@@ -38,6 +38,7 @@ def box(x, y, width=10.0, height=10.0):
     return Box(x, y, x + width, y + height)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
 def test_matches_are_those_of_the_loop(kind, seed):
@@ -55,6 +56,7 @@ def test_matches_are_those_of_the_loop(kind, seed):
     assert figure["hmean"] == hmean(precision, recall)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labelled", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_pairs_are_those_of_the_loop(kind, labelled):

@@ -48,6 +48,7 @@ def in_parts(count, seed):
     return predictions, targets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 @pytest.mark.parametrize("kind", [*KINDS, "in parts"])
 def test_credits_are_those_of_the_loop(name, kind):

@@ -342,6 +342,7 @@ def test_deviations_are_signed_the_short_way_round():
     assert dials.minutes_of("13:00") is None
 
 
+@pytest.mark.slow
 def test_a_browser_shows_it_without_errors_or_sideways_scrolling(tmp_path):
     summary = compare_folder(
         tmp_path, objectives=("ce", "ce_times", "emd", "an_objective_with_a_long_name", "x")

@@ -300,6 +300,7 @@ def test_rows_of_another_kind_are_refused_in_one_sentence(tmp_path, change, word
         compared(tmp_path, "grounding", {("ce", 0): [row]})
 
 
+@pytest.mark.slow
 def test_the_page_stays_small(tmp_path):
     noise = np.random.default_rng(0)
     names = ["ce", "emd", "rps", "ntil", "box_l1", "box_giou"]
@@ -326,6 +327,7 @@ def test_the_page_stays_small(tmp_path):
     assert f"the first {tiles.POINTS // 100} drawn" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [scenes, pages])
 def test_a_browser_shows_it_without_errors_or_sideways_scrolling(tmp_path, kind):
     names = ["ce", "ce_times", "emd", "an_objective_with_a_long_name", "x", "box_giou"]

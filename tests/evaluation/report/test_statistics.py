@@ -206,6 +206,7 @@ def check_published(config):
     assert scored >= set(table.metrics)
 
 
+@pytest.mark.slow
 def test_a_browser_draws_all_of_it(tmp_path):
     summary = figures_folder(tmp_path) | {"published": "ntil_clock_qwen2_vl_2b"}
     for run in ("seed0/run0", "seed1/run0", "seed0/run1", "seed1/run1"):

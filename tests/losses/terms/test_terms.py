@@ -39,6 +39,7 @@ NUMBER_TERMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
     [
