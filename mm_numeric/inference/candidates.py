@@ -31,6 +31,16 @@ from mm_numeric.losses.cross_entropy import chunks, to_compute_dtype
 Floats = NDArray[np.float64]
 
 
+PLAIN_SETTINGS = {
+    "do_sample": False,
+    "num_beams": 1,
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "use_cache": True,
+    "cache_implementation": "dynamic",
+}
+"""Arguments of ``model.generate`` that override the generation settings of a checkpoint."""
+
 _NEGLIGIBLE = 1e-6
 """A continuation is dropped first if its probability is below this part of ``1 - mass``."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mm_numeric.answers import Number
-from mm_numeric.inference.candidates import Explored, PrefixTree
+from mm_numeric.inference.candidates import PLAIN_SETTINGS, Explored, PrefixTree
 from mm_numeric.inference.number_distribution import NumberDistribution
 
 
@@ -56,12 +56,7 @@ def number_distribution(
         **inputs,
         custom_generate=PrefixTree(stop_ids, mass=mass, width=branches),
         max_new_tokens=max_new_tokens,
-        do_sample=False,
-        num_beams=1,
-        repetition_penalty=1.0,
-        no_repeat_ngram_size=0,
-        use_cache=True,
-        cache_implementation="dynamic",
+        **PLAIN_SETTINGS,
         eos_token_id=stop_ids,
         pad_token_id=stop_ids[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
     )

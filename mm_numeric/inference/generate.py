@@ -37,7 +37,7 @@ from mm_numeric.data.examples import load_examples
 from mm_numeric.data.positions import check_questions
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.inference.candidates import Exploration
+from mm_numeric.inference.candidates import PLAIN_SETTINGS, Exploration
 from mm_numeric.inference.constrain import Constrainer, Constraint
 from mm_numeric.inference.decode import (
     Explorer,
@@ -284,12 +284,7 @@ def generate_tokens(
         **inputs,
         **start,
         max_new_tokens=max_new_tokens,
-        do_sample=False,
-        num_beams=1,
-        repetition_penalty=1.0,
-        no_repeat_ngram_size=0,
-        use_cache=True,
-        cache_implementation="dynamic",
+        **PLAIN_SETTINGS,
         eos_token_id=family.stop_ids,
         pad_token_id=family.pad_id,
         **options,
