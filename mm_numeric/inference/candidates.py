@@ -26,7 +26,7 @@ from torch import Tensor
 
 from mm_numeric.inference.branch_cache import Ints, count_equal_before, read_prompts
 from mm_numeric.inference.constrain import Constraint
-from mm_numeric.losses.cross_entropy import chunks, to_compute_dtype
+from mm_numeric.losses.cross_entropy import chunks, most_likely, to_compute_dtype
 
 Floats = NDArray[np.float64]
 
@@ -115,7 +115,7 @@ class Exploration(ABC):
         Args:
             branches: The n branches.
             scores: [n, v] logits of the next token.
-            likeliest: [n] most likely next token.
+            likeliest: [n] most likely next token of greedy branches; -1 for other branches.
         """
 
     def __call__(
@@ -153,9 +153,12 @@ class Exploration(ABC):
     ) -> tuple[Ints, _Branches]:
         """Continue all branches and record complete answers; return the parents and branches."""
         allowed = scores if self.constraint is None else self.constraint.allow(scores)
-        likeliest = _top(allowed, 1)[0][:, 0]
+        places = torch.from_numpy(np.flatnonzero(branches.greedy)).to(scores.device)
+        chosen = most_likely(allowed, places)
+        likeliest = np.full(len(branches.row), -1)
+        likeliest[branches.greedy] = chosen.cpu().numpy()
         # Among all tokens: a model that has not learnt the grammar is not to look certain.
-        greedy_probs = _probabilities(scores, branches.greedy, likeliest)
+        greedy_probs = _probabilities(scores, places, chosen)
         for row, prob in zip(branches.row[branches.greedy], greedy_probs, strict=True):
             explored[row].greedy_probabilities += (float(prob),)
         parent, token, weight = self._continue(branches, allowed, likeliest)
@@ -286,12 +289,10 @@ def _pieces(scores: Tensor) -> Iterator[Tensor]:
         yield to_compute_dtype(scores[chunk])
 
 
-def _probabilities(scores: Tensor, rows: NDArray[np.bool_], tokens: Ints) -> Floats:
-    """Return the probability of one token in each of the chosen rows of logits [n, v]."""
-    at = torch.from_numpy(np.flatnonzero(rows)).to(scores.device)
+def _probabilities(scores: Tensor, at: Tensor, tokens: Tensor) -> Floats:
+    """Return the probability of a token [k] in each of the rows ``at`` [k] of logits [n, v]."""
     chosen = to_compute_dtype(scores[at])
-    wanted = torch.from_numpy(tokens[rows]).to(scores.device)
-    logits = chosen.gather(1, wanted[:, None])[:, 0]
+    logits = chosen.gather(1, tokens[:, None])[:, 0]
     found: Floats = (logits - chosen.logsumexp(dim=-1)).double().exp().cpu().numpy()
     return found
 

@@ -318,7 +318,7 @@ def prediction(
         if certain is not None:
             tokens = {"token_scores": scores["scores"]} if spans and rule == GREEDY else {}
             scores = {"scores": [round(value, 6) for value in certain], **tokens}
-    answer = task.parse(text, frame)
+    answer = greedy if text == generated.text else task.parse(text, frame)
     unreadable = isinstance(answer, Unreadable)
     options = task.options()
     reads_by = {name: options[name] for name in task.reads_by}
