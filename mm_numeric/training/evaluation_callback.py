@@ -105,6 +105,9 @@ class EvaluationCallback(TrainerCallback):
         decode = replace(config.predict, decode=config.evaluate.decode)
         self.answer_config = replace(config, predict=decode)
         self.explore = None if is_greedy_alone([decode.rule]) else self._make_explorer(decode)
+        self.constrainer = None
+        if config.predict.constrain:  # reads the whole vocabulary: once, not at each evaluation
+            self.constrainer = Constrainer(config.task, family, trainer.args.device)
         self.higher_is_better = {
             metric.name: metric.higher_is_better for metric in _metrics(config, examples)
         }
@@ -202,9 +205,6 @@ class EvaluationCallback(TrainerCallback):
         model = trainer.accelerator.unwrap_model(trainer.model)
         was_training = model.training
         model.eval()
-        constrainer = None
-        if self.config.predict.constrain:
-            constrainer = Constrainer(self.config.task, self.family, model.device)
         for first in progress(range(0, len(starts), ranks), desc="evaluating", unit="batch"):
             number = first + rank
             start = starts[min(number, len(starts) - 1)]
@@ -216,7 +216,7 @@ class EvaluationCallback(TrainerCallback):
                 length,
                 add_dummy_image_row=mixed,
                 explore=self.explore,
-                constrainer=constrainer,
+                constrainer=self.constrainer,
             )
             answers = list(found)
             if number < len(starts):
