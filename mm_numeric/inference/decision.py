@@ -77,7 +77,7 @@ class Decision:
     """The decoded answer, and how certain it is under the distribution over the candidates."""
 
     answer: Any
-    """The answer; None if there is none: keep the greedy text then."""
+    """The answer; None if no text could be parsed: keep the greedy text then."""
 
     text: str | None
     """The most probable text of the answer; None for a mean or median that is no candidate, which

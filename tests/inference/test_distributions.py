@@ -23,7 +23,7 @@ def only_numbers(model, tokenizer, texts):
     return model.eval()
 
 
-def chance_of(model, tokenizer, prompt, text):
+def probability_of(model, tokenizer, prompt, text):
     """The probability of a text and its end, from one forward pass over all of it."""
     answer = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
     if model.config.is_encoder_decoder:
@@ -67,16 +67,16 @@ def test_a_distribution_is_that_of_brute_force(make, numbers):
     (found,) = number_distribution(
         model, prompt, tokenizer, mass=1.0, branches=2000, max_new_tokens=longest + 1
     )
-    chances = {n: chance_of(model, tokenizer, prompt["input_ids"], n) for n in numbers}
+    probs = {n: probability_of(model, tokenizer, prompt["input_ids"], n) for n in numbers}
     of_value = {}
-    for text, chance in chances.items():
-        of_value[float(text)] = of_value.get(float(text), 0.0) + chance
+    for text, prob in probs.items():
+        of_value[float(text)] = of_value.get(float(text), 0.0) + prob
     ours = dict(zip(found.values.tolist(), found.probabilities * found.covered, strict=True))
-    for value, chance in of_value.items():
+    for value, prob in of_value.items():
         # Texts such as 007 may add to it; they are none of the numbers.
-        others = [t for t in written(numbers, longest) if float(t) == value and t not in chances]
-        chance += sum(chance_of(model, tokenizer, prompt["input_ids"], t) for t in others)
-        assert ours[value] == pytest.approx(chance, rel=1e-6)
+        others = [t for t in written(numbers, longest) if float(t) == value and t not in probs]
+        prob += sum(probability_of(model, tokenizer, prompt["input_ids"], t) for t in others)
+        assert ours[value] == pytest.approx(prob, rel=1e-6)
 
 
 def written(numbers, longest):
