@@ -184,8 +184,10 @@ def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list
     remark = "baseline" if name == baseline else ""
     if cell["difference"] and not remark:
         role = ", control" if is_control else ""
-        remark = f"{metric.change(cell['difference'])}{role}"
-        description += f", {metric.change(cell['difference'])} against {baseline}{role}"
+        reference = comparison.reference(name)
+        against = f" against {reference}"
+        remark = f"{metric.change(cell['difference'])}{against * (reference != baseline)}{role}"
+        description += f", {metric.change(cell['difference'])}{against}{role}"
     row = DotRow(
         style=comparison.styles[name],
         **{key: cell[key] for key in ("mean", "low", "high", "seeds")},
@@ -200,9 +202,13 @@ def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list
 
 def _metrics_section(comparison: Comparison) -> Section:
     seeds = _count(comparison.summary["seeds"], "seed")
+    baseline = comparison.summary["baseline"]
+    reference = baseline
+    if {*comparison.summary["references"].values()} - {baseline, None}:
+        reference = f"the objective named in the first column, or {baseline},"
     text = (
-        f"Mean over {seeds} and its interval; Δ is the paired difference to "
-        f"{comparison.summary['baseline']} with its interval, coloured if the interval excludes 0. "
+        f"Mean over {seeds} and its interval; Δ is the paired difference to {reference} with its "
+        "interval, coloured if the interval excludes 0. "
         "↑ higher is better, ↓ lower is better; the best mean of each column is highlighted, "
         "except for the control."
     )
@@ -214,10 +220,13 @@ def _metrics_section(comparison: Comparison) -> Section:
 
 def _metrics_table(comparison: Comparison, metrics: Sequence[ReportedMetric]) -> Table:
     best = {m.name: _best(comparison, m) for m in metrics}
+    baseline = comparison.summary["baseline"]
     rows = []
     for name in comparison.ranked():
         is_control = name == comparison.summary["control"]
-        label = comparison.styles[name].cell("control" if is_control else "")
+        reference = comparison.reference(name)
+        note = f"against {reference}" if reference not in ("", baseline) else ""
+        label = comparison.styles[name].cell("control" if is_control else note)
         cells = [m.cell(comparison.cell(name, m), best=name in best[m.name]) for m in metrics]
         rows.append(TableRow(cells=[label, *cells], kind="separated" if is_control else ""))
     others = comparison.summary["other_warm_starts"]

@@ -109,6 +109,10 @@ class Comparison:
         cells: dict[str, dict[str, Any] | None] = self.summary["table"][objective]
         return cells.get(metric.name)
 
+    def reference(self, objective: str) -> str:
+        """Return the objective that an objective is compared with; "" if there is none."""
+        return self.summary["references"].get(objective) or ""
+
     def ranked(self) -> list[str]:
         """Return the names of the training losses, sorted by the first metric, the best first.
 
@@ -232,6 +236,8 @@ def read_summary(folder: Path) -> dict[str, Any]:
             _check_calibration(entry, f"{path}, calibration, {name}, {rule}")
     filled: dict[str, Any] = {"description": "", "control": None, "warm_start": None}
     filled |= {"decoding": {}, "calibration": {}}
+    first = summary["baseline"]
+    filled["references"] = {n: None if n == first else first for n in summary["objectives"]}
     filled |= {"other_warm_starts": {}, "facts": {}, "runs": [], "published": None}
     return filled | {name: value for name, value in summary.items() if value is not None}
 

@@ -7,23 +7,27 @@
       trainer.learning_rate: {slow: 1.0e-4, fast: 1.0e-3}
 
 This grid has 2 x 2 x 2 rows. The name of its first row is ``ntl_was_weight_0.15_slow``. Each entry
-of the grid is a dotted setting with a list of values, or with a mapping from names to values. Rows
-share a warm start (a model trained with CE) if only their objectives differ. Does not import torch.
+of the grid is a dotted setting with a list of values, or with a mapping from names to values.
+
+Rows share a warm start (a model trained with CE) unless they change what it is trained with: the
+model, the task, the data, or settings of ``compare.warm_start``. Settings of ``trainer`` that a row
+changes, such as the learning rate, do not apply to its warm start. Does not import torch.
 """
 
+import glob
 import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mm_numeric.config.baseline import check_baseline
 from mm_numeric.config.names import row_name, value_name
 from mm_numeric.config.reader import config_from_dict, find_config, read_config, read_objective
-from mm_numeric.config.schema import Config, NamedObjective, plain
-from mm_numeric.parsing import with_setting
-from mm_numeric.run_folder import WARM_START
+from mm_numeric.config.schema import Config, plain
+from mm_numeric.parsing import read_yaml, with_setting
+from mm_numeric.run_folder import CONFIG, WARM_START
 
 _COMPARISON_SETS = ("compare", "data.test", "trainer.seed", "trainer.output_dir")
 
@@ -39,7 +43,13 @@ class ComparisonRow:
     """Settings that this row changes, other than the objective: dotted name to value."""
 
     warm_start: str
-    """Folder name of the run whose weights this row starts from (CE, same settings)."""
+    """Folder name of the run whose weights this row starts from: a model trained with CE."""
+
+    warm_trainer: Mapping[str, Any]
+    """Section ``trainer`` of the warm start, except its seed and output folder."""
+
+    reference: str | None
+    """Name of the row that this row is compared with; None: it is not compared with any row."""
 
     @property
     def name(self) -> str:
@@ -54,17 +64,25 @@ class _Draft:
     objective: Any
     where: str
     settings: Mapping[str, Any]
-    called: str | None = None
-    """Suffix for the folder name of the warm start; None to use the name of the row."""
+    labels: Mapping[str, str] | None = None
+    """Labels of ``settings`` for the folder name of the warm start; None: use the row's name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parsed:
+    """A draft after validation: its config, and the ``trainer`` settings of its warm start."""
+
+    draft: _Draft
+    config: Config
+    warm_settings: Mapping[str, Any]
 
 
 def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     """Return the objectives to compare: those that the config lists, then those of its grid.
 
-    Each is a row of the result table and is compared with the first one. If ``compare.control`` is
-    set, the second one is a control experiment: the settings of the first one, with the loss
-    ``compare.control``. Its default, 1.3 times cross-entropy, shows whether an improvement is due
-    only to a larger loss.
+    The first one is the baseline. If ``compare.control`` is set, the second one is a control
+    experiment: the settings of the first one, with the loss ``compare.control``. Its default, 1.3
+    times cross-entropy, shows whether an improvement is due only to a larger loss.
     """
     assert config.compare is not None
     where = f"{where}, compare"
@@ -74,16 +92,21 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     if config.compare.control:
         control = replace(drafts[0], objective=config.compare.control, where=f"{where}.control")
         drafts.insert(1, control)
-    starts = {_start(config): WARM_START}
-    rows = []
-    for draft in drafts:
-        objective = read_objective(draft.objective, draft.where)
-        own = _with_settings(config, objective, draft)
-        called = f"{WARM_START}_{draft.called or objective.name}"
-        start = starts.setdefault(_start(own), called)
-        rows.append(ComparisonRow(config=own, settings=draft.settings, warm_start=start))
-    _check_names(rows, list(starts.values()), where)
-    return rows
+    parsed = [_parse(config, draft) for draft in drafts]
+    _check_names([own.config.objective.name for own in parsed], where)
+    references = _references([own.config for own in parsed])
+    return [
+        ComparisonRow(
+            config=own.config,
+            settings=own.draft.settings,
+            warm_start=start.name,
+            warm_trainer=start.trainer,
+            reference=reference,
+        )
+        for own, start, reference in zip(
+            parsed, _warm_starts(config, parsed, where), references, strict=True
+        )
+    ]
 
 
 def read_comparison(name: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -139,7 +162,7 @@ def _combined(config: Config, grid: Mapping[str, Any], where: str) -> list[_Draf
                 objective={**changed["objective"], "name": name},
                 where=f"{where}, {name}",
                 settings=outside,
-                called="_".join(chosen[axis][0] for axis in outside),
+                labels={axis: chosen[axis][0] for axis in outside},
             )
         )
     return drafts
@@ -170,38 +193,113 @@ def _values(axis: str, values: Any, axes: list[str], where: str) -> list[tuple[s
     return named
 
 
-def _with_settings(config: Config, objective: NamedObjective, draft: _Draft) -> Config:
+def _parse(config: Config, draft: _Draft) -> _Parsed:
+    assert config.compare is not None
+    objective = read_objective(draft.objective, draft.where)
     if not draft.settings:
         if config.model.baseline is not None:
             remedy = "set a baseline for each row, or train without a comparison (compare=null)"
             check_baseline(config.model, objective.spec, config.modules, draft.where, remedy)
-        return replace(config, objective=objective, compare=None)
-    raw = replace(config, objective=objective, compare=None).to_dict()
+        own = replace(config, objective=objective, compare=None)
+        return _Parsed(draft=draft, config=own, warm_settings=config.compare.warm_start)
+    raw = replace(config, objective=objective).to_dict()
     for path, value in draft.settings.items():
-        if any(f"{path}.".startswith(f"{own}.") for own in _COMPARISON_SETS):
+        is_fixed = any(f"{path}.".startswith(f"{own}.") for own in _COMPARISON_SETS)
+        if is_fixed and not f"{path}.".startswith("compare.warm_start."):
             raise ValueError(f"{draft.where}: {path!r} is the same for all rows; remove it.")
         raw = with_setting(raw, str(path), value, f"{draft.where}, {path}")
-    return config_from_dict(raw, where=draft.where, title=config.title)
+    own = config_from_dict(raw, where=draft.where, title=config.title)
+    assert own.compare is not None
+    warm_settings = own.compare.warm_start
+    return _Parsed(draft=draft, config=replace(own, compare=None), warm_settings=warm_settings)
 
 
-def _start(config: Config) -> str:
-    """Return the settings that determine the warm start of a comparison row, as JSON.
+class _WarmStart(NamedTuple):
+    """The folder name of a warm start, and its section ``trainer`` except the seed and folder."""
 
-    These are all settings except the objective. Rows with equal JSON continue from the same warm
-    start, a model trained with cross-entropy.
+    name: str
+    trainer: Mapping[str, Any]
+
+
+def _warm_starts(config: Config, rows: Sequence[_Parsed], where: str) -> list[_WarmStart]:
+    """Return the warm start of each row.
+
+    Earlier versions trained the warm start of a row with the row's own settings of ``trainer`` and
+    ``predict``. A comparison folder that contains such warm starts keeps them.
     """
-    settings = config.to_dict() | {"objective": None, "compare": None}
+    assert config.compare is not None
+    shared = _without_sections(("trainer", "predict"), config, rows, where)
+    earlier = _without_sections((), config, rows, where)
+    for start in earlier:
+        if start not in shared:
+            pattern = f"seed*/{glob.escape(start.name)}/{CONFIG}"
+            for path in Path(config.compare.output_dir).glob(pattern):
+                stored = read_yaml(path)["trainer"]
+                own = {key: stored[key] for key in ("seed", "output_dir")}
+                if stored == {**start.trainer, **own}:
+                    return earlier
+    return shared
+
+
+def _without_sections(
+    ignored: Sequence[str], config: Config, rows: Sequence[_Parsed], where: str
+) -> list[_WarmStart]:
+    """Return the warm start of each row, without the row's settings in the sections ``ignored``.
+
+    Rows whose settings in the other sections are equal, except the objective, share one.
+    """
+    assert config.compare is not None
+    names: dict[str, str] = {}
+
+    def start(own: Config, changed: Mapping[str, Any], name: str) -> _WarmStart:
+        trainer = {**(config if "trainer" in ignored else own).trainer, **changed}
+        unused = dict.fromkeys((*ignored, "objective", "compare"))
+        key = _key({**own.to_dict(), **unused, "trainer": trainer})
+        return _WarmStart(names.setdefault(key, name), trainer)
+
+    start(config, config.compare.warm_start, WARM_START)
+    found = []
+    for row in rows:
+        name, labels = row.config.objective.name, row.draft.labels
+        if labels is not None:
+            used = [text for axis, text in labels.items() if axis.partition(".")[0] not in ignored]
+            name = "_".join(used)
+        found.append(start(row.config, row.warm_settings, f"{WARM_START}_{name}"))
+    if ignored and len(set(names.values())) < len(names):
+        raise ValueError(
+            f"{where}: each warm start needs its own name; got {list(names.values())}. Rename a "
+            "row or a grid value."
+        )
+    return found
+
+
+def _references(configs: Sequence[Config]) -> list[str | None]:
+    """Return the name of the row that each row is compared with, or None.
+
+    This is the first row that differs from it only in the objective. If the row is itself this
+    first row, it is the first row with the same task and data.
+    """
+    first: dict[str, str] = {}
+    references = []
+    for config in configs:
+        settings, name = config.to_dict(), config.objective.name
+        keys = _key({**settings, "objective": None}), _key([settings["task"], settings["data"]])
+        found = [first.setdefault(key, name) for key in keys]
+        references.append(next((other for other in found if other != name), None))
+    return references
+
+
+def _key(settings: Any) -> str:
     return json.dumps(settings, sort_keys=True)
 
 
-def _check_names(rows: list[ComparisonRow], starts: list[str], where: str) -> None:
-    """Check that the run folders of objectives and warm starts have unique and valid names."""
-    for row in rows:
-        taken = row.name.startswith(WARM_START)
-        if taken or row.name in ("", ".", "..") or "/" in row.name or "\\" in row.name:
+def _check_names(names: Sequence[str], where: str) -> None:
+    """Check that the run folders of the rows have unique and valid names."""
+    for name in names:
+        taken = name.startswith(WARM_START)
+        if taken or name in ("", ".", "..") or "/" in name or "\\" in name:
             raise ValueError(
-                f"{where}: {row.name!r} cannot be the name of a folder; choose another name."
+                f"{where}: {name!r} cannot be the name of a folder; choose another name."
             )
-    names = [*(row.name for row in rows), *starts]
     if len(set(names)) < len(names):
-        raise ValueError(f"{where}: each row needs its own name; got {names}.")
+        raise ValueError(f"{where}: each row needs its own name; got {list(names)}.")

@@ -3,9 +3,9 @@
 For each seed, a model is first trained with cross-entropy (the warm start). Then each objective is
 trained from those weights with the same data order, and evaluated on the same test samples. Each
 objective is a row of the result table. An objective may also change other settings, such as the
-model. It then has its own warm start, with these settings and the same number of steps. A model
-with its own loss, such as a regression head with squared error, also uses this loss in its warm
-start. Output:
+model. It then has its own warm start, with these settings and the same number of steps; settings of
+the trainer, such as the learning rate, do not change the warm start. A model with its own loss,
+such as a regression head with squared error, also uses this loss in its warm start. Output:
 
     summary.json, report.html, report.md
     seedS/warm_start*/, seedS/ROW/    run folders with predictions, scores and results
@@ -134,10 +134,8 @@ def seed_runs(config: Config, seed: int) -> list[Config]:
     for row in compared_rows(config):
         start = folder / row.warm_start
         if row.warm_start not in runs:
-            runs[row.warm_start] = with_trainer(
-                replace(row.config, objective=warm_objective),
-                **{**config.compare.warm_start, "seed": seed, "output_dir": str(start)},
-            )
+            trainer = {**row.warm_trainer, "seed": seed, "output_dir": str(start)}
+            runs[row.warm_start] = replace(row.config, objective=warm_objective, trainer=trainer)
         model = replace(row.config.model, name=str(start / "model"), revision="main")
         runs[row.name] = with_trainer(
             replace(row.config, model=model), seed=seed, output_dir=str(folder / row.name)
@@ -271,7 +269,8 @@ def _load_data_once(config: Config) -> None:
     from mm_numeric.inference.decode import check_rules
 
     assert config.compare is not None
-    for own in {row.warm_start: row.config for row in compared_rows(config)}.values():
+    rows = {f"{row.warm_start} {row.config.predict}": row.config for row in compared_rows(config)}
+    for own in rows.values():
         cache = Path(own.data.cache)
         load_examples(own.task, own.data.train, cache, training=True)
         tests = load_examples(own.task, own.data.test, cache, training=False)

@@ -25,35 +25,37 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
     """Score all runs of a comparison folder, write summary.json and return its content.
 
     Metrics are averaged over seeds. Their confidence intervals are from a bootstrap over seeds and
-    test samples. Every objective is compared with the first one on the same seeds and samples. If
-    ``compare.decode`` has several rules, each is compared with greedy decoding of the same weights.
+    test samples. Every objective is compared with its reference (``ComparisonRow.reference``) on
+    the same seeds and samples. If ``compare.decode`` has several rules, each is compared with
+    greedy decoding of the same weights.
     """
     assert config.compare is not None
     entries, seeds, rules = compared_rows(config), config.compare.seeds, config.compare.decode
-    objectives = [row.name for row in entries]
+    references = {row.name: row.reference for row in entries}
     starts = list(dict.fromkeys(row.warm_start for row in entries))
     runs = {
         (name, rule): [
             read_run_scores(folder / f"seed{seed}" / name, config.task_name, rule=rule)
             for seed in seeds
         ]
-        for name in (*objectives, *starts)
+        for name in (*references, *starts)
         for rule in rules
     }
     if len({tuple(row["id"] for row in s.rows) for found in runs.values() for s in found}) > 1:
         raise ValueError(
             f"{folder}: its runs answer different rows; delete the outdated runs and compare again."
         )
-    first = runs[objectives[0], GREEDY][0]
-    table, decoding = metric_tables(runs, objectives)
+    first = runs[entries[0].name, GREEDY][0]
+    table, decoding = metric_tables(runs, references)
     warm, *other_warms = [table.pop(name) for name in starts]
     summary = {
         "title": config.title,
         "task": config.task_name,
         "description": _description(config),
-        "baseline": objectives[0],
-        "control": objectives[1] if config.compare.control else None,
-        "objectives": objectives,
+        "baseline": entries[0].name,
+        "control": entries[1].name if config.compare.control else None,
+        "objectives": list(references),
+        "references": references,
         "published": config.compare.published,
         "seeds": list(seeds),
         "metrics": [_metric(metric) for metric, _ in first.figures],

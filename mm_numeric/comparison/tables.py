@@ -26,16 +26,20 @@ Runs = Mapping[tuple[str, str], Sequence[Scores]]
 Entries = dict[str, dict[str, Any]]
 
 
-def metric_tables(runs: Runs, objectives: Sequence[str]) -> tuple[Entries, dict[str, Entries]]:
+def metric_tables(
+    runs: Runs, references: Mapping[str, str | None]
+) -> tuple[Entries, dict[str, Entries]]:
     """Compute the mean of each metric over seeds, its confidence interval, and differences.
 
+    ``references`` maps each objective to the objective that it is compared with, or to None.
+
     Returns:
-        ``table[name][metric]`` for greedy decoding. Its ``difference`` is that to the first
-        objective; None for the first objective itself and for warm starts.
+        ``table[name][metric]`` for greedy decoding. Its ``difference`` is that to the reference of
+        the objective; None without a reference, and for warm starts.
         ``decoding[name][rule][metric]``; its ``difference`` is that to greedy decoding of the same
         run, None for greedy. Empty if greedy is the only rule.
     """
-    first = (objectives[0], GREEDY)
+    first = (next(iter(references)), GREEDY)
     names, rules = (list(dict.fromkeys(key[i] for key in runs)) for i in (0, 1))
     table: Entries = {name: {} for name in names}
     decoding: dict[str, Entries] = {}
@@ -46,8 +50,9 @@ def metric_tables(runs: Runs, objectives: Sequence[str]) -> tuple[Entries, dict[
         values = {key: [float(metric.value(c)) for c in own] for key, own in columns.items()}
         found = _Estimates(values, run_draws(columns, metric.value))
         for name in names:
-            reference = first if name in objectives[1:] else None
-            table[name][metric.name] = found.entry((name, GREEDY), reference)
+            reference = references.get(name)
+            against = None if reference is None else (reference, GREEDY)
+            table[name][metric.name] = found.entry((name, GREEDY), against)
             for rule in decoding.get(name, ()):
                 greedy = None if rule == GREEDY else (name, GREEDY)
                 decoding[name][rule][metric.name] = found.entry((name, rule), greedy)

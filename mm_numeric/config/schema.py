@@ -83,7 +83,8 @@ class CompareConfig:
 
     Each row of the result table is an objective, optionally with other changed settings. A model is
     first trained with cross-entropy (the warm start). All rows then continue from it on the same
-    batches. An objective with other changed settings has its own warm start with these settings.
+    batches. A row that changes the model, the task or the data has its own warm start with these
+    settings; changed settings of ``trainer`` do not apply to the warm start.
     """
 
     output_dir: str
@@ -97,10 +98,12 @@ class CompareConfig:
 
     ``name``: name of the row.
     ``preset`` and fields of ``ObjectiveSpec``: the objective.
-    ``with``: settings outside the objective, such as ``{model.name: my/large}``.
+    ``with``: settings outside the objective, such as ``{model.name: my/large}``. Settings of the
+    row's warm start are also possible: ``{compare.warm_start.max_steps: 900}``.
     ``baseline``: ``baseline: xval`` is short for ``with: {model.baseline: xval}``.
 
-    The first objective is the reference that all others are compared with.
+    The first objective is the reference that all others are compared with, except rows of a grid:
+    they are compared with the first row that differs only in the objective.
     """
 
     grid: Mapping[str, Any] = field(default_factory=dict)

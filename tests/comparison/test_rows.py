@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from tiny_models import small_config
 
 from mm_numeric.comparison.rows import compared_rows
+from mm_numeric.comparison.run import seed_runs
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.losses.presets import PRESETS
+from mm_numeric.run_folder import write_config
 
 AXES = {
     "objective": ["ce", "emd", "ntl_was"],
@@ -86,19 +88,96 @@ def test_every_combination_is_one_row_that_is_read_again_the_same(tmp_path_facto
                 assert row.settings[axis] == value
     again = config_from_dict(config.to_dict(), where="again", title=config.title)
     assert [row.config for row in compared_rows(again)] == [row.config for row in rows]
-    # Rows share a warm start just where they differ in nothing but their objective.
+    # Rows share a warm start if they differ only in their objective and trainer.
     for one, other in itertools.combinations(rows, 2):
-        apart = {**one.config.to_dict(), "objective": None} != {
-            **other.config.to_dict(),
-            "objective": None,
-        }
-        assert apart == (one.warm_start != other.warm_start)
+        settings = [row.config.to_dict() | {"objective": None} for row in (one, other)]
+        assert (one.warm_start != other.warm_start) == (
+            settings[0] | {"trainer": None} != settings[1] | {"trainer": None}
+        )
+        if settings[0] == settings[1]:
+            assert other.reference == one.reference or other.reference == one.name
 
 
 def test_a_setting_that_is_the_config_s_own_shares_its_warm_start(tmp_path):
     rows = named(config_of(tmp_path, "[ce]", model__attention=["sdpa", "eager"]))
     assert rows["ntil_attention_sdpa"].warm_start == rows["ce"].warm_start == "warm_start"
     assert rows["ntil_attention_eager"].warm_start == "warm_start_attention_eager"
+
+
+def test_a_learning_rate_axis_shares_warm_starts(tmp_path):
+    rates = [1.0e-3, 2.0e-3, 5.0e-3]
+    grid = {
+        "objective": ["ce", "emd"],
+        "trainer.learning_rate": rates,
+        "predict.batch_size": [4, 8],
+    }
+    grid["model.attention"] = ["sdpa", "eager"]
+    config = config_of(tmp_path, grid=grid)
+    runs = [run for seed in (0, 1) for run in seed_runs(config, seed)]
+    warm = [run for run in runs if run.output_dir.name.startswith("warm_start")]
+    assert (len(runs), len(warm)) == (4 + 2 * 24, 4)
+    assert {run.trainer["learning_rate"] for run in warm} == {1.0e-3}
+    assert {run.output_dir.name for run in warm} == {"warm_start", "warm_start_attention_eager"}
+    assert {run.trainer["learning_rate"] for run in runs} == set(rates)
+    names = {run.model.name for run in runs} - {"tiny"}
+    assert names == {str(run.output_dir / "model") for run in warm}
+
+
+def test_a_row_may_change_the_settings_of_its_warm_start(tmp_path):
+    longer = "{compare.warm_start.max_steps: 9, trainer.max_steps: 7}"
+    listed = f"[ce, {{name: longer, preset: ce, with: {longer}}}]"
+    first, row = compared_rows(config_of(tmp_path, listed))
+    assert (row.warm_start, row.warm_trainer["max_steps"]) == ("warm_start_longer", 9)
+    assert (first.warm_start, first.warm_trainer["max_steps"]) == ("warm_start", 6)
+    assert (row.config.trainer["max_steps"], row.reference) == (7, "ce")
+
+
+def test_two_warm_starts_do_not_have_one_name(tmp_path):
+    listed = "[{name: eager, preset: ce, with: {model.dtype: auto}}]"
+    with pytest.raises(
+        ValueError, match=r"each warm start needs its own name; got \['warm_start', "
+    ):
+        config_of(tmp_path, listed, model__attention={"eager": "eager"})
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_folder_with_a_warm_start_for_each_learning_rate_keeps_them(tmp_path, seed):
+    """As earlier versions trained them; the runs of the folder can then be resumed."""
+    listed = "[ce, {name: slow, preset: ce, with: {trainer.learning_rate: 0.5}}]"
+    config = config_of(tmp_path, listed)
+    assert named(config)["slow"].warm_start == "warm_start"
+    run = seed_runs(config, seed)[-1]
+    warm = tmp_path / "compare" / f"seed{seed}" / "warm_start_slow"
+    trainer = {**run.trainer, **config.compare.warm_start, "output_dir": str(warm)}
+    warm.mkdir(parents=True)
+    write_config(warm, replace(run, trainer=trainer))
+    row = named(config)["slow"]
+    assert (row.warm_start, row.warm_trainer["learning_rate"]) == ("warm_start_slow", 0.5)
+    start, again = seed_runs(config, seed)[-2:]
+    assert start.trainer == trainer
+    assert again.model.name == str(warm / "model")
+    write_config(warm, replace(run, trainer={**trainer, "learning_rate": 0.4}))
+    assert named(config)["slow"].warm_start == "warm_start"
+
+
+def test_a_row_is_compared_with_the_first_that_differs_only_in_the_objective(tmp_path):
+    grid = {"objective": ["ce", "emd"], "task.label_noise_minutes": [0, 10]}
+    grid["trainer.learning_rate"] = [1.0e-3, 2.0e-3]
+    rows = compared_rows(config_of(tmp_path, "[ntil]", grid=grid, control="ce_times_1.3"))
+    short = {row.name: row.name.replace("label_noise_minutes", "noise") for row in rows}
+    found = {short[row.name]: short.get(row.reference) for row in rows}
+    assert found == {
+        "ntil": None,
+        "ce_times_1.3": "ntil",
+        "ce_noise_0_learning_rate_0.001": None,  # other labels than the first row
+        "ce_noise_0_learning_rate_0.002": "ce_noise_0_learning_rate_0.001",
+        "ce_noise_10_learning_rate_0.001": None,
+        "ce_noise_10_learning_rate_0.002": "ce_noise_10_learning_rate_0.001",
+        "emd_noise_0_learning_rate_0.001": "ce_noise_0_learning_rate_0.001",
+        "emd_noise_0_learning_rate_0.002": "ce_noise_0_learning_rate_0.002",
+        "emd_noise_10_learning_rate_0.001": "ce_noise_10_learning_rate_0.001",
+        "emd_noise_10_learning_rate_0.002": "ce_noise_10_learning_rate_0.002",
+    }
 
 
 def test_a_listed_row_has_settings(tmp_path):
@@ -163,6 +242,10 @@ def test_a_wrong_grid_is_one_sentence(tmp_path, grid, message):
             r"objectives\.1: baseline and with\.model\.baseline are both set; remove one\.",
         ),
         ("with: {trainer.output_dir: x}", r"'trainer\.output_dir' is the same for all rows"),
+        (
+            "with: {compare.warm_start.max_step: 1}",
+            r"objectives\.1, compare\.warm_start: there is no",
+        ),
     ],
 )
 def test_a_wrong_row_is_one_sentence(tmp_path, entry, message):
