@@ -99,7 +99,8 @@ class Cell:
         """Return the cell as HTML, without the surrounding ``td`` tag."""
         if self.is_name:
             name = element("span", self.text, class_="name")
-            return element("span", self.symbol, name, class_="who") if self.symbol else name
+            name = element("span", self.symbol, name, class_="who") if self.symbol else name
+            return markup.joined(name, element("small", self.note)) if self.note else name
         kind = self.css or ("best" if self.best else None)
         parts = [element("span", self.text, class_=kind) if kind else markup.joined(self.text)]
         if self.bar:

@@ -149,6 +149,8 @@ class Line:
     width: float = 2.0
     dash: str = ""
     opacity: float = 1.0
+    marker: Markup | None = None  # drawn at each point
+    band: Sequence[tuple[float, float, float]] = ()  # (x, low, high): a shaded area
 
 
 def styled_line(style: SeriesStyle, points: Points) -> Line:

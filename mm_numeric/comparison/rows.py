@@ -18,7 +18,7 @@ import glob
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +41,10 @@ class ComparisonRow:
 
     settings: Mapping[str, Any]
     """Settings that this row changes, other than the objective: dotted name to value."""
+
+    axes: Mapping[str, Any]
+    """Value of this row on each axis of the grid (the name of an objective or of a value, or a
+    number); empty for a row that is not of the grid."""
 
     warm_start: str
     """Folder name of the run whose weights this row starts from: a model trained with CE."""
@@ -66,6 +70,8 @@ class _Draft:
     settings: Mapping[str, Any]
     labels: Mapping[str, str] | None = None
     """Labels of ``settings`` for the folder name of the warm start; None: use the row's name."""
+
+    axes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +105,7 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
         ComparisonRow(
             config=own.config,
             settings=own.draft.settings,
+            axes=own.draft.axes,
             warm_start=start.name,
             warm_trainer=start.trainer,
             reference=reference,
@@ -163,9 +170,14 @@ def _combined(config: Config, grid: Mapping[str, Any], where: str) -> list[_Draf
                 where=f"{where}, {name}",
                 settings=outside,
                 labels={axis: chosen[axis][0] for axis in outside},
+                axes={"objective": label, **{axis: _shown(*own) for axis, own in chosen.items()}},
             )
         )
     return drafts
+
+
+def _shown(label: str, value: Any) -> Any:
+    return value if type(value) in (int, float) else label
 
 
 def _values(axis: str, values: Any, axes: list[str], where: str) -> list[tuple[str, Any]]:

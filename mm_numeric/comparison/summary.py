@@ -31,14 +31,13 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
     """
     assert config.compare is not None
     entries, seeds, rules = compared_rows(config), config.compare.seeds, config.compare.decode
-    references = {row.name: row.reference for row in entries}
     starts = list(dict.fromkeys(row.warm_start for row in entries))
     runs = {
         (name, rule): [
             read_run_scores(folder / f"seed{seed}" / name, config.task_name, rule=rule)
             for seed in seeds
         ]
-        for name in (*references, *starts)
+        for name in (*(row.name for row in entries), *starts)
         for rule in rules
     }
     if len({tuple(row["id"] for row in s.rows) for found in runs.values() for s in found}) > 1:
@@ -46,16 +45,14 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
             f"{folder}: its runs answer different rows; delete the outdated runs and compare again."
         )
     first = runs[entries[0].name, GREEDY][0]
-    table, decoding = metric_tables(runs, references)
+    table, decoding = metric_tables(runs, {row.name: row.reference for row in entries})
     warm, *other_warms = [table.pop(name) for name in starts]
     summary = {
         "title": config.title,
         "task": config.task_name,
         "description": _description(config),
-        "baseline": entries[0].name,
         "control": entries[1].name if config.compare.control else None,
-        "objectives": list(references),
-        "references": references,
+        **_rows(entries),
         "published": config.compare.published,
         "seeds": list(seeds),
         "metrics": [_metric(metric) for metric, _ in first.figures],
@@ -158,6 +155,16 @@ def _terminal_cells(
             text += f" ({_range(head['low'], head['high'], metric['unit'])})"
         yield text
     yield _difference(head and head["difference"], metrics[0]["unit"])
+
+
+def _rows(rows: Sequence[ComparisonRow]) -> dict[str, Any]:
+    """Describe the rows: names, which row each is compared with, values on the axes of a grid."""
+    return {
+        "baseline": rows[0].name,
+        "objectives": [row.name for row in rows],
+        "references": {row.name: row.reference for row in rows},
+        "axes": {row.name: dict(row.axes) for row in rows if row.axes},
+    }
 
 
 def _metric(metric: Metric) -> dict[str, Any]:

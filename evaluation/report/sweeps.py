@@ -1,0 +1,247 @@
+"""Report section on grid axes of numbers: each metric as a line over the values of the axis.
+
+A sweep is drawn for each axis of ``compare.grid`` whose values are numbers, such as a learning rate
+or the noise of the labels.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mm_numeric.config.decoding import GREEDY
+from mm_numeric.evaluation.report.charts import (
+    Axis,
+    Line,
+    SeriesStyle,
+    choose_styles,
+    legend,
+    line_chart,
+    plain_axis,
+    styled_line,
+    tick_text,
+)
+from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
+from mm_numeric.evaluation.report.sections import (
+    Block,
+    Content,
+    Section,
+    figure,
+    fold,
+    group,
+    heading,
+    note,
+)
+from mm_numeric.evaluation.table import Cell, Table, TableRow
+
+_METRICS = 6
+"""Number of metrics that are drawn."""
+
+_DASHES = ("", "7 4", "2 3", "9 3 2 3")
+"""Line dash of each decoding rule; greedy decoding, which is the first, has a solid line."""
+
+Cells = Mapping[str, dict[str, Any] | None]
+"""Maps the name of a metric to its mean, interval and difference."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepLine:
+    """The results of one objective, decoded by one rule, at each value of the axis."""
+
+    style: SeriesStyle
+    rule: str
+    rows: Mapping[float, str]
+    """The name of the comparison row at each value."""
+
+    cells: Mapping[float, Cells]
+
+    @property
+    def label(self) -> Cell:
+        """Return the name of the objective as a table cell, with the rule unless it is greedy."""
+        return self.style.cell("" if self.rule == GREEDY else self.rule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Lines over the values of ``axis``, a dotted setting such as ``trainer.learning_rate``."""
+
+    axis: str
+    lines: Sequence[SweepLine]
+    level: tuple[SeriesStyle, Cells] | None = None
+    """A row without a value on the axis that all lines are compared with; None: no such row."""
+
+    @property
+    def values(self) -> list[float]:
+        """Return the values of the axis, the smallest first."""
+        return sorted({value for line in self.lines for value in line.cells})
+
+
+def numeric_axes(settings: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the settings that have two different values or more, which are all numbers."""
+    found: dict[str, list[Any]] = {}
+    for own in settings:
+        for axis, value in own.items():
+            found.setdefault(axis, []).append(value)
+    return [
+        axis
+        for axis, values in found.items()
+        if len({str(value) for value in values}) > 1
+        and all(type(value) in (int, float) for value in values)
+    ]
+
+
+def grid_sweeps(comparison: Comparison) -> list[Sweep]:
+    """Return a sweep for each grid axis of numbers."""
+    axes = comparison.summary["axes"]
+    return [_grid_sweep(comparison, axis) for axis in numeric_axes(axes.values())]
+
+
+def _grid_sweep(comparison: Comparison, axis: str) -> Sweep:
+    summary = comparison.summary
+    names: dict[str, dict[float, str]] = {}
+    for row, values in summary["axes"].items():
+        names.setdefault(line_name(values, axis), {})[float(values[axis])] = row
+    references = {summary["references"].get(row) for own in names.values() for row in own.values()}
+    first = next((n for n, own in names.items() if references & {*own.values()}), "")
+    styles = choose_styles(list(names), first, None)
+    tables: dict[str, Mapping[str, Cells]] = {GREEDY: summary["table"]}
+    for rule in next(iter(summary["decoding"].values()), {}):
+        tables[rule] = {name: rules[rule] for name, rules in summary["decoding"].items()}
+    lines = [
+        SweepLine(
+            style=styles[name],
+            rule=rule,
+            rows=own,
+            cells={value: table[row] for value, row in own.items()},
+        )
+        for name, own in names.items()
+        for rule, table in tables.items()
+    ]
+    level = None
+    if len(references) == 1 and (base := references.pop()) and base not in summary["axes"]:
+        level = comparison.styles[base], summary["table"][base]
+    return Sweep(axis=axis, lines=lines, level=level)
+
+
+def line_name(values: Mapping[str, Any], axis: str) -> str:
+    """Return the name of a line: the objective, and the values of the axes other than ``axis``."""
+    return ", ".join(
+        value if isinstance(value, str) else f"{name.rpartition('.')[2]} {value}"
+        for name, value in values.items()
+        if name != axis
+    )
+
+
+def sweeps_section(comparison: Comparison) -> Section | None:
+    """Return the section with a figure for each grid axis of numbers; None without such an axis."""
+    sweeps = grid_sweeps(comparison)
+    if not sweeps:
+        return None
+    text = (
+        "Means over the seeds, with their intervals as bands. Δ is the paired difference to the "
+        "row that an objective is compared with, or of other decoding rules to greedy decoding."
+    )
+    rules = list(dict.fromkeys(line.rule for sweep in sweeps for line in sweep.lines))
+    blocks: list[Content] = [note(" ".join([text, *_about_rules(rules)]))]
+    for sweep in sweeps:
+        blocks.append(heading(sweep.axis))
+        blocks += sweep_blocks(sweep, comparison.metrics[:_METRICS])
+    return Section.of("sweeps", "Sweeps", *blocks)
+
+
+def _about_rules(rules: Sequence[str]) -> list[str]:
+    if len(rules) == 1:
+        return []
+    return [f"Solid lines are decoded greedily, dashed lines by {' and '.join(rules[1:])}."]
+
+
+def sweep_blocks(sweep: Sweep, metrics: Sequence[ReportedMetric]) -> list[Content]:
+    """Return the figure and table of the first metric, and those of the others, folded."""
+    styles = dict.fromkeys(line.style for line in sweep.lines)
+    if sweep.level:
+        styles[sweep.level[0]] = None
+    drawn = [
+        group(None, [chart, sweep_table(sweep, metric)])
+        for metric in metrics
+        if (chart := sweep_chart(sweep, metric))
+    ]
+    others = [fold("Other metrics", drawn[1:])] if drawn[1:] else []
+    return [legend(styles), *drawn[:1], *others]
+
+
+def sweep_chart(sweep: Sweep, metric: ReportedMetric) -> Block | None:
+    """Draw a metric over the values of the axis; None if no row has this metric.
+
+    Values of an axis that spans a factor of 10 or more have a logarithmic scale.
+    """
+    x, position = _value_axis(sweep.values, sweep.axis)
+    rules = list(dict.fromkeys(line.rule for line in sweep.lines))
+    drawn = []
+    for own in sweep.lines:
+        cells = {value: own.cells[value].get(metric.name) for value in sorted(own.cells)}
+        scaled = [
+            (position(value), *(metric.scale * cell[key] for key in ("mean", "low", "high")))
+            for value, cell in cells.items()
+            if cell
+        ]
+        line = styled_line(own.style, [(at, mean) for at, mean, _, _ in scaled])
+        band = [(at, low, high) for at, _, low, high in scaled]
+        dash = _DASHES[rules.index(own.rule) % len(_DASHES)]
+        drawn.append(replace(line, dash=dash, band=band, marker=own.style.drawn()))
+    drawn = [line for line in drawn if line.points]
+    if not drawn:
+        return None
+    level = sweep.level and sweep.level[1].get(metric.name)
+    if sweep.level and level:
+        ends = [(at, metric.scale * level["mean"]) for at in (x.low, x.high)]
+        drawn.insert(0, Line(points=ends, colour=sweep.level[0].colour, width=1.25, dash="3 3"))
+    values = [end for line in drawn for _, *ends in (*line.points, *line.band) for end in ends]
+    margin = 0.06 * (max(values) - min(values))
+    y = plain_axis(min(values) - margin, max(values) + margin)
+    names = ", ".join(dict.fromkeys(line.style.name for line in sweep.lines))
+    description = f"{metric.label} by {sweep.axis} for {names}."
+    chart = line_chart(drawn, x, y, description=description, width=820, height=400)
+    unit = f", {metric.unit}" if metric.unit else ""
+    return figure(chart, Cell(content=f"{metric.label}{unit} {metric.direction}"), "panels wide")
+
+
+def _value_axis(values: Sequence[float], label: str) -> tuple[Axis, Callable[[float], float]]:
+    """Return the axis of the swept values, and the function from a value to its position on it."""
+    logarithmic = values[0] > 0 and values[-1] >= 10 * values[0]
+    position: Callable[[float], float] = math.log10 if logarithmic else float
+    low, high = position(values[0]), position(values[-1])
+    margin = 0.04 * (high - low)
+    ticks: list[tuple[float, str]] = []
+    for value in values:
+        if not ticks or position(value) - ticks[-1][0] >= 0.08 * (high - low):
+            ticks.append((position(value), tick_text(value)))
+    title = f"{label} (logarithmic)" if logarithmic else label
+    return Axis(low=low - margin, high=high + margin, ticks=ticks, label=title), position
+
+
+def sweep_table(sweep: Sweep, metric: ReportedMetric) -> Table:
+    """Return the numbers of a figure: a row for each line, a column for each value."""
+    lines = [
+        [line.label, *(metric.cell(line.cells.get(v, {}).get(metric.name)) for v in sweep.values)]
+        for line in sweep.lines
+    ]
+    corner = f"{metric.label} {metric.direction}, by {sweep.axis}"
+    return Table.of([corner, *map(tick_text, sweep.values)], lines)
+
+
+def sweeps_csv(sweeps: Sequence[Sweep], metrics: Sequence[ReportedMetric]) -> str:
+    """Return all metrics of sweeps as CSV: a line for each axis, value, row and decoding rule."""
+    rows = [
+        TableRow(
+            cells=[
+                *(Cell(content=text) for text in (sweep.axis, f"{value:.10g}", line.style.name)),
+                *(Cell(content=text) for text in (line.rows[value], line.rule)),
+                *(metric.cell(line.cells[value].get(metric.name)) for metric in metrics),
+            ]
+        )
+        for sweep in sweeps
+        for line in sweep.lines
+        for value in sorted(line.cells)
+    ]
+    header = ["axis", "value", "line", "row", "decoded by", *(metric.label for metric in metrics)]
+    return Table.of(header, rows).to_csv()
