@@ -67,6 +67,13 @@ class Task(Protocol):
         """Return the names and values of all options of the task, as in a config."""
         return asdict(self)
 
+    def with_noise_of(self, seed: int) -> "Task | None":
+        """Return the task with the label noise of another seed; None if labels have no noise.
+
+        ``seed`` is added to the seed of the noise in the config, so that 0 changes nothing.
+        """
+        return None
+
     @abstractmethod
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Convert rows of a dataset to examples, which have a prompt, an image and an answer.

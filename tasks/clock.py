@@ -9,7 +9,7 @@ Scorer   mm_numeric.evaluation.metrics.clock
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,6 +45,12 @@ class Clock(BaseTask):
     def __post_init__(self) -> None:
         if not 0 <= self.label_noise_minutes <= 360:
             raise ValueError(f"label_noise_minutes is 0 to 360, not {self.label_noise_minutes}")
+
+    def with_noise_of(self, seed: int) -> "Clock | None":
+        """Return the task with the label noise of another seed; None if labels have no noise."""
+        if not self.label_noise_minutes:
+            return None
+        return replace(self, label_noise_seed=self.label_noise_seed + seed)
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Yield one example (image, prompt and answer) per row of the data set.

@@ -1,5 +1,6 @@
 """Compare objectives: train each from the same weights on the same batches, for several seeds.
 
+Each seed has its own initialisation, data order, label noise and rendered rows (``compare.vary``).
 For each seed, a model is first trained with cross-entropy (the warm start). Then each objective is
 trained from those weights with the same data order, and evaluated on the same test samples. Each
 objective is a row of the result table. An objective may also change other settings, such as the
@@ -27,6 +28,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from mm_numeric.comparison.rows import compared_rows
+from mm_numeric.comparison.seeds import run_of_seed, with_resolved_vary
 from mm_numeric.comparison.summary import write_summary
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.reader import read_objective, with_trainer
@@ -65,6 +67,8 @@ def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
     if config.compare is None:
         raise ValueError(f"{config.title}: no section `compare`; see `mm-numeric cp clock_tiny`.")
     folder = Path(config.compare.output_dir)
+    config = with_resolved_vary(config, folder)
+    assert config.compare is not None
     for row in compared_rows(config):
         for term in row.config.objective.spec.terms:
             make_term(term.name, term.options, f"{config.title}, compare, {row.name}")
@@ -82,7 +86,7 @@ def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
     for seed in seeds or ():
         if seed not in config.compare.seeds:
             raise ValueError(f"compare.seeds: {seed} is not one of {list(config.compare.seeds)}.")
-    _load_data_once(config)
+    _load_data_once(config, (seeds or config.compare.seeds)[0])
     if seeds is not None:
         claim(folder, config, ignore=_MAY_DIFFER)
         _run_open(config, seeds)
@@ -128,18 +132,17 @@ def seed_runs(config: Config, seed: int) -> list[Config]:
     its weights. ``model.name`` of these runs is the folder with the weights.
     """
     assert config.compare is not None
-    folder = Path(config.compare.output_dir) / f"seed{seed}"
+    folder, vary = Path(config.compare.output_dir) / f"seed{seed}", config.compare.vary
     warm_objective = read_objective("ce", "compare.warm_start")
     runs: dict[str, Config] = {}
     for row in compared_rows(config):
         start = folder / row.warm_start
         if row.warm_start not in runs:
-            trainer = {**row.warm_trainer, "seed": seed, "output_dir": str(start)}
-            runs[row.warm_start] = replace(row.config, objective=warm_objective, trainer=trainer)
+            warm = replace(row.config, objective=warm_objective, trainer=row.warm_trainer)
+            runs[row.warm_start] = run_of_seed(warm, seed, vary, start)
         model = replace(row.config.model, name=str(start / "model"), revision="main")
-        runs[row.name] = with_trainer(
-            replace(row.config, model=model), seed=seed, output_dir=str(folder / row.name)
-        )
+        own = replace(row.config, model=model)
+        runs[row.name] = run_of_seed(own, seed, vary, folder / row.name)
     return list(runs.values())
 
 
@@ -263,14 +266,15 @@ def exit_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _load_data_once(config: Config) -> None:
-    """Load the data of all runs and check decoding rules, to report errors before any training."""
+def _load_data_once(config: Config, seed: int) -> None:
+    """Load the data of one seed and check decoding rules, to report errors before any training."""
     from mm_numeric.data.examples import load_examples
     from mm_numeric.inference.decode import check_rules
 
     assert config.compare is not None
     rows = {f"{row.warm_start} {row.config.predict}": row.config for row in compared_rows(config)}
-    for own in rows.values():
+    for config_of_row in rows.values():
+        own = run_of_seed(config_of_row, seed, config.compare.vary, config_of_row.output_dir)
         cache = Path(own.data.cache)
         load_examples(own.task, own.data.train, cache, training=True)
         tests = load_examples(own.task, own.data.test, cache, training=False)

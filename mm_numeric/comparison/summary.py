@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mm_numeric.comparison.rows import ComparisonRow, compared_rows
+from mm_numeric.comparison.seeds import describe_seeds, run_of_seed
 from mm_numeric.comparison.tables import calibration_table, metric_tables
 from mm_numeric.config.data import Sources, listed
 from mm_numeric.config.decoding import GREEDY
@@ -111,6 +112,8 @@ def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
     note = f"Mean of {seeds} seed{'s' if seeds > 1 else ''}"
     if "interval" in summary["facts"]:
         note += f"; {summary['facts']['interval']}"
+    if "varied" in summary["facts"]:
+        note += f"; {summary['facts']['varied']}"
     tables = [Table.of(header, rows, align="left").to_terminal()]
     if summary["decoding"]:
         tables.append(decoding_table(summary))
@@ -206,14 +209,15 @@ def _facts(
 ) -> dict[str, str]:
     """Describe the experiment: model, data, steps, seeds, training time, versions."""
     assert config.compare is not None
-    first = rows[0]
+    first, seeds = rows[0], config.compare.seeds
     names = dict.fromkeys(name for row in rows for name in (row.warm_start, row.name))
     runs = {
         (seed, name): read_json(folder / f"seed{seed}" / name / FINISHED)
-        for seed in config.compare.seeds
+        for seed in seeds
         for name in names
     }
-    seed = config.compare.seeds[0]
+    drawn = [run_of_seed(config, seed, config.compare.vary, folder) for seed in seeds]
+    seed = seeds[0]
     warm, run = runs[seed, first.warm_start], runs[seed, first.name]
     minutes = sum(r["seconds"] for r in runs.values()) / 60
     resumed = any(r["resumed"] for r in runs.values())
@@ -223,13 +227,14 @@ def _facts(
         "command": f"mm-numeric compare {folder / CONFIG}",
         "model": f"{config.model.family} {config.model.name}, {run['parameters']:,} parameters",
         "training rows": ("a stream" if run["rows"] is None else f"{run['rows']:,}")
-        + f" ({_source(config.data.train)})",
+        + f" ({_source(*(seed_run.data.train for seed_run in drawn))})",
         "test rows": f"{test_rows:,} ({_source(config.data.test)})",
         "warm start": f"{warm['steps']:,} steps of {warm['batch_rows']} rows, with CE, each seed",
         "each objective": f"{run['steps']:,} steps of {run['batch_rows']} rows from there: the "
         "same rows in the same order",
         **({"other settings": others} if others else {}),
-        "seeds": ", ".join(map(str, config.compare.seeds)),
+        "seeds": ", ".join(map(str, seeds)),
+        "varied": describe_seeds(config),
         "interval": "95 %, bootstrap over seeds and test rows together; differences are paired",
         "training time": f"{minutes:.0f} min for {len(runs)} runs{last}, "
         f"{config.compare.jobs} at a time",
@@ -248,11 +253,18 @@ def _other_settings(rows: Sequence[ComparisonRow]) -> str:
     return "; ".join(f"{', '.join(names)} ({text})" for text, names in found.items())
 
 
-def _source(sources: Sources) -> str:
-    """Describe data sources: file names or, for generated data, the seed and the categories."""
-    return ", ".join(
-        ", ".join([f"rendered, seed {source.seed}", *source.categories])
-        if source.render
-        else Path(source.name).name
-        for source in listed(sources)
-    )
+def _source(*draws: Sources) -> str:
+    """Describe data sources: file names or, for generated data, the seeds and the categories.
+
+    ``draws`` are the same sources with the seed of each training seed.
+    """
+    texts = []
+    for source, *others in zip(*map(listed, draws), strict=True):
+        if source.render:
+            seeds = list(dict.fromkeys(str(own.seed) for own in (source, *others)))
+            plural = "s" if len(seeds) > 1 else ""
+            rendered = f"rendered, seed{plural} {', '.join(seeds)}"
+            texts.append(", ".join([rendered, *source.categories]))
+        else:
+            texts.append(Path(source.name).name)
+    return ", ".join(texts)

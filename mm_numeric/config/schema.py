@@ -18,6 +18,8 @@ from mm_numeric.parsing import check_at_least_1, check_choices
 from mm_numeric.registry import unknown
 from mm_numeric.tasks.base import Task
 
+_VARIED = ("weights", "order", "noise", "rows")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -93,6 +95,11 @@ class CompareConfig:
     seeds: tuple[int, ...] = (0, 1, 2)
     """Random seeds, at least one. Every row is trained once with each seed."""
 
+    vary: tuple[str, ...] | None = None
+    """What each seed draws anew: ``weights`` (random initialisation), ``order`` (of the data),
+    ``noise`` (of the training labels), ``rows`` (rendered training rows). Test rows are the same
+    for all seeds. null: all four; in an existing folder, what its runs vary."""
+
     objectives: tuple[Any, ...] = ("ce", "emd", "ntl_was", "ntil")
     """Objectives, each the name of a preset or a mapping with these keys:
 
@@ -134,6 +141,11 @@ class CompareConfig:
         if not self.objectives and not self.grid:
             raise ValueError("objectives must name at least one preset if there is no grid")
         check_at_least_1(self, "jobs")
+        if self.vary is not None and (not self.vary or not set(self.vary) <= set(_VARIED)):
+            raise ValueError(
+                f"vary lists one or more of {', '.join(_VARIED)}, not {list(self.vary)}; null is "
+                "the default"
+            )
         _check_rules(self.decode)
         if self.published is not None and self.published not in PUBLISHED:
             raise unknown(self.published, PUBLISHED, "table", "published")

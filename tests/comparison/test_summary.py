@@ -143,11 +143,12 @@ def test_what_the_summary_says_about_the_comparison(tmp_path):
     assert "Gaussian noise of 5 minutes, tested on clean ones." in summary["description"]
     facts = summary["facts"]
     assert facts["model"] == "qwen2_vl tiny, 1,234,567 parameters"
-    assert facts["training rows"] == "12,000 (rendered, seed 1)"
+    assert facts["training rows"] == "12,000 (rendered, seeds 3001, 5001)"
     assert facts["test rows"] == "4 (rendered, seed 2)"
     assert facts["warm start"].startswith("800 steps of 64 rows, with CE")
     assert facts["each objective"].startswith("500 steps of 64 rows from there")
     assert facts["seeds"] == "3, 5"
+    assert facts["varied"].startswith("each seed draws its own random initialisation, data order")
     assert facts["training time"] == "12 min for 8 runs, 2 at a time"
     assert facts["command"] == f"mm-numeric compare {tmp_path / 'config.yaml'}"
 
@@ -190,7 +191,8 @@ def test_the_table_of_a_terminal(tmp_path):
     )
     assert words[5] == (
         "Mean of 2 seeds; 95 %, bootstrap over seeds and test rows together; "
-        "differences are paired."
+        "differences are paired; each seed draws its own random initialisation, data order, label "
+        "noise and training rows; the test rows are the same for all seeds."
     )
     assert set(lines[1]) == {"-", " "}
     assert lines[0].index("within 5 min,") == lines[4].index("+25.00")

@@ -1,0 +1,103 @@
+"""What one seed of a comparison changes: ``compare.vary``.
+
+Everything that a seed draws is derived from the value in the config, so that seed 0 trains on the
+rows and the label noise of the config, and each other seed on its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mm_numeric.config.data import DataSource, listed
+from mm_numeric.config.reader import with_trainer
+from mm_numeric.config.schema import Config
+from mm_numeric.parsing import read_yaml
+from mm_numeric.run_folder import CONFIG
+
+RENDER_STRIDE = 1000
+"""Seed S renders rows with the seed of their source plus S times this number."""
+
+_DEFAULT = ("weights", "order", "noise", "rows")
+_BEFORE = ("weights", "order")  # what the runs of a folder varied whose config has no `vary`
+
+
+def with_resolved_vary(config: Config, folder: Path) -> Config:
+    """Return the config of a comparison with ``compare.vary`` set.
+
+    If it is null, it is what the runs in ``folder`` vary, or the default in a new folder. Runs of
+    versions without this setting vary weights and order.
+
+    Raises:
+        ValueError: If the runs in the folder vary something else.
+    """
+    assert config.compare is not None
+    stored: Any = None
+    if (folder / CONFIG).is_file():
+        section = read_yaml(folder / CONFIG).get("compare")
+        stored = tuple(section.get("vary") or _BEFORE) if section else None
+    vary = config.compare.vary or stored or _DEFAULT
+    if stored and set(vary) != set(stored):
+        raise ValueError(
+            f"{folder}: its seeds vary {', '.join(stored)}, and compare.vary is {list(vary)}; "
+            "remove compare.vary to continue this comparison, or choose another compare.output_dir."
+        )
+    return replace(config, compare=replace(config.compare, vary=vary))
+
+
+def run_of_seed(config: Config, seed: int, vary: Sequence[str] | None, output_dir: Path) -> Config:
+    """Return the config of a run in a folder, with everything in ``vary`` drawn by ``seed``.
+
+    ``vary`` is ``compare.vary``; None is the default for a new comparison.
+    """
+    vary = vary or _DEFAULT
+    task = config.task.with_noise_of(seed) if "noise" in vary else None
+    config = config if task is None else replace(config, task=task)
+    if "rows" in vary:
+        train = tuple(_rendered_by(source, seed, config) for source in listed(config.data.train))
+        one = isinstance(config.data.train, DataSource)
+        config = replace(config, data=replace(config.data, train=train[0] if one else train))
+    fixed = config.trainer.get("seed", 42)  # the default of TrainingArguments
+    weights = seed if "weights" in vary else fixed
+    order = seed if "order" in vary else config.trainer.get("data_seed", fixed)
+    # Without data_seed, seed determines the order, too.
+    split = order != weights or "data_seed" in config.trainer
+    own = {"seed": weights, **({"data_seed": order} if split else {})}
+    return with_trainer(config, **own, output_dir=str(output_dir))
+
+
+def _rendered_by(source: DataSource, seed: int, config: Config) -> DataSource:
+    """Return a training source that renders the rows of ``seed``; files are the same for all."""
+    if source.render is None:
+        return source
+    drawn = replace(source, seed=source.seed + RENDER_STRIDE * seed)
+    others = [config.data.test, config.evaluate.data if config.evaluate else None]
+    taken = [other.seed for other in others if other and other.render is not None]
+    if seed and drawn.seed in taken:
+        raise ValueError(
+            f"{config.title}, compare.vary: the training rows of seed {seed} are rendered with the "
+            f"seed {drawn.seed}, as the test rows; change data.test.seed, or leave out this seed."
+        )
+    return drawn
+
+
+def describe_seeds(config: Config) -> str:
+    """Describe in a sentence what differs between the seeds of a comparison, and what does not."""
+    assert config.compare is not None
+    vary = set(config.compare.vary or _DEFAULT)
+    rendered = [source.render is not None for source in listed(config.data.train)]
+    named = {"weights": "random initialisation", "order": "data order"}
+    if config.task.with_noise_of(0) is not None:
+        named["noise"] = "label noise"
+    named["rows"] = "training rows" if all(rendered) else "rendered training rows"
+    if not any(rendered):
+        del named["rows"]
+    drawn = [name for key, name in named.items() if key in vary]
+    same = [name for key, name in named.items() if key not in vary]
+    same += [] if all(rendered) else ["training rows from files"]
+    own = f"each seed draws its own {_joined(drawn)}; " if drawn else ""
+    return f"{own}the {_joined([*same, 'test rows'])} are the same for all seeds"
+
+
+def _joined(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

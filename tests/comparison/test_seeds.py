@@ -1,0 +1,137 @@
+"""compare.vary: what each seed draws, and that one folder never mixes two answers to it."""
+
+import itertools
+
+import pytest
+import torch
+from tiny_models import examples_of, small_config, tiny_checkpoint, tiny_family
+
+from mm_numeric.comparison.run import seed_runs
+from mm_numeric.comparison.seeds import describe_seeds, with_resolved_vary
+from mm_numeric.config.data import listed
+from mm_numeric.run_folder import claim, write_config
+from mm_numeric.training.run import make_trainer, training_arguments
+
+SEEDS = "compare.seeds=[0, 3]"
+
+
+def drawn(config, seed):
+    """Return (seed, data seed, noise seed, seeds of the training sources) of the runs of a seed."""
+    found = {
+        (
+            run.trainer["seed"],
+            run.trainer.get("data_seed"),
+            run.task.label_noise_seed,
+            tuple(source.seed for source in listed(run.data.train)),
+        )
+        for run in seed_runs(config, seed)
+    }
+    assert {run.data.test.seed for run in seed_runs(config, seed)} == {2}
+    (own,) = found  # the same for the warm start and all rows
+    return own
+
+
+@pytest.mark.parametrize(
+    ("vary", "of_0", "of_3"),
+    [
+        ("null", (0, None, 0, (1,)), (3, None, 3, (3001,))),
+        ("[weights, order]", (0, None, 0, (1,)), (3, None, 0, (1,))),
+        ("[weights]", (0, 7, 0, (1,)), (3, 7, 0, (1,))),
+        ("[order]", (7, 0, 0, (1,)), (7, 3, 0, (1,))),
+        ("[noise]", (7, None, 0, (1,)), (7, None, 3, (1,))),
+        ("[rows]", (7, None, 0, (1,)), (7, None, 0, (3001,))),
+    ],
+)
+def test_a_seed_draws_what_vary_lists_and_nothing_else(tmp_path, vary, of_0, of_3):
+    config = small_config(tmp_path, SEEDS, f"compare.vary={vary}", "trainer.seed=7")
+    assert (drawn(config, 0), drawn(config, 3)) == (of_0, of_3)
+
+
+def test_weights_and_order_are_drawn_apart(tmp_path):
+    def first_batches(seed, data_seed):
+        config = small_config(
+            tmp_path,
+            f"trainer.seed={seed}",
+            f"trainer.data_seed={data_seed}",
+            "trainer.use_cpu=true",
+        )
+        family, args = tiny_family(), training_arguments(config)
+        trainer = make_trainer(config, args, examples_of(config), family, tiny_checkpoint())
+        batches = itertools.islice(trainer.get_train_dataloader(), 3)
+        return torch.cat([batch["labels"].flatten() for batch in batches])
+
+    one = first_batches(1, 5)
+    assert torch.equal(one, first_batches(2, 5))
+    assert not torch.equal(one, first_batches(1, 6))
+
+
+def test_each_rendered_source_is_drawn_and_a_file_is_not(tmp_path):
+    sources = "data.train=[{render: 9, seed: 1}, {render: 9, seed: 5}, {path: rows.jsonl}]"
+    config = small_config(tmp_path, SEEDS, sources)
+    assert drawn(config, 3)[3] == (3001, 3005, 0)
+    assert describe_seeds(config) == (
+        "each seed draws its own random initialisation, data order, label noise and rendered "
+        "training rows; the training rows from files and test rows are the same for all seeds"
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ((), "each seed draws its own random initialisation, data order, label noise and training "
+         "rows; the test rows are the same for all seeds"),
+        (("compare.vary=[order]",), "each seed draws its own data order; the random initialisation,"
+         " label noise, training rows and test rows are the same for all seeds"),
+        (("task.label_noise_minutes=0", "data.train={path: rows.jsonl}"),
+         "each seed draws its own random initialisation and data order; the training rows from "
+         "files and test rows are the same for all seeds"),
+        (("task.label_noise_minutes=0", "compare.vary=[noise]"), "the random initialisation, data "
+         "order, training rows and test rows are the same for all seeds"),
+    ],
+)  # fmt: skip
+def test_a_sentence_states_what_differs_between_seeds(tmp_path, overrides, sentence):
+    assert describe_seeds(small_config(tmp_path, *overrides)) == sentence
+
+
+def test_no_seed_trains_on_the_test_rows(tmp_path):
+    config = small_config(tmp_path, SEEDS, "data.test.seed=3001")
+    with pytest.raises(ValueError, match=r"rows of seed 3 are rendered with the seed 3001, as the"):
+        seed_runs(config, 3)
+
+
+def test_a_folder_is_continued_with_what_its_runs_vary(tmp_path):
+    folder = tmp_path / "compare"
+    config = small_config(tmp_path)
+    assert with_resolved_vary(config, folder).compare.vary == ("weights", "order", "noise", "rows")
+    folder.mkdir()
+    write_config(folder, config)
+    old = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(old.replace("  vary: null\n", ""))
+    assert "vary" not in (folder / "config.yaml").read_text()
+    resolved = with_resolved_vary(config, folder)
+    assert resolved.compare.vary == ("weights", "order")
+    assert drawn(resolved, 3) == (3, None, 0, (1,))
+    listed_anew = small_config(tmp_path, "compare.vary=[order, weights]")
+    assert with_resolved_vary(listed_anew, folder).compare.vary == ("order", "weights")
+    other = small_config(tmp_path, "compare.vary=[weights, order, noise]")
+    with pytest.raises(ValueError, match=r"compare: its seeds vary weights, order, and compare\."):
+        with_resolved_vary(other, folder)
+    write_config(folder, resolved)  # as compare does; a later version reads it there
+    assert with_resolved_vary(config, folder).compare.vary == ("weights", "order")
+
+
+def test_a_run_of_an_old_folder_is_not_taken_for_one_with_rows_of_its_own(tmp_path):
+    """The check of each run is the second lock: claim compares the drawn settings, too."""
+    old, new = (
+        seed_runs(small_config(tmp_path, f"compare.vary={vary}"), 1)[1]
+        for vary in ("[weights, order]", "null")
+    )
+    claim(old.output_dir, old)
+    (old.output_dir / "run.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"another run: data\.train\.seed is 1 there and 1001"):
+        claim(new.output_dir, new)
+
+
+def test_vary_lists_known_values(tmp_path):
+    with pytest.raises(ValueError, match=r"vary lists one or more of weights, order, noise, rows"):
+        small_config(tmp_path, "compare.vary=[labels]")
