@@ -1,7 +1,7 @@
-"""95 % confidence intervals of metrics by percentile bootstrap.
+"""Bootstrap of metrics over test rows, and the 95 % percentile interval of one run.
 
-For one run, test rows are drawn with replacement. For several runs, both training seeds and test
-rows are drawn. A fixed random seed makes the intervals reproducible.
+``seed_intervals`` computes the interval of several training seeds. A fixed random seed makes the
+intervals reproducible.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mm_numeric.evaluation.metrics.base import Columns
 
 RESAMPLES = 2000
+_RESAMPLES_FOR_VARIANCE = 500  # which needs fewer than a percentile
 _PERCENTILES = (2.5, 97.5)
 _MAX_ELEMENTS = 4_000_000
 
@@ -26,40 +27,36 @@ def interval(
 
     ``value`` is a function from columns (arrays with one value per row) to the metric.
     """
-    return draws_interval(_row_draws(columns, value, resamples, seed))
+    return draws_interval(_row_draws([columns], value, resamples, seed)[0])
 
 
 def run_draws(
     runs: Mapping[Name, Sequence[Columns]],
     value: Callable[[Columns], Any],
     *,
-    resamples: int = RESAMPLES,
+    resamples: int | None = None,
     seed: int = 0,
 ) -> dict[Name, NDArray[np.float64]]:
-    """Compute a metric on bootstrap resamples, for objectives trained with the same seeds.
-
-    An objective is a training loss, such as cross-entropy plus a numeric loss. Each resample draws
-    training seeds and test rows with replacement. All objectives use the same draws, so that their
-    results can be compared resample by resample.
+    """Compute a metric on bootstrap resamples of the test rows, which all runs share.
 
     Args:
         runs: Maps the name of an objective, or (name, decoding rule), to its runs, one for each
             training seed, in the same order of seeds. A run is a set of columns (arrays with one
             value per test row).
         value: Function from columns to the metric.
-        resamples: Number of resamples.
+        resamples: Number of resamples; None: 2,000 for the percentiles of a single training seed,
+            and 500 for the variances of several.
         seed: Seed of the bootstrap's random generator.
 
     Returns:
-        Maps each key of ``runs`` to the metric in each resample, [resamples].
+        Maps each key of ``runs`` to the metric of each run in each resample, [seeds, resamples].
     """
     count = len(next(iter(runs.values())))
-    seeds = np.random.default_rng(seed + 1).integers(count, size=(resamples, count))
-    draws = {}
-    for name, columns_by_seed in runs.items():
-        by_seed = [_row_draws(columns, value, resamples, seed) for columns in columns_by_seed]
-        draws[name] = np.take_along_axis(np.stack(by_seed, axis=1), seeds, axis=1).mean(axis=1)
-    return draws
+    if resamples is None:
+        resamples = RESAMPLES if count == 1 else _RESAMPLES_FOR_VARIANCE
+    every = [columns for by_seed in runs.values() for columns in by_seed]
+    draws = _row_draws(every, value, resamples, seed)
+    return dict(zip(runs, draws.reshape(len(runs), count, resamples), strict=True))
 
 
 def draws_interval(draws: NDArray[np.float64]) -> tuple[float, float]:
@@ -71,15 +68,18 @@ def draws_interval(draws: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _row_draws(
-    columns: Columns, value: Callable[[Columns], Any], resamples: int, seed: int
+    runs: Sequence[Columns], value: Callable[[Columns], Any], resamples: int, seed: int
 ) -> NDArray[np.float64]:
-    """Draw rows with replacement many times, and compute a metric on each such resample."""
-    rng, rows = np.random.default_rng(seed), len(next(iter(columns.values())))
+    """Draw rows with replacement many times, and compute a metric of each run: [runs, resamples].
+
+    Each resample has the same rows for all runs.
+    """
+    rng, rows = np.random.default_rng(seed), len(next(iter(runs[0].values())))
     step, drawn = max(1, _MAX_ELEMENTS // rows), []
     for start in range(0, resamples, step):
         at = rng.integers(rows, size=(min(step, resamples - start), rows))
-        drawn.append(value(_ResampledColumns(columns, at)))
-    return np.concatenate(drawn)
+        drawn.append(np.stack([value(_ResampledColumns(columns, at)) for columns in runs]))
+    return np.concatenate(drawn, axis=1)
 
 
 class _ResampledColumns(dict[str, Any]):
@@ -90,4 +90,4 @@ class _ResampledColumns(dict[str, Any]):
         self._columns, self._rows = columns, rows
 
     def __missing__(self, name: str) -> NDArray[np.float64]:
-        return self._columns[name][self._rows]
+        return np.take(self._columns[name], self._rows)

@@ -32,8 +32,7 @@ def decoding_section(comparison: Comparison) -> Section | None:
     text = (
         "Each column decodes the answers of the same trained models by another rule, from the same "
         f"candidates ({meanings}). Δ is the paired difference to {GREEDY} decoding of the same "
-        "objective with its interval, coloured if the interval excludes 0. The best mean of each "
-        "row is highlighted."
+        f"objective with its interval. {comparison.colours('differences in this table')}"
     )
     first, *others = comparison.metrics[:_METRICS]
     blocks: list[Content] = [note(text), _table(comparison, decoding, rules, first)]
@@ -56,7 +55,7 @@ def _table(
     objectives = [name for name in comparison.ranked() if name in decoding]
     for name in [*objectives, *(own for own in decoding if own not in objectives)]:
         found = {rule: decoding[name].get(rule, {}).get(metric.name) for rule in rules}
-        best = _best(found, metric)
+        best = _best(found, metric) if comparison.highlights(metric) else set()
         cells = [metric.cell(found[rule], best=rule in best) for rule in rules]
         if name in comparison.styles:
             rows.append(TableRow(cells=[comparison.styles[name].cell(), *cells]))

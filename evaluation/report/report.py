@@ -166,10 +166,10 @@ def _count(items: Sequence[Any], noun: str) -> str:
 def _headline(comparison: Comparison) -> Section:
     metric, baseline = comparison.metrics[0], comparison.summary["baseline"]
     rows = [row for name in comparison.ranked() for row in _dot_rows(comparison, name, metric)]
+    side = "right" if metric.higher_is_better else "left"
     text = (
-        "Filled symbols are means with their interval, rings are single seeds, the dashed line is "
-        f"{baseline}; better is further {'right' if metric.higher_is_better else 'left'}. The axis "
-        "does not start at 0."
+        f"Filled symbols are means with their {comparison.drawn_ends}, rings are single seeds, the "
+        f"dashed line is {baseline}; better is further {side}. The axis does not start at 0."
     )
     base = comparison.cell(baseline, metric)
     blocks = [note(text)]
@@ -196,9 +196,15 @@ def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list
         against = f" against {reference}"
         remark = f"{metric.change(cell['difference'])}{against * (reference != baseline)}{role}"
         description += f", {metric.change(cell['difference'])}{against}{role}"
+        if evidence := metric.evidence(cell["difference"]):
+            description += f" ({evidence})"
+    low, high = results.chart_ends(cell)
     row = DotRow(
         style=comparison.styles[name],
-        **{key: cell[key] for key in ("mean", "low", "high", "seeds")},
+        mean=cell["mean"],
+        low=low,
+        high=high,
+        seeds=cell["seeds"],
         value=str(mean),
         remark=remark,
         trend=metric.trend(cell["difference"]),
@@ -216,9 +222,7 @@ def _metrics_section(comparison: Comparison) -> Section:
         reference = f"the objective named in the first column, or {baseline},"
     text = (
         f"Mean over {seeds} and its interval; Δ is the paired difference to {reference} with its "
-        "interval, coloured if the interval excludes 0. "
-        "↑ higher is better, ↓ lower is better; the best mean of each column is highlighted, "
-        "except for the control."
+        f"interval. {comparison.colours('objectives')} ↑ higher is better, ↓ lower is better."
     )
     metrics = comparison.metrics
     groups = [metrics[i : i + _COLUMNS] for i in range(0, len(metrics), _COLUMNS)]
@@ -248,10 +252,12 @@ def _metrics_table(comparison: Comparison, metrics: Sequence[ReportedMetric]) ->
 
 
 def _best(comparison: Comparison, metric: ReportedMetric) -> set[str]:
-    """Return the training losses with the best mean of ``metric``.
+    """Return the training losses with the best mean of ``metric``, if it is highlighted.
 
     The control experiment (by default cross-entropy times 1.3) is never returned.
     """
+    if not comparison.highlights(metric):
+        return set()
     names = [n for n in comparison.styles if n != comparison.summary["control"]]
     means = {n: cell["mean"] for n in names if (cell := comparison.cell(n, metric))}
     if len(means) < 2:

@@ -8,11 +8,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, TypeVar
 
+from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS
 from mm_numeric.evaluation.report.charts import SeriesStyle, choose_styles
 from mm_numeric.evaluation.table import Cell, Quantity
 from mm_numeric.run_folder import LOG, RESULTS, SCORES, WARM_START
 
 COMPARE_AGAIN = "Run `mm-numeric compare` to write it."
+SIGNIFICANT = 0.05
 SCORED = ("id", "image", "target", "text", "parsed", "reason")
 
 T = TypeVar("T")
@@ -84,11 +86,22 @@ class ReportedMetric:
     def trend(self, difference: Mapping[str, Any] | None) -> Literal["better", "worse", "unclear"]:
         """Return whether a training loss is better or worse than the baseline, or unclear.
 
-        It is unclear if the confidence interval of the difference includes 0.
+        It is unclear unless the p-value, corrected for the number of objectives, is at most 0.05.
+        Only the first metric of a comparison with enough seeds has such a p-value.
         """
-        if not difference or difference["low"] <= 0 <= difference["high"]:
+        p = difference.get("p_holm") if difference else None
+        if difference is None or p is None or p > SIGNIFICANT:
             return "unclear"
-        return "better" if (difference["low"] > 0) == self.higher_is_better else "worse"
+        return "better" if (difference["mean"] > 0) == self.higher_is_better else "worse"
+
+    def evidence(self, difference: Mapping[str, Any]) -> str:
+        """Return the corrected p-value of a difference or, with few seeds, that of each seed."""
+        p, seeds = difference.get("p_holm"), difference["seeds"]
+        if p is not None:
+            return f"corrected p {p:.3f}" if p >= 0.001 else "corrected p < 0.001"
+        if not 1 < len(seeds) < ENOUGH_SEEDS:
+            return ""
+        return f"seeds {', '.join(str(self.change({'mean': seed})) for seed in seeds)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +112,32 @@ class Comparison:
     summary: dict[str, Any]
     metrics: Sequence[ReportedMetric]
     styles: Styles
+
+    @property
+    def has_enough_seeds(self) -> bool:
+        """Return True if there are enough seeds to state that an objective is better."""
+        return len(self.summary["seeds"]) >= ENOUGH_SEEDS
+
+    @property
+    def drawn_ends(self) -> str:
+        """Return what the ends of ``chart_ends`` are, for captions."""
+        few = 1 < len(self.summary["seeds"]) < ENOUGH_SEEDS
+        return "range over seeds" if few else "interval"
+
+    def highlights(self, metric: ReportedMetric) -> bool:
+        """Return True if tables highlight the best mean of a metric: the first, of enough seeds."""
+        return metric == self.metrics[0] and self.has_enough_seeds
+
+    def colours(self, compared: str) -> str:
+        """Return a sentence on what is highlighted in tables that compare, say, objectives."""
+        if not self.has_enough_seeds:
+            return f"With fewer than {ENOUGH_SEEDS} seeds, nothing is coloured."
+        label = self.metrics[0].label
+        return (
+            f"For {label}, Δ is coloured if its p-value is at most {SIGNIFICANT} after Holm's "
+            f"correction for the number of {compared}, and the best mean is highlighted; other "
+            "metrics are not coloured."
+        )
 
     def cell(self, objective: str, metric: ReportedMetric) -> dict[str, Any] | None:
         """Return an objective's result in one metric, or None if the mean is missing.
@@ -127,6 +166,16 @@ class Comparison:
             return name == self.summary["control"], cell is None, worse
 
         return sorted(self.styles, key=key)
+
+
+def chart_ends(cell: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the ends of the line that charts draw for a mean: its interval, or the seeds' range.
+
+    For a few seeds, Student's t is so wide that a chart would show nothing else.
+    """
+    if 1 < len(cell["seeds"]) < ENOUGH_SEEDS:
+        return min(cell["seeds"]), max(cell["seeds"])
+    return cell["low"], cell["high"]
 
 
 def read_comparison(folder: Path) -> Comparison:

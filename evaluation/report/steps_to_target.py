@@ -9,9 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from mm_numeric.evaluation.metrics.bootstrap import draws_interval
 from mm_numeric.evaluation.report import charts
 from mm_numeric.evaluation.report.charts import Line
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, Runs, Styles
@@ -19,7 +16,6 @@ from mm_numeric.evaluation.report.sections import Block, Content, Section, figur
 from mm_numeric.evaluation.table import Cell, Table, number
 
 _LEVELS = 6
-_DRAWS = 2000
 Curve = Sequence[tuple[int, float]]
 """Evaluations as (step, value); step 0 is the last evaluation of the warm start."""
 
@@ -37,7 +33,7 @@ class StepsToLevel:
         return sum(known) / len(known) if known and len(known) == len(self.steps) else None
 
     def text(self) -> str:
-        """Return the mean number of steps and its interval, such as ``120 (100 to 140)``.
+        """Return the mean number of steps and its range over seeds, such as ``120 (100 to 140)``.
 
         If a seed did not reach the metric value, return ``not reached by 1 of 3 seeds``.
         """
@@ -46,14 +42,14 @@ class StepsToLevel:
             return "not reached" + (f" by {missing} of {seeds} seeds" if missing < seeds else "")
         if len(self.steps) == 1:
             return number(self.mean, 0)
-        low, high = self.interval()
+        low, high = self.ends
         return f"{number(self.mean, 0)} ({number(low, 0)} to {number(high, 0)})"
 
-    def interval(self) -> tuple[float, float]:
-        """Return the bootstrap interval of ``mean``, drawing the seeds with replacement."""
-        values = np.array(self.steps, dtype=np.float64)
-        at = np.random.default_rng(0).integers(len(values), size=(_DRAWS, len(values)))
-        return draws_interval(values[at].mean(axis=1))
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Return the fewest and the most steps of a seed; every seed reached the metric value."""
+        known = [step for step in self.steps if step is not None]
+        return min(known), max(known)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +82,7 @@ def steps_section(
         return None
     text = (
         "Steps after the warm start to the first evaluation that is at least as good: the mean "
-        f"over seeds with its bootstrap interval. {_pace(logs)} A level that a seed does not reach "
+        f"over seeds and their range. {_pace(logs)} A level that a seed does not reach "
         "has no mean: the line ends before it."
     )
     blocks: list[Content] = [note(text), charts.legend(styles.values())]
@@ -185,7 +181,7 @@ def _chart(group: _MetricLevels, styles: Styles) -> Block:
             if at.mean is None:
                 break
             x = level + shift
-            low, high = at.interval()
+            low, high = at.ends
             top = max(top, high)
             points.append((x, at.mean))
             cap = [(x - 0.012 * reach, at.mean), (x + 0.012 * reach, at.mean)]

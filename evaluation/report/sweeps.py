@@ -21,7 +21,7 @@ from mm_numeric.evaluation.report.charts import (
     styled_line,
     tick_text,
 )
-from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
+from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, chart_ends
 from mm_numeric.evaluation.report.sections import (
     Block,
     Content,
@@ -138,8 +138,9 @@ def sweeps_section(comparison: Comparison) -> Section | None:
     if not sweeps:
         return None
     text = (
-        "Means over the seeds, with their intervals as bands. Δ is the paired difference to the "
-        "row that an objective is compared with, or of other decoding rules to greedy decoding."
+        f"Means over the seeds, with their {comparison.drawn_ends} as bands. Δ is the paired "
+        "difference to the row that an objective is compared with, or of other decoding rules to "
+        "greedy decoding."
     )
     rules = list(dict.fromkeys(line.rule for sweep in sweeps for line in sweep.lines))
     blocks: list[Content] = [note(" ".join([text, *_about_rules(rules)]))]
@@ -180,7 +181,7 @@ def sweep_chart(sweep: Sweep, metric: ReportedMetric) -> Block | None:
     for own in sweep.lines:
         cells = {value: own.cells[value].get(metric.name) for value in sorted(own.cells)}
         scaled = [
-            (position(value), *(metric.scale * cell[key] for key in ("mean", "low", "high")))
+            (position(value), *(metric.scale * end for end in (cell["mean"], *chart_ends(cell))))
             for value, cell in cells.items()
             if cell
         ]

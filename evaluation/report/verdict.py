@@ -2,59 +2,89 @@
 
 from typing import Any
 
-from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
+from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS
+from mm_numeric.evaluation.report.results import SIGNIFICANT, Comparison, ReportedMetric
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """Return sentences: first which objective is best, then each limit of this conclusion."""
+    """Return sentences: first which objective is best, then each limit of this conclusion.
+
+    With fewer than ``ENOUGH_SEEDS`` seeds, no objective is called better than another.
+    """
     summary, metric = comparison.summary, comparison.metrics[0]
     baseline, control = summary["baseline"], summary["control"]
-    cells = {name: comparison.cell(name, metric) for name in comparison.styles}
-    ranked = [name for name in comparison.ranked() if cells[name] and name != control]
-    rivals = [name for name in ranked if name != baseline]
-    base = cells[baseline]
+    ranked = [n for n in comparison.ranked() if comparison.cell(n, metric) and n != control]
+    rivals = [name for name in ranked if comparison.reference(name)]
+    base = comparison.cell(baseline, metric)
     if base is None:
         return [f"{baseline} has no {metric.label}, so there is nothing to compare with."]
-    best = cells[ranked[0]] or base
-    is_beaten = best["mean"] != base["mean"]
-    lines = [_conclusion(comparison, ranked, rivals, base)]
-    if len(rivals) > 1:
-        clear = sum(_trend(cells[name], metric) == "better" for name in rivals)
-        lines.append(
-            f"{clear} of {len(rivals)} objectives beat {baseline} with an interval that excludes "
-            "0. The best of several is chosen after seeing the results, so its gain is slightly "
-            "overestimated."
-        )
+    if not rivals:
+        value = metric.estimate(base)
+        result = f"{value} {metric.label} ({value.interval})"
+        lines = [f"{baseline}: {result}, with no objective to compare it to."]
+    elif comparison.has_enough_seeds:
+        lines = [_conclusion(comparison, rivals), _count(comparison, rivals)]
+    else:
+        lines = _observation(comparison, rivals[0])
     if rivals:
-        lines.append(_control(comparison, ranked[0] if is_beaten else None))
-    seeds = len(summary["seeds"])
-    few = {1: "One seed: the interval", 2: "Two seeds: the interval"}.get(seeds)
-    if few:
-        lines.append(f"{few} says little about how much another training run would differ.")
-    elif seeds < 5:
-        lines.append(f"{seeds} seeds are few: the intervals may be too narrow.")
+        lines.append(_control(comparison))
+    if varied := summary["facts"].get("varied"):
+        lines.append(f"{varied[0].upper()}{varied[1:]}.")
     return lines
 
 
-def _conclusion(
-    comparison: Comparison, ranked: list[str], rivals: list[str], base: dict[str, Any]
-) -> str:
-    baseline, metric = comparison.summary["baseline"], comparison.metrics[0]
-    value = f"{metric.estimate(base)} {metric.label}"
-    if not rivals:
-        interval = metric.estimate(base).interval
-        return f"{baseline}: {value} ({interval}), with no objective to compare it to."
-    best = comparison.cell(ranked[0], metric) or base
-    if best["mean"] == base["mean"]:
-        rival = comparison.cell(rivals[0], metric) or base
-        return (
-            f"No objective beat {baseline}, which has {value}; {rivals[0]} comes next with "
-            f"{metric.estimate(rival)}, {_difference(rival, metric)}."
-        )
+def _observation(comparison: Comparison, best: str) -> list[str]:
+    """Describe the best mean of a comparison that has too few seeds for a conclusion."""
+    metric, reference = comparison.metrics[0], comparison.reference(best)
+    own, base = _pair(comparison, best)
+    count = len(comparison.summary["seeds"])
+    seeds = f"{count} seeds are" if count > 1 else "One seed is"
+    return [
+        f"{best} has {metric.estimate(own)} {metric.label}, {reference} {base}: "
+        f"{_difference(own, metric)}.",
+        f"{seeds} too few to state which objective is better; that takes {ENOUGH_SEEDS}.",
+    ]
+
+
+def _conclusion(comparison: Comparison, rivals: list[str]) -> str:
+    """Name the best objective that is better than its reference, or state that there is none."""
+    metric = comparison.metrics[0]
+    cells = {name: comparison.cell(name, metric) for name in rivals}
+    better = [name for name in rivals if _trend(cells[name], metric) == "better"]
+    best = (better or rivals)[0]
+    own, base = _pair(comparison, best)
+    values = f"{metric.estimate(own)} {metric.label} against {base}, {_difference(own, metric)}"
+    if better:
+        return f"{best} beats {comparison.reference(best)}: {values}."
     return (
-        f"{ranked[0]} is best: {metric.estimate(best)} {metric.label} against "
-        f"{metric.estimate(base)} for {baseline}, {_difference(best, metric)}."
+        f"No objective is clearly better than {_references(comparison, rivals)}; of the others, "
+        f"{best} has the best mean: {values}."
     )
+
+
+def _pair(comparison: Comparison, name: str) -> tuple[dict[str, Any], str]:
+    """Return the result of an objective, and that of its reference as a text."""
+    metric = comparison.metrics[0]
+    own, base = (comparison.cell(n, metric) for n in (name, comparison.reference(name)))
+    assert own is not None
+    return own, str(metric.estimate(base)) if base else "without a value"
+
+
+def _count(comparison: Comparison, rivals: list[str]) -> str:
+    metric = comparison.metrics[0]
+    trends = [_trend(comparison.cell(name, metric), metric) for name in rivals]
+    return (
+        f"{trends.count('better')} of {len(rivals)} objectives are better than "
+        f"{_references(comparison, rivals)} and {trends.count('worse')} worse, at p "
+        f"≤ {SIGNIFICANT} after Holm's correction for the number of "
+        "objectives. The best of several is chosen after seeing the results, so its gain is "
+        "slightly overestimated."
+    )
+
+
+def _references(comparison: Comparison, rivals: list[str]) -> str:
+    found = list(dict.fromkeys(comparison.reference(name) for name in rivals))
+    return found[0] if len(found) == 1 else "its reference"
 
 
 def _trend(cell: dict[str, Any] | None, metric: ReportedMetric) -> str:
@@ -62,38 +92,23 @@ def _trend(cell: dict[str, Any] | None, metric: ReportedMetric) -> str:
 
 
 def _difference(cell: dict[str, Any], metric: ReportedMetric) -> str:
-    """Describe a difference to the baseline, and whether its confidence interval includes 0."""
+    """Describe a difference to the baseline: its mean, interval, and seeds or p-value."""
     if not cell["difference"]:
-        return "without a paired difference, so it may be random variation"
+        return "without a paired difference"
     change = metric.change(cell["difference"])
-    text = f"a paired difference of {change} ({change.interval})"
-    if _trend(cell, metric) == "unclear":
-        return f"{text}; its interval includes 0, so it may be random variation"
-    return f"{text}; its interval excludes 0"
+    evidence = metric.evidence(cell["difference"])
+    return f"a paired difference of {change} ({change.interval}{evidence and f'; {evidence}'})"
 
 
-def _control(comparison: Comparison, best: str | None) -> str:
-    """Describe the result of the control, an objective that tests if a larger loss alone helps."""
+def _control(comparison: Comparison) -> str:
+    """Describe the result of the control, an objective that should change nothing."""
     control, metric = comparison.summary["control"], comparison.metrics[0]
     cell = comparison.cell(control, metric) if control in comparison.styles else None
     if cell is None:
-        return (
-            "There is no control: a gain that comes from a larger loss alone would look the same."
-        )
-    trend = _trend(cell, metric)
+        return "There is no control, which would show how much two runs of one objective differ."
     if not cell["difference"]:
-        line = f"The control {control} has no paired difference"
-    else:
-        verb = {"better": "improved too", "worse": "got worse", "unclear": "did not clearly change"}
-        line = f"The control {control} {verb[trend]}: {_difference(cell, metric)}"
-    top = comparison.cell(best, metric) if best else None
-    if top is None:
-        return f"{line}."
-    if (cell["mean"] - top["mean"]) * (1 if metric.higher_is_better else -1) >= 0:
-        return (
-            f"{line}. It did at least as well as {best}: the gain is not an effect of the "
-            "objective."
-        )
-    if trend == "better":
-        return f"{line}. A part of the gain of {best} may come from the larger loss alone."
+        return f"The control {control} has no paired difference."
+    line = f"The control {control} has {_difference(cell, metric)}"
+    if _trend(cell, metric) == "better":
+        return f"{line}: a gain of this size is not an effect of the objective."
     return f"{line}."

@@ -31,7 +31,7 @@ from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.comparison.seeds import run_of_seed, with_resolved_vary
 from mm_numeric.comparison.summary import write_summary
 from mm_numeric.config.decoding import GREEDY
-from mm_numeric.config.reader import read_objective, with_trainer
+from mm_numeric.config.reader import read_objective
 from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.results_table import in_unit
 from mm_numeric.evaluation.score import score

@@ -13,6 +13,7 @@ from mm_numeric.config.data import Sources, listed
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.metrics.base import Metric
+from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS
 from mm_numeric.evaluation.results_table import in_unit, plain_figure
 from mm_numeric.evaluation.score import Scores, read_scores
 from mm_numeric.evaluation.table import Table
@@ -25,10 +26,10 @@ SUMMARY = "summary.json"
 def write_summary(config: Config, folder: Path) -> dict[str, Any]:
     """Score all runs of a comparison folder, write summary.json and return its content.
 
-    Metrics are averaged over seeds. Their confidence intervals are from a bootstrap over seeds and
-    test samples. Every objective is compared with its reference (``ComparisonRow.reference``) on
-    the same seeds and samples. If ``compare.decode`` has several rules, each is compared with
-    greedy decoding of the same weights.
+    Metrics are averaged over seeds. Their confidence intervals account for the variation between
+    seeds and between test samples (``seed_interval``). Every objective is compared with its
+    reference (``ComparisonRow.reference``) on the same seeds and samples. If ``compare.decode`` has
+    several rules, each is compared with greedy decoding of the same weights.
     """
     assert config.compare is not None
     entries, seeds, rules = compared_rows(config), config.compare.seeds, config.compare.decode
@@ -195,7 +196,12 @@ def _number(value: float, unit: str, sign: str = "") -> str:
 def _difference(entry: Mapping[str, Any] | None, unit: str) -> str:
     if entry is None or entry["mean"] is None:
         return "-"
-    return f"{_number(entry['mean'], unit, '+')} ({_range(entry['low'], entry['high'], unit, '+')})"
+    text = _range(entry["low"], entry["high"], unit, "+")
+    if "p_holm" in entry:
+        text += f"; p {entry['p_holm']:.3f}"
+    elif 1 < len(entry["seeds"]) < ENOUGH_SEEDS:
+        text += f"; seeds {', '.join(_number(seed, unit, '+') for seed in entry['seeds'])}"
+    return f"{_number(entry['mean'], unit, '+')} ({text})"
 
 
 def _description(config: Config) -> str:
@@ -235,12 +241,22 @@ def _facts(
         **({"other settings": others} if others else {}),
         "seeds": ", ".join(map(str, seeds)),
         "varied": describe_seeds(config),
-        "interval": "95 %, bootstrap over seeds and test rows together; differences are paired",
+        "interval": _interval(len(seeds)),
         "training time": f"{minutes:.0f} min for {len(runs)} runs{last}, "
         f"{config.compare.jobs} at a time",
         "machine": run["machine"],
         "versions": ", ".join(f"{name} {v}" for name, v in run["versions"].items()),
     }
+
+
+def _interval(seeds: int) -> str:
+    """Describe the confidence intervals of a comparison."""
+    if seeds == 1:
+        return "95 %, bootstrap over test rows; one seed does not show how runs vary"
+    kind = "95 %, Student's t over seeds and test rows; differences are paired"
+    if seeds >= ENOUGH_SEEDS:
+        return f"{kind}, p-values corrected by Holm's method"
+    return f"{kind}; fewer than {ENOUGH_SEEDS} seeds do not show which objective is better"
 
 
 def _other_settings(rows: Sequence[ComparisonRow]) -> str:

@@ -4,7 +4,7 @@ A run has the key (name, rule): the name of its objective or warm start, and the
 answers were decoded with. The runs of one key are those of the training seeds, in the same order.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.confidence import Confidences, thresholds
 from mm_numeric.evaluation.metrics import calibration
 from mm_numeric.evaluation.metrics.base import select_rows
-from mm_numeric.evaluation.metrics.bootstrap import draws_interval, run_draws
+from mm_numeric.evaluation.metrics.bootstrap import run_draws
+from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS, holm, seed_interval
 from mm_numeric.evaluation.score import Scores
 
 _CURVE_POINTS = 100
@@ -48,7 +49,7 @@ def metric_tables(
     for metric, rows in runs[first][0].figures:
         columns = {key: [select_rows(s.columns, rows) for s in runs[key]] for key in runs}
         values = {key: [float(metric.value(c)) for c in own] for key, own in columns.items()}
-        found = _Estimates(values, run_draws(columns, metric.value))
+        found = _Estimates(values, run_draws(columns, metric.value), metric.unit == "%")
         for name in names:
             reference = references.get(name)
             against = None if reference is None else (reference, GREEDY)
@@ -56,6 +57,9 @@ def metric_tables(
             for rule in decoding.get(name, ()):
                 greedy = None if rule == GREEDY else (name, GREEDY)
                 decoding[name][rule][metric.name] = found.entry((name, rule), greedy)
+    headline = runs[first][0].figures[0][0].name
+    _add_corrected_p([table], headline)
+    _add_corrected_p(decoding.values(), headline)
     return table, decoding
 
 
@@ -65,14 +69,32 @@ class _Estimates:
 
     values: Mapping[tuple[str, str], list[float]]
     draws: Mapping[tuple[str, str], NDArray[np.float64]]
+    is_share: bool
 
     def entry(self, key: tuple[str, str], reference: tuple[str, str] | None) -> dict[str, Any]:
         """Return the mean of a run, its interval, and its paired difference to ``reference``."""
-        difference = None
-        if reference is not None:
-            change = np.subtract(self.values[key], self.values[reference]).tolist()
-            difference = _entry(change, self.draws[key] - self.draws[reference])
-        return {**_entry(self.values[key], self.draws[key]), "difference": difference}
+        own = _entry(self.values[key], self.draws[key])
+        if self.is_share and own["low"] is not None:
+            own["low"], own["high"] = max(own["low"], 0.0), min(own["high"], 1.0)
+        del own["p"]
+        if reference is None:
+            return {**own, "difference": None}
+        change = np.subtract(self.values[key], self.values[reference]).tolist()
+        return {**own, "difference": _entry(change, self.draws[key] - self.draws[reference])}
+
+
+def _add_corrected_p(tables: Iterable[Entries], metric: str) -> None:
+    """Add ``p_holm`` to the differences of a metric: p-values corrected for their number.
+
+    ``tables`` maps the name of an objective to its metrics, and the correction is over all of them.
+    Below ``ENOUGH_SEEDS`` seeds nothing is added, and no difference counts as clear.
+    """
+    found = [own[metric]["difference"] for table in tables for own in table.values()]
+    known = {i: own for i, own in enumerate(found) if own and own["p"] is not None}
+    if any(len(own["seeds"]) < ENOUGH_SEEDS for own in known.values()):
+        return
+    for i, p in holm({i: own["p"] for i, own in known.items()}).items():
+        known[i]["p_holm"] = p
 
 
 def calibration_table(runs: Runs) -> dict[str, Entries]:
@@ -119,8 +141,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _entry(values: list[float], draws: NDArray[np.float64]) -> dict[str, Any]:
-    low, high = draws_interval(draws)
-    found = {"mean": float(np.mean(values)), "low": low, "high": high, "seeds": values}
+    low, high, p = seed_interval(values, draws)
+    found = {"mean": float(np.mean(values)), "low": low, "high": high, "p": p, "seeds": values}
     return {key: _json(value) for key, value in found.items()}
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from mm_numeric.comparison.summary import read_run_scores, summary_table, write_summary
 from mm_numeric.config.reader import read_config
+from mm_numeric.evaluation.metrics.seed_intervals import holm, seed_interval
 from mm_numeric.evaluation.report.results import read_summary
 
 TARGETS = {"a": "7:05", "b": "12:58", "c": "3:00", "d": "6:30"}
@@ -16,8 +17,8 @@ GOOD = {"a": "7:05", "b": "12:58", "c": "3:10", "d": "6:32"}
 NONE = dict.fromkeys(TARGETS, "?")
 
 
-def settings(folder, objectives, control="null"):
-    """Return the config of a comparison of two seeds."""
+def settings(folder, objectives, control="null", seeds=(3, 5)):
+    """Return the config of a comparison, by default of two seeds."""
     return read_config(
         "clock_tiny",
         [
@@ -25,7 +26,7 @@ def settings(folder, objectives, control="null"):
             f"trainer.output_dir={folder}/train",
             f"compare.objectives=[{', '.join(objectives)}]",
             f"compare.control={control}",
-            "compare.seeds=[3, 5]",
+            f"compare.seeds={list(seeds)}",
         ],
     )
 
@@ -45,9 +46,12 @@ def write_run(folder, answers, *, steps=500, backwards=False):
 
 
 def comparison(folder, runs, **more):
-    """Write runs, ``{"ce": (answers of seed 3, answers of seed 5)}``, and their warm starts."""
+    """Write runs, ``{"ce": (answers of seed 3, answers of seed 5)}``, and their warm starts.
+
+    ``more`` are arguments of ``settings``.
+    """
     config = settings(folder, [name for name in runs if name != "ce_times_1.3"], **more)
-    for place, seed in enumerate((3, 5)):
+    for place, seed in enumerate(more.get("seeds", (3, 5))):
         write_run(folder / f"seed{seed}" / "warm_start", NONE, steps=800)
         for name, answers in runs.items():
             backwards = place == 1 and name == "emd"
@@ -80,17 +84,14 @@ def test_intervals_equal_the_loop(tmp_path):
     config = comparison(tmp_path, {"ce": (POOR, GOOD), "emd": (GOOD, GOOD)})
     table = write_summary(config, tmp_path)["table"]
     ce, emd = np.array([[0, 4, 60, 360], [0, 0, 10, 2]]), np.array([[0, 0, 10, 2]] * 2)
-    rows, seeds = np.random.default_rng(0), np.random.default_rng(1)
-    means, apart = [], []
-    for _ in range(2000):
-        at, drawn = rows.integers(4, size=4), seeds.integers(2, size=2)
-        means.append(np.mean([ce[seed][at].mean() for seed in drawn]))
-        apart.append(np.mean([emd[seed][at].mean() for seed in drawn]) - means[-1])
-    for found, draws in (
-        (table["ce"]["mean_deviation_minutes"], means),
-        (table["emd"]["mean_deviation_minutes"]["difference"], apart),
+    rows = np.random.default_rng(0)
+    at = [rows.integers(4, size=4) for _ in range(500)]
+    for found, minutes in (
+        (table["ce"]["mean_deviation_minutes"], ce),
+        (table["emd"]["mean_deviation_minutes"]["difference"], emd - ce),
     ):
-        low, high = np.percentile(draws, [2.5, 97.5])
+        draws = np.array([[own[drawn].mean() for drawn in at] for own in minutes])
+        low, high, _ = seed_interval(minutes.mean(axis=1), draws)
         assert (found["low"], found["high"]) == pytest.approx((low, high))
 
 
@@ -98,7 +99,24 @@ def test_the_same_answers_do_not_differ_whatever_their_order(tmp_path):
     config = comparison(tmp_path, {"ce": (POOR, GOOD), "emd": (POOR, GOOD)})
     table = write_summary(config, tmp_path)["table"]
     for figures in table["emd"].values():
-        assert figures["difference"] == {"mean": 0, "low": 0, "high": 0, "seeds": [0, 0]}
+        assert figures["difference"] == {"mean": 0, "low": 0, "high": 0, "p": 1, "seeds": [0, 0]}
+
+
+def test_five_seeds_have_corrected_p_values_for_the_first_metric_only(tmp_path):
+    one, none = {**POOR, "b": "12:58"}, [POOR] * 5
+    runs = {"ce": none, "emd": [GOOD] * 5, "ntil": [POOR, POOR, one, one, GOOD]}
+    summary = write_summary(comparison(tmp_path, runs, seeds=range(5)), tmp_path)
+    found = {name: summary["table"][name]["within_5_minutes"]["difference"] for name in runs}
+    assert found.pop("ce") is None
+    p_values = {name: own["p"] for name, own in found.items()}
+    assert 0 < p_values["emd"] < p_values["ntil"] < 1
+    assert {name: own["p_holm"] for name, own in found.items()} == holm(p_values)
+    for name in found:
+        others = [own for m, own in summary["table"][name].items() if m != "within_5_minutes"]
+        assert not any("p_holm" in own["difference"] for own in others)
+    line = " ".join(summary_table(summary).splitlines()[4].split())
+    assert line.endswith(f"; p {found['emd']['p_holm']:.3f})")
+    assert "seeds +" not in line
 
 
 def test_runs_that_answer_different_rows_are_refused(tmp_path):
@@ -159,7 +177,7 @@ def test_what_is_nothing_is_null(tmp_path):
     assert "NaN" not in (tmp_path / "summary.json").read_text(encoding="utf-8")
     parsed_only = summary["table"]["emd"]["mean_deviation_minutes_parsed_only"]
     nothing = {"mean": None, "low": None, "high": None, "seeds": [None, None]}
-    assert parsed_only == {**nothing, "difference": nothing}
+    assert parsed_only == {**nothing, "difference": {**nothing, "p": None}}
     half = summary["table"]["ce"]["mean_deviation_minutes_parsed_only"]
     assert half["seeds"] == [None, pytest.approx(64 / 3)]
     assert half["mean"] is None
@@ -185,14 +203,16 @@ def test_the_table_of_a_terminal(tmp_path):
         "within 5 min, against baseline"
     )
     assert words[2] == ("(warm start) 0.00 % (0.00 to 0.00) 0.00 % 0.00 % 360.00 min 360.00 min -")
-    assert words[3] == "ce 50.00 % (0.00 to 100.00) 25.00 % 25.00 % 106.00 min 32.00 min -"
+    assert words[3] == "ce 50.00 % (2.12 to 97.88) 25.00 % 25.00 % 106.00 min 32.00 min -"
     assert words[4] == (
-        "emd 75.00 % (25.00 to 100.00) 50.00 % 50.00 % 3.00 min 1.00 min +25.00 (+0.00 to +75.00)"
+        "emd 75.00 % (32.35 to 100.00) 50.00 % 50.00 % 3.00 min 1.00 min "
+        "+25.00 (-16.43 to +66.43; seeds +25.00, +25.00)"
     )
     assert words[5] == (
-        "Mean of 2 seeds; 95 %, bootstrap over seeds and test rows together; "
-        "differences are paired; each seed draws its own random initialisation, data order, label "
-        "noise and training rows; the test rows are the same for all seeds."
+        "Mean of 2 seeds; 95 %, Student's t over seeds and test rows; differences are paired; "
+        "fewer than 5 seeds do not show which objective is better; each seed draws its own random "
+        "initialisation, data order, label noise and training rows; the test rows are the same for "
+        "all seeds."
     )
     assert set(lines[1]) == {"-", " "}
     assert lines[0].index("within 5 min,") == lines[4].index("+25.00")

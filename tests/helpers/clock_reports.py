@@ -15,22 +15,26 @@ METRICS = [
 HOSTILE = "<script>alert('7:05')</script> | [x](http://a.b) \x00\u202e\ud800"
 
 
-def cell(mean, low, high, difference=None):
-    """Return a cell of the table; ``difference`` is (mean, low, high)."""
+def cell(mean, low, high, difference=None, p_holm=None):
+    """Return a cell of the table; ``difference`` is (mean, low, high), of two seeds."""
     if difference is not None:
-        difference = {**dict(zip(("mean", "low", "high"), difference, strict=True)), "seeds": []}
+        difference = dict(zip(("mean", "low", "high"), difference, strict=True))
+        difference["seeds"] = [difference["low"], difference["high"]]
+        if p_holm is not None:
+            difference["p_holm"] = p_holm
     return {"mean": mean, "low": low, "high": high, "seeds": [low, high], "difference": difference}
 
 
 def compare_folder(folder, *, objectives=("ce", "emd"), seeds=(0, 1), rows=12, control=None):
-    """Write what ``compare`` writes, small and without chance."""
+    """Write what ``compare`` writes, small and without chance; p is 0.012 with five seeds."""
+    p = 0.012 if len(seeds) >= 5 else None
     table = {}
     for place, name in enumerate(objectives):
         gain = 0.05 * place
         difference = (gain, gain - 0.02, gain + 0.02) if place else None
         minutes = (-30 * gain, -30 * gain - 0.5, -30 * gain + 0.5) if place else None
         table[name] = {
-            "within": cell(0.7 + gain, 0.65 + gain, 0.75 + gain, difference),
+            "within": cell(0.7 + gain, 0.65 + gain, 0.75 + gain, difference, p),
             "deviation": cell(20 - 30 * gain, 18 - 30 * gain, 22 - 30 * gain, minutes),
         }
     images = folder / "images"

@@ -7,8 +7,9 @@ import pytest
 
 from mm_numeric.evaluation.metrics import bootstrap
 from mm_numeric.evaluation.metrics.base import mean_of, median_of
-from mm_numeric.evaluation.metrics.bootstrap import draws_interval, interval, run_draws
+from mm_numeric.evaluation.metrics.bootstrap import interval, run_draws
 from mm_numeric.evaluation.metrics.clock import TIMES
+from mm_numeric.evaluation.metrics.seed_intervals import seed_interval
 
 
 def columns(seed, rows=40):
@@ -72,19 +73,19 @@ RUNS = {"ce": [columns(1), columns(2), columns(3)], "emd": [columns(4), columns(
 def test_draws_of_runs_equal_the_loop(monkeypatch, chunk):
     monkeypatch.setattr(bootstrap, "_MAX_ELEMENTS", chunk)
     found = run_draws(RUNS, median_of("minutes"), resamples=60, seed=7)
-    row_rng, seed_rng = np.random.default_rng(7), np.random.default_rng(8)
+    row_rng = np.random.default_rng(7)
     for draw in range(60):
-        at, seeds = row_rng.integers(40, size=40), seed_rng.integers(3, size=3)
+        at = row_rng.integers(40, size=40)
         for name, by_seed in RUNS.items():
-            values = [np.median(by_seed[seed]["minutes"][at]) for seed in seeds]
-            assert found[name][draw] == pytest.approx(np.mean(values))
+            values = [np.median(columns["minutes"][at]) for columns in by_seed]
+            assert found[name][:, draw] == pytest.approx(values)
 
 
 def test_an_objective_does_not_differ_from_itself():
     draws = run_draws({**RUNS, "again": RUNS["ce"]}, mean_of("minutes"), resamples=200)
     apart = draws["again"] - draws["ce"]
     assert not apart.any()
-    assert draws_interval(apart) == (0.0, 0.0)
+    assert seed_interval([0.0] * 3, apart)[:2] == (0.0, 0.0)
     assert (draws["emd"] - draws["ce"]).any()
 
 
@@ -95,17 +96,15 @@ def test_a_difference_is_narrower_where_the_same_rows_are_hard():
         "ce": [{"minutes": row} for row in hard],
         "emd": [{"minutes": row - 1 + rng.normal(0, 0.1, 200)} for row in hard],
     }
-    draws = run_draws(runs, mean_of("minutes"), resamples=500)
-    low, high = draws_interval(draws["emd"] - draws["ce"])
-    alone = np.subtract(*draws_interval(draws["ce"])[::-1])
+    draws = run_draws(runs, mean_of("minutes"))
+    means = {name: [run["minutes"].mean() for run in own] for name, own in runs.items()}
+    apart = np.subtract(means["emd"], means["ce"])
+    low, high, _ = seed_interval(apart, draws["emd"] - draws["ce"])
+    alone = np.subtract(*seed_interval(means["ce"], draws["ce"])[1::-1])
     assert -1.05 < low < -1 < high < -0.95
     assert high - low < 0.1 * alone
 
 
-def test_seeds_add_to_the_width():
-    """Runs that are all alike vary by their rows only; runs that differ by their seeds too."""
-    alike = {"ce": [columns(1)] * 3}
-    far = {"ce": [{"minutes": columns(1)["minutes"] + 100 * seed} for seed in range(3)]}
-    narrow = draws_interval(run_draws(alike, mean_of("minutes"), resamples=400)["ce"])
-    wide = draws_interval(run_draws(far, mean_of("minutes"), resamples=400)["ce"])
-    assert wide[1] - wide[0] > 5 * (narrow[1] - narrow[0])
+def test_a_single_seed_has_as_many_resamples_as_its_percentiles_need():
+    assert run_draws({"ce": RUNS["ce"][:1]}, mean_of("minutes"))["ce"].shape == (1, 2000)
+    assert run_draws(RUNS, mean_of("minutes"))["ce"].shape == (3, 500)

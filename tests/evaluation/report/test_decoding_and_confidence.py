@@ -24,15 +24,16 @@ def confidences(rule, seed, n=200, per_object=False):
     return Confidences(rule, "within 5 minutes", per_object, n, confidence, right)
 
 
-def decoded_folder(folder, **more):
+def decoded_folder(folder, seeds=(0, 1), **more):
     """Write a comparison of two objectives, decoded by two rules."""
-    summary = compare_folder(folder)
+    summary = compare_folder(folder, seeds=seeds)
     decoding, table = {}, {}
     for place, name in enumerate(("ce", "emd", "warm_start")):
         gain = (0.1, -0.1, 0.0)[place]
         own = summary["table"].get(name, summary["warm_start"])
         own = {metric: {**found, "difference": None} for metric, found in own.items()}
-        changed = cell(0.7 + gain, 0.6 + gain, 0.8 + gain, (gain, gain - 0.05, gain + 0.05))
+        p = (0.01, 0.02, 0.9)[place] if len(seeds) >= 5 else None
+        changed = cell(0.7 + gain, 0.6 + gain, 0.8 + gain, (gain, gain - 0.05, gain + 0.05), p)
         minutes = cell(20, 18, 22, (5, 4, 6))
         decoding[name] = {"greedy": own, "median": {"within": changed, "deviation": minutes}}
         table[name] = {
@@ -55,7 +56,7 @@ def test_both_forms_have_the_same_numbers(tmp_path, title):
 
 
 def test_each_rule_is_marked_as_better_worse_or_unclear(tmp_path):
-    page, twin = written(tmp_path, decoded_folder(tmp_path))
+    page, twin = written(tmp_path, decoded_folder(tmp_path, seeds=range(5)))
     chapter = page.split('<section id="decoding">')[1].split("</section>")[0]
     rows = re.split("<tr[ >]", chapter.split("<details>")[0])
     marks = [re.findall(r'<small class="(\w+)">', row) for row in rows]
@@ -63,7 +64,8 @@ def test_each_rule_is_marked_as_better_worse_or_unclear(tmp_path):
     assert marks[2:] == [["worse"], ["better"], ["unclear"]]
     others = chapter.split("<details>")[1]
     assert "mean deviation" in others
-    assert others.count('<small class="worse">') == 3
+    assert others.count('<small class="unclear">') == 3
+    assert 'class="best"' not in others
     assert "Δ +10.0 points" in twin.split("## Decoding")[1].split("\n## ")[0]
 
 

@@ -98,7 +98,7 @@ def test_one_format_is_one_file(tmp_path, capsys, name, first, count):
 
 
 def test_every_tabular_of_latex_is_closed(tmp_path):
-    summary = compare_folder(tmp_path, objectives=("ce", "a_b%"))
+    summary = compare_folder(tmp_path, objectives=("ce", "a_b%"), seeds=range(5))
     (tmp_path / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     (path,) = write_report(tmp_path, ["latex"])
     text = path.read_text(encoding="utf-8")
@@ -120,17 +120,20 @@ def test_numbers_have_a_real_minus_and_no_negative_zero():
 
 
 @pytest.mark.parametrize(
-    ("higher_is_better", "low", "high", "trend"),
+    ("higher_is_better", "mean", "p_holm", "trend"),
     [
-        (True, 1, 2, "better"),
-        (False, 1, 2, "worse"),
-        (False, -2, -1, "better"),
-        (True, 0, 1, "unclear"),
+        (True, 1.5, 0.05, "better"),
+        (False, 1.5, 0.01, "worse"),
+        (False, -1.5, 0.0, "better"),
+        (True, 1.5, 0.051, "unclear"),
+        (True, 1.5, None, "unclear"),
     ],
 )
-def test_a_difference_is_better_worse_or_unclear(higher_is_better, low, high, trend):
+def test_a_difference_is_better_worse_or_unclear(higher_is_better, mean, p_holm, trend):
     metric = ReportedMetric(name="m", label="m", higher_is_better=higher_is_better)
-    assert metric.trend({"low": low, "high": high}) == trend
+    found = {"mean": mean, "low": 1.0, "high": 2.0, "seeds": [], "p_holm": p_holm}
+    assert metric.trend(found) == trend
+    assert metric.trend({name: found[name] for name in ("mean", "low", "high")}) == "unclear"
 
 
 def test_curves_start_and_end_where_the_logs_do(tmp_path):
@@ -179,80 +182,116 @@ def test_late_and_early_answers_are_on_their_own_side_of_the_dial():
 
 
 def test_verdict_of_a_clear_gain(tmp_path):
-    text = said(tmp_path, compare_folder(tmp_path))
+    summary = compare_folder(tmp_path, seeds=range(5))
+    summary["facts"]["varied"] = "each seed draws its own order"
+    text = said(tmp_path, summary)
     assert text.startswith(
-        "emd is best: 75.0% within 5 min against 70.0% for ce, a paired difference of "
-        "+5.0 points (+3.0 to +7.0); its interval excludes 0."
+        "emd beats ce: 75.0% within 5 min against 70.0%, a paired difference of "
+        "+5.0 points (+3.0 to +7.0; corrected p 0.012). 1 of 1 objectives"
     )
     assert "There is no control" in text
-    assert "Two seeds: the interval says little" in text
+    assert text.endswith("Each seed draws its own order.")
 
 
 def test_verdict_of_a_gain_that_may_be_chance(tmp_path):
-    summary = compare_folder(tmp_path, seeds=(0, 1, 2))
-    summary["table"]["emd"]["within"]["difference"]["low"] = -0.01
-    text = said(tmp_path, summary)
-    assert "its interval includes 0, so it may be random variation" in text
-    assert "excludes" not in text
-    assert "3 seeds are few" in text
+    summary = compare_folder(tmp_path, seeds=range(5))
+    summary["table"]["emd"]["within"]["difference"]["p_holm"] = 0.06
+    assert said(tmp_path, summary).startswith(
+        "No objective is clearly better than ce; of the others, emd has the best mean: 75.0% "
+        "within 5 min against 70.0%, a paired difference of +5.0 points (+3.0 to +7.0; corrected p"
+        " 0.060)."
+    )
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1), (0, 1, 2, 3)])
+def test_few_seeds_have_no_winner_and_no_colour(tmp_path, seeds):
+    """Not in any form, although each seed gains and the interval excludes 0."""
+    summary = compare_folder(tmp_path, objectives=("ce", "ce_times", "emd"), seeds=seeds,
+                             control="ce_times")  # fmt: skip
+    rules = dict.fromkeys(("greedy", "median"), summary["table"]["emd"])
+    summary["decoding"] = {"ce": rules, "emd": rules}
+    page, twin = written(tmp_path, summary)
+    shown = page.split("</style>")[1]
+    for word in ("beat", 'class="better"', 'class="worse"', 'class="best"', "is best", "**75.0%**"):
+        assert word not in shown
+        assert word not in twin
+    count = "One seed is" if len(seeds) == 1 else f"{len(seeds)} seeds are"
+    said = f"{count} too few to state which objective is better; that takes 5."
+    assert said in page
+    assert said in twin
+    if len(seeds) > 1:
+        assert "+10.0 points (+8.0 to +12.0; seeds +8.0 points, +12.0 points)" in page
+
+
+def test_only_the_first_metric_is_highlighted(tmp_path):
+    page, twin = written(tmp_path, compare_folder(tmp_path, seeds=range(5)))
+    assert page.split("</style>")[1].count('class="best"') == 1
+    assert page.count('<small class="better">') == 1
+    assert "**75.0%**" in twin
+    assert "**18.5 min**" not in twin
 
 
 def test_verdict_without_a_paired_difference(tmp_path):
-    summary = compare_folder(tmp_path, seeds=(0,))
+    summary = compare_folder(tmp_path, seeds=range(5))
     summary["table"]["emd"]["within"]["difference"] = None
-    text = said(tmp_path, summary)
-    assert "without a paired difference, so it may be random variation" in text
-    assert "One seed: the interval says little" in text
+    assert "against 70.0%, without a paired difference." in said(tmp_path, summary)
 
 
 def test_verdict_when_nothing_beats_the_baseline(tmp_path):
     summary = compare_folder(tmp_path, seeds=range(5))
-    summary["table"]["emd"]["within"] = cell(0.6, 0.5, 0.7, (-0.1, -0.2, -0.05))
+    summary["table"]["emd"]["within"] = cell(0.6, 0.5, 0.7, (-0.1, -0.2, -0.05), 0.01)
     text = said(tmp_path, summary)
-    assert text.startswith("No objective beat ce, which has 70.0% within 5 min; emd comes next")
-    assert "seeds" not in text
+    assert text.startswith("No objective is clearly better than ce; of the others, emd has the ")
+    assert "0 of 1 objectives are better than ce and 1 worse" in text
 
 
 def test_verdict_when_less_is_better(tmp_path):
-    summary = compare_folder(tmp_path) | {"metrics": METRICS[::-1]}
+    summary = compare_folder(tmp_path, seeds=range(5)) | {"metrics": METRICS[::-1]}
+    summary["table"]["emd"]["deviation"]["difference"]["p_holm"] = 0.0001
     text = said(tmp_path, summary)
-    assert text.startswith("emd is best: 18.5 min mean deviation against 20.0 min for ce")
-    assert "−1.5 min (−2.0 to −1.0); its interval excludes 0" in text
+    assert text.startswith("emd beats ce: 18.5 min mean deviation against 20.0 min, a paired")
+    assert "−1.5 min (−2.0 to −1.0; corrected p < 0.001)" in text
+
+
+def test_verdict_compares_each_row_with_its_own_reference(tmp_path):
+    """ntil_0 has the best mean, but only ntil_20 is better than the row that it is paired with."""
+    names = ("ce_0", "ntil_0", "ce_20", "ntil_20")
+    summary = compare_folder(tmp_path, objectives=names, seeds=range(5))
+    summary["references"] = {"ce_0": None, "ntil_0": "ce_0", "ce_20": None, "ntil_20": "ce_20"}
+    for name, mean, p in (("ntil_0", 0.9, 0.2), ("ce_20", 0.5, None), ("ntil_20", 0.6, 0.02)):
+        pair = (0.1, 0.08, 0.12) if p else None
+        summary["table"][name]["within"] = cell(mean, mean - 0.1, mean + 0.1, pair, p)
+    text = said(tmp_path, summary)
+    assert text.startswith("ntil_20 beats ce_20: 60.0% within 5 min against 50.0%, a paired diff")
+    assert "1 of 2 objectives are better than its reference and 0 worse" in text
+    summary["table"]["ntil_20"]["within"]["difference"]["p_holm"] = 0.3
+    assert said(tmp_path, summary).startswith(
+        "No objective is clearly better than its reference; of the others, ntil_0 has the best"
+    )
 
 
 @pytest.mark.parametrize(
-    ("mean", "difference", "words"),
+    ("difference", "p_holm", "words"),
     [
-        (0.71, (0.01, -0.01, 0.03), "The control ce_times did not clearly change"),
-        (
-            0.73,
-            (0.03, 0.01, 0.05),
-            "improved too.*A part of the gain of emd may come from the l",
-        ),
-        (0.90, (0.20, 0.18, 0.22), "at least as well as emd: the gain is not an effect of the obj"),
-        (0.60, (-0.1, -0.12, -0.08), "The control ce_times got worse"),
-        (0.71, None, "The control ce_times has no paired difference"),
+        ((0.01, -0.01, 0.03), 0.5, "has a paired difference of +1.0 points (−1.0 to +3.0; "),
+        ((0.03, 0.01, 0.05), 0.04, "0.040): a gain of this size is not an effect of the objectiv"),
+        (None, None, "The control ce_times has no paired difference."),
     ],
 )
-def test_verdict_weighs_the_control(tmp_path, mean, difference, words):
-    summary = compare_folder(tmp_path, objectives=("ce", "ce_times", "emd"), control="ce_times")
-    summary["table"]["ce_times"]["within"] = cell(mean, mean - 0.05, mean + 0.05, difference)
+def test_verdict_states_what_the_control_did(tmp_path, difference, p_holm, words):
+    names = ("ce", "ce_times", "emd")
+    summary = compare_folder(tmp_path, objectives=names, control="ce_times", seeds=range(5))
+    summary["table"]["ce_times"]["within"] = cell(0.71, 0.66, 0.76, difference, p_holm)
     text = said(tmp_path, summary)
-    assert text.startswith("emd is best")
-    assert re.search(words, text)
-
-
-def test_verdict_counts_how_many_beat_the_baseline(tmp_path):
-    summary = compare_folder(tmp_path, objectives=("ce", "emd", "ntil"))
-    summary["table"]["emd"]["within"]["difference"]["low"] = -0.01
-    assert "1 of 2 objectives beat ce" in said(tmp_path, summary)
+    assert text.startswith("emd beats ce")
+    assert words in text
 
 
 def test_one_objective_one_seed_and_no_runs(tmp_path):
     summary = compare_folder(tmp_path, objectives=("ce",), seeds=(3,))
     summary |= {"runs": [], "warm_start": None}
     page, twin = written(tmp_path, summary)
-    assert "with no objective to compare it to" in page
+    assert "with no objective to compare" in page
     assert "warm start" not in twin
     assert "Answers on the dial" not in page
     assert "No scored answers were found" in twin
