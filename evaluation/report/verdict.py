@@ -28,9 +28,8 @@ def verdict(comparison: Comparison) -> list[str]:
         lines = _observation(comparison, rivals[0])
     if rivals:
         lines.append(_control(comparison))
-    if varied := summary["facts"].get("varied"):
-        lines.append(f"{varied[0].upper()}{varied[1:]}.")
-    return lines
+    found = (summary["facts"].get(name) for name in ("headline", "varied"))
+    return lines + [f"{fact[0].upper()}{fact[1:]}." for fact in found if fact]
 
 
 def _observation(comparison: Comparison, best: str) -> list[str]:

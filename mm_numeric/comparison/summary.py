@@ -8,7 +8,7 @@ from typing import Any
 
 from mm_numeric.comparison.rows import ComparisonRow, compared_rows
 from mm_numeric.comparison.seeds import describe_seeds, run_of_seed
-from mm_numeric.comparison.tables import calibration_table, metric_tables
+from mm_numeric.comparison.tables import SATURATED, MetricTables, calibration_table, metric_tables
 from mm_numeric.config.data import Sources, listed
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
@@ -47,7 +47,8 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
             f"{folder}: its runs answer different rows; delete the outdated runs and compare again."
         )
     first = runs[entries[0].name, GREEDY][0]
-    table, decoding = metric_tables(runs, {row.name: row.reference for row in entries})
+    tables = metric_tables(runs, {row.name: row.reference for row in entries})
+    table = tables.table
     warm, *other_warms = [table.pop(name) for name in starts]
     summary = {
         "title": config.title,
@@ -57,14 +58,15 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
         **_rows(entries),
         "published": config.compare.published,
         "seeds": list(seeds),
-        "metrics": [_metric(metric) for metric, _ in first.figures],
+        "metrics": [_metric(metric) for metric in tables.metrics],
         "of_categories": sum(rows is not None for _, rows in first.figures),
         "table": table,
         "warm_start": warm,
         "other_warm_starts": dict(zip(starts[1:], other_warms, strict=True)),
-        "decoding": decoding,
+        "decoding": tables.decoding,
         "calibration": calibration_table(runs),
-        "facts": _facts(config, entries, folder, len(first.rows)),
+        "facts": _headline(tables, first.figures[0][0], entries[0].name)
+        | _facts(config, entries, folder, len(first.rows)),
         "runs": [
             {
                 "objective": row.name,
@@ -111,10 +113,8 @@ def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
     rows = [[name, *_terminal_cells(found, metrics)] for name, found in entries.items()]
     seeds = len(summary["seeds"])
     note = f"Mean of {seeds} seed{'s' if seeds > 1 else ''}"
-    if "interval" in summary["facts"]:
-        note += f"; {summary['facts']['interval']}"
-    if "varied" in summary["facts"]:
-        note += f"; {summary['facts']['varied']}"
+    facts = summary["facts"]
+    note = "; ".join([note, *(facts[k] for k in ("interval", "varied", "headline") if k in facts)])
     tables = [Table.of(header, rows, align="left").to_terminal()]
     if summary["decoding"]:
         tables.append(decoding_table(summary))
@@ -246,6 +246,18 @@ def _facts(
         f"{config.compare.jobs} at a time",
         "machine": run["machine"],
         "versions": ", ".join(f"{name} {v}" for name, v in run["versions"].items()),
+    }
+
+
+def _headline(tables: MetricTables, main: Metric, name: str) -> dict[str, str]:
+    """Explain why the tables do not begin with the main metric of the task; {} if they do."""
+    if tables.metrics[0].name == main.name:
+        return {}
+    low = tables.table[name][main.name]["mean"] < 0.5
+    end = f"below {100 * SATURATED:g} %" if low else f"above {100 * (1 - SATURATED):g} %"
+    return {
+        "headline": f"{main.label} is {end} for every objective, so close to its limit that it "
+        f"cannot show differences; the first metric is {tables.metrics[0].label} instead"
     }
 
 

@@ -4,9 +4,10 @@ A run has the key (name, rule): the name of its objective or warm start, and the
 answers were decoded with. The runs of one key are those of the training seeds, in the same order.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +15,15 @@ from numpy.typing import NDArray
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.confidence import Confidences, thresholds
 from mm_numeric.evaluation.metrics import calibration
-from mm_numeric.evaluation.metrics.base import select_rows
+from mm_numeric.evaluation.metrics.base import Metric, select_rows
 from mm_numeric.evaluation.metrics.bootstrap import run_draws
 from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS, holm, seed_interval
 from mm_numeric.evaluation.score import Scores
 
 _CURVE_POINTS = 100
+SATURATED = 0.02
+"""A percentage cannot show a difference if all objectives are below this share, or all within this
+share of 100 %."""
 
 Runs = Mapping[tuple[str, str], Sequence[Scores]]
 """Maps (name of a run, decoding rule) to the scores of each seed."""
@@ -27,18 +31,26 @@ Runs = Mapping[tuple[str, str], Sequence[Scores]]
 Entries = dict[str, dict[str, Any]]
 
 
-def metric_tables(
-    runs: Runs, references: Mapping[str, str | None]
-) -> tuple[Entries, dict[str, Entries]]:
+class MetricTables(NamedTuple):
+    """The metrics of all runs, with confidence intervals and differences."""
+
+    table: Entries
+    """``table[name][metric]`` for greedy decoding. Its ``difference`` is that to the reference of
+    the objective; None without a reference, and for warm starts."""
+
+    decoding: dict[str, Entries]
+    """``decoding[name][rule][metric]``; its ``difference`` is that to greedy decoding of the same
+    run, None for greedy. Empty if greedy is the only rule."""
+
+    metrics: list[Metric]
+    """All metrics. The first is the headline, whose differences have corrected p-values: the main
+    metric of the task or, if that cannot show differences, the next that can."""
+
+
+def metric_tables(runs: Runs, references: Mapping[str, str | None]) -> MetricTables:
     """Compute the mean of each metric over seeds, its confidence interval, and differences.
 
     ``references`` maps each objective to the objective that it is compared with, or to None.
-
-    Returns:
-        ``table[name][metric]`` for greedy decoding. Its ``difference`` is that to the reference of
-        the objective; None without a reference, and for warm starts.
-        ``decoding[name][rule][metric]``; its ``difference`` is that to greedy decoding of the same
-        run, None for greedy. Empty if greedy is the only rule.
     """
     first = (next(iter(references)), GREEDY)
     names, rules = (list(dict.fromkeys(key[i] for key in runs)) for i in (0, 1))
@@ -57,10 +69,20 @@ def metric_tables(
             for rule in decoding.get(name, ()):
                 greedy = None if rule == GREEDY else (name, GREEDY)
                 decoding[name][rule][metric.name] = found.entry((name, rule), greedy)
-    headline = runs[first][0].figures[0][0].name
-    _add_corrected_p([table], headline)
-    _add_corrected_p(decoding.values(), headline)
-    return table, decoding
+    metrics = [metric for metric, _ in runs[first][0].figures]
+    saturated = itertools.takewhile(lambda m: _is_saturated(m, table, references), metrics)
+    headline = next(iter(metrics[len(list(saturated)) :]), metrics[0])
+    _add_corrected_p([table], headline.name)
+    _add_corrected_p(decoding.values(), headline.name)
+    return MetricTables(table, decoding, [headline, *(m for m in metrics if m != headline)])
+
+
+def _is_saturated(metric: Metric, table: Entries, objectives: Iterable[str]) -> bool:
+    """Return True if all objectives are so close to 0 or to 100 % that they can hardly differ."""
+    means = [table[name][metric.name]["mean"] for name in objectives]
+    if metric.unit != "%" or None in means:
+        return False
+    return max(means) < SATURATED or min(means) > 1 - SATURATED
 
 
 @dataclass(frozen=True, eq=False)

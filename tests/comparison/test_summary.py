@@ -8,7 +8,8 @@ import pytest
 from mm_numeric.comparison.summary import read_run_scores, summary_table, write_summary
 from mm_numeric.config.reader import read_config
 from mm_numeric.evaluation.metrics.seed_intervals import holm, seed_interval
-from mm_numeric.evaluation.report.results import read_summary
+from mm_numeric.evaluation.report.results import read_comparison, read_summary
+from mm_numeric.evaluation.report.verdict import verdict
 
 TARGETS = {"a": "7:05", "b": "12:58", "c": "3:00", "d": "6:30"}
 # deviations     a 0, b 4, c 60, d unread       a 0, b 0, c 10, d 2
@@ -117,6 +118,31 @@ def test_five_seeds_have_corrected_p_values_for_the_first_metric_only(tmp_path):
     line = " ".join(summary_table(summary).splitlines()[4].split())
     assert line.endswith(f"; p {found['emd']['p_holm']:.3f})")
     assert "seeds +" not in line
+
+
+def test_a_metric_at_its_limit_gives_way_to_the_next(tmp_path):
+    """All answers are within 5 minutes, but not all are exact: the median deviation differs."""
+    near = {key: f"{text[:-1]}{int(text[-1]) - 1}" if key in "ab" else text
+            for key, text in TARGETS.items()}  # fmt: skip
+    config = comparison(tmp_path, {"ce": [near] * 5, "emd": [TARGETS] * 5}, seeds=range(5))
+    summary = write_summary(config, tmp_path)
+    names = [metric["name"] for metric in summary["metrics"]]
+    assert names[:3] == ["exact", "within_5_minutes", "within_1_minute"]
+    assert "p_holm" in summary["table"]["emd"]["exact"]["difference"]
+    assert "p_holm" not in summary["table"]["emd"]["within_5_minutes"]["difference"]
+    said = (
+        "within 5 min is above 98 % for every objective, so close to its limit that it cannot show "
+        "differences; the first metric is exact instead"
+    )
+    assert summary["facts"]["headline"] == said
+    assert f"; {said}." in summary_table(summary)
+    assert f"{said[0].upper()}{said[1:]}." in verdict(read_comparison(tmp_path))
+
+
+def test_one_objective_away_from_the_limit_keeps_the_metric(tmp_path):
+    summary = write_summary(comparison(tmp_path, {"ce": [NONE] * 2, "emd": [POOR] * 2}), tmp_path)
+    assert summary["metrics"][0]["name"] == "within_5_minutes"
+    assert "headline" not in summary["facts"]
 
 
 def test_runs_that_answer_different_rows_are_refused(tmp_path):
