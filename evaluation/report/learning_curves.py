@@ -10,7 +10,7 @@ from mm_numeric.evaluation.report import charts
 from mm_numeric.evaluation.report.charts import Line, Points, SeriesStyle, styled_line, thinned
 from mm_numeric.evaluation.report.results import Styles
 from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, group, note
-from mm_numeric.evaluation.table import Cell, Table, number
+from mm_numeric.evaluation.table import Cell, Quantity, Table, number, percent
 
 Log = Sequence[Mapping[str, Any]]
 """The lines of a log.jsonl, the training log of a run."""
@@ -48,7 +48,19 @@ def curves_section(
     header = ["component", "objective", "first logged", "last logged", "lowest"]
     table = fold("The same in numbers, mean over seeds", [Table.of(header, lines)])
     about, legend = note(_explanation(warm, baseline)), charts.legend(styles.values())
-    return Section.of("curves", "Learning curves", about, legend, group("panels", figures), table)
+    clipped = [(styles[name].cell(), share) for name, share in _clipped(styles, logs).items()]
+    clips = [Table.of(["objective", "steps with clipped gradient"], clipped)] if clipped else []
+    panels = group("panels", figures)
+    return Section.of("curves", "Learning curves", about, legend, panels, table, *clips)
+
+
+def _clipped(styles: Styles, logs: Mapping[tuple[str, int], Log]) -> dict[str, Quantity | None]:
+    """Return the share of optimiser steps with clipped gradients, for objectives that log it."""
+    found: dict[str, list[float]] = {}
+    for (name, _), log in logs.items():
+        shares = [row["clipping"]["share_of_steps"] for row in log if "clipping" in row]
+        found.setdefault(name, []).extend(shares)
+    return {name: percent(float(np.mean(found[name]))) for name in styles if found.get(name)}
 
 
 def _values(log: Log, component: str, shift: float = 0) -> list[tuple[float, float]]:

@@ -108,6 +108,7 @@ def _control(comparison: Comparison) -> str:
     if not cell["difference"]:
         return f"The control {control} has no paired difference."
     line = f"The control {control} has {_difference(cell, metric)}"
+    fact = comparison.summary["facts"].get("control")
     if _trend(cell, metric) == "better":
-        return f"{line}: a gain of this size is not an effect of the objective."
-    return f"{line}."
+        line += ": a gain of this size is not an effect of the objective"
+    return f"{line}. {fact}." if fact else f"{line}."

@@ -88,7 +88,7 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
 
     The first one is the baseline. If ``compare.control`` is set, the second one is a control
     experiment: the settings of the first one, with the loss ``compare.control``. Its default, 1.3
-    times cross-entropy, shows whether an improvement is due only to a larger loss.
+    times cross-entropy, shows how much two runs of the same objective differ.
     """
     assert config.compare is not None
     where = f"{where}, compare"

@@ -239,6 +239,7 @@ def _facts(
         "each objective": f"{run['steps']:,} steps of {run['batch_rows']} rows from there: the "
         "same rows in the same order",
         **({"other settings": others} if others else {}),
+        **_control(config, rows),
         "seeds": ", ".join(map(str, seeds)),
         "varied": describe_seeds(config),
         "interval": _interval(len(seeds)),
@@ -246,6 +247,22 @@ def _facts(
         f"{config.compare.jobs} at a time",
         "machine": run["machine"],
         "versions": ", ".join(f"{name} {v}" for name, v in run["versions"].items()),
+    }
+
+
+def _control(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, str]:
+    """Explain a control that only scales the loss of the first objective; {} for others."""
+    assert config.compare is not None
+    if not config.compare.control:
+        return {}
+    first, control = (row.config.objective for row in rows[:2])
+    is_scaled = control.spec == replace(first.spec, ce_weight=control.spec.ce_weight)
+    if first.spec.terms or not is_scaled or "adam" not in config.trainer.get("optim", "adamw"):
+        return {}
+    return {
+        "control": f"{control.name} is {first.name} with its loss times "
+        f"{control.spec.ce_weight:g}, which Adam hardly notices except where gradients are clipped; "
+        "their difference shows how much two runs of the same objective differ"
     }
 
 

@@ -1,4 +1,4 @@
-"""Gradient norm of each module before clipping, measured at the steps that the trainer logs.
+"""Gradient norm of each module before clipping at logged steps, and the share of clipped steps.
 
 If gradients are sharded, each rank sums the squares of its shard; then the ranks add their sums.
 """
@@ -101,6 +101,27 @@ class GradientNorms:
             sums = self.accelerator.reduce(sums, reduction="sum")
         self._found = {m: math.sqrt(s) / scale for m, s in zip(present, sums.tolist(), strict=True)}
         self._step = step
+
+
+class ClippedSteps:
+    """Counts the optimiser steps whose gradient is clipped to ``max_norm``; 0: no clipping."""
+
+    def __init__(self, max_norm: float) -> None:
+        self.max_norm = max_norm
+        self._steps = 0
+        self._clipped: Tensor | int = 0  # stays on the device, because reading it waits for it
+
+    def add(self, norm: Tensor | float | None) -> None:
+        """Count a step with this gradient norm before clipping; None: the norm is not known."""
+        if self.max_norm > 0 and norm is not None:
+            self._steps += 1
+            self._clipped = self._clipped + (norm > self.max_norm)
+
+    def read(self) -> dict[str, float]:
+        """Return the share of clipped steps since the last call, for the log; {} without steps."""
+        found = {"clipping/share_of_steps": int(self._clipped) / self._steps} if self._steps else {}
+        self._steps = self._clipped = 0
+        return found
 
 
 def _squared_norm(gradient: Tensor) -> Tensor:

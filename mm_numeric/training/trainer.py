@@ -28,7 +28,7 @@ from mm_numeric.training.errors import (
     translate_disk_full,
     worker_error_message,
 )
-from mm_numeric.training.gradient_norms import GradientNorms, is_logged
+from mm_numeric.training.gradient_norms import ClippedSteps, GradientNorms, is_logged
 from mm_numeric.training.manifest import write_manifest
 from mm_numeric.training.mixin import NumericLossMixin
 from mm_numeric.training.non_finite import FiniteCheck
@@ -72,6 +72,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         self.stopping = StopOnSignal(self.ranks)
         self.add_callback(self.stopping)
         self.throughput = Throughput(self.accelerator)
+        self.clipped = ClippedSteps(self.args.max_grad_norm)
         self.norms = None if modules is None else GradientNorms(modules, self.accelerator)
         plugin = self.args.deepspeed_plugin
         if modules is not None and plugin is not None and "optimizer" in plugin.deepspeed_config:
@@ -175,21 +176,24 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return self.norms.measuring(self.model, step, engine)
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
-        """Return the gradient norm, and record whether the norm and the losses are finite."""
+        """Return the gradient norm; record whether it is clipped, and finite like the losses."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        self.clipped.add(norm)
         self.finite.end_step(self.state.global_step + 1, self._step_sums, norm)
         return norm
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Check that all losses and gradients so far are finite, then log.
 
-        Adds the gradient norm of each module, the throughput and the number of skipped rows.
+        Adds the gradient norm of each module, the share of clipped steps, the throughput and the
+        number of skipped rows.
         """
         if "loss" in logs:
             self.finite.check()
             if self.norms is not None:
                 norms = self.norms.of_step(self.state.global_step)
                 logs.update({f"gradient_norm/{module}": norm for module, norm in norms.items()})
+            logs.update(self.clipped.read())
             logs.update(self.throughput.read())
             if count := self.skipped_rows.count():
                 logs["rows_skipped"] = count

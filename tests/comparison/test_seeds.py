@@ -132,6 +132,14 @@ def test_a_run_of_an_old_folder_is_not_taken_for_one_with_rows_of_its_own(tmp_pa
         claim(new.output_dir, new)
 
 
+def test_ce_trained_for_longer_is_a_control_from_the_same_warm_start(tmp_path):
+    longer = "{name: ce_longer, preset: ce, with: {trainer.max_steps: 1000}}"
+    warm, *runs = seed_runs(small_config(tmp_path, f"compare.objectives=[ce, {longer}, ntil]"), 1)
+    assert {run.model.name for run in runs} == {str(warm.output_dir / "model")}
+    steps = {run.objective.name: run.trainer["max_steps"] for run in runs}
+    assert steps == {"ce": 6, "ce_times_1.3": 6, "ce_longer": 1000, "ntil": 6}
+
+
 def test_vary_lists_known_values(tmp_path):
     with pytest.raises(ValueError, match=r"vary lists one or more of weights, order, noise, rows"):
         small_config(tmp_path, "compare.vary=[labels]")

@@ -194,6 +194,9 @@ def test_what_the_summary_says_about_the_comparison(tmp_path):
     assert facts["seeds"] == "3, 5"
     assert facts["varied"].startswith("each seed draws its own random initialisation, data order")
     assert facts["training time"] == "12 min for 8 runs, 2 at a time"
+    assert facts["control"].startswith(
+        "ce_times_1.3 is ce with its loss times 1.3, which Adam hard"
+    )
     assert facts["command"] == f"mm-numeric compare {tmp_path / 'config.yaml'}"
 
 

@@ -17,6 +17,7 @@ from transformers import TrainerCallback
 
 from mm_numeric.data.examples import load_examples
 from mm_numeric.models.loading import load_family, model_source
+from mm_numeric.training.gradient_norms import ClippedSteps
 from mm_numeric.training.run import make_trainer, training_arguments
 from mm_numeric.training.throughput import peak_gib
 
@@ -160,12 +161,24 @@ def test_the_norms_are_those_before_clipping_and_of_logged_steps_alone(tmp_path)
         names = [name for name in one if name.startswith("gradient_norm/")]
         assert len(names) >= 2
         assert {n: one[n] for n in names} == {n: other[n] for n in names}
+        assert other["clipping/share_of_steps"] == 1.0
+        assert "clipping/share_of_steps" not in one
     assert math.hypot(*clipped.norms[-1].values()) == pytest.approx(0.01, rel=1e-3)
     assert trainer.norms.of_step(2 * WINDOW)
     assert not trainer.norms.of_step(2 * WINDOW - 1)
     _, _, spy = trained(tmp_path / "c", "causal_lm", logging_strategy="epoch")
     assert spy.lines
     assert not [name for line in spy.lines for name in line if name.startswith("gradient_norm")]
+
+
+def test_the_share_of_clipped_steps_is_of_those_since_the_last_log():
+    clipped = ClippedSteps(1.0)
+    for norm in (0.5, torch.tensor(1.5), torch.tensor(1.0), float("inf"), None):
+        clipped.add(norm)
+    assert clipped.read() == {"clipping/share_of_steps": 0.5}
+    assert clipped.read() == {}
+    clipped.add(torch.tensor(0.2))
+    assert clipped.read() == {"clipping/share_of_steps": 0.0}
 
 
 def test_a_window_without_numbers_says_nothing_of_them(tmp_path, monkeypatch):

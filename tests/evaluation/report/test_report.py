@@ -143,6 +143,18 @@ def test_curves_start_and_end_where_the_logs_do(tmp_path):
     assert "| `emd` | `ce` | 0" not in twin
 
 
+def test_the_share_of_clipped_steps_is_a_mean_over_the_log_and_seeds(tmp_path):
+    summary = compare_folder(tmp_path)
+    for seed, shares in ((0, (0.2, 0.4)), (1, (0.0, 0.2))):
+        lines = [{"step": k, "parts": {"ce": 1.0}, "clipping": {"share_of_steps": share}}
+                 for k, share in enumerate(shares, 1)]  # fmt: skip
+        write_lines(tmp_path / f"seed{seed}" / "run0" / "log.jsonl", lines)
+    _, twin = written(tmp_path, summary)
+    section = twin.split("## Learning curves")[1].split("\n## ")[0]
+    assert "| objective | steps with clipped gradient |" in section
+    assert section.rstrip().endswith("| `ce` | 20.0% |")  # emd did not log it
+
+
 def test_a_row_begins_with_the_warm_start_that_it_went_on_from(tmp_path):
     """Each of two seeds has a line of the shared warm start, and one of the row's own."""
     summary = compare_folder(tmp_path, objectives=("ce", "emd", "xval"))
@@ -282,9 +294,11 @@ def test_verdict_states_what_the_control_did(tmp_path, difference, p_holm, words
     names = ("ce", "ce_times", "emd")
     summary = compare_folder(tmp_path, objectives=names, control="ce_times", seeds=range(5))
     summary["table"]["ce_times"]["within"] = cell(0.71, 0.66, 0.76, difference, p_holm)
+    summary["facts"]["control"] = "ce_times is ce"
     text = said(tmp_path, summary)
     assert text.startswith("emd beats ce")
     assert words in text
+    assert ("ce_times is ce." in text) == (difference is not None)
 
 
 def test_one_objective_one_seed_and_no_runs(tmp_path):
