@@ -4,7 +4,7 @@ config.yaml       config with all defaults
 log.jsonl         one line per logged step
 checkpoint-N/     checkpoints of transformers.Trainer
 model/            weights (only the adapters if there are any), tokenizer and image processor
-run.json          written last: steps, number of training samples, package versions
+run.json          written last: steps, number of training samples, machine, versions, commit
 evaluation/       predictions.jsonl of the last evaluation during training, if configured
 best/             run folder with the weights of the best evaluation during training, if configured
 
@@ -14,7 +14,6 @@ decodes by several rules, it also adds predictions.median.jsonl, scores.median.j
 results.median.json, and the same for each other rule.
 """
 
-import os
 import platform
 import shutil
 import sys
@@ -31,6 +30,7 @@ from mm_numeric.config.renamed import with_new_names
 from mm_numeric.config.schema import Config
 from mm_numeric.config.trust import named_code, require_no_code
 from mm_numeric.files import read_json, write_json, write_text
+from mm_numeric.machine import machine_name, source_commit
 from mm_numeric.parsing import read_yaml
 
 CONFIG, LOG, MODEL, FINISHED = "config.yaml", "log.jsonl", "model", "run.json"
@@ -191,10 +191,9 @@ def _is_complete(checkpoint: Path) -> bool:
 
 
 def finish(folder: Path, facts: dict[str, Any]) -> None:
-    """Mark a run as finished: write the metadata and package versions of the run to run.json."""
-    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    facts = {**facts, "machine": machine, "python": platform.python_version()}
-    facts["versions"] = versions()
+    """Mark a run as finished: write its metadata, machine, versions and commit to run.json."""
+    facts = {**facts, "machine": machine_name(), "python": platform.python_version()}
+    facts |= {"versions": versions(), "commit": source_commit()}
     write_json(folder / FINISHED, facts, indent=1)
 
 

@@ -1,7 +1,7 @@
 """Write the results of a comparison to summary.json, and format them as a terminal table."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -245,8 +245,23 @@ def _facts(
         "interval": _interval(len(seeds)),
         "training time": f"{minutes:.0f} min for {len(runs)} runs{last}, "
         f"{config.compare.jobs} at a time",
-        "machine": run["machine"],
-        "versions": ", ".join(f"{name} {v}" for name, v in run["versions"].items()),
+        **_origin(runs.values()),
+    }
+
+
+def _origin(runs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Describe on which machines, and with which versions, the runs of run.json were made."""
+    found: dict[str, dict[str, None]] = {"machine": {}, "commit": {}, "versions": {}}
+    for run in runs:
+        found["machine"][run["machine"]] = None
+        found["commit"][run.get("commit") or "not recorded"] = None
+        versions = ", ".join(f"{name} {v}" for name, v in run["versions"].items())
+        found["versions"][versions] = None
+    origin = {name: "; ".join(values) for name, values in found.items()}
+    return {
+        **origin,
+        "repeatability": "the same seed on another machine, with another number of threads or "
+        "other versions gives another run, whose metrics differ like those of another seed",
     }
 
 
@@ -261,8 +276,8 @@ def _control(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, str]:
         return {}
     return {
         "control": f"{control.name} is {first.name} with its loss times "
-        f"{control.spec.ce_weight:g}, which Adam hardly notices except where gradients are clipped; "
-        "their difference shows how much two runs of the same objective differ"
+        f"{control.spec.ce_weight:g}, which Adam hardly notices except where gradients are "
+        "clipped; their difference shows how much two runs of the same objective differ"
     }
 
 

@@ -221,6 +221,18 @@ def test_a_summary_says_which_times_are_of_a_last_session_only(tmp_path):
     assert time == "9 min for 6 runs (the last session of those that were resumed), 2 at a time"
 
 
+def test_a_summary_names_every_machine_and_commit_of_its_runs(tmp_path):
+    config = comparison(tmp_path, {"ce": (POOR, GOOD), "emd": (GOOD, GOOD)})
+    path = tmp_path / "seed5" / "emd" / "run.json"
+    elsewhere = {"machine": "Linux, 1 x H100", "commit": "0123abcd-dirty"}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **elsewhere}))
+    facts = write_summary(config, tmp_path)["facts"]
+    assert facts["machine"] == "Linux, 2 cores; Linux, 1 x H100"
+    assert facts["commit"] == "not recorded; 0123abcd-dirty"
+    assert facts["versions"] == "torch 2.0"
+    assert "the same seed on another machine" in facts["repeatability"]
+
+
 def test_the_table_of_a_terminal(tmp_path):
     config = comparison(tmp_path, {"ce": (POOR, POOR), "emd": (GOOD, GOOD)})
     summary = write_summary(config, tmp_path)
