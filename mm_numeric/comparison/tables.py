@@ -21,6 +21,11 @@ from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS, holm, see
 from mm_numeric.evaluation.score import Scores
 
 _CURVE_POINTS = 100
+_CALIBRATION = {
+    "ece": calibration.expected_calibration_error,
+    "auroc": calibration.auroc,
+    "aurc": calibration.aurc,
+}
 SATURATED = 0.02
 """A percentage cannot show a difference if all objectives are below this share, or all within this
 share of 100 %."""
@@ -141,7 +146,6 @@ def calibration_entry(seeds: Sequence[Confidences]) -> dict[str, Any]:
         ``risk_coverage``: points [coverage, share wrong], at most 100.
         ``thresholds``: as ``mm_numeric.evaluation.confidence.thresholds`` returns them.
     """
-    results = [found.results() for found in seeds]
     confidence = np.concatenate([found.confidence for found in seeds])
     right = np.concatenate([found.right for found in seeds])
     curve = np.stack(calibration.risk_coverage(confidence, right), axis=1)
@@ -150,7 +154,10 @@ def calibration_entry(seeds: Sequence[Confidences]) -> dict[str, Any]:
         "correct": seeds[0].correct,
         "per_object": seeds[0].per_object,
         "count": len(right),
-        **{name: _mean([own[name] for own in results]) for name in ("ece", "auroc", "aurc")},
+        **{
+            name: _mean([function(own.confidence, own.right) for own in seeds])
+            for name, function in _CALIBRATION.items()
+        },
         "reliability": [list(own) for own in calibration.reliability(confidence, right)],
         "risk_coverage": curve[at].tolist(),
         "thresholds": thresholds(confidence, right),
