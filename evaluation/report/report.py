@@ -6,7 +6,8 @@ Writes   report.html   self-contained: no script, no network request
          report.md     the same numbers as Markdown
          report.tex    all tables
          report.csv    the table of all metrics
-         sweeps.csv    the data of the figures of grid axes, with report.html
+         sweeps.csv    with report.html: the data of the figures of grid axes
+         trials.csv    with report.html: all trials of ``compare.tune``
 
 A task adds sections of its own: its attribute ``report_sections`` names functions that return them.
 """
@@ -31,6 +32,7 @@ from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, Sco
 from mm_numeric.evaluation.report.sections import Block, Content, Section, fact_list, heading, note
 from mm_numeric.evaluation.report.steps_to_target import steps_section
 from mm_numeric.evaluation.report.sweeps import grid_sweeps, sweeps_csv, sweeps_section
+from mm_numeric.evaluation.report.tuning_section import trials_table, tuning_section
 from mm_numeric.evaluation.report.verdict import verdict
 from mm_numeric.evaluation.table import Cell, Column, Table, TableRow
 from mm_numeric.files import write_text
@@ -40,7 +42,7 @@ from mm_numeric.tasks.base import task_class
 FORMATS = {"html": "report.html", "md": "report.md", "latex": "report.tex", "csv": "report.csv"}
 """Maps each format of a report to the name of the file."""
 
-SWEEPS = "sweeps.csv"
+SWEEPS, TRIALS = "sweeps.csv", "trials.csv"
 
 _COLUMNS = 6  # of a table: more do not fit on a laptop
 
@@ -74,6 +76,9 @@ def write_report(
     if "html" in formats and (sweeps := grid_sweeps(comparison)):
         paths.append(folder / SWEEPS)
         write_text(paths[-1], sweeps_csv(sweeps, comparison.metrics))
+    if "html" in formats and comparison.summary["tuning"]:
+        paths.append(folder / TRIALS)
+        write_text(paths[-1], trials_table(comparison).to_csv())
     return tuple(paths)
 
 
@@ -83,7 +88,7 @@ def _sections(comparison: Comparison, *, trust_remote_code: bool) -> list[Sectio
     starts = results.read_starts(comparison)
     styles = {name: comparison.styles[name] for name in comparison.ranked()}
     found = [_headline(comparison), sweeps_section(comparison), _metrics_section(comparison)]
-    found.append(decoding_section(comparison))
+    found += [decoding_section(comparison), tuning_section(comparison)]
     found.append(published_section(comparison))
     if any(logs.values()):
         found.append(curves_section(styles, summary["baseline"], summary["seeds"], logs, starts))

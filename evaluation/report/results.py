@@ -284,7 +284,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
         for rule, entry in rules.items():
             _check_calibration(entry, f"{path}, calibration, {name}, {rule}")
     filled: dict[str, Any] = {"description": "", "control": None, "warm_start": None}
-    filled |= {"decoding": {}, "calibration": {}, "axes": {}}
+    filled |= {"decoding": {}, "calibration": {}, "axes": {}, "tuning": {}}
     first = summary["baseline"]
     filled["references"] = {n: None if n == first else first for n in summary["objectives"]}
     filled |= {"other_warm_starts": {}, "facts": {}, "runs": [], "published": None}

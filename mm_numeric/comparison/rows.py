@@ -22,8 +22,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mm_numeric.comparison.axes import axis_values
+from mm_numeric.comparison.tune import Trial, check_selection, make_trials, tuned_axes
 from mm_numeric.config.baseline import check_baseline
-from mm_numeric.config.names import row_name, value_name
+from mm_numeric.config.names import row_name
 from mm_numeric.config.reader import config_from_dict, find_config, read_config, read_objective
 from mm_numeric.config.schema import Config, plain
 from mm_numeric.parsing import read_yaml, with_setting
@@ -54,6 +56,12 @@ class ComparisonRow:
 
     reference: str | None
     """Name of the row that this row is compared with; None: it is not compared with any row."""
+
+    trials: Sequence[Trial]
+    """Training runs of this row: one, or one for each combination of ``compare.tune``."""
+
+    folder: str
+    """Name of the run folder with the results of this row: that of its trial, if it has one."""
 
     @property
     def name(self) -> str:
@@ -99,7 +107,17 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
         control = replace(drafts[0], objective=config.compare.control, where=f"{where}.control")
         drafts.insert(1, control)
     parsed = [_parse(config, draft) for draft in drafts]
+    tuned = tuned_axes(config.compare.tune, where)
+    for own in parsed:
+        check_selection(own.config, config.compare, where)
+    for path in tuned:
+        if path in config.compare.grid or any(path in draft.settings for draft in drafts):
+            raise ValueError(
+                f"{where}.tune: {path!r} is also set by a row or the grid; remove one."
+            )
+    trials = [make_trials(own.config, tuned, f"{where}.tune") for own in parsed]
     _check_names([own.config.objective.name for own in parsed], where)
+    _check_names([trial.name for own in trials for trial in own], where)
     references = _references([own.config for own in parsed])
     return [
         ComparisonRow(
@@ -109,9 +127,11 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
             warm_start=start.name,
             warm_trainer=start.trainer,
             reference=reference,
+            trials=runs,
+            folder=runs[0].name,
         )
-        for own, start, reference in zip(
-            parsed, _warm_starts(config, parsed, where), references, strict=True
+        for own, start, reference, runs in zip(
+            parsed, _warm_starts(config, parsed, where), references, trials, strict=True
         )
     ]
 
@@ -151,7 +171,7 @@ def _combined(config: Config, grid: Mapping[str, Any], where: str) -> list[_Draf
     """Return a row for each combination of grid values, in the order of ``itertools.product``."""
     if not grid:
         return []
-    axes = {axis: _values(axis, values, list(grid), where) for axis, values in grid.items()}
+    axes = {axis: axis_values(axis, values, list(grid), where) for axis, values in grid.items()}
     drafts = []
     for combination in itertools.product(*axes.values()):
         chosen = dict(zip(axes, combination, strict=True))
@@ -178,31 +198,6 @@ def _combined(config: Config, grid: Mapping[str, Any], where: str) -> list[_Draf
 
 def _shown(label: str, value: Any) -> Any:
     return value if type(value) in (int, float) else label
-
-
-def _values(axis: str, values: Any, axes: list[str], where: str) -> list[tuple[str, Any]]:
-    if not isinstance(axis, str):
-        raise ValueError(f"{where}: {axis!r} is not a setting; write one, such as model.digits.")
-    if axis in ("objective.name", "objective.preset"):
-        raise ValueError(f"{where}: {axis!r} cannot be an axis; use the axis objective.")
-    if not isinstance(values, list | tuple | Mapping) or not values:
-        raise ValueError(
-            f"{where}.{axis}: expected a list of values, or a mapping from names to values, found "
-            f"{values!r:.60}."
-        )
-    if isinstance(values, Mapping):
-        return [(str(name), value) for name, value in values.items()]
-    if axis == "objective":
-        return [(read_objective(value, f"{where}.{axis}").name, value) for value in values]
-    named = []
-    for value in values:
-        if isinstance(value, list | tuple | Mapping):
-            raise ValueError(
-                f"{where}.{axis}: {value!r:.60} cannot be part of a name; write the axis as a "
-                "mapping from names to values."
-            )
-        named.append((value_name(axis, value, axes), value))
-    return named
 
 
 def _parse(config: Config, draft: _Draft) -> _Parsed:

@@ -10,9 +10,14 @@ such as a regression head with squared error, also uses this loss in its warm st
 
     summary.json, report.html, report.md
     seedS/warm_start*/, seedS/ROW/    run folders with predictions, scores and results
+    seedS/ROW_SETTINGS/               instead of seedS/ROW/ if ``compare.tune`` has settings
 
 Finished runs are not repeated. An interrupted run resumes from its last checkpoint. If a decoding
 rule is added to ``compare.decode``, finished runs answer the test samples again, without training.
+
+With ``compare.tune``, each row is trained with each combination of the settings (a trial). Trials
+answer the rows of ``compare.select_on``. When those of all seeds have done so, the best trial of
+each row answers the test samples.
 """
 
 import os
@@ -24,12 +29,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from tqdm import tqdm
 
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.comparison.seeds import run_of_seed, with_resolved_vary
+from mm_numeric.comparison.selection import SELECTION, chosen_rows, selected_on, write_source
 from mm_numeric.comparison.summary import write_summary
+from mm_numeric.config.data import DataSource
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.reader import read_objective
 from mm_numeric.config.schema import Config
@@ -44,6 +52,7 @@ from mm_numeric.run_folder import (
     FINISHED,
     PREDICTIONS,
     RESULTS,
+    WARM_START,
     claim,
     decoded_name,
     last_checkpoint,
@@ -70,7 +79,7 @@ def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
     config = with_resolved_vary(config, folder)
     assert config.compare is not None
     for row in compared_rows(config):
-        for term in row.config.objective.spec.terms:
+        for term in (own for trial in row.trials for own in trial.config.objective.spec.terms):
             make_term(term.name, term.options, f"{config.title}, compare, {row.name}")
         if row.config.predict.rule not in config.compare.decode:
             raise ValueError(
@@ -99,30 +108,63 @@ def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
                     claim(run.output_dir, run)
         # Seeds and objectives may be added; claim has rejected other changes.
         write_config(folder, config)
-        left = [seed for seed in config.compare.seeds if _open_runs(config, [seed])]
-        if left and config.compare.jobs > 1:
-            _run_in_processes(config, folder, left)
-        else:
-            _run_open(config, left)
+        while left := _open_runs(config, config.compare.seeds):
+            if config.compare.jobs > 1:
+                _run_in_processes(config, folder, left)
+            else:
+                _run_open(config, config.compare.seeds)
         write_summary(config, folder)
     return folder
 
 
+class _Run(NamedTuple):
+    """A run to execute: train it unless it is trained, answer rows, and score the answers."""
+
+    config: Config
+    rules: Sequence[str]
+    """Decoding rules of the answers, of which ``greedy`` is the first."""
+
+    select_on: DataSource | None
+    """Rows to answer; None: the test rows."""
+
+    @property
+    def answers(self) -> Path:
+        """Return the folder of the answers."""
+        folder = self.config.output_dir
+        return folder if self.select_on is None else folder / SELECTION
+
+    def is_finished(self) -> bool:
+        """Return True if the answers under each rule have been scored."""
+        results = [self.answers / decoded_name(RESULTS, rule) for rule in self.rules]
+        is_current = self.select_on is None or selected_on(self.answers, self.select_on)
+        return is_current and all(path.is_file() for path in results)
+
+
 def _run_open(config: Config, seeds: Sequence[int]) -> None:
-    assert config.compare is not None
-    for run in progress(_open_runs(config, seeds), desc="comparing", unit="run"):
-        _run(run, config.compare.decode)
+    while left := _open_runs(config, seeds):
+        for run in progress(left, desc="comparing", unit="run"):
+            _run(run)
 
 
-def _open_runs(config: Config, seeds: Sequence[int]) -> list[Config]:
-    """Return the configs of unfinished runs, in execution order.
+def _open_runs(config: Config, seeds: Sequence[int]) -> list[_Run]:
+    """Return the unfinished runs of some seeds, in the order of execution.
 
-    A run is finished if it has results.json, and results.RULE.json for each other decoding rule.
+    If settings are tuned, these are all trials, which answer the rows of ``compare.select_on``. If
+    the trials of all seeds are finished, they are the chosen ones, which answer the test rows.
     """
     assert config.compare is not None
-    results = [decoded_name(RESULTS, rule) for rule in config.compare.decode]
-    runs = [run for seed in seeds for run in seed_runs(config, seed)]
-    return [run for run in runs if not all((run.output_dir / name).is_file() for name in results)]
+    rules, select_on = config.compare.decode, config.compare.select_on
+    configs = [own for seed in seeds for own in seed_runs(config, seed)]
+    runs = []
+    for own in configs:
+        is_trial = select_on is not None and not own.output_dir.name.startswith(WARM_START)
+        runs.append(_Run(own, (GREEDY,), select_on) if is_trial else _Run(own, rules, None))
+    left = [run for run in runs if not run.is_finished()]
+    if left or select_on is None:
+        return left
+    chosen = {row.folder for row in chosen_rows(config)}
+    runs = [_Run(own, rules, None) for own in configs if own.output_dir.name in chosen]
+    return [run for run in runs if not run.is_finished()]
 
 
 def seed_runs(config: Config, seed: int) -> list[Config]:
@@ -141,38 +183,36 @@ def seed_runs(config: Config, seed: int) -> list[Config]:
             warm = replace(row.config, objective=warm_objective, trainer=row.warm_trainer)
             runs[row.warm_start] = run_of_seed(warm, seed, vary, start)
         model = replace(row.config.model, name=str(start / "model"), revision="main")
-        own = replace(row.config, model=model)
-        runs[row.name] = run_of_seed(own, seed, vary, folder / row.name)
+        for trial in row.trials:
+            own = replace(trial.config, model=model)
+            runs[trial.name] = run_of_seed(own, seed, vary, folder / trial.name)
     return list(runs.values())
 
 
-def _run(config: Config, rules: Sequence[str]) -> None:
-    """Train or resume one run, generate answers to the test questions, and score the answers.
-
-    The answers are decoded and scored under each of ``rules``, of which ``greedy`` is the first.
-    """
-    from mm_numeric.inference.digit_distribution import write_digit_distribution
+def _run(run: _Run) -> None:
+    """Train or resume one run, generate its answers, and score them under each decoding rule."""
     from mm_numeric.training.run import train
 
-    folder = config.output_dir
+    config, folder = run.config, run.config.output_dir
     started = time.monotonic()
     if not (folder / FINISHED).is_file():
         train(config, resume=last_checkpoint(folder) is not None)
     # From here the folder's own config is used. It names the same code as the user's config.
     claim(folder, config)
-    _answer(folder, rules)
-    if not (folder / DIGITS).is_file():
-        write_digit_distribution(folder, trust_remote_code=True)
+    if run.select_on is None:
+        _answer(folder, run.rules)
+    else:
+        _answer_selection(folder, run.select_on)
     scores = [
-        score(folder / decoded_name(PREDICTIONS, rule), task_name=config.task_name)
-        for rule in rules
+        score(run.answers / decoded_name(PREDICTIONS, rule), task_name=config.task_name)
+        for rule in run.rules
     ]
     for checkpoint in folder.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)  # the model is saved, and a comparison has many runs
     headline = scores[0].scorer.metrics[0]
     values = [in_unit(float(headline.value(own.columns)), headline.unit) for own in scores]
-    others = [f"   {rule} {value:>8}" for rule, value in zip(rules, values, strict=True)][1:]
-    name = f"{folder.parent.name} {folder.name}"
+    others = [f"   {rule} {value:>8}" for rule, value in zip(run.rules, values, strict=True)][1:]
+    name = f"{folder.parent.name} {folder.name}{' (selection)' * (run.select_on is not None)}"
     text = f"{name:<22} {headline.label} {values[0]:>8}{''.join(others)}"
     tqdm.write(f"{text}   {time.monotonic() - started:4.0f} s", file=sys.stdout)
     sys.stdout.flush()
@@ -180,10 +220,24 @@ def _run(config: Config, rules: Sequence[str]) -> None:
 
 def _answer(folder: Path, rules: Sequence[str]) -> None:
     """Answer the test samples of a finished run under each decoding rule, in one pass."""
+    from mm_numeric.inference.digit_distribution import write_digit_distribution
     from mm_numeric.inference.generate import predict
 
     _delete_other_answers(folder, decoded=tuple(rules) != (GREEDY,))
     predict(folder, None, folder / PREDICTIONS, trust_remote_code=True, rules=tuple(rules))
+    if not (folder / DIGITS).is_file():
+        write_digit_distribution(folder, trust_remote_code=True)
+
+
+def _answer_selection(folder: Path, source: DataSource) -> None:
+    """Answer the rows of ``compare.select_on`` greedily; replace answers to other rows."""
+    from mm_numeric.inference.generate import predict
+
+    answers = folder / SELECTION
+    if not selected_on(answers, source):
+        shutil.rmtree(answers, ignore_errors=True)
+        write_source(answers, source)
+    predict(folder, source, answers / PREDICTIONS, trust_remote_code=True, rules=(GREEDY,))
 
 
 def _delete_other_answers(folder: Path, *, decoded: bool) -> None:
@@ -203,14 +257,15 @@ def _delete_other_answers(folder: Path, *, decoded: bool) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
+def _run_in_processes(config: Config, folder: Path, left: Sequence[_Run]) -> None:
     """Execute the runs in one process per seed, with ``compare.jobs`` processes at a time."""
     assert config.compare is not None
+    folders = {run.config.output_dir.parent for run in left}
+    seeds = [seed for seed in config.compare.seeds if folder / f"seed{seed}" in folders]
     threads = max(1, (os.cpu_count() or 1) // config.compare.jobs)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), PARENT: str(os.getpid())}
     waiting, running = list(seeds), dict[int, subprocess.Popen[bytes]]()
-    total = sum(len(seed_runs(config, seed)) for seed in seeds)
-    bar = progress(desc="comparing", unit="run", total=total)
+    bar = progress(desc="comparing", unit="run", total=len(left))
     try:
         while waiting or running:
             while waiting and len(running) < config.compare.jobs:
@@ -220,7 +275,7 @@ def _run_in_processes(config: Config, folder: Path, seeds: list[int]) -> None:
                 log = (folder / f"seed{seed}.log").open("ab")
                 running[seed] = subprocess.Popen(command, env=environment, stderr=log)
             time.sleep(0.5)
-            bar.update(total - len(_open_runs(config, seeds)) - bar.n)
+            bar.update(sum(run.is_finished() for run in left) - bar.n)
             for seed, process in list(running.items()):
                 if process.poll() is not None:
                     del running[seed]
@@ -279,3 +334,5 @@ def _load_data_once(config: Config, seed: int) -> None:
         load_examples(own.task, own.data.train, cache, training=True)
         tests = load_examples(own.task, own.data.test, cache, training=False)
         check_rules(own.predict, config.compare.decode, own.task, tests)
+        if config.compare.select_on:
+            load_examples(own.task, config.compare.select_on, cache, training=False)

@@ -4,10 +4,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from mm_numeric.comparison.rows import ComparisonRow, compared_rows
+from mm_numeric.comparison.rows import ComparisonRow
 from mm_numeric.comparison.seeds import describe_seeds, run_of_seed
+from mm_numeric.comparison.selection import chosen_rows, read_selection
 from mm_numeric.comparison.tables import SATURATED, MetricTables, calibration_table, metric_tables
 from mm_numeric.config.data import Sources, listed
 from mm_numeric.config.decoding import GREEDY
@@ -15,7 +17,7 @@ from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.metrics.base import Metric
 from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS
 from mm_numeric.evaluation.results_table import in_unit, plain_figure
-from mm_numeric.evaluation.score import Scores, read_scores
+from mm_numeric.evaluation.score import Scores, finite, read_scores
 from mm_numeric.evaluation.table import Table
 from mm_numeric.files import read_json, write_json
 from mm_numeric.run_folder import CONFIG, FINISHED, PREDICTIONS, decoded_name
@@ -32,14 +34,15 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
     several rules, each is compared with greedy decoding of the same weights.
     """
     assert config.compare is not None
-    entries, seeds, rules = compared_rows(config), config.compare.seeds, config.compare.decode
+    entries, seeds, rules = chosen_rows(config), config.compare.seeds, config.compare.decode
     starts = list(dict.fromkeys(row.warm_start for row in entries))
+    folders = {row.name: row.folder for row in entries} | {name: name for name in starts}
     runs = {
         (name, rule): [
-            read_run_scores(folder / f"seed{seed}" / name, config.task_name, rule=rule)
+            read_run_scores(folder / f"seed{seed}" / own, config.task_name, rule=rule)
             for seed in seeds
         ]
-        for name in (*(row.name for row in entries), *starts)
+        for name, own in folders.items()
         for rule in rules
     }
     if len({tuple(row["id"] for row in s.rows) for found in runs.values() for s in found}) > 1:
@@ -54,8 +57,7 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
         "title": config.title,
         "task": config.task_name,
         "description": _description(config),
-        "control": entries[1].name if config.compare.control else None,
-        **_rows(entries),
+        **_rows(config, entries),
         "published": config.compare.published,
         "seeds": list(seeds),
         "metrics": [_metric(metric) for metric in tables.metrics],
@@ -65,13 +67,14 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
         "other_warm_starts": dict(zip(starts[1:], other_warms, strict=True)),
         "decoding": tables.decoding,
         "calibration": calibration_table(runs),
+        "tuning": _tuning(config, entries),
         "facts": _headline(tables, first.figures[0][0], entries[0].name)
         | _facts(config, entries, folder, len(first.rows)),
         "runs": [
             {
                 "objective": row.name,
                 "seed": seed,
-                "folder": f"seed{seed}/{row.name}",
+                "folder": f"seed{seed}/{row.folder}",
                 "warm_start": f"seed{seed}/{row.warm_start}",
             }
             for seed in seeds
@@ -161,13 +164,44 @@ def _terminal_cells(
     yield _difference(head and head["difference"], metrics[0]["unit"])
 
 
-def _rows(rows: Sequence[ComparisonRow]) -> dict[str, Any]:
+def _rows(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any]:
     """Describe the rows: names, which row each is compared with, values on the axes of a grid."""
     return {
         "baseline": rows[0].name,
+        "control": rows[1].name if config.compare and config.compare.control else None,
         "objectives": [row.name for row in rows],
         "references": {row.name: row.reference for row in rows},
         "axes": {row.name: dict(row.axes) for row in rows if row.axes},
+    }
+
+
+def _tuning(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any] | None:
+    """Describe the trials of tuned rows; None if nothing is tuned.
+
+    Each trial has its row, its settings (without those that have no effect on the row), and the
+    first metric on the rows of ``compare.select_on``: mean over the seeds, and of each seed.
+    """
+    assert config.compare is not None
+    selection = read_selection(config, rows)
+    if selection is None or config.compare.select_on is None:
+        return None
+    seeds = {name: values[:, 0].tolist() for name, values in selection.values.items()}
+    return {
+        "settings": list(config.compare.tune),
+        "select_on": f"{selection.rows:,} ({_source(config.compare.select_on)})",
+        "metric": _metric(selection.metrics[0]),
+        "trials": [
+            {
+                "objective": row.name,
+                "settings": dict(trial.settings),
+                "chosen": trial.name == row.folder,
+                "folder": trial.name,
+                "mean": finite(fmean(seeds[trial.name])),
+                "seeds": [finite(value) for value in seeds[trial.name]],
+            }
+            for row in rows
+            for trial in row.trials
+        ],
     }
 
 
@@ -216,7 +250,9 @@ def _facts(
     """Describe the experiment: model, data, steps, seeds, training time, versions."""
     assert config.compare is not None
     first, seeds = rows[0], config.compare.seeds
-    names = dict.fromkeys(name for row in rows for name in (row.warm_start, row.name))
+    names = dict.fromkeys(
+        name for row in rows for name in (row.warm_start, *(trial.name for trial in row.trials))
+    )
     runs = {
         (seed, name): read_json(folder / f"seed{seed}" / name / FINISHED)
         for seed in seeds
@@ -224,7 +260,7 @@ def _facts(
     }
     drawn = [run_of_seed(config, seed, config.compare.vary, folder) for seed in seeds]
     seed = seeds[0]
-    warm, run = runs[seed, first.warm_start], runs[seed, first.name]
+    warm, run = runs[seed, first.warm_start], runs[seed, first.folder]
     minutes = sum(r["seconds"] for r in runs.values()) / 60
     resumed = any(r["resumed"] for r in runs.values())
     last = " (the last session of those that were resumed)" if resumed else ""

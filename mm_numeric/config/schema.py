@@ -125,6 +125,16 @@ class CompareConfig:
     warm_start: Mapping[str, Any] = field(default_factory=dict)
     """Changed ``trainer`` settings for the warm start, which is trained with cross-entropy."""
 
+    tune: Mapping[str, Any] = field(default_factory=dict)
+    """Maps settings of ``trainer`` or ``objective``, such as ``trainer.learning_rate``, to a list
+    of values. Every row, also the reference and the control, is trained with each combination from
+    the same warm start. The combination with the best first metric on ``select_on`` (mean over the
+    seeds; of equals, with the best next metric) is reported on the test rows. Empty: no tuning."""
+
+    select_on: DataSource | None = None
+    """Rows to choose the tuned settings on, such as ``{render: 500, seed: 3}``; not those of
+    ``data.test`` or ``data.train``. Required with ``tune``."""
+
     decode: tuple[str, ...] = (GREEDY,)
     """Decoding rules; every run is scored under each of them, without training again: ``greedy``,
     which is the first and which the others are compared with, ``mean``, ``median``, ``mbr``."""
@@ -140,6 +150,8 @@ class CompareConfig:
             raise ValueError(f"seeds must be different whole numbers, at least one: {self.seeds}")
         if not self.objectives and not self.grid:
             raise ValueError("objectives must name at least one preset if there is no grid")
+        if bool(self.tune) != (self.select_on is not None):
+            raise ValueError("tune and select_on are set together; set both or none")
         check_at_least_1(self, "jobs")
         if self.vary is not None and (not self.vary or not set(self.vary) <= set(_VARIED)):
             raise ValueError(

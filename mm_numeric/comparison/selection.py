@@ -1,0 +1,117 @@
+"""Choose the trial of each comparison row by its answers to the rows of ``compare.select_on``.
+
+The run folder of a trial has these answers in ``selection/``. Answers to the test rows are in the
+run folder itself, and only a chosen trial has them.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mm_numeric.comparison.rows import ComparisonRow, compared_rows
+from mm_numeric.comparison.tune import Trial
+from mm_numeric.config.data import DataSource
+from mm_numeric.config.schema import Config, plain
+from mm_numeric.evaluation.metrics.base import Metric
+from mm_numeric.evaluation.score import read_scores
+from mm_numeric.files import read_json, write_json
+from mm_numeric.run_folder import PREDICTIONS, RESULTS
+
+SELECTION = "selection"
+"""Folder in the run folder of a trial, with its answers to the rows of ``compare.select_on``."""
+
+_SOURCE = "source.json"  # in this folder: the data source of the rows
+
+
+def selected_on(folder: Path, source: DataSource) -> bool:
+    """Return True if a folder is for answers to the rows of ``source``."""
+    path = folder / _SOURCE
+    return path.is_file() and read_json(path) == plain(asdict(source))
+
+
+def write_source(folder: Path, source: DataSource) -> None:
+    """Create the folder for answers to the rows of ``source``."""
+    folder.mkdir(parents=True)
+    write_json(folder / _SOURCE, plain(asdict(source)), indent=1)
+
+
+@dataclass(frozen=True)
+class SelectionResults:
+    """The metrics of all trials on the rows of ``compare.select_on``."""
+
+    metrics: Sequence[Metric]
+    rows: int
+    """Number of these rows."""
+
+    values: Mapping[str, NDArray[np.float64]]
+    """Maps the name of a trial to its metrics, [seeds, metrics]; nan if undefined."""
+
+    def best(self, trials: Sequence[Trial]) -> Trial:
+        """Return the trial with the best mean of the first metric over the seeds.
+
+        The next metric decides between equal means, and so on. Of equal trials, it is the first.
+        """
+        signs = np.array([1 if metric.higher_is_better else -1 for metric in self.metrics])
+
+        def goodness(trial: Trial) -> list[float]:
+            means: NDArray[np.float64] = signs * self.values[trial.name].mean(axis=0)
+            return np.nan_to_num(means, nan=-np.inf).tolist()
+
+        return max(trials, key=goodness)
+
+
+def read_selection(config: Config, rows: Sequence[ComparisonRow]) -> SelectionResults | None:
+    """Read the results of all trials of a comparison.
+
+    Returns None if nothing is tuned, or if a trial has no results for some seed.
+    """
+    assert config.compare is not None
+    if not config.compare.tune:
+        return None
+    folders = {
+        trial.name: [
+            Path(config.compare.output_dir) / f"seed{seed}" / trial.name / SELECTION
+            for seed in config.compare.seeds
+        ]
+        for row in rows
+        for trial in row.trials
+    }
+    every = [folder for own in folders.values() for folder in own]
+    if not all((folder / RESULTS).is_file() for folder in every):
+        return None
+    scores = read_scores(every[0] / PREDICTIONS, task_name=config.task_name)
+    metrics = [metric for metric, _ in scores.figures]
+    values = {
+        name: np.array([_values(folder, metrics) for folder in own])
+        for name, own in folders.items()
+    }
+    return SelectionResults(metrics, len(scores.rows), values)
+
+
+def _values(folder: Path, metrics: Sequence[Metric]) -> list[float]:
+    found = read_json(folder / RESULTS)["metrics"]
+    values = (found[metric.name]["value"] for metric in metrics)
+    return [math.nan if value is None else float(value) for value in values]
+
+
+def chosen_rows(config: Config) -> list[ComparisonRow]:
+    """Return the rows of a comparison with the config and run folder of their chosen trials.
+
+    Returns [] if settings are tuned and not all trials have answered the rows to choose on.
+    """
+    assert config.compare is not None
+    rows = compared_rows(config)
+    if not config.compare.tune:
+        return rows
+    selection = read_selection(config, rows)
+    if selection is None:
+        return []
+    best = [selection.best(row.trials) for row in rows]
+    return [
+        replace(row, config=trial.config, folder=trial.name)
+        for row, trial in zip(rows, best, strict=True)
+    ]

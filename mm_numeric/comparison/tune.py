@@ -1,0 +1,157 @@
+"""Trials of a comparison row: one training run for each combination of values of ``compare.tune``.
+
+    tune: {trainer.learning_rate: [3.0e-4, 1.0e-3, 3.0e-3], objective.weight: [0.1, 0.3, 1]}
+
+Here an objective with numeric terms has 9 trials. Plain cross-entropy has no terms to weight: to
+be tuned as hard, it is trained with 9 learning rates from 3.0e-4 to 3.0e-3. Does not import torch.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mm_numeric.comparison.axes import axis_values
+from mm_numeric.comparison.seeds import RENDER_STRIDE
+from mm_numeric.config.data import DataSource, listed
+from mm_numeric.config.names import value_name
+from mm_numeric.config.reader import config_from_dict
+from mm_numeric.config.schema import CompareConfig, Config
+from mm_numeric.losses.spec import ObjectiveSpec
+from mm_numeric.parsing import with_setting
+
+Axis = list[tuple[str, Any]]
+"""Label and value of each setting to try."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One training run of a row, with values of the tuned settings."""
+
+    name: str
+    """Name of the run folder."""
+
+    config: Config
+    settings: Mapping[str, Any]
+    """Tuned settings: dotted name to value. Settings without an effect on the row are left out."""
+
+
+def tuned_axes(tune: Mapping[str, Any], where: str) -> dict[str, Axis]:
+    """Read ``compare.tune``: map each tuned setting to its values. Empty: nothing is tuned."""
+    for path in tune:
+        room, _, name = str(path).partition(".")
+        if room not in ("trainer", "objective") or name in (
+            "",
+            "seed",
+            "output_dir",
+            "name",
+            "preset",
+        ):
+            raise ValueError(
+                f"{where}.tune: {path!r} cannot be tuned; tune settings of trainer or objective, "
+                "such as trainer.learning_rate. Compare other settings in a grid."
+            )
+    return {path: axis_values(path, tune[path], list(tune), f"{where}.tune") for path in tune}
+
+
+def check_selection(row: Config, compare: CompareConfig, where: str) -> None:
+    """Check that ``compare.select_on`` has no rows that a row is trained or tested on."""
+    if compare.select_on is None:
+        return
+    train = [
+        replace(source, seed=source.seed + RENDER_STRIDE * seed)
+        for source in listed(row.data.train)
+        for seed in (0, *compare.seeds)
+    ]
+    for name, others in (("test", [row.data.test]), ("train", train)):
+        if any(_overlap(compare.select_on, other) for other in others):
+            raise ValueError(
+                f"{where}.select_on: settings would be chosen on rows of data.{name}; choose other "
+                "rows, such as those rendered with another seed."
+            )
+
+
+def _overlap(one: DataSource, other: DataSource) -> bool:
+    """Return True if two sources read the same files or split, or render with the same seed."""
+    if one.render is not None:
+        return other.render is not None and one.seed == other.seed
+    if one.dataset is not None:
+        return (one.dataset, one.subset, one.split) == (other.dataset, other.subset, other.split)
+    paths = [
+        {own.path} if isinstance(own.path, str) else {*(own.path or ())} for own in (one, other)
+    ]
+    return bool(paths[0] & paths[1])
+
+
+def make_trials(row: Config, axes: Mapping[str, Axis], where: str) -> list[Trial]:
+    """Return the trials of a row, at least one, in the order of ``itertools.product``."""
+    name = row.objective.name
+    if not axes:
+        return [Trial(name=name, config=row, settings={})]
+    used = {path: axis for path, axis in axes.items() if has_effect(path, row.objective.spec)}
+    used = _with_budget(used, math.prod(map(len, axes.values())))
+    trials = []
+    for combination in itertools.product(*used.values()):
+        settings = {path: value for path, (_, value) in zip(used, combination, strict=True)}
+        raw = row.to_dict()
+        for path, value in settings.items():
+            raw = with_setting(raw, path, value, f"{where}, {path}")
+        config = config_from_dict(raw, where=f"{where}, {name}", title=row.title)
+        label = "_".join([name, *(label for label, _ in combination)])
+        trials.append(Trial(name=label, config=config, settings=settings))
+    return trials
+
+
+def has_effect(path: str, objective: ObjectiveSpec) -> bool:
+    """Return whether a tuned setting can change what is trained.
+
+    The settings of numeric terms, such as ``objective.weight``, have no effect without terms.
+    """
+    is_of_terms = path.startswith("objective.") and path != "objective.ce_weight"
+    return bool(objective.terms) or not is_of_terms
+
+
+def _with_budget(axes: Mapping[str, Axis], budget: int) -> dict[str, Axis]:
+    """Add values to the first axis of numbers, so that there are at least ``budget`` trials.
+
+    Without an axis of two different numbers or more, no value is added.
+    """
+    count = math.prod(map(len, axes.values()))
+    for path, axis in axes.items():
+        values = sorted({value for _, value in axis if type(value) in (int, float)})
+        if count < budget and len(values) == len(axis) > 1:
+            wanted = math.ceil(budget * len(axis) / count)
+            known = {value: label for label, value in axis}
+            finer = [
+                (known.get(value, value_name(path, value, list(axes))), value)
+                for value in _between(values, wanted)
+            ]
+            return {**axes, path: finer}
+    return dict(axes)
+
+
+def _between(values: Sequence[float], wanted: int) -> list[float]:
+    """Return at least ``wanted`` values: the given ones, and as many between each two of them.
+
+    ``values`` are sorted. The new ones are spaced by equal factors if the given ones are positive,
+    else by equal differences. They have few digits, as far as they differ. Between integers, they
+    are rounded to integers, of which there may be fewer.
+    """
+    parts = math.ceil((wanted - 1) / (len(values) - 1))
+    exact = [
+        low ** (1 - part / parts) * high ** (part / parts)
+        if values[0] > 0
+        else low + part / parts * (high - low)
+        for low, high in itertools.pairwise(values)
+        for part in range(1, parts)
+    ]
+    if all(type(value) is int for value in values):
+        return sorted({*values, *map(round, exact)})
+    found: set[float] = set()
+    for digits in (3, 6, 17):
+        rounded = (float(f"{value:.{digits}g}") for value in exact)
+        found = {*values, *(value for value in rounded if values[0] < value < values[-1])}
+        if len(found) == len(values) + len(exact):
+            break
+    return sorted(found)

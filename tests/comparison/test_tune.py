@@ -1,0 +1,219 @@
+"""Tuning: the same number of trials for every row, chosen on rows that are not test rows."""
+
+import csv
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import small_config
+
+from mm_numeric.comparison.rows import compared_rows
+from mm_numeric.comparison.run import compare, seed_runs
+from mm_numeric.comparison.selection import chosen_rows
+from mm_numeric.comparison.summary import write_summary
+from mm_numeric.comparison.tune import _between
+from mm_numeric.evaluation.report.report import write_report
+from mm_numeric.evaluation.report.results import read_summary
+from mm_numeric.evaluation.score import score
+from mm_numeric.inference import generate
+from mm_numeric.training import run as training
+
+TARGETS = {"a": "7:05", "b": "12:58", "c": "3:00", "d": "6:30"}
+GOOD = TARGETS | {"d": "6:50"}
+POOR = TARGETS | {"a": "1:00", "b": "2:00"}
+BAD = dict.fromkeys(TARGETS, "?")
+RATES = "tune: {trainer.learning_rate: [1.0e-3, 2.0e-3]}"
+ON = "select_on: {render: 8, seed: 3}"
+
+
+def tuned(folder, compare=f"{RATES}, {ON}", *more):
+    """Return a comparison of ce and ntl_was with a section ``compare``."""
+    objectives = "objectives: [ce, ntl_was], control: null, seeds: [0, 1]"
+    start = "warm_start: {max_steps: 2}"
+    where = f"output_dir: {folder / 'compare'}"
+    config = small_config(folder, f"compare={{{where}, {objectives}, {start}, {compare}}}", *more)
+    compared_rows(config, "clock_tiny.yaml")
+    return config
+
+
+def write_answers(folder, answers):
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {"id": key, "task": "clock", "text": text, "target": TARGETS[key], "image": None}
+        for key, text in answers.items()
+    ]
+    (folder / "predictions.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), "utf-8")
+    score(folder / "predictions.jsonl")
+
+
+def write_run(folder, selection=None, test=None):
+    """Write the folder of a trained run with answers to the selection rows and to the test rows."""
+    folder.mkdir(parents=True)
+    facts = {"parameters": 1, "rows": 8, "steps": 5, "machine": "Linux", "batch_rows": 4}
+    facts |= {"seconds": 9, "resumed": False, "versions": {}}
+    (folder / "run.json").write_text(json.dumps(facts), "utf-8")
+    if selection:
+        write_answers(folder / "selection", selection)
+    if test:
+        write_answers(folder, test)
+
+
+def test_every_row_has_the_same_number_of_trials_from_one_warm_start(tmp_path):
+    tune = "{trainer.learning_rate: [1.0e-4, 1.0e-3, 1.0e-2], objective.weight: [0.1, 0.3, 1]}"
+    config = tuned(tmp_path, f"tune: {tune}, {ON}")
+    ce, ntl = compared_rows(config)
+    assert len(ce.trials) == len(ntl.trials) == 9
+    rates = [trial.config.trainer["learning_rate"] for trial in ce.trials]
+    assert rates == pytest.approx(
+        [1.0e-4, 1.78e-4, 3.16e-4, 5.62e-4, 1.0e-3, 1.78e-3, 3.16e-3, 5.62e-3, 1.0e-2]
+    )
+    assert [list(trial.settings) for trial in ce.trials] == [["trainer.learning_rate"]] * 9
+    pairs = {
+        (t.config.trainer["learning_rate"], t.config.objective.spec.weight) for t in ntl.trials
+    }
+    assert pairs == {(rate, weight) for rate in (1e-4, 1e-3, 1e-2) for weight in (0.1, 0.3, 1.0)}
+    assert ntl.trials[1].name == "ntl_was_learning_rate_0.0001_weight_0.3"
+    assert {trial.config.objective.name for trial in ntl.trials} == {"ntl_was"}
+    warm, *trials = seed_runs(config, 1)
+    assert len(trials) == 18
+    assert {trial.model.name for trial in trials} == {str(warm.output_dir / "model")}
+    assert warm.trainer["learning_rate"] == config.trainer["learning_rate"]
+    only_weight = tuned(tmp_path, f"tune: {{objective.weight: [0.1, 0.3]}}, {ON}")
+    assert [len(row.trials) for row in compared_rows(only_weight)] == [1, 2]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    values=st.lists(st.integers(-20, 5000), min_size=2, max_size=5, unique=True),
+    scale=st.sampled_from([1, 0.001]),
+    wanted=st.integers(2, 40),
+)
+def test_values_between_contain_the_given_ones(values, scale, wanted):
+    values = sorted(value * scale for value in values)
+    found = _between(values, wanted)
+    assert found == sorted(set(found))
+    assert set(values) <= set(found)
+    assert (found[0], found[-1]) == (values[0], values[-1])
+    assert len(found) >= wanted or (scale == 1 and len(found) >= len(values))
+    assert {type(value) for value in found} == {type(scale)}
+
+
+def test_settings_are_chosen_on_the_selection_rows_where_the_test_rows_disagree(tmp_path):
+    """On the selection rows 0.001 is better, on the test rows 0.002 would be."""
+    folder = tmp_path / "compare"
+    config = tuned(tmp_path)
+    assert chosen_rows(config) == []
+    slow, fast = "learning_rate_0.001", "learning_rate_0.002"
+    for seed in (0, 1):
+        write_run(folder / f"seed{seed}" / "warm_start", test=POOR)
+        write_run(folder / f"seed{seed}" / f"ce_{slow}", GOOD, BAD)
+        write_run(folder / f"seed{seed}" / f"ce_{fast}", (POOR, GOOD)[seed], TARGETS)
+        write_run(folder / f"seed{seed}" / f"ntl_was_{slow}", (TARGETS, BAD)[seed], BAD)
+        write_run(folder / f"seed{seed}" / f"ntl_was_{fast}", POOR, GOOD)
+    ce, ntl = chosen_rows(config)
+    assert (ce.folder, ce.config.trainer["learning_rate"]) == (f"ce_{slow}", 1.0e-3)
+    assert ntl.folder == f"ntl_was_{fast}"  # equal means, and also within 1 minute, and exact
+    summary = write_summary(config, folder)
+    assert summary["table"]["ce"]["within_5_minutes"]["seeds"] == [0.0, 0.0]
+    assert summary["table"]["ntl_was"]["within_5_minutes"]["seeds"] == [0.75, 0.75]
+    assert summary["runs"][0]["folder"] == f"seed0/ce_{slow}"
+    tuning = summary["tuning"]
+    assert tuning["select_on"] == "4 (rendered, seed 3)"
+    assert tuning["metric"]["name"] == "within_5_minutes"
+    found = [(t["objective"], t["chosen"], t["mean"], t["seeds"]) for t in tuning["trials"]]
+    assert found == [
+        ("ce", True, 0.75, [0.75, 0.75]),
+        ("ce", False, 0.625, [0.5, 0.75]),
+        ("ntl_was", False, 0.5, [1.0, 0.0]),
+        ("ntl_was", True, 0.5, [0.5, 0.5]),
+    ]
+    assert summary["facts"]["training time"].endswith("for 10 runs, 1 at a time")
+    page, twin, data = (path.read_text("utf-8") for path in write_report(folder))
+    assert "Chosen at an end of the tried values: ntl_was (trainer.learning_rate 0.002)" in page
+    assert "| `ce` | 0.001 | 2 | 75.0% | 0.0% (0.0 to 0.0) |" in twin
+    assert "Several trials have the best mean: ntl_was." in page
+    assert "within 5 min by trainer.learning_rate for" in page
+    rows = list(csv.DictReader(data.splitlines()))
+    assert rows[0]["objective"] == "ntl_was"
+    assert len(rows) == 4
+
+
+def test_a_row_without_the_tuned_setting_has_one_trial(tmp_path):
+    config = tuned(tmp_path, f"tune: {{objective.weight: [0.1, 0.3]}}, {ON}", "compare.seeds=[0]")
+    folder = tmp_path / "compare" / "seed0"
+    write_run(folder / "warm_start", test=POOR)
+    write_run(folder / "ce", GOOD, GOOD)
+    write_run(folder / "ntl_was_weight_0.1", BAD)
+    write_run(folder / "ntl_was_weight_0.3", POOR, GOOD)
+    write_summary(config, folder.parent)
+    page = write_report(folder.parent)[0].read_text("utf-8")
+    assert "objective.weight has no effect on ce." in page
+    assert "The number of trials differs: ce has 1, others have 2." in page
+
+
+@pytest.mark.slow
+def test_a_killed_tuning_is_resumed_and_other_selection_rows_are_answered_anew(
+    tmp_path, monkeypatch
+):
+    predict, train, answered, trained = generate.predict, training.train, [], []
+
+    def count_predict(run, source, out, **more):
+        answered.append((run.name, source and source.seed))
+        return predict(run, source, out, **more)
+
+    def count_train(config, **more):
+        trained.append(config.output_dir.name)
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        return train(config, **more)
+
+    monkeypatch.setattr(generate, "predict", count_predict)
+    monkeypatch.setattr(training, "train", count_train)
+    short = ("compare.seeds=[0]", "compare.objectives=[ce]", "trainer.max_steps=2")
+    config = tuned(tmp_path, f"{RATES}, {ON}", *short)
+    with pytest.raises(KeyboardInterrupt):
+        compare(config)
+    trials = ["ce_learning_rate_0.001", "ce_learning_rate_0.002"]
+    assert trained == ["warm_start", *trials]
+    folder = compare(config)
+    assert trained[3:] == trials[1:]
+    assert answered[:3] == [("warm_start", None), *((name, 3) for name in trials)]
+    tuning = read_summary(folder)["tuning"]
+    (chosen,) = [trial["folder"] for trial in tuning["trials"] if trial["chosen"]]
+    assert answered[3:] == [(chosen, None)]
+    found = {path.parent.name for path in folder.glob("seed0/*/results.json")}
+    assert found == {"warm_start", chosen}
+    count = len(answered)
+    compare(config)
+    assert len(answered) == count
+    compare(tuned(tmp_path, f"{RATES}, select_on: {{render: 6, seed: 4}}", *short))
+    assert answered[count : count + 2] == [(name, 4) for name in trials]
+    assert len(trained) == 4
+    rows = (folder / "seed0" / trials[0] / "selection" / "predictions.jsonl").read_text("utf-8")
+    assert rows.count("\n") == 6
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (RATES, r"compare: tune and select_on are set together; set both or none\."),
+        (ON, r"compare: tune and select_on are set together"),
+        (f"{RATES}, select_on: {{render: 9, seed: 2}}", r"be chosen on rows of data\.test; choose"),
+        (f"{RATES}, select_on: {{render: 9, seed: 1}}", r"would be chosen on rows of data\.train"),
+        (f"{RATES}, select_on: {{render: 9, seed: 1001}}", r"be chosen on rows of data\.train"),
+        (f"tune: {{model.dtype: [auto]}}, {ON}", r"tune: 'model\.dtype' cannot be tuned; tune"),
+        (f"tune: {{trainer.seed: [1]}}, {ON}", r"tune: 'trainer\.seed' cannot be tuned"),
+        (f"tune: {{trainer.learning_rate: 1}}, {ON}", r"learning_rate: expected a list of values"),
+        (f"tune: {{trainer.learning_rat: [1]}}, {ON}", r"no setting of tr.* 'learning_rat'"),
+        (f"tune: {{objective.weight: [-1]}}, {ON}", r"tune, ntl_was, objective: weight and ce_w"),
+        (
+            f"{RATES}, {ON}, grid: {{trainer.learning_rate: [1.0e-3]}}",
+            r"tune: 'trainer\.learning_rate' is also set by a row or the grid; remove one\.",
+        ),
+    ],
+)  # fmt: skip
+def test_wrong_tuning_is_one_sentence(tmp_path, section, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        tuned(tmp_path, section)
+    assert "\n" not in str(caught.value)
