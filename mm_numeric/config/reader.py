@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from mm_numeric.config.baseline import check_baseline
+from mm_numeric.config.compare import CompareConfig
 from mm_numeric.config.data import DataConfig, EvaluateConfig
 from mm_numeric.config.data import DataSource as DataSource
 from mm_numeric.config.modules import read_lora, read_modules
 from mm_numeric.config.names import objective_name
 from mm_numeric.config.renamed import with_new_names, with_overrides
 from mm_numeric.config.schema import (
-    CompareConfig,
     Config,
     ModelConfig,
     NamedObjective,

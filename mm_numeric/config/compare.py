@@ -1,0 +1,108 @@
+"""Config section ``compare``: a comparison of training objectives. Does not import torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mm_numeric.config.data import DataSource
+from mm_numeric.config.decoding import DECODE_RULES, GREEDY
+from mm_numeric.config.published_results import PUBLISHED
+from mm_numeric.parsing import check_at_least_1
+from mm_numeric.registry import unknown
+
+_VARIED = ("weights", "order", "noise", "rows")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig:
+    """Config section ``compare``: a comparison of training objectives.
+
+    Each row of the result table is an objective, optionally with other changed settings. A model is
+    first trained with cross-entropy (the warm start). All rows then continue from it on the same
+    batches. A row that changes the model, the task or the data has its own warm start with these
+    settings; changed settings of ``trainer`` do not apply to the warm start.
+    """
+
+    output_dir: str
+    """Folder of the comparison, which contains one run folder for each seed and row."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Random seeds, at least one. Every row is trained once with each seed."""
+
+    vary: tuple[str, ...] | None = None
+    """What each seed draws anew: ``weights`` (random initialisation), ``order`` (of the data),
+    ``noise`` (of the training labels), ``rows`` (rendered training rows). Test rows are the same
+    for all seeds. null: all four; in an existing folder, what its runs vary."""
+
+    objectives: tuple[Any, ...] = ("ce", "emd", "ntl_was", "ntil")
+    """Objectives, each the name of a preset or a mapping with these keys:
+
+    ``name``: name of the row.
+    ``preset`` and fields of ``ObjectiveSpec``: the objective.
+    ``with``: settings outside the objective, such as ``{model.name: my/large}``. Settings of the
+    row's warm start are also possible: ``{compare.warm_start.max_steps: 900}``.
+    ``baseline``: ``baseline: xval`` is short for ``with: {model.baseline: xval}``.
+
+    The first objective is the reference that all others are compared with, except rows of a grid:
+    they are compared with the first row that differs only in the objective.
+    """
+
+    grid: Mapping[str, Any] = field(default_factory=dict)
+    """Maps dotted settings, such as ``objective.weight``, to a list of values or to a mapping from
+    names to values. Each combination is a row, after those of ``objectives``, which may be
+    empty."""
+
+    control: str | None = "ce_times_1.3"
+    """Preset of the control objective; null: no control. The default is CE times 1.3: Adam
+    hardly notices the scale of a loss, so this shows how much two runs of one objective differ."""
+
+    warm_start: Mapping[str, Any] = field(default_factory=dict)
+    """Changed ``trainer`` settings for the warm start, which is trained with cross-entropy."""
+
+    tune: Mapping[str, Any] = field(default_factory=dict)
+    """Maps settings of ``trainer`` or ``objective``, such as ``trainer.learning_rate``, to a list
+    of values. Every row, also the reference and the control, is trained with each combination from
+    the same warm start. The combination with the best first metric on ``select_on`` (mean over the
+    seeds; of equals, with the best next metric) is reported on the test rows. Empty: no tuning."""
+
+    select_on: DataSource | None = None
+    """Rows to choose the tuned settings on, such as ``{render: 500, seed: 3}``; not those of
+    ``data.test`` or ``data.train``. Required with ``tune``."""
+
+    decode: tuple[str, ...] = (GREEDY,)
+    """Decoding rules; every run is scored under each of them, without training again: ``greedy``,
+    which is the first and which the others are compared with, ``mean``, ``median``, ``mbr``."""
+
+    jobs: int = 1
+    """Number of seeds that run in parallel, each in its own process; at least 1."""
+
+    published: str | None = None
+    """Published results to report: a name in ``published_results.PUBLISHED``; null: none."""
+
+    def __post_init__(self) -> None:
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds must be different whole numbers, at least one: {self.seeds}")
+        if not self.objectives and not self.grid:
+            raise ValueError("objectives must name at least one preset if there is no grid")
+        if bool(self.tune) != (self.select_on is not None):
+            raise ValueError("tune and select_on are set together; set both or none")
+        check_at_least_1(self, "jobs")
+        if self.vary is not None and (not self.vary or not set(self.vary) <= set(_VARIED)):
+            raise ValueError(
+                f"vary lists one or more of {', '.join(_VARIED)}, not {list(self.vary)}; null is "
+                "the default"
+            )
+        _check_rules(self.decode)
+        if self.published is not None and self.published not in PUBLISHED:
+            raise unknown(self.published, PUBLISHED, "table", "published")
+
+
+def _check_rules(rules: tuple[str, ...]) -> None:
+    for rule in rules:
+        if rule not in DECODE_RULES:
+            raise unknown(rule, DECODE_RULES, "rule", "decode")
+    if rules[:1] != (GREEDY,) or len(set(rules)) < len(rules):
+        raise ValueError(
+            f"decode lists {GREEDY} first, and each rule once, not {list(rules)}; write for "
+            f"example [{GREEDY}, median]"
+        )
