@@ -86,6 +86,7 @@ TERMS: Mapping[str, str] = {
     "magnitude": "mm_numeric.losses.terms.whole_number:MagnitudeError",
     "relative_soft": "mm_numeric.losses.terms.whole_number:SoftRelativeError",
     "magnitude_soft": "mm_numeric.losses.terms.whole_number:SoftMagnitudeError",
+    "pathrisk": "mm_numeric.losses.terms.path_risk:PathRisk",
     "box_l1": "mm_numeric.losses.terms.boxes_and_times:BoxDistance",
     "box_giou": "mm_numeric.losses.terms.boxes_and_times:BoxOverlap",
     "time": "mm_numeric.losses.terms.boxes_and_times:TimeDistance",

@@ -80,4 +80,5 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "ntil_without_magnitude": _ratio(_NTIL[:2]),
     "ntil_soft": ObjectiveSpec(terms=_NTIL_SOFT),
     "ntil_published": _published(_NTIL_PUBLISHED),
+    "pathrisk": _ntl("pathrisk"),
 }

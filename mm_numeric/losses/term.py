@@ -34,6 +34,7 @@ class NumberClasses:
         digits: [c, w] digits of each class, last digit first. w is the number of digits of the
             longest token, and shorter ones are padded with 0. If w is 2, the token ``12`` has
             [2, 1]. A location token counts as one large digit: ``<loc0012>`` has [12, 0].
+        width: [c] number of digits of each class: 2 for ``12``, 0 for a location token.
         digit_group: [c] index of the digit group of each class; None if there is only one group.
         same: [c, c] True where two classes are in the same digit group; None if all are.
         reach: [c] largest minus smallest value in the digit group of each class.
@@ -43,6 +44,7 @@ class NumberClasses:
 
     values: Tensor
     digits: Tensor
+    width: Tensor
     digit_group: Tensor | None = None
     same: Tensor | None = field(init=False, default=None)
     reach: Tensor = field(init=False)
@@ -77,6 +79,7 @@ class NumberClasses:
             digits=torch.tensor(
                 [row + [0.0] * (width - len(row)) for row in digits], device=device, dtype=dtype
             ),
+            width=torch.tensor([len(t.digits) for t in vocabulary.tokens], device=device),
             digit_group=torch.tensor(groups, device=device) if len(names) > 1 else None,
         )
 

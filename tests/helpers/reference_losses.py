@@ -238,6 +238,42 @@ def straight_through(scores: Tensor, temperature: float = 0.1) -> Tensor:
     return best + (expected - expected.detach())
 
 
+def nearest_completion(text: str, decimals: int, prefix: str) -> float:
+    """Return the distance of a label from the nearest number whose digits begin with a prefix.
+
+    The numbers have as many decimals as the label, and no leading zeros if it has none. The
+    distance is in units of the last digit, and infinite if no number begins so.
+
+    Args:
+        text: The digits of the label, without its point.
+        decimals: How many of them are decimals.
+        prefix: Digits, of which the last ones may be those of another token than the label's.
+    """
+    whole, label = len(text) - decimals, int(text)
+    fixed = (whole > 1 and text[0] == "0") or len(prefix) > whole
+    best = math.inf
+    for length in [whole] if fixed else range(len(prefix), whole + 3):
+        if not fixed and length > 1 and prefix[0] == "0":
+            continue
+        free = length + decimals - len(prefix)
+        low, high = int(prefix + "0" * free), int(prefix + "9" * free)
+        best = min(best, max(low - label, label - high, 0))
+    return best
+
+
+def path_risks(
+    scores: Sequence[Tensor], number: Sequence[Digit], options: Mapping[str, float]
+) -> list[Tensor]:
+    """Return the expected cost of each digit above that of the best digit; scores [10] each."""
+    text = "".join(str(digit.value) for digit in number)
+    decimals, cap, found = sum(digit.place < 0 for digit in number), options.get("cap", 10.0), []
+    for at, row in enumerate(scores):
+        costs = [min(cap, nearest_completion(text, decimals, f"{text[:at]}{d}")) for d in range(10)]
+        pairs = zip(row.softmax(dim=0), costs, strict=True)
+        found.append(sum(p * (cost - min(costs)) for p, cost in pairs))
+    return found
+
+
 def size(number: Sequence[Digit], digits: Sequence[Tensor]) -> Tensor:
     """Return the number that some digits make."""
     total = digits[0].new_zeros(())
@@ -273,6 +309,9 @@ def term_losses(
         scores = [torch.stack([rows[d.position, i] for i in ids]) for d in number]
         if term == "digit_ce":
             found += weighted_entropies(rows, scores, number, options)
+            continue
+        if term == "pathrisk":
+            found += path_risks(scores, number, options)
             continue
         if term.startswith(("relative", "magnitude", "nl_ntl")):
             digit = expected_digit if term.endswith(("soft", "ntl")) else straight_through

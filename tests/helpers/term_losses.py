@@ -36,7 +36,8 @@ def gradients_agree(term):
 def digit_logits(scores, log_normaliser, values=VALUES):
     """Return the scores of classes that are one digit each, or worth something else."""
     values = values.to(scores)
-    return NumberLogits(scores, log_normaliser, NumberClasses(values, values[:, None]))
+    classes = NumberClasses(values, values[:, None], torch.ones_like(values))
+    return NumberLogits(scores, log_normaliser, classes)
 
 
 def certain(text, height=80.0):

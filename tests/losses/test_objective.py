@@ -50,6 +50,7 @@ DEFINITIONS = {
     "ntl_mse_published": {"terms": [("ntl_mse", 1.0, {})]},
     "ntl_mae_published": {"terms": [("ntl_mae", 1.0, {})]},
     "ntl_huber_published": {"terms": [("ntl_huber", 1.0, {})]},
+    "pathrisk": {"terms": [("pathrisk", 1.0, {})]},
     "rps": {"terms": [("rps", 1.0, {})]},
     "smmd": {"terms": [("smmd", 1.0, {})]},
     "dist2": {"terms": [("dist2", 1.0, {})], "weight": 0.1},

@@ -1,0 +1,94 @@
+"""PathRisk: the expected distance of the label from the best number that each digit leaves open.
+
+Axes    k labels that are number tokens, m numbers, r clock times, c number tokens (classes)
+Units   minutes for clock times; for other numbers, units of the last digit of the label
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from mm_numeric.answers import HALF_DAY_MINUTES, ROLES
+from mm_numeric.losses.completions import completions, in_last_digits
+from mm_numeric.losses.place_weights import places_from_right
+from mm_numeric.losses.term import NumberClasses, NumberLogits
+from mm_numeric.numbers.spans import NumberSpans
+
+_X, _Y = ROLES.index("x"), ROLES.index("y")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathRisk:
+    """Expected cost ``sum_d p(d) c(d)`` of the digits d that the model may write next.
+
+    p is the softmax over the number tokens. The cost c(d) is the smallest distance between the
+    label and any valid number that begins with the label's previous digits and then d, at most
+    ``cap``. For the label 29, a first digit of 3 costs 1 (30), and a first digit of 1 costs 10
+    (19). For the time 7:58, the hour 8 costs 2 (8:00). Distances of times are circular, on a
+    12-hour dial. A wrong digit thus costs little if a close number begins with it. The label's own
+    digits cost 0.
+
+    Valid numbers have as many decimals as the label, and no leading zeros unless it has some. The
+    sign is ignored: it is written before the digits. Hours and minutes are two separate numbers if
+    the task does not mark them, as in ``NumberSpans.from_labels``.
+
+    Attributes:
+        cap: Largest cost, above 0, in minutes for times, and in units of the label's last digit for
+            other numbers (10 is 0.10 for 3.05). It is the cost of a digit that no valid number has.
+        largest_coordinate: Largest valid x or y in the unit of the answer, such as 1000, or the
+            size of the images in pixels. None: there is no largest coordinate.
+    """
+
+    per: ClassVar[Literal["token"]] = "token"
+    cap: float = 10.0
+    largest_coordinate: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cap < math.inf:
+            raise ValueError(f"pathrisk: cap must be > 0 and finite, not {self.cap}.")
+        if self.largest_coordinate is not None and self.largest_coordinate <= 0:
+            raise ValueError(
+                f"pathrisk: largest_coordinate must be > 0, not {self.largest_coordinate}."
+            )
+
+    def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
+        """Return the loss of each number token, [k]."""
+        return (numbers.probs * self._costs(numbers.classes, spans).to(numbers.logits)).sum(dim=-1)
+
+    def _costs(self, classes: NumberClasses, spans: NumberSpans) -> Tensor:
+        """Return the cost of each candidate token at each label, [k, c], float64."""
+        label = in_last_digits(classes, spans)
+        hours, minutes = spans.times.unbind(dim=1)
+        on_dial = ((spans.value[hours] >= 1) & (spans.value[hours] <= 12)).double()
+
+        def of_tokens(numbers: Tensor, values: Tensor) -> Tensor:
+            """Return values [r] of some numbers at each of their tokens, else 0, [k, 1]."""
+            return torch.zeros_like(label).index_copy(0, numbers, values)[spans.number, None]
+
+        is_hour, is_minute = of_tokens(hours, on_dial).bool(), of_tokens(minutes, on_dial).bool()
+        largest = torch.where(is_hour, 12.0, torch.where(is_minute, 59.0, torch.inf))
+        if self.largest_coordinate is not None:
+            is_coordinate = (spans.role == _X) | (spans.role == _Y)
+            units = 10.0 ** (places_from_right(spans) - spans.place).double()
+            units = (self.largest_coordinate * units).where(is_coordinate[spans.number], torch.inf)
+            largest = largest.minimum(units[:, None])
+        # An hour stands for its 60 minutes, and the hours are on a circle.
+        size = torch.where(is_hour, 60.0, 1.0)
+        circle = torch.where(is_hour, HALF_DAY_MINUTES, torch.inf)
+        target = label[spans.number, None] * size + of_tokens(hours, label[minutes] * on_dial)
+        cost = label.new_full((len(spans.target), len(classes.values)), self.cap)
+        for low, high, exists in completions(
+            classes,
+            spans,
+            lowest=torch.where(is_hour, 1.0, -torch.inf),
+            largest=largest.maximum(label[spans.number, None]),
+            fixed_width=is_minute,
+        ):
+            first, last = low * size, high * size + size - 1
+            apart = torch.maximum(first - target, target - last).clamp(min=0)
+            apart = apart.minimum(circle - (last - first) - apart)
+            cost = cost.minimum(apart.where(exists, self.cap))
+        return cost
