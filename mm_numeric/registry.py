@@ -75,6 +75,7 @@ TERMS: Mapping[str, str] = {
     "ntl_mse": "mm_numeric.losses.terms.expected_value:SquaredError",
     "ntl_mae": "mm_numeric.losses.terms.expected_value:AbsoluteError",
     "ntl_huber": "mm_numeric.losses.terms.expected_value:HuberError",
+    "raft": "mm_numeric.losses.terms.expected_value:RegressionAware",
     "nl_ntl": "mm_numeric.losses.terms.whole_number:SymmetricPercentage",
     "rps": "mm_numeric.losses.terms.proper_scores:RankedProbability",
     "smmd": "mm_numeric.losses.terms.proper_scores:SmoothedDiscrepancy",

@@ -91,13 +91,14 @@ class Stand:
 
 
 def known_names() -> list[str]:
-    """Return the presets, and the terms that are in no preset and apply to these batches.
+    """Return the presets, and the terms that are in no preset, that apply to these batches.
 
-    Box and time terms do not apply: label ids have no roles, so their loss would be 0.
+    Those of boxes and times do not apply: label ids have no roles, so their loss would be 0.
     """
-    used = {term.name for spec in PRESETS.values() for term in spec.terms}
-    lone = [name for name in TERMS if name not in used]
-    return [*PRESETS, *(n for n in lone if make_term(n, {}).per not in ("box", "time"))]
+    terms = [name for name in TERMS if make_term(name, {}).per not in ("box", "time")]
+    specs = {n: s for n, s in PRESETS.items() if all(t.name in terms for t in s.terms)}
+    used = {term.name for spec in specs.values() for term in spec.terms}
+    return [*specs, *(name for name in terms if name not in used)]
 
 
 def objective_of(name: str, setting: Setting) -> Objective:

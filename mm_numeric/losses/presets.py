@@ -59,6 +59,10 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "ce": ObjectiveSpec(),
     # control: shows how much runs differ, as Adam hardly notices the scale of a loss
     "ce_times_1.3": ObjectiveSpec(ce_weight=1.3),
+    # control: number tokens count twice, whatever their values
+    "ce_numbers_times_2": ObjectiveSpec(
+        terms=(TermSpec(name="digit_ce", options={"places": "none"}),), weight=1.0
+    ),
     "digit_ce": _in_place_of_ce("digit_ce"),
     "gce": _in_place_of_ce("gce"),
     "gce+ntl_was": _in_place_of_ce("gce", TermSpec(name="ntl_was", weight=0.3)),
@@ -66,6 +70,7 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     # the same for single digits; other tokens differ by their values: up to 999 for 000 to 999
     **{f"{name}_published": _ntl(name, scale="published") for name in _NTL},
     "nl_ntl": _ntl("nl_ntl"),
+    "raft": _in_place_of_ce("raft"),
     "rps": _ntl("rps"),  # no published weight was found for rps and smmd
     "smmd": _ntl("smmd"),
     "dist2": ObjectiveSpec(terms=(TermSpec(name="dist2"),), weight=0.1),
@@ -81,4 +86,7 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "ntil_soft": ObjectiveSpec(terms=_NTIL_SOFT),
     "ntil_published": _published(_NTIL_PUBLISHED),
     "pathrisk": _ntl("pathrisk"),
+    # weights of DETR (arXiv 2005.12872), whose losses these are
+    "box_l1": ObjectiveSpec(terms=(TermSpec(name="box_l1"),), weight=5.0),
+    "box_giou": ObjectiveSpec(terms=(TermSpec(name="box_giou"),), weight=2.0),
 }

@@ -1,15 +1,19 @@
 """A preset, and one step of it, for tests that hold it to something."""
 
+from dataclasses import replace
+
 from tokens import VOCABULARY
 
 from mm_numeric.losses.objective import objective
 from mm_numeric.losses.presets import PRESETS
-from mm_numeric.losses.spec import TermSpec
+
+OF_LABELS = {name: spec for name, spec in PRESETS.items() if not name.startswith("box_")}
+"""The presets whose numbers are found in label ids alone; those of boxes need to know the boxes."""
 
 
 def made(name, vocabulary=VOCABULARY, **changes):
     """Make a preset without its noise, so that it can be held to a number."""
-    terms = tuple(TermSpec(name=term.name, weight=term.weight) for term in PRESETS[name].terms)
+    terms = tuple(replace(term, options=without_noise(term)) for term in PRESETS[name].terms)
     return objective(name, vocabulary, **{"terms": terms, **changes})
 
 
@@ -19,3 +23,8 @@ def stepped(objective, logits, labels, **arguments):
     result = objective(leaf, labels, **{"shift": False, **arguments})
     result.loss.backward()
     return result, leaf.grad
+
+
+def without_noise(term):
+    """Return the options of a term but for its noise."""
+    return {name: value for name, value in term.options.items() if name != "noise_scale"}

@@ -198,6 +198,9 @@ def digit_charge(
         return yes_or_no(scores, digit, options.get("place_weights", True))
     elif term == "dist2":
         return divergence(row, scores, digit.value, options.get("tau", 1.0))
+    elif term == "raft":
+        predicted = sum(scores[d].exp() * d for d in range(10)) / row.exp().sum()
+        return (predicted - digit.value) ** 2
     elif term == "rps":
         return ranked_probability(scores, digit.value)
     elif term == "smmd":

@@ -5,13 +5,13 @@ import json
 
 import pytest
 import torch
+from objective_steps import OF_LABELS as PRESETS
 from objective_steps import made, stepped
 from tokens import SIZE, VOCABULARY, batch, labels_of, random_logits
 
 from mm_numeric.losses.balance import Balance
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.objective import objective
-from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.spans import IGNORE_INDEX

@@ -4,10 +4,10 @@ from functools import partial
 
 import pytest
 import torch
+from objective_steps import OF_LABELS as PRESETS
 from tokens import SIZE, VOCABULARY, batch
 
 from mm_numeric.losses.objective import objective
-from mm_numeric.losses.presets import PRESETS
 from mm_numeric.models.loading import device_type
 from mm_numeric.numbers.spans import IGNORE_INDEX
 

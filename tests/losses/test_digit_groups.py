@@ -291,6 +291,14 @@ def gce(scores, seat, options):
     return sum(chance * (normaliser(scores) - scores[m.id]) for chance, m in share)
 
 
+def raft(scores, seat, options):
+    """Return the squared error of the expected value, where other tokens count as 0."""
+    factor = unit(seat.members, options)
+    probs = [scores[m.id].exp() / scores.exp().sum() for m in seat.members]
+    expected = sum(p * m.value for p, m in zip(probs, seat.members, strict=True))
+    return ((expected - seat.wanted.value) * factor) ** 2
+
+
 def yes_or_no(scores, seat, options):
     total = scores.new_zeros(())
     for p_j, m in zip(chances(scores, seat.members), seat.members, strict=True):
@@ -326,6 +334,7 @@ TOKEN_TERMS = {
     "ntl_mse": off("mse"),
     "ntl_mae": off("mae"),
     "ntl_huber": off("huber"),
+    "raft": raft,
     "rps": lambda scores, seat, options: area(scores, seat, options, power=2),
     "smmd": smmd,
     "dist2": dist2,
@@ -457,6 +466,7 @@ OPTIONS = {
     "ntl_mse": [{}, {"reweigh": True}, {"reweigh": True, **PUBLISHED}],
     "ntl_mae": [{}, {"reweigh": True}, PUBLISHED],
     "ntl_huber": [{}, {"reweigh": True}, {"delta": 25.0, **PUBLISHED}],
+    "raft": [{}],
     "rps": [{}, PUBLISHED],
     "smmd": [{}, {"bandwidth": 30.0}],
     "dist2": [{}, {"tau": 900.0}],
@@ -476,7 +486,7 @@ OPTIONS = {
     "nl_ntl": [{}, {"epsilon": 1.0}, {"reweigh": True}],
     "pathrisk": [{}, {"cap": 3000.0}],
 }
-WHOLE_VOCABULARY = ("gce", "digit_ce", "dist2")
+WHOLE_VOCABULARY = ("gce", "digit_ce", "dist2", "raft")
 
 
 def terms(keep=lambda name, options: True):
@@ -580,6 +590,8 @@ def test_an_alphabet_of_one_token_leaves_nothing_to_choose(name, options):
     if name == "del":  # a yes to a question of its own
         expected = -logits[0, 1, IDS["▁77"]].sigmoid().log()
         expected = 2 * expected if options.get("place_weights", True) else expected
+    elif name == "raft":
+        expected = (77 * (1 - logits[0, 1].softmax(0)[IDS["▁77"]])) ** 2
     elif name in WHOLE_VOCABULARY:
         expected = logits[0, 1].logsumexp(0) - logits[0, 1, IDS["▁77"]]
     elif name == "nl_ntl" and options.get("reweigh"):

@@ -3,12 +3,12 @@
 import pytest
 import reference_losses as reference
 import torch
+from objective_steps import OF_LABELS as PRESETS
 from objective_steps import made, stepped
 from term_losses import certain, losses_of, marked_spans
 from tokens import SIZE, SPELLED, VOCABULARY, ToyTokenizer, labels_of, random_logits
 
 from mm_numeric.losses.objective import make_term, objective
-from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
@@ -31,7 +31,7 @@ but that of a sharp softmax, so that no difference quotient can confirm it; a fo
 def test_one_token(name, text):
     labels = labels_of(text)
     logits = random_logits(labels, 0)
-    definition = {"terms": [(t.name, t.weight, {}) for t in PRESETS[name].terms]}
+    definition = {"terms": [(t.name, t.weight, t.options) for t in PRESETS[name].terms]}
     spec = PRESETS[name]
     theirs = logits.clone().requires_grad_()
     expected = reference.objective(
@@ -60,7 +60,7 @@ def test_a_vocabulary_of_ten_digits(name, dtype):
     spec = PRESETS[name]
     theirs = logits.clone().double().requires_grad_()
     expected = reference.objective(
-        theirs, labels, DIGITS_ONLY, [(t.name, t.weight, {}) for t in spec.terms],
+        theirs, labels, DIGITS_ONLY, [(t.name, t.weight, t.options) for t in spec.terms],
         weight=spec.weight, ratio=spec.balance == "ratio",
         published=spec.reduction == "samples", ce_weight=spec.ce_weight,
         text_only=spec.ce_on == "text",

@@ -3,11 +3,11 @@
 import pytest
 import torch
 from chunked_heads import full, head
+from objective_steps import OF_LABELS as PRESETS
 from objective_steps import made
 from tokens import SIZE, batch
 from torch.nn import functional
 
-from mm_numeric.losses.presets import PRESETS
 from mm_numeric.numbers.spans import IGNORE_INDEX
 
 

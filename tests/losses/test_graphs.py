@@ -5,10 +5,10 @@ import shutil
 import pytest
 import torch
 from device_waits import Waits
+from objective_steps import OF_LABELS as PRESETS
 from tokens import SIZE, VOCABULARY, batch
 
 from mm_numeric.losses.objective import objective
-from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import TermSpec
 from mm_numeric.numbers.spans import IGNORE_INDEX
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from objective_steps import OF_LABELS as PRESETS
 from tokens import TOKENIZER, VOCABULARY, batch, labels_of
 
 from mm_numeric.losses.objective import objective
-from mm_numeric.losses.presets import PRESETS
 from mm_numeric.numbers.spans import IGNORE_INDEX
 
 SOFT_TARGETS = ("gce", "gce+ntl_was", "dist2")  # infinite where the target has some probability

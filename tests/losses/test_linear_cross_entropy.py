@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from chunked_heads import WIDTH, full, head
+from objective_steps import OF_LABELS as PRESETS
 from objective_steps import made
 from tokens import SIZE, VOCABULARY, batch, labels_of
 from torch.nn import functional
@@ -12,7 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mm_numeric.losses import cross_entropy
 from mm_numeric.losses.objective import objective
-from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary

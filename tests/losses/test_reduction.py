@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from objective_steps import OF_LABELS as PRESETS
 from objective_steps import made
 from tokens import VOCABULARY, batch, labels_of
 from torch.nn import functional
 
 from mm_numeric import step_counts
 from mm_numeric.losses.objective import objective
-from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.numbers.spans import IGNORE_INDEX, shifted
 

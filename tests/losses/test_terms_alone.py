@@ -3,11 +3,11 @@
 import pytest
 import torch
 from chunked_heads import head
+from objective_steps import OF_LABELS as PRESETS
 from objective_steps import made, stepped
 from tokens import SIZE, TOKENIZER, VOCABULARY, ToyTokenizer, batch, labels_of
 
 from mm_numeric.losses.objective import objective
-from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary

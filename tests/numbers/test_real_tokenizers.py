@@ -11,12 +11,12 @@ from collections import Counter
 
 import pytest
 import torch
+from objective_steps import OF_LABELS as PRESETS
 from real_tokenizers import load
 from torch.nn import functional
 
 from mm_numeric.answers import Mark
 from mm_numeric.losses.objective import objective
-from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.numbers.numerals import find_numerals
 from mm_numeric.numbers.spans import IGNORE_INDEX, numbers_in_answer, numbers_in_labels

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from objective_steps import OF_LABELS as PRESETS
 
-from mm_numeric.losses.presets import PRESETS
 from mm_numeric.registry import TERMS
 
 pytestmark = pytest.mark.slow  # each starts the script

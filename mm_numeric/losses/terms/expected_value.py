@@ -8,6 +8,8 @@ Source: the loss NTL-MSE of arXiv 2411.02083. If each number token is a single d
 equal those of the class NTLossDotProduct in the ntloss package to 1e-6. The expected value
 ignores the variance: probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the label 4. The loss
 ``ntl_was`` and the losses in the module ``proper_scores`` do not have this problem.
+
+RAFT (``raft``) is a squared error, too, but of an expected value over the whole vocabulary.
 """
 
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from torch import Tensor
 
 from mm_numeric.losses.term import NumberLogits, check_scale, largest_distance
 from mm_numeric.losses.terms.expected_distance import reweighed
+from mm_numeric.losses.terms.soft_targets import log_probs
 from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
@@ -107,3 +110,24 @@ class HuberError(ExpectedValue):
         return torch.nn.functional.huber_loss(
             error, torch.zeros_like(error), reduction="none", delta=self.delta
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressionAware:
+    """RAFT: squared error ``(sum_j P_j v_j - v_y) ** 2``, with P over the whole vocabulary.
+
+    Source: Lukasik et al., "Better autoregressive regression with LLMs via regression-aware
+    fine-tuning", ICLR 2025, for answers of one token, such as ratings of 1 to 5. Here it is
+    computed at each number token. v_j is the value of token j, v_y that of the label, and the sum
+    is over the tokens that can replace the label, without renormalising P. Probability on text thus
+    counts as the value 0, and costs nothing if the label is 0. The preset ``raft`` replaces
+    cross-entropy at the number tokens, as in the paper: use ``decode: mean``, because the most
+    likely digit is not trained.
+    """
+
+    per: ClassVar[Literal["token"]] = "token"
+
+    def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
+        """Return the loss at each of the k labels that are number tokens, [k]."""
+        values = numbers.classes.scaled_values("range")
+        return (log_probs(numbers).exp() @ values - values[spans.target]).square()

@@ -249,6 +249,17 @@ def test_an_objective_takes_the_mean_over_shapes(reduction):
         torch.testing.assert_close(result.parts[name], expected)
 
 
+@pytest.mark.parametrize(("name", "weight"), [("box_l1", 5.0), ("box_giou", 2.0)])
+def test_a_preset_is_cross_entropy_and_the_weighted_term(name, weight):
+    logits, labels = rows(MIXED)
+    spans = marked_spans(*MIXED)
+    result = objective(name, VOCABULARY)(logits, labels, spans, shift=False)
+    term = made(name)(logits, labels, spans, shift=False).parts[name]
+    expected = torch.nn.functional.cross_entropy(logits, labels) + weight * term
+    torch.testing.assert_close(result.loss, expected)
+    assert term > 0
+
+
 @pytest.mark.parametrize("reduction", ["items", "samples"])
 def test_micro_batches_with_global_counts_add_up(reduction):
     whole = made(*TERMS, reduction=reduction)
