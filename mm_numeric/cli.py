@@ -190,19 +190,24 @@ def _train(arguments: argparse.Namespace) -> None:
 def _predict(arguments: argparse.Namespace) -> None:
     from dataclasses import replace
 
-    from mm_numeric.config.data import DataSource
+    from mm_numeric.config.data import DataSource, Sources
 
     if arguments.images and not arguments.data:
         raise ValueError("--images is the image folder of --data; add --data or remove --images.")
     from mm_numeric.cli_decoding import predict_settings
     from mm_numeric.inference.generate import predict
-    from mm_numeric.run_folder import PREDICTIONS, decoded_name, read_run
+    from mm_numeric.run_folder import PREDICTIONS, TRAINING_ANSWERS, decoded_name, read_run
 
-    source = DataSource(path=arguments.data, images=arguments.images) if arguments.data else None
     settings = predict_settings(arguments)
     config = read_run(arguments.model, trust_remote_code=arguments.trust_remote_code)
+    source: Sources | None = None
+    if arguments.data:
+        source = DataSource(path=arguments.data, images=arguments.images)
+    elif arguments.training_rows:
+        source = config.data.train
     rule = replace(config.predict, **settings).rule
-    out = arguments.out or arguments.model / decoded_name(PREDICTIONS, rule)
+    name = TRAINING_ANSWERS if arguments.training_rows else PREDICTIONS
+    out = arguments.out or arguments.model / decoded_name(name, rule)
     count = predict(
         arguments.model,
         source,
@@ -214,7 +219,10 @@ def _predict(arguments: argparse.Namespace) -> None:
     task = config.task_name
     option = f" --task {task}" if ":" in task else ""
     print(f"{count} new answers: {out}")
-    print(f"next: mm-numeric score {out}{option}")
+    if arguments.training_rows:
+        print(f"next: mm-numeric train CONFIG data.train.answers={out}")
+    else:
+        print(f"next: mm-numeric score {out}{option}")
 
 
 def _score(arguments: argparse.Namespace) -> None:

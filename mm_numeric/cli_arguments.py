@@ -184,8 +184,14 @@ def _add_predict(add: _Add) -> None:
     predict.add_argument(
         "--model", type=Path, required=True, metavar="RUN", help="folder of a finished run"
     )
-    predict.add_argument(
+    rows = predict.add_mutually_exclusive_group()
+    rows.add_argument(
         "--data", metavar="FILE", help="rows as .jsonl or .csv (default: test rows of the run)"
+    )
+    rows.add_argument(
+        "--training-rows",
+        action="store_true",
+        help="answer the training rows of the run, to train on these answers (data.train.answers)",
     )
     predict.add_argument(
         "--images",
@@ -197,7 +203,8 @@ def _add_predict(add: _Add) -> None:
         type=Path,
         metavar="FILE",
         help="file to append predictions to (default: RUN/predictions.jsonl, or "
-        "RUN/predictions.RULE.jsonl for another rule than greedy)",
+        "RUN/predictions.RULE.jsonl for another rule than greedy; training_answers in place of "
+        "predictions with --training-rows)",
     )
     add_decoding(predict, _positive)
     _add_limit(predict, "rows")

@@ -9,6 +9,7 @@ evaluation/       predictions.jsonl of the last evaluation during training, if c
 best/             run folder with the weights of the best evaluation during training, if configured
 
 ``mm-numeric predict`` adds predictions.jsonl, and ``score`` adds scores.jsonl and results.json.
+``predict --training-rows`` adds training_answers.jsonl.
 ``compare`` adds all three, and digits.json: how likely the model considers wrong digits. If it
 decodes by several rules, it also adds predictions.median.jsonl, scores.median.jsonl and
 results.median.json, and the same for each other rule.
@@ -36,6 +37,7 @@ from mm_numeric.parsing import read_yaml
 CONFIG, LOG, MODEL, FINISHED = "config.yaml", "log.jsonl", "model", "run.json"
 EVALUATION, BEST = "evaluation", "best"
 PREDICTIONS, SCORES, RESULTS = "predictions.jsonl", "scores.jsonl", "results.json"
+TRAINING_ANSWERS = "training_answers.jsonl"
 DIGITS = "digits.json"
 STEP, MANIFEST = "step.json", "manifest.json"  # in a checkpoint
 
@@ -86,7 +88,7 @@ def claim(folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER) -> bo
 def decoded_name(name: str, rule: str) -> str:
     """Return the name of a file for the answers of a decoding rule: ``results.median.json``.
 
-    ``name`` is PREDICTIONS, SCORES or RESULTS, which is the name for the rule ``greedy``.
+    ``name`` is the name for the rule ``greedy``: PREDICTIONS, TRAINING_ANSWERS, SCORES or RESULTS.
     """
     if rule == GREEDY:
         return name

@@ -7,6 +7,9 @@ from typing import Any
 from mm_numeric.config.decoding import GREEDY, check_decode
 from mm_numeric.parsing import check_at_least_1, check_choices
 
+ALL, PARSEABLE = "all", "parseable"
+"""Values of ``DataSource.keep_answers``."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
@@ -46,6 +49,15 @@ class DataSource:
     """Sampling weight of this training source, above 0. Its share of the training rows is its
     weight divided by the sum of the weights of all sources."""
 
+    answers: str | None = None
+    """File of a model's answers to the rows of this training source, as written by ``mm-numeric
+    predict --training-rows``. They are trained on in place of the labels. None: the labels."""
+
+    keep_answers: Any = ALL
+    """Answers to train on. ``all``: a row without a parseable answer is an error. ``parseable``:
+    such rows are left out. A share above 0 and at most 1: of the answers in the file, those with
+    the highest confidence, such as 0.8 of them; other rows are left out."""
+
     def __post_init__(self) -> None:
         """Require exactly one of ``path``, ``dataset`` and ``render``; validate other settings."""
         given = [value is not None for value in (self.path, self.dataset, self.render)]
@@ -54,6 +66,9 @@ class DataSource:
         check_at_least_1(self, "render")
         if self.categories and self.render is None:
             raise ValueError("categories require render; rows of a file have their own category")
+        check_keep(self.keep_answers, "keep_answers")
+        if self.keep_answers != ALL and self.answers is None:
+            raise ValueError("keep_answers requires answers; set it, too")
         if self.weight is not None and not 0 < self.weight < float("inf"):
             raise ValueError(f"weight must be above 0, not {self.weight:g}")
         chosen = (self.subset, self.split, self.revision)
@@ -69,6 +84,22 @@ class DataSource:
             return ", ".join(filter(None, (self.dataset, self.subset, self.split)))
         assert self.path is not None
         return self.path if isinstance(self.path, str) else ", ".join(self.path)
+
+
+def check_keep(value: Any, name: str) -> None:
+    """Raise ValueError if ``value`` does not select answers as ``DataSource.keep_answers`` does."""
+    is_share = type(value) in (int, float) and 0 < value <= 1
+    if value not in (ALL, PARSEABLE) and not is_share:
+        raise ValueError(
+            f"{name} is {ALL}, {PARSEABLE} or a share above 0 and at most 1, not {value!r}"
+        )
+
+
+def _check_not_training(source: DataSource, name: str) -> None:
+    """Raise ValueError if a source of other rows has a setting of training sources."""
+    for setting in ("weight", "answers"):
+        if getattr(source, setting) is not None:
+            raise ValueError(f"{name} sets {setting}, which only training sources have; remove it")
 
 
 Sources = DataSource | tuple[DataSource, ...]
@@ -127,8 +158,7 @@ class DataConfig:
         check_at_least_1(self, "max_tokens", "shuffle_rows")
         if self.too_long != "stop" and self.max_tokens is None:
             raise ValueError(f"too_long: {self.too_long} requires max_tokens; set it")
-        if self.test.weight is not None:
-            raise ValueError("test has a weight, which only training sources have; remove it")
+        _check_not_training(self.test, "test")
         sources = listed(self.train)
         if not sources:
             raise ValueError("train has no source; add at least one")
@@ -181,5 +211,7 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         check_at_least_1(self, "every_steps", "rows", "patience")
         check_decode(self.decode)
+        if self.data is not None:
+            _check_not_training(self.data, "data")
         if self.patience is not None and self.best is None:
             raise ValueError("patience requires a metric; set best, or remove patience")

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 from mm_numeric.answers import EmbeddedImage, Example
 from mm_numeric.config.data import DataSource, Sources, listed
+from mm_numeric.data.decoded_answers import DecodedAnswers
 from mm_numeric.files import rows_or_errors
+from mm_numeric.log import logger
 from mm_numeric.tasks.base import Task
 
 
@@ -84,9 +86,14 @@ def examples_and_errors(
     seen = {} if seen is None else seen
     for source in listed(sources):
         rows = examples = 0
+        try:
+            answers = DecodedAnswers.of(source) if training else None
+        except ValueError as unusable:
+            yield None, unusable
+            continue
         for row in source_rows(task, source, cache):
             rows += 1
-            for example, error in examples_of_row(task, row, source, training=training):
+            for example, error in examples_of_row(task, row, source, answers, training=training):
                 examples += 1
                 if example is not None and example.id in seen:
                     used = f"the id {example.id!r} is already used in {seen[example.id]}"
@@ -98,9 +105,18 @@ def examples_and_errors(
                 yield example, error
         if not examples:
             problem = f"none of its {rows} rows contains a question" if rows else "no rows"
+            if rows and answers is not None:
+                problem = f"{answers.file} has no answer to keep for any of its {rows} rows"
             rendered = source.render is not None
             where = render_rows(task, source, cache) if rendered else source.name
             yield None, ValueError(f"{where}: {problem}; give at least one.")
+        elif answers is not None and examples < rows:
+            logger.info(
+                "%d of %d rows are trained on their answers in %s; the others are left out.",
+                examples,
+                rows,
+                answers.file,
+            )
 
 
 def source_rows(task: Task, source: DataSource, cache: Path) -> Iterator[SourceRow | ValueError]:
@@ -152,11 +168,17 @@ def find_files(task: Task, source: DataSource, cache: Path) -> list[Path]:
 
 
 def examples_of_row(
-    task: Task, row: SourceRow | ValueError, source: DataSource, *, training: bool
+    task: Task,
+    row: SourceRow | ValueError,
+    source: DataSource,
+    answers: DecodedAnswers | None = None,
+    *,
+    training: bool,
 ) -> Iterator[tuple[Any, ValueError | None]]:
     """Yield (example, error) for each example that a task creates from one row.
 
-    The error is None if the example is valid. The example is None if the row is invalid.
+    The error is None if the example is valid. The example is None if the row is invalid. With
+    ``answers``, these replace the labels, and rows without one may be left out.
     """
     if isinstance(row, ValueError):
         yield None, row
@@ -164,8 +186,10 @@ def examples_of_row(
     try:
         _check_surrogates(row.where, row.row)
         examples = list(task.examples([(row.where, row.row)], training=training))
+        if answers is not None:
+            examples = answers.labelled(task, (row.where, row.row), examples)
     except ValueError as error:
-        located = str(error).startswith(row.where)
+        located = str(error).startswith((row.where, *([answers.file] if answers else [])))
         yield None, error if located else ValueError(f"{row.where}: {error}")
         return
     except Exception as error:  # of a user's task, whose author needs the row and the kind

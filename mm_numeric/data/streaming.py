@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from mm_numeric.answers import Example
 from mm_numeric.config.data import DataConfig, DataSource, listed
+from mm_numeric.data.decoded_answers import DecodedAnswers
 from mm_numeric.data.examples import examples_of_row, find_files, rows_of_dataset, rows_of_file
 from mm_numeric.data.mixing import weighted_round_robin
 from mm_numeric.tasks.base import Task
@@ -30,6 +31,7 @@ class ExampleStream(IterableDataset[list[Example]]):
     def __init__(self, task: Task, data: DataConfig, *, seed: int | None) -> None:
         """Create a stream of samples, which are shuffled unless ``seed`` is None."""
         self.task, self.data, self.seed = task, data, seed
+        self.answers = {source: DecodedAnswers.of(source) for source in listed(data.train)}
         self.batch_rows = self.ranks = 1
         self.rank = 0
         self.skipped = 0
@@ -94,7 +96,9 @@ class ExampleStream(IterableDataset[list[Example]]):
                 else rows_of_file(file)
             )
             for row in rows:
-                for example, error in examples_of_row(self.task, row, source, training=True):
+                for example, error in examples_of_row(
+                    self.task, row, source, self.answers[source], training=True
+                ):
                     if error is not None:
                         raise error
                     examples += 1

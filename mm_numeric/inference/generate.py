@@ -29,7 +29,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from mm_numeric.answers import Example, Instances, Unreadable
-from mm_numeric.config.data import DataSource
+from mm_numeric.config.data import Sources
 from mm_numeric.config.decoding import GREEDY, is_greedy_alone
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import prompt_batch
@@ -53,7 +53,7 @@ from mm_numeric.run_folder import MODEL, decoded_name, locked, read_run
 
 def predict(
     run: Path,
-    source: DataSource | None,
+    source: Sources | None,
     out: Path,
     *,
     limit: int | None = None,
@@ -65,7 +65,7 @@ def predict(
 
     Args:
         run: Folder of a finished run.
-        source: Samples to answer; the test samples of the run if None.
+        source: Samples to answer, such as the training samples; the test samples if None.
         out: File to append predictions to. An existing file must be from the same run, samples
             and settings, and no other process may be writing it; otherwise a ValueError is raised.
         limit: Answer only the first ``limit`` samples; all if None.

@@ -42,5 +42,5 @@ def test_a_small_source_comes_again_for_its_weight():
 def test_a_source_that_is_tested_on_has_no_weight():
     rows = DataSource(path="a.jsonl", weight=2)
     assert DataConfig(train=(rows, rows), test=DataSource(path="b.jsonl"))
-    with pytest.raises(ValueError, match="test has a weight, which only training sources have"):
+    with pytest.raises(ValueError, match="test sets weight, which only training sources"):
         DataConfig(train=rows, test=rows)

@@ -137,6 +137,25 @@ def test_an_answer_survives_its_text_and_its_record(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", EVERY)
+def test_answers_in_a_file_replace_the_labels(name, tmp_path):
+    """Each row gets the answer to the row before it, which is read in that row's frame."""
+    task, labels = task_of(name), examples_of(name, tmp_path)
+    file = predictions_of(name, tmp_path)
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    for line, other in zip(lines, [lines[-1], *lines], strict=False):
+        line["answer"] = {field: other[field] for field in ("text", "frame")}
+    file.write_text("".join(json.dumps({**e, **e["answer"]}) + "\n" for e in lines))
+    source = DataSource(**source_of(name, tmp_path), answers=str(file))
+    found = load_examples(task, source, tmp_path / "cache", training=True)
+    for before, example, label in zip([labels[-1], *labels], found, labels, strict=False):
+        frame = frame_of(before)
+        wanted = task.parse(task.format(before.answer, frame).text, frame)
+        assert example == replace(label, answer=wanted)
+        assert task.format(example.answer, frame) == task.format(before.answer, frame)
+    assert len(found) == len(labels)
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_right_answers_score_as_right(name, tmp_path):
     example = examples_of(name, tmp_path)[0]
     scorer = scorer_of(task_of(name), name, example.answer, "test")
