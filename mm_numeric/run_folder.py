@@ -7,9 +7,11 @@ model/            weights (only the adapters if there are any), tokenizer and im
 run.json          written last: steps, number of training samples, machine, versions, commit
 evaluation/       predictions.jsonl of the last evaluation during training, if configured
 best/             run folder with the weights of the best evaluation during training, if configured
+teacher/          with the config section ``distil``: run folder of the first training; the other
+                  files are those of the training on its answers
 
 ``mm-numeric predict`` adds predictions.jsonl, and ``score`` adds scores.jsonl and results.json.
-``predict --training-rows`` adds training_answers.jsonl.
+``predict --training-rows`` and ``distil`` add training_answers.jsonl.
 ``compare`` adds all three, and digits.json: how likely the model considers wrong digits. If it
 decodes by several rules, it also adds predictions.median.jsonl, scores.median.jsonl and
 results.median.json, and the same for each other rule.
@@ -35,7 +37,7 @@ from mm_numeric.machine import machine_name, source_commit
 from mm_numeric.parsing import read_yaml
 
 CONFIG, LOG, MODEL, FINISHED = "config.yaml", "log.jsonl", "model", "run.json"
-EVALUATION, BEST = "evaluation", "best"
+EVALUATION, BEST, TEACHER = "evaluation", "best", "teacher"
 PREDICTIONS, SCORES, RESULTS = "predictions.jsonl", "scores.jsonl", "results.json"
 TRAINING_ANSWERS = "training_answers.jsonl"
 DIGITS = "digits.json"
@@ -182,6 +184,13 @@ def last_checkpoint(folder: Path) -> Path | None:
         if path.name.rpartition("-")[2].isdecimal() and _is_complete(path)
     ]
     return max(complete, key=lambda p: int(p.name.rpartition("-")[2]), default=None)
+
+
+def is_resumable(folder: Path) -> bool:
+    """Return True if the training in a run folder can be resumed, or has begun on its answers."""
+    teacher = folder / TEACHER
+    saved = last_checkpoint(folder) or last_checkpoint(teacher)
+    return saved is not None or (teacher / FINISHED).is_file()
 
 
 def _is_complete(checkpoint: Path) -> bool:

@@ -55,7 +55,7 @@ from mm_numeric.run_folder import (
     WARM_START,
     claim,
     decoded_name,
-    last_checkpoint,
+    is_resumable,
     locked,
     write_config,
 )
@@ -180,7 +180,8 @@ def seed_runs(config: Config, seed: int) -> list[Config]:
     for row in compared_rows(config):
         start = folder / row.warm_start
         if row.warm_start not in runs:
-            warm = replace(row.config, objective=warm_objective, trainer=row.warm_trainer)
+            warm = replace(row.config, objective=warm_objective, distil=None)
+            warm = replace(warm, trainer=row.warm_trainer)
             runs[row.warm_start] = run_of_seed(warm, seed, vary, start)
         model = replace(row.config.model, name=str(start / "model"), revision="main")
         for trial in row.trials:
@@ -196,7 +197,7 @@ def _run(run: _Run) -> None:
     config, folder = run.config, run.config.output_dir
     started = time.monotonic()
     if not (folder / FINISHED).is_file():
-        train(config, resume=last_checkpoint(folder) is not None)
+        train(config, resume=is_resumable(folder))
     # From here the folder's own config is used. It names the same code as the user's config.
     claim(folder, config)
     if run.select_on is None:
@@ -207,7 +208,7 @@ def _run(run: _Run) -> None:
         score(run.answers / decoded_name(PREDICTIONS, rule), task_name=config.task_name)
         for rule in run.rules
     ]
-    for checkpoint in folder.glob("checkpoint-*"):
+    for checkpoint in folder.rglob("checkpoint-*"):
         shutil.rmtree(checkpoint)  # the model is saved, and a comparison has many runs
     headline = scores[0].scorer.metrics[0]
     values = [in_unit(float(headline.value(own.columns)), headline.unit) for own in scores]
@@ -325,10 +326,15 @@ def _load_data_once(config: Config, seed: int) -> None:
     """Load the data of one seed and check decoding rules, to report errors before any training."""
     from mm_numeric.data.examples import load_examples
     from mm_numeric.inference.decode import check_rules
+    from mm_numeric.training.distil import check_distillation
 
     assert config.compare is not None
-    rows = {f"{row.warm_start} {row.config.predict}": row.config for row in compared_rows(config)}
-    for config_of_row in rows.values():
+    rows = compared_rows(config)
+    for row in rows:
+        if row.config.distil:
+            check_distillation(row.config)
+    data = {f"{row.warm_start} {row.config.predict}": row.config for row in rows}
+    for config_of_row in data.values():
         own = run_of_seed(config_of_row, seed, config.compare.vary, config_of_row.output_dir)
         cache = Path(own.data.cache)
         load_examples(own.task, own.data.train, cache, training=True)

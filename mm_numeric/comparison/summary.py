@@ -261,10 +261,16 @@ def _facts(
     drawn = [run_of_seed(config, seed, config.compare.vary, folder) for seed in seeds]
     seed = seeds[0]
     warm, run = runs[seed, first.warm_start], runs[seed, first.folder]
+    steps = run.get("teacher", run)["steps"]
     minutes = sum(r["seconds"] for r in runs.values()) / 60
     resumed = any(r["resumed"] for r in runs.values())
     last = " (the last session of those that were resumed)" if resumed else ""
     others = _other_settings(rows)
+    distilled = "; ".join(
+        f"{row.name}: {own['steps']:,} more steps on {own['rows']:,} of its own answers"
+        for row in rows
+        if "teacher" in (own := runs[seed, row.folder])
+    )
     return {
         "command": f"mm-numeric compare {folder / CONFIG}",
         "model": f"{config.model.family} {config.model.name}, {run['parameters']:,} parameters",
@@ -272,8 +278,9 @@ def _facts(
         + f" ({_source(*(seed_run.data.train for seed_run in drawn))})",
         "test rows": f"{test_rows:,} ({_source(config.data.test)})",
         "warm start": f"{warm['steps']:,} steps of {warm['batch_rows']} rows, with CE, each seed",
-        "each objective": f"{run['steps']:,} steps of {run['batch_rows']} rows from there: the "
+        "each objective": f"{steps:,} steps of {run['batch_rows']} rows from there: the "
         "same rows in the same order",
+        **({"distillation": distilled} if distilled else {}),
         **({"other settings": others} if others else {}),
         **_control(config, rows),
         "seeds": ", ".join(map(str, seeds)),

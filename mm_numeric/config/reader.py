@@ -10,8 +10,9 @@ from typing import Any
 
 from mm_numeric.config.baseline import check_baseline
 from mm_numeric.config.compare import CompareConfig
-from mm_numeric.config.data import DataConfig, EvaluateConfig
+from mm_numeric.config.data import DataConfig, EvaluateConfig, listed
 from mm_numeric.config.data import DataSource as DataSource
+from mm_numeric.config.distil import DistilConfig
 from mm_numeric.config.modules import read_lora, read_modules
 from mm_numeric.config.names import objective_name
 from mm_numeric.config.renamed import with_new_names, with_overrides
@@ -33,7 +34,8 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 """Folder of the shipped configs."""
 
 _REQUIRED = ("task", "data", "model", "trainer")
-_SECTIONS = (*_REQUIRED, "modules", "lora", "objective", "predict", "evaluate", "compare")
+_OPTIONAL = ("modules", "lora", "objective", "distil", "predict", "evaluate", "compare")
+_SECTIONS = (*_REQUIRED, *_OPTIONAL)
 
 
 def read_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -88,6 +90,7 @@ def config_from_dict(
         lora=read_lora(raw.get("lora"), modules, f"{where}, lora"),
         objective=read_objective(raw.get("objective", "ce"), f"{where}, objective"),
         trainer={**OURS, **check_trainer_settings(raw["trainer"], f"{where}, trainer")},
+        distil=_read_optional(DistilConfig, raw.get("distil"), f"{where}, distil"),
         predict=_read_optional(PredictConfig, predict, f"{where}, predict"),
         evaluate=_read_optional(EvaluateConfig, raw.get("evaluate"), f"{where}, evaluate"),
         compare=_read_optional(CompareConfig, raw.get("compare"), f"{where}, compare"),
@@ -96,6 +99,8 @@ def config_from_dict(
     if not config.trainer.get("output_dir"):
         raise ValueError(f"{where}, trainer.output_dir: set the folder of the run.")
     config.data.check_trainer(config.trainer, where)
+    if config.distil:
+        _check_distil(config, config.distil, f"{where}, distil")
     if config.compare:
         check_trainer_settings(config.compare.warm_start, f"{where}, compare.warm_start")
     return config
@@ -136,6 +141,19 @@ def _check_model(config: Config, where: str) -> None:
                 f"{where}, data.stream: a baseline is fitted to all training answers before "
                 "training; remove stream or model.baseline."
             )
+
+
+def _check_distil(config: Config, distil: DistilConfig, where: str) -> None:
+    check_trainer_settings(distil.trainer, f"{where}.trainer")
+    if config.model.baseline is not None:
+        raise ValueError(
+            f"{where}: a baseline predicts its answers without a distribution over texts, so that "
+            "there is no answer to decode; remove distil or model.baseline."
+        )
+    if distil.rows is not None and len(listed(config.data.train)) > 1:
+        raise ValueError(
+            f"{where}.rows: the first rows are all from one of the training sources; remove it."
+        )
 
 
 def read_objective(value: Any, where: str) -> NamedObjective:

@@ -11,6 +11,7 @@ from mm_numeric.config.compare import CompareConfig
 from mm_numeric.config.data import DataConfig, EvaluateConfig
 from mm_numeric.config.data import DataSource as DataSource
 from mm_numeric.config.decoding import PredictConfig as PredictConfig
+from mm_numeric.config.distil import DistilConfig
 from mm_numeric.config.modules import LoraSettings, ModulesConfig
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.parsing import check_choices
@@ -104,6 +105,9 @@ class Config:
     trainer: Mapping[str, Any]
     """Arguments for ``transformers.TrainingArguments``."""
 
+    distil: DistilConfig | None
+    """None: the model is not trained on its own answers."""
+
     predict: PredictConfig
     evaluate: EvaluateConfig | None
     """None: no evaluation during training."""
@@ -125,6 +129,7 @@ class Config:
             "lora": asdict(self.lora) if self.lora else None,
             "objective": {"name": self.objective.name, **asdict(self.objective.spec)},
             "trainer": dict(self.trainer),
+            "distil": asdict(self.distil) if self.distil else None,
             "predict": asdict(self.predict),
             "evaluate": asdict(self.evaluate) if self.evaluate else None,
             "compare": asdict(self.compare) if self.compare else None,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from mm_numeric.data.positions import check_questions
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.families.family import Family
+from mm_numeric.files import read_json
 from mm_numeric.log import NO_PREFIX, logger, shows_progress
 from mm_numeric.losses.objective import make_term
 from mm_numeric.models.adapters import add_adapters
@@ -33,7 +35,16 @@ from mm_numeric.models.loading import (
     quiet_unless_terminal,
 )
 from mm_numeric.models.parameter_groups import ModelModules, table_text
-from mm_numeric.run_folder import FINISHED, LOG, MODEL, claim, finish, last_checkpoint, locked
+from mm_numeric.run_folder import (
+    FINISHED,
+    LOG,
+    MODEL,
+    claim,
+    finish,
+    is_resumable,
+    last_checkpoint,
+    locked,
+)
 from mm_numeric.training.deepspeed import (
     join_ranks,
     make_universal,
@@ -44,6 +55,7 @@ from mm_numeric.training.deepspeed import (
     with_universal_checkpoint,
     without_zero3_init,
 )
+from mm_numeric.training.distil import check_distillation, student_of, teacher_of
 from mm_numeric.training.errors import StoppedError, translate_disk_full
 from mm_numeric.training.evaluation_callback import EvaluationCallback, evaluated_rows
 from mm_numeric.training.gradient_check import GradientCheck
@@ -61,7 +73,7 @@ def train(
     stoppable: bool = False,
     trust_remote_code: bool = False,
 ) -> Path:
-    """Fine-tune a model.
+    """Fine-tune a model and, with the config section ``distil``, also on its own answers.
 
     Args:
         config: Config of the run.
@@ -75,6 +87,46 @@ def train(
 
     Raises:
         StoppedError: If a signal stopped the run.
+    """
+    train_part = partial(_train, stoppable=stoppable, trust_remote_code=trust_remote_code)
+    if config.distil is None:
+        return train_part(config, resume=resume)
+    started, folder = time.monotonic(), config.output_dir
+    check_distillation(config)
+    claim_for_training(folder, config, resume=resume)
+    if (folder / FINISHED).is_file():
+        return folder / MODEL
+    teacher = teacher_of(config)
+    finished = teacher.output_dir / FINISHED
+    if not finished.is_file():
+        train_part(teacher, resume=resume)
+        gc.collect()  # its trainer, which would keep its weights on the device
+    student = student_of(config)
+
+    def whole_run() -> dict[str, Any]:
+        own = read_json(finished)
+        return {
+            "teacher": {name: own[name] for name in ("steps", "rows")},
+            "seconds": round(time.monotonic() - started, 1),
+            "resumed": resume,
+        }
+
+    again = last_checkpoint(folder) is not None
+    return train_part(student, resume=again, whole_run=whole_run)
+
+
+def _train(
+    config: Config,
+    *,
+    resume: bool,
+    stoppable: bool,
+    trust_remote_code: bool,
+    whole_run: Callable[[], dict[str, Any]] | None = None,
+) -> Path:
+    """Fine-tune a model in one training; arguments and result are those of ``train``.
+
+    ``whole_run`` is given if this training is the last part of a run, which has claimed the folder:
+    a function that returns metadata of that run for run.json.
     """
     started = time.monotonic()
     quiet_unless_terminal()
@@ -91,7 +143,8 @@ def train(
             evaluated = evaluated_rows(config)
             if args.should_save:
                 stack.enter_context(locked(folder))
-                claim_for_training(folder, config, resume=resume)
+                if whole_run is None:
+                    claim_for_training(folder, config, resume=resume)
             if resume and (folder / FINISHED).is_file():
                 return folder / MODEL
             with without_zero3_init(args):
@@ -113,6 +166,7 @@ def train(
                 **_facts(trainer, config, rows, modules),
                 "seconds": round(time.monotonic() - started, 1),
                 "resumed": resume,
+                **(whole_run() if whole_run else {}),
             }
 
         if config.evaluate:
@@ -301,7 +355,7 @@ def leave_process_group() -> None:
 def claim_for_training(folder: Path, config: Config, *, resume: bool) -> None:
     """Write the config to the run folder. Raise ValueError if this would overwrite a run."""
     known = claim(folder, config)
-    if known and not resume and (last_checkpoint(folder) or (folder / FINISHED).exists()):
+    if known and not resume and (is_resumable(folder) or (folder / FINISHED).exists()):
         raise ValueError(
             f"{folder} already contains this run: add --resume, or set another trainer.output_dir."
         )

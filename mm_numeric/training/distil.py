@@ -1,0 +1,75 @@
+"""Train a model on its own decoded answers to the training rows (config section ``distil``).
+
+1. The teacher is trained as without this section, in the subfolder ``teacher`` of the run.
+2. It answers the training rows under a decoding rule: ``training_answers.RULE.jsonl``.
+3. Its weights are trained further, with cross-entropy on these answers, in the run's folder.
+
+Each step resumes by itself: a checkpoint, or the rows that have no answer yet.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from mm_numeric.config.data import listed
+from mm_numeric.config.distil import DistilConfig
+from mm_numeric.config.reader import read_objective, with_trainer
+from mm_numeric.config.schema import Config
+from mm_numeric.data.examples import examples_and_errors
+from mm_numeric.inference.decode import check_rules
+from mm_numeric.inference.generate import predict
+from mm_numeric.run_folder import MODEL, TEACHER, TRAINING_ANSWERS, decoded_name
+from mm_numeric.training.resume import num_ranks
+
+
+def check_distillation(config: Config) -> None:
+    """Raise ValueError if the answers cannot be decoded; called before the teacher is trained."""
+    settings = replace(config.predict, decode=_distil(config).decode)
+    cache = Path(config.data.cache)
+    examples = examples_and_errors(config.task, config.data.train, cache, training=True)
+    first = [example for example, _ in [next(examples)] if example is not None]
+    check_rules(settings, [settings.rule], config.task, first)
+    if num_ranks() > 1:
+        raise ValueError(
+            f"{config.title}, distil: several ranks cannot answer the training rows; train without "
+            "distil, then use `mm-numeric predict --training-rows` and data.train.answers."
+        )
+
+
+def teacher_of(config: Config) -> Config:
+    """Return the config of the teacher's run."""
+    return with_trainer(replace(config, distil=None), output_dir=str(config.output_dir / TEACHER))
+
+
+def student_of(config: Config) -> Config:
+    """Answer the training rows with the trained teacher; return the config of the training on them.
+
+    Rows that are answered already are not answered again.
+    """
+    distil, teacher = _distil(config), config.output_dir / TEACHER
+    rule = replace(config.predict, decode=distil.decode).rule
+    answers = config.output_dir / decoded_name(TRAINING_ANSWERS, rule)
+    predict(
+        teacher,
+        config.data.train,
+        answers,
+        limit=distil.rows,
+        trust_remote_code=True,  # the user's config names the same code
+        decode=distil.decode,
+    )
+    sources = tuple(
+        replace(source, answers=str(answers), keep_answers=distil.keep)
+        for source in listed(config.data.train)
+    )
+    student = replace(
+        config,
+        data=replace(config.data, train=sources),
+        model=replace(config.model, name=str(teacher / MODEL), revision="main"),
+        objective=read_objective("ce", "distil"),
+        distil=None,
+    )
+    return with_trainer(student, **distil.trainer)
+
+
+def _distil(config: Config) -> DistilConfig:
+    assert config.distil is not None
+    return config.distil
