@@ -187,7 +187,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def is_resumable(folder: Path) -> bool:
-    """Return True if the training in a run folder can be resumed, or has begun on its answers."""
+    """Return True if a run folder has a checkpoint, or a teacher that has one or is finished."""
     teacher = folder / TEACHER
     saved = last_checkpoint(folder) or last_checkpoint(teacher)
     return saved is not None or (teacher / FINISHED).is_file()

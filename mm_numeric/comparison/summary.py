@@ -367,7 +367,9 @@ def _source(*draws: Sources) -> str:
             seeds = list(dict.fromkeys(str(own.seed) for own in (source, *others)))
             plural = "s" if len(seeds) > 1 else ""
             rendered = f"rendered, seed{plural} {', '.join(seeds)}"
-            texts.append(", ".join([rendered, *source.categories]))
+            text = ", ".join([rendered, *source.categories])
         else:
-            texts.append(Path(source.name).name)
+            text = Path(source.name).name
+        answers = f", with the answers in {Path(source.answers).name}" if source.answers else ""
+        texts.append(text + answers)
     return ", ".join(texts)

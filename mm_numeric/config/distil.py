@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mm_numeric.config.data import ALL, PARSEABLE, check_keep
-from mm_numeric.config.decoding import MBR, check_decode
+from mm_numeric.config.decoding import GREEDY, MBR, check_decode
 from mm_numeric.parsing import check_at_least_1
 
 
@@ -37,5 +37,7 @@ class DistilConfig:
         check_at_least_1(self, "rows")
         if self.rows is not None and self.keep == ALL:
             raise ValueError(f"keep is {ALL}, and rows limits the answers; remove one of them")
+        if self.decode == GREEDY and not isinstance(self.keep, str):
+            raise ValueError("keep is a share, and greedy answers have no confidence; set decode")
         if "output_dir" in self.trainer:
             raise ValueError("trainer.output_dir is that of the run; remove it from distil")

@@ -6,13 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_models import small_config
+from tiny_models import CACHE, small_config
 from train_runs import cut_off, same
 
 from mm_numeric import cli
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.comparison.run import compare, seed_runs
+from mm_numeric.data.collator import make_collator
+from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.report.results import read_summary
+from mm_numeric.models.loading import load_family
 from mm_numeric.run_folder import read_run
 from mm_numeric.training.run import train
 
@@ -108,11 +111,30 @@ def test_a_kill_in_any_part_changes_nothing(run, tmp_path):
         train(replace(config, distil=changed), resume=True)
 
 
+@pytest.mark.slow
+def test_boxes_of_least_expected_risk_are_trained_on_as_they_were_written(tmp_path):
+    """The text of an answer, parsed to pixels and written again in the same frame, is the same."""
+    config = small_config(
+        tmp_path, "task={name: grounding}", "trainer.max_steps=1", "data.train.render=4",
+        "predict={max_new_tokens: 40, constrain: true, samples: 4}", "distil={}",
+    )  # fmt: skip
+    train(config)
+    file = tmp_path / "run" / "training_answers.mbr.jsonl"
+    source = replace(config.data.train, answers=str(file))
+    examples = load_examples(config.task, source, CACHE, training=True)
+    family = load_family(config, str(tmp_path / "run" / "model"))
+    collate = make_collator(config, family)
+    texts = [family.text(collate([example])["labels"].tolist()) for example in examples]
+    assert texts == [line["text"] for line in answers_of(file)]
+    assert len(set(texts)) > 1
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (["distil.decode=best"], r"distil: decode: there is no rule 'best'\. Known: greedy"),
         (["distil.keep=2"], r"distil: keep is all, parseable or a share above 0 and at most 1"),
+        (["distil={decode: greedy, keep: 0.5}"], r"distil: keep is a share, and greedy answers"),
         (["distil={keep: all, rows: 3}"], r"distil: keep is all, and rows limits the answers"),
         (["distil.trainer.output_dir=x"], r"distil: trainer\.output_dir is that of the run"),
         (["distil.trainer.max_step=1"], r"distil\.trainer: .*max_step"),
