@@ -11,8 +11,8 @@ of the grid is a dotted setting with a list of values, or with a mapping from na
 
 Rows share a warm start (a model trained with CE) unless they change what it is trained with: the
 model, the task, the data, or settings of ``compare.warm_start``. Settings of ``trainer`` that a row
-changes, such as the learning rate, do not apply to its warm start, nor does ``distil``, the training
-on its own answers. Does not import torch.
+changes, such as the learning rate, do not apply to its warm start, nor does ``distil``, which
+trains on its own answers afterwards. Does not import torch.
 """
 
 import glob
