@@ -156,7 +156,7 @@ def test_a_decoding_rule_that_is_added_is_decoded_and_not_trained(tmp_path, monk
     assert {p: p.stat().st_mtime_ns for p in kept} == kept
     summary = read_summary(folder)
     assert list(summary["decoding"]["ce"]) == list(rules)
-    assert "within 5 min, decoded by" in summary_table(summary)
+    assert ", decoded by" in summary_table(summary)
     for name in ("predictions.median.jsonl", "scores.median.jsonl", "results.median.json"):
         assert (folder / "seed0" / "ce" / name).is_file()
     compare(small_config(tmp_path, *SMALL, *only_ce, "compare.decode=[greedy, median]"))

@@ -243,7 +243,7 @@ BASE = "from dataclasses import dataclass\nfrom mm_numeric.tasks.base import Bas
 REST = (
     "categories, describe, examples, format, grammar, grammar_after, options, parse, reads_by, "
     "record, recorded, render, render_settings, report_sections, risk, sampled_answers, scorer, "
-    "version"
+    "version, with_noise_of"
 )
 
 
