@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import LogitsProcessor
 
@@ -48,6 +49,10 @@ class Constraint(LogitsProcessor):
         """Return the tokens that may come next, True in [b, v]."""
         return self.automaton.allowed(self.states, self.left)
 
+    def complete(self) -> NDArray[np.bool_]:
+        """Return True for rows in which only an end token may come next, [b]."""
+        return np.array([self.automaton.is_complete(state) for state in self.states.tolist()], bool)
+
     def advance(self, parents: Sequence[int] | Ints, tokens: Sequence[int] | Ints) -> None:
         """Append a token to rows, which may be selected, reordered or repeated.
 
@@ -69,7 +74,13 @@ class Constraint(LogitsProcessor):
     def allow(self, scores: Tensor) -> Tensor:
         """Return logits [b, v] in which those of tokens that are not allowed are minus infinity."""
         self.automaton.resize(scores.shape[1])
-        return torch.where(self.allowed(), scores, -torch.inf)  # faster than masked_fill on a CPU
+        places = self.automaton.few_allowed(self.states, self.left)
+        if places is None:
+            return torch.where(self.allowed(), scores, -torch.inf)  # masked_fill is slower on a CPU
+        rows, tokens = places
+        only = torch.full_like(scores, -torch.inf)
+        only[rows, tokens] = scores[rows, tokens]
+        return only
 
 
 class Constrainer:

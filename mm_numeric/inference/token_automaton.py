@@ -125,6 +125,10 @@ class TokenAutomaton:
         node, rest_of, _ = self._states[state]
         return 0.0 if state == ENDED else float((self._most if rest_of else self._least)[node])
 
+    def is_complete(self, state: int) -> bool:
+        """Return True if only an end token may follow."""
+        return self._expressions[self._states[state].node] is self._make.empty
+
     def next(self, state: int, token: int) -> int:
         """Return the state after a token; raise ValueError if the token is not allowed."""
         key = state, token
@@ -156,13 +160,27 @@ class TokenAutomaton:
             states: [b] a state for each row.
             left: Number of tokens that may still be written in each row.
         """
-        slots = self._slot_of[states]
-        if (slots < 0).any() or (self._limit_of[states] >= left).any():
-            slots = self._find_slots(states, left)
-        return self._masks.index_select(0, torch.from_numpy(slots).to(self.device))
+        slots = torch.from_numpy(self._find_slots(states, left))
+        return self._masks.index_select(0, slots.to(self.device))
+
+    def few_allowed(self, states: Ints, left: int) -> tuple[Tensor, Tensor] | None:
+        """Return the rows and ids of the tokens that may follow; None if they are many.
+
+        The arguments are those of ``allowed``.
+        """
+        slots = self._find_slots(states, left)
+        found = [self._allowed_ids[slot] for slot in slots.tolist()]
+        ids = [own for own in found if own is not None]
+        if len(ids) < len(found):
+            return None
+        rows = torch.from_numpy(np.repeat(np.arange(len(ids)), [len(own) for own in ids]))
+        return rows.to(self.device), torch.from_numpy(np.concatenate(ids)).to(self.device)
 
     def _find_slots(self, states: Ints, left: int) -> Ints:
         """Return the rows of the table of masks for some states; compute those that it lacks."""
+        slots = self._slot_of[states]
+        if (slots >= 0).all() and (self._limit_of[states] < left).all():
+            return slots
         keys = [self._key(int(state), left) for state in states]
         missing = [key for key in dict.fromkeys(keys) if key not in self._slots]
         most = max(_MOST_MASK_BYTES // self.width, len(keys))
@@ -173,8 +191,10 @@ class TokenAutomaton:
             slot = len(self._slots)
             if slot == len(self._masks):
                 self._masks = torch.cat([self._masks, torch.zeros_like(self._masks)])
-            self._masks[slot] = self._mask(*key)
-            self._slots[key] = slot
+            mask = self._mask(*key)
+            ids = mask.nonzero().flatten().numpy()
+            self._allowed_ids.append(ids if len(ids) <= _FEW else None)
+            self._masks[slot], self._slots[key] = mask, slot
         found = np.array([self._slots[key] for key in keys], np.int64)
         for state, key, slot in zip(states.tolist(), keys, found.tolist(), strict=True):
             if key[2] < 0:
@@ -183,6 +203,7 @@ class TokenAutomaton:
 
     def _clear_masks(self) -> None:
         self._slots: dict[_Key, int] = {}
+        self._allowed_ids: list[Ints | None] = []
         self._slot_of = np.full(len(self._slot_of), -1, np.int64)
         self._limit_of = np.full(len(self._slot_of), np.inf)
 
