@@ -6,9 +6,12 @@
                    mask of our own, and caches of other kinds
 
 Axes    b prompts, n branches of all prompts, m their continuations, t tokens of the prompt,
-        q most new tokens of a prompt, s tokens of branches in the cache, v vocabulary
+        c prompts of a group, s tokens of their branches in the cache, v vocabulary
 """
 
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,10 @@ from transformers.cache_utils import DynamicLayer
 from mm_numeric.compat import next_model_kwargs
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+_LEAST_SAVED = 256
+"""A group of prompts is divided if that avoids as many padding tokens, and an eighth of all."""
 
 _OF_ROWS = ("attention_mask", "decoder_attention_mask", "token_type_ids", "mm_token_type_ids")
 _POSITIONS = ("position_ids", "decoder_position_ids")  # [b, t], in Qwen-VL [3, b, t]
@@ -47,26 +54,59 @@ def _can_share(model: Any, model_kwargs: dict[str, Any]) -> bool:
         not model.config.is_encoder_decoder
         and positions is not None
         and isinstance(cache, DynamicCache)
-        and all(type(layer) is DynamicLayer for layer in cache.layers)
+        and all(type(each) is DynamicLayer and each.is_initialized for each in cache.layers)
         and model.config.get_text_config()._attn_implementation in ("sdpa", "eager")
     )
 
 
+class _GrowingLayer(DynamicLayer):
+    """A layer of the KV cache with room for the next tokens, which need no copy of the others."""
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        super().__init__()
+        self.lazy_initialization(keys, values)
+        self.keys, self.values = keys, values
+        self._key_room, self._value_room, self._first_length = keys, values, keys.shape[-2]
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append the keys and values of new tokens; return those of all tokens."""
+        length = self.keys.shape[-2]
+        total = length + key_states.shape[-2]
+        if total > self._key_room.shape[-2]:
+            more = 2 * total - self._first_length - length  # twice the tokens of the branches
+            self._key_room = torch.nn.functional.pad(self.keys, (0, 0, 0, more))
+            self._value_room = torch.nn.functional.pad(self.values, (0, 0, 0, more))
+        self._key_room[..., length:total, :] = key_states
+        self._value_room[..., length:total, :] = value_states
+        self.keys = self._key_room[..., :total, :]
+        self.values = self._value_room[..., :total, :]
+        return self.keys, self.values
+
+
 class SharedPrompts:
-    """Branches that share the KV cache of their prompt."""
+    """Branches that share the KV cache of their prompt.
+
+    In a forward pass, prompts are padded to the same number of new tokens. So prompts with many
+    branches and prompts with few are divided into groups, each with a pass of its own.
+    """
 
     def __init__(self, model: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
         """Set the mask of the prompts and the position after each of them."""
-        self.model, self.cache = model, model_kwargs["past_key_values"]
-        mask = model_kwargs.get("attention_mask")
-        self.prompt = torch.ones_like(input_ids) if mask is None else mask[:, : input_ids.shape[1]]
+        cache, mask = model_kwargs["past_key_values"], model_kwargs.get("attention_mask")
+        cache.layers = [_GrowingLayer(each.keys, each.values) for each in cache.layers]
         following = torch.cat([input_ids, input_ids[:, -1:]], dim=1)
         inputs = model.prepare_inputs_for_generation(
             following, next_sequence_length=1, **model_kwargs
         )
-        self.position: Tensor = inputs["position_ids"]  # [b, 1] or [3, b, 1]
-        self.seen = np.zeros((len(input_ids), 0), np.bool_)
-        """[n, s] which cached tokens a branch consists of."""
+        prompt = torch.ones_like(input_ids) if mask is None else mask[:, : input_ids.shape[1]]
+        rows = np.arange(len(input_ids))
+        seen = np.zeros((len(rows), 0), np.bool_)
+        self.model = model
+        self.groups = [_Group(cache, prompt, inputs["position_ids"], rows, seen)]
+        self.group, self.index = np.zeros_like(rows), rows
+        """[n] group of each branch, and its index in the group."""
 
     def advance(self, row: Ints, parent: Ints, token: Ints) -> Tensor:
         """Append a token to branches; return the logits of the next token, [m, v].
@@ -76,20 +116,61 @@ class SharedPrompts:
             parent: [m] index of the branch that is continued.
             token: [m] id of the token.
         """
-        place = count_equal_before(row)
-        rows, most = len(self.prompt), int(place.max()) + 1
+        group, index = self.group[parent], self.index[parent]
+        found = []
+        for number, old in enumerate(self.groups):
+            (own,) = np.nonzero(group == number)
+            for new, part in old.divide(row[own], index[own]):
+                found.append((new, own[part]))
+        self.groups = [new for new, _ in found]
+        self.group, self.index = np.empty_like(row), np.empty_like(row)
+        logits: Tensor | None = None
+        for number, (new, own) in enumerate(found):
+            self.group[own], self.index[own] = number, np.arange(len(own))
+            some = new.advance(self.model, row[own], token[own])
+            if len(found) == 1:
+                return some
+            if logits is None:
+                logits = some.new_empty(len(row), some.shape[1])
+            logits[torch.from_numpy(own).to(some.device)] = some
+        assert logits is not None
+        return logits
+
+
+@dataclass(eq=False)
+class _Group:
+    """Prompts of which all branches are run in the same forward pass."""
+
+    cache: DynamicCache
+
+    prompt: Tensor
+    """[c, t] 1 for tokens, 0 for padding."""
+
+    position: Tensor
+    """[c, 1] or [3, c, 1] position of the next token."""
+
+    rows: Ints
+    """[c] indices of the prompts, in ascending order."""
+
+    seen: Bools
+    """[n, s] which cached tokens a branch consists of."""
+
+    def advance(self, model: Any, row: Ints, token: Ints) -> Tensor:
+        """Append a token to each branch; return the logits of the next token, [n, v]."""
+        at, place = np.searchsorted(self.rows, row), count_equal_before(row)
+        rows, most = len(self.rows), int(place.max()) + 1
         ids = np.zeros((rows, most), np.int64)
-        ids[row, place] = token
+        ids[at, place] = token
         seen = np.zeros((rows, most, self.seen.shape[1] + most), np.bool_)
-        seen[row, place, : self.seen.shape[1]] = self.seen[parent]
-        seen[row, place, self.seen.shape[1] + place] = True
-        self.seen = seen[row, place]
+        seen[at, place, : self.seen.shape[1]] = self.seen
+        seen[at, place, self.seen.shape[1] + place] = True
+        self.seen = seen[at, place]
         device = self.prompt.device
         prompt = self.prompt[:, None].expand(-1, most, -1)
         visible = torch.cat([prompt.bool(), torch.from_numpy(seen).to(device)], dim=-1)[:, None]
-        hidden = torch.finfo(self.model.dtype).min
-        mask = torch.zeros_like(visible, dtype=self.model.dtype).masked_fill_(~visible, hidden)
-        outputs = self.model(
+        hidden = torch.finfo(model.dtype).min
+        mask = torch.zeros_like(visible, dtype=model.dtype).masked_fill_(~visible, hidden)
+        outputs = model(
             input_ids=torch.from_numpy(ids).to(device),
             attention_mask=mask,
             position_ids=self.position.expand(*self.position.shape[:-1], most).contiguous(),
@@ -98,7 +179,71 @@ class SharedPrompts:
             return_dict=True,
         )
         self.position = self.position + 1
-        return outputs.logits[torch.from_numpy(row).to(device), torch.from_numpy(place).to(device)]
+        logits: Tensor = outputs.logits
+        return logits[torch.from_numpy(at).to(device), torch.from_numpy(place).to(device)]
+
+    def divide(self, row: Ints, parent: Ints) -> Iterator[tuple["_Group", Ints]]:
+        """Yield the groups of the next pass, and which of m branches belong to each.
+
+        Args:
+            row: [m] index of the prompt.
+            parent: [m] index of the branch that is continued.
+        """
+        at, seen = np.searchsorted(self.rows, row), self.seen[parent]
+        parts = similar_counts(np.bincount(at, minlength=len(self.rows)))
+        for part in parts:
+            (own,) = np.nonzero(np.isin(at, part))
+            used = np.zeros((len(self.rows), seen.shape[1]), np.bool_)
+            np.logical_or.at(used, at[own], seen[own])
+            is_whole = len(parts) == 1 and 4 * len(part) > 3 * len(self.rows)
+            if is_whole and 4 * used.sum(axis=1).max() >= 3 * used.shape[1]:
+                self.seen = seen
+                yield self, own
+            else:
+                order = np.argsort(~used[part], axis=1, kind="stable")
+                order = order[:, : used.sum(axis=1).max()]
+                index = order[np.searchsorted(part, at[own])]
+                yield self._select(part, order, np.take_along_axis(seen[own], index, axis=1)), own
+
+    def _select(self, part: Ints, tokens: Ints, seen: Bools) -> "_Group":
+        """Return a group of some prompts, with some of the tokens of their branches."""
+        length = self.prompt.shape[1]
+        columns = np.column_stack([np.tile(np.arange(length), (len(part), 1)), length + tokens])
+        i, j = (torch.from_numpy(each).to(self.prompt.device) for each in (part, columns))
+        cache = copy(self.cache)
+        cache.layers = [
+            _GrowingLayer(
+                layer.keys[i[:, None], :, j].transpose(1, 2),
+                layer.values[i[:, None], :, j].transpose(1, 2),
+            )
+            for layer in self.cache.layers
+        ]
+        position = self.position.index_select(-2, i)
+        return _Group(cache, self.prompt[i], position, self.rows[part], seen)
+
+
+def similar_counts(counts: Ints) -> list[Ints]:
+    """Divide prompts by their number of branches, so that groups have little padding.
+
+    Args:
+        counts: [c] number of branches of each prompt. Those without branches are left out.
+
+    Returns:
+        The indices of the prompts of each group, in ascending order.
+    """
+    order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+    groups, todo = [], [order] if len(order) else []
+    while todo:
+        own = todo.pop()
+        sizes, rest = counts[own], np.arange(len(own), 0, -1)
+        # Of two groups, one before each prompt and one from it on.
+        padded = np.arange(len(own)) * sizes[0] + rest * sizes
+        best = int(padded.argmin())
+        if padded[0] - padded[best] < max(_LEAST_SAVED, padded[0] // 8):
+            groups.append(np.sort(own))
+        else:
+            todo += [own[:best], own[best:]]
+    return groups
 
 
 class CopiedPrompts:
