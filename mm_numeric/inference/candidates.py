@@ -15,7 +15,7 @@ Axes    b questions, n branches of all questions together, m their continuations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -41,7 +41,7 @@ PLAIN_SETTINGS = {
 }
 """Arguments of ``model.generate`` that override the generation settings of a checkpoint."""
 
-_NEGLIGIBLE = 1e-6
+_NEGLIGIBLE = 1e-4
 """A continuation is dropped first if its probability is below this part of ``1 - mass``."""
 
 
@@ -73,6 +73,10 @@ class _Branches(NamedTuple):
 
     greedy: NDArray[np.bool_]
     """[n] True if every token so far is the most likely one."""
+
+    def select(self, at: NDArray[np.bool_]) -> "_Branches":
+        """Return the branches that are True in ``at`` [n]."""
+        return _Branches(self.row[at], self.tokens[at], self.weight[at], self.greedy[at])
 
 
 class _Continuations(NamedTuple):
@@ -138,10 +142,11 @@ class Exploration(ABC):
         scores, cache = read_prompts(model, input_ids, model_kwargs)
         for step in range(steps):
             parent, branches = self._step(branches, scores, explored)
+            if self.constraint is not None and len(parent):
+                self.constraint.advance(parent, branches.tokens[:, -1])
+                parent, branches = self._end_complete(self.constraint, parent, branches, explored)
             if step + 1 == steps or not len(parent):
                 break
-            if self.constraint is not None:
-                self.constraint.advance(parent, branches.tokens[:, -1])
             scores = cache.advance(branches.row, parent, branches.tokens[:, -1])
         for row, tokens, is_greedy in zip(*branches[:2], branches.greedy, strict=True):
             if is_greedy:  # cut at the token limit
@@ -164,17 +169,51 @@ class Exploration(ABC):
         parent, token, weight = self._continue(branches, allowed, likeliest)
         greedy = branches.greedy[parent] & (token == likeliest[parent])
         ends = np.isin(token, self.stop_ids)
-        for at in np.flatnonzero(ends):
-            answer, found = tuple(branches.tokens[parent[at]].tolist()), branches.row[parent[at]]
-            if weight[at] > 0:
-                known = explored[found].probabilities
-                known[answer] = known.get(answer, 0.0) + float(weight[at])
-            if greedy[at]:
-                explored[found].greedy = answer
+        ended = parent[ends]
+        _record(explored, branches.row[ended], branches.tokens[ended], weight[ends], greedy[ends])
         going = ~ends
         parent = parent[going]
         tokens = np.column_stack([branches.tokens[parent], token[going]])
         return parent, _Branches(branches.row[parent], tokens, weight[going], greedy[going])
+
+    def _end_complete(
+        self,
+        constraint: Constraint,
+        parent: Ints,
+        branches: _Branches,
+        explored: Sequence[Explored],
+    ) -> tuple[Ints, _Branches]:
+        """Record the answers that only an end token may follow; return the other branches.
+
+        They need no forward pass, because the end token has a probability of 1. The greedy answers
+        do, because ``greedy_probabilities`` are those among all tokens.
+        """
+        going = branches.greedy | ~constraint.complete()
+        _record(explored, *branches.select(~going))
+        constraint.states = constraint.states[going]
+        self._drop(going)
+        return parent[going], branches.select(going)
+
+    def _drop(self, going: NDArray[np.bool_]) -> None:  # noqa: B027 (a prefix tree keeps nothing)
+        """Forget the branches that are False in ``going`` [n], which are complete."""
+
+
+def _record(
+    explored: Sequence[Explored],
+    row: Ints,
+    tokens: Ints,
+    weight: Floats,
+    greedy: NDArray[np.bool_],
+) -> None:
+    """Add k complete answers, with their tokens [k, t] and probabilities [k]."""
+    for found, answer, prob, is_greedy in zip(
+        row.tolist(), map(tuple, tokens.tolist()), weight.tolist(), greedy.tolist(), strict=True
+    ):
+        if prob > 0:
+            known = explored[found].probabilities
+            known[answer] = known.get(answer, 0.0) + prob
+        if is_greedy:
+            explored[found].greedy = answer
 
 
 class PrefixTree(Exploration):
@@ -200,17 +239,16 @@ class PrefixTree(Exploration):
         """[b] probability that may still be left out."""
 
     def _continue(self, branches: _Branches, scores: Tensor, likeliest: Ints) -> _Continuations:
-        tokens, probs = _top(scores, min(self.width, scores.shape[-1]))
-        weights = branches.weight[:, None] * probs
-        needed = branches.greedy[:, None] & (tokens == likeliest[:, None])
-        needed |= np.isin(tokens, self.stop_ids)
-        likely = needed | (weights > (1.0 - self.mass) * _NEGLIGIBLE)
-        parent, _ = np.nonzero(likely)
-        token, weight, row = tokens[likely], weights[likely], branches.row[parent]
+        negligible = (1.0 - self.mass) * _NEGLIGIBLE
+        parent, token, weight = _likely(
+            scores, branches.weight, negligible, self.width, likeliest, self.stop_ids
+        )
+        row, needed = branches.row[parent], token == likeliest[parent]
+        needed |= np.isin(token, self.stop_ids)
         # Half of what may be left out is for later tokens. Not less than a part of it, if the width
         # has cut more off: the rest is then not worth the time.
         least = (1.0 - self.mass) / 16
-        keep = keep_most(row, weight, needed[likely], np.maximum(self.spare / 2, least), self.width)
+        keep = keep_most(row, weight, needed, np.maximum(self.spare / 2, least), self.width)
         np.subtract.at(self.spare, branches.row, branches.weight)
         np.add.at(self.spare, row[keep], weight[keep])
         return _Continuations(parent[keep], token[keep], weight[keep])
@@ -282,11 +320,9 @@ class Samples(Exploration):
         self.branch[going] = np.where(ends, -1, np.cumsum(~ends) - 1)[index[: len(branch)]]
         return _Continuations(parent, token, weight)
 
-
-def _pieces(scores: Tensor) -> Iterator[Tensor]:
-    """Yield the logits in chunks of rows, as float32 or float64."""
-    for chunk in chunks(len(scores), scores.shape[-1], scores.device):
-        yield to_compute_dtype(scores[chunk])
+    def _drop(self, going: NDArray[np.bool_]) -> None:
+        after = np.where(going, np.cumsum(going) - 1, -1)
+        self.branch = np.where(self.branch >= 0, after[self.branch], -1)
 
 
 def _probabilities(scores: Tensor, at: Tensor, tokens: Tensor) -> Floats:
@@ -297,14 +333,39 @@ def _probabilities(scores: Tensor, at: Tensor, tokens: Tensor) -> Floats:
     return found
 
 
-def _top(scores: Tensor, count: int) -> tuple[Ints, Floats]:
-    """Return the ``count`` most likely tokens of each row of logits, and their probabilities."""
-    tokens, probs = [], []
-    for piece in _pieces(scores):
-        values, indices = piece.topk(count, dim=-1)
-        tokens.append(indices)
-        probs.append((values - piece.logsumexp(dim=-1, keepdim=True)).double().exp())
-    return torch.cat(tokens).cpu().numpy(), torch.cat(probs).cpu().numpy()
+def _likely(
+    scores: Tensor, weight: Floats, least: float, count: int, needed: Ints, stop_ids: Ints
+) -> tuple[Ints, Ints, Floats]:
+    """Return the likely continuations of branches: parents, tokens and probabilities, [m] each.
+
+    Args:
+        scores: [n, v] logits of the next token.
+        weight: [n] probability of each branch.
+        least: Continuations that are not above this probability are left out.
+        count: Largest number of continuations of a branch, except for equally likely ones.
+        needed: [n] a token that is returned in any case; -1 for none.
+        stop_ids: Tokens that are returned together, as they end the same answer.
+    """
+    ends = torch.from_numpy(stop_ids[stop_ids < scores.shape[-1]]).to(scores.device)
+    found = []
+    with np.errstate(divide="ignore", invalid="ignore"):  # both may be 0
+        logs = torch.from_numpy(np.log(least) - np.log(weight))
+    for chunk in chunks(len(scores), scores.shape[-1], scores.device):
+        piece = to_compute_dtype(scores[chunk])
+        norm = piece.logsumexp(dim=-1, keepdim=True)
+        likely = piece > norm + logs[chunk, None].to(norm)
+        (many,) = (likely.sum(dim=-1) > count).nonzero(as_tuple=True)
+        if len(many):
+            lowest = piece[many].topk(count, dim=-1).values[:, -1:]
+            likely[many] &= piece[many] >= lowest
+        likely[:, ends] |= likely[:, ends].any(dim=-1, keepdim=True)
+        at = np.flatnonzero(needed[chunk] >= 0)
+        likely[at, needed[chunk][at]] = True
+        parent, token = likely.nonzero(as_tuple=True)
+        probs = (piece[parent, token] - norm[parent, 0]).double().exp()
+        found.append([each.cpu().numpy() for each in (parent + chunk.start, token, probs)])
+    parents, tokens, shares = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    return parents, tokens, weight[parents] * shares
 
 
 def _draw(scores: Tensor, branch: Ints, random: Floats) -> Ints:
@@ -317,7 +378,8 @@ def _draw(scores: Tensor, branch: Ints, random: Floats) -> Ints:
     """
     found = np.empty(len(branch), np.int64)
     for chunk in chunks(len(scores), scores.shape[-1], scores.device):
-        cumulative = to_compute_dtype(scores[chunk]).softmax(dim=-1).double().cumsum(dim=-1)
+        cumulative = to_compute_dtype(scores[chunk]).softmax(dim=-1)
+        cumulative = cumulative.cumsum(dim=-1, dtype=torch.float64)
         own = np.flatnonzero((branch >= chunk.start) & (branch < chunk.stop))
         rows = branch[own] - chunk.start
         place = count_equal_before(rows)

@@ -21,12 +21,11 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mm_numeric.answers import HALF_DAY_MINUTES, Box, ClockTime, Instances, Number
 from mm_numeric.config.decoding import DECODE_RULES
 from mm_numeric.evaluation.metrics.numbers import clipped
-from mm_numeric.inference.number_distribution import NumberDistribution
+from mm_numeric.inference.number_distribution import Floats, NumberDistribution
 from mm_numeric.inference.object_matching import matched_objects
 from mm_numeric.inference.risks import (
     EXACT,
@@ -120,22 +119,23 @@ def decide(
     if rule not in DECODE_RULES:
         raise unknown(rule, DECODE_RULES, "rule", "decode")
     merged = merge_equal(candidates)
-    covered = min(1.0, math.fsum(candidate.probability for candidate in merged))
+    total = math.fsum(candidate.probability for candidate in merged)
+    covered, probs = min(1.0, total), np.array([each.probability for each in merged]) / (total or 1)
     chosen: tuple[Any, str | None] | None
     if rule == "greedy":
         chosen = None if greedy is None else (greedy.answer, greedy.text)
     elif not merged:
         chosen = None
     elif rule == "mbr":
-        chosen = _least_expected_cost(merged, risk)
+        chosen = _least_expected_cost(merged, probs, risk)
     else:
-        chosen = _mean_or_median(rule, merged)
+        chosen = _mean_or_median(rule, merged, probs)
     if chosen is None:
         return Decision(None, None, covered, len(merged))
     answer, text = chosen
     if not merged:
         return Decision(answer, text, covered, 0)
-    truths, probs = [candidate.answer for candidate in merged], _probabilities(merged)
+    truths = [candidate.answer for candidate in merged]
     costs = by_type(CONFIDENCE, type(answer), EXACT).costs([answer], truths)
     objects = None
     if isinstance(answer, Instances):
@@ -143,7 +143,8 @@ def decide(
         sums = np.bincount(matched, probs[truth], minlength=len(answer.items))
         objects = tuple(sums.clip(0, 1).tolist())
     confidence = float(np.clip(1 - costs[0] @ probs, 0, 1))
-    return Decision(answer, text, covered, len(merged), _interval(merged), confidence, objects)
+    interval = _interval(truths, probs)
+    return Decision(answer, text, covered, len(merged), interval, confidence, objects)
 
 
 def merge_equal(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -159,23 +160,20 @@ def merge_equal(candidates: Sequence[Candidate]) -> list[Candidate]:
     ):
         groups.setdefault(first, []).append(candidate)
     return [
-        max(group, key=lambda candidate: candidate.probability)._replace(
+        group[0]
+        if len(group) == 1
+        else max(group, key=lambda candidate: candidate.probability)._replace(
             probability=math.fsum(candidate.probability for candidate in group)
         )
         for group in groups.values()
     ]
 
 
-def _probabilities(merged: Sequence[Candidate]) -> NDArray[np.float64]:
-    probs = np.array([candidate.probability for candidate in merged])
-    return probs / probs.sum()
-
-
-def _least_expected_cost(merged: Sequence[Candidate], risk: Risk) -> tuple[Any, str]:
+def _least_expected_cost(merged: Sequence[Candidate], probs: Floats, risk: Risk) -> tuple[Any, str]:
     answers = [candidate.answer for candidate in merged]
     for answer in answers:
         check_fits(risk, answer, "decode")
-    costs, probs = np.asarray(risk.costs(answers, answers)), _probabilities(merged)
+    costs = np.asarray(risk.costs(answers, answers))
     if costs.shape != (len(answers), len(answers)):
         raise ValueError(
             f"decode: the risk {risk.name!r} returned costs of shape {list(costs.shape)} for "
@@ -187,13 +185,15 @@ def _least_expected_cost(merged: Sequence[Candidate], risk: Risk) -> tuple[Any, 
     return best.answer, best.text
 
 
-def _mean_or_median(rule: str, merged: Sequence[Candidate]) -> tuple[Any, str | None]:
+def _mean_or_median(
+    rule: str, merged: Sequence[Candidate], probs: Floats
+) -> tuple[Any, str | None]:
     answers = [candidate.answer for candidate in merged]
     for kind in {type(answer) for answer in answers}:
         check_rule(rule, kind, "decode")
     compute = by_type(_COMPUTE, type(answers[0]), None)
     assert compute is not None
-    answer = compute(rule, answers, _probabilities(merged))
+    answer = compute(rule, answers, probs)
     texts = [candidate.text for candidate in merged if candidate.answer == answer]
     return answer, texts[0] if texts else None
 
@@ -246,8 +246,7 @@ _COMPUTE: Mapping[type, Callable[[str, Any, Any], Any]] = {
 """Functions from ``mean`` or ``median``, answers [n] and probabilities [n] to the answer."""
 
 
-def _interval(merged: Sequence[Candidate]) -> tuple[Any, Any] | None:
-    answers, probs = [candidate.answer for candidate in merged], _probabilities(merged)
+def _interval(answers: Sequence[Any], probs: Floats) -> tuple[Any, Any] | None:
     if all(isinstance(answer, ClockTime) for answer in answers):
         minutes = NumberDistribution.of([time.minutes for time in answers], probs)
         low, high = minutes.interval(INTERVAL_MASS, HALF_DAY_MINUTES)

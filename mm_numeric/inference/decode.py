@@ -13,14 +13,14 @@ Added to a line of predictions.jsonl if answers were explored:
              ``token_scores`` for the greedy answer
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from mm_numeric.answers import Example, Unreadable
 from mm_numeric.config.decoding import MBR, PredictConfig
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.inference.candidates import Exploration, PrefixTree, Samples
+from mm_numeric.inference.candidates import Exploration, Explored, PrefixTree, Samples
 from mm_numeric.inference.constrain import Constraint
 from mm_numeric.inference.decision import (
     Candidate,
@@ -31,8 +31,7 @@ from mm_numeric.inference.decision import (
 from mm_numeric.inference.risks import Risk, find_risk, risk_of
 from mm_numeric.tasks.base import Task
 
-Explorer = Callable[[Sequence[Example], Constraint | None], Exploration]
-"""Creates the exploration of a batch of examples; the constraint is that of a grammar."""
+_MOST_KNOWN = 100_000  # texts, about 50 MB
 
 
 def check_rules(
@@ -46,26 +45,54 @@ def check_rules(
             risk_of(task, answers[0], "predict.decode", settings.risk)
 
 
-def make_explorer(settings: PredictConfig, family: Family, task: Task) -> Explorer:
-    """Return how to explore: by samples, or by a prefix tree if neither settings nor task set any.
+class Explorer:
+    """Creates the exploration of each batch of examples, and reads what it has found.
 
-    Raises:
-        ValueError: If the family is a baseline that generates its answers itself.
+    Answers are drawn at random if the settings or the task set their number; otherwise the likely
+    ones are enumerated.
     """
-    if type(family).generate_answers is not Family.generate_answers:
-        raise ValueError(
-            f"predict.decode: {settings.decode}: the baseline {family.name} predicts its answers "
-            "without a distribution over texts; use greedy."
-        )
-    ends = {*family.stop_ids, family.pad_id}  # the text ends at either
-    count = settings.samples or task.sampled_answers
-    if not count:
-        return lambda batch, constraint: PrefixTree(
-            ends, constraint, mass=settings.mass, width=settings.branches
-        )
-    return lambda batch, constraint: Samples(
-        ends, constraint, count=count, ids=[example.id for example in batch]
-    )
+
+    def __init__(self, settings: PredictConfig, family: Family, task: Task) -> None:
+        """Set how to explore.
+
+        Raises:
+            ValueError: If the family is a baseline that generates its answers itself.
+        """
+        if type(family).generate_answers is not Family.generate_answers:
+            raise ValueError(
+                f"predict.decode: {settings.decode}: the baseline {family.name} predicts its "
+                "answers without a distribution over texts; use greedy."
+            )
+        self.settings, self.family, self.task = settings, family, task
+        self.count = settings.samples or task.sampled_answers
+        self._known: dict[Frame | None, dict[tuple[int, ...], tuple[str, Any]]] = {}
+
+    def __call__(self, batch: Sequence[Example], constraint: Constraint | None) -> Exploration:
+        """Return the exploration of a batch; the constraint is that of a grammar."""
+        ends = {*self.family.stop_ids, self.family.pad_id}  # the text ends at either
+        if self.count:
+            ids = [example.id for example in batch]
+            return Samples(ends, constraint, count=self.count, ids=ids)
+        return PrefixTree(ends, constraint, mass=self.settings.mass, width=self.settings.branches)
+
+    def candidates(self, explored: Explored, frame: Frame | None) -> list[Candidate]:
+        """Parse the explored answers to a question; leave out those that cannot be parsed.
+
+        Rows with the same frame have many texts in common, which are parsed once.
+        """
+        if sum(map(len, self._known.values())) > _MOST_KNOWN:
+            self._known.clear()
+        known = self._known.setdefault(frame, {})
+        texts: dict[str, tuple[Any, float]] = {}
+        for tokens, prob in explored.probabilities.items():
+            if tokens not in known:
+                text = self.family.text(tokens)
+                known[tokens] = text, self.task.parse(text, frame)
+            text, answer = known[tokens]
+            if not isinstance(answer, Unreadable):
+                # Several sequences of tokens may be the same text.
+                texts[text] = answer, prob + (texts[text][1] if text in texts else 0.0)
+        return [Candidate(answer, text, prob) for text, (answer, prob) in texts.items()]
 
 
 class Decoded(NamedTuple):
@@ -81,7 +108,7 @@ def decode(
     task: Task,
     frame: Frame | None,
     greedy: str,
-    candidates: Sequence[tuple[str, float]],
+    candidates: Sequence[Candidate],
     rule: str,
     risk_name: str | None,
 ) -> Decoded:
@@ -91,16 +118,14 @@ def decode(
         task: The task, which parses texts and has a default risk.
         frame: Image size and coordinate format; None without an image.
         greedy: The greedy text. It is kept if no candidate can be parsed.
-        candidates: Generated texts and their probabilities.
+        candidates: The explored answers that can be parsed.
         rule: One of ``DECODE_RULES``.
         risk_name: Name of the risk for ``mbr``; None for that of the task.
     """
-    parsed = [(task.parse(text, frame), text, prob) for text, prob in candidates]
-    readable = [Candidate(*each) for each in parsed if not isinstance(each[0], Unreadable)]
     own = task.parse(greedy, frame)
     first = None if isinstance(own, Unreadable) else Candidate(own, greedy, 0.0)
-    risk = _risk(task, readable, risk_name)
-    found = decide(rule, readable, risk, greedy=first)
+    risk = _risk(task, candidates, risk_name)
+    found = decide(rule, candidates, risk, greedy=first)
     text = found.text
     if text is None:
         text = greedy if found.answer is None else task.format(found.answer, frame).text
@@ -108,10 +133,10 @@ def decode(
     return Decoded(text, entries, found.object_confidences)
 
 
-def _risk(task: Task, readable: Sequence[Candidate], name: str | None) -> Risk:
+def _risk(task: Task, candidates: Sequence[Candidate], name: str | None) -> Risk:
     where = "predict.decode"
-    if readable:
-        return risk_of(task, readable[0].answer, where, name)
+    if candidates:
+        return risk_of(task, candidates[0].answer, where, name)
     return find_risk(name or task.risk or "exact", where)
 
 

@@ -37,13 +37,13 @@ from mm_numeric.data.examples import load_examples
 from mm_numeric.data.positions import check_questions
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.inference.candidates import PLAIN_SETTINGS, Exploration
+from mm_numeric.inference.candidates import PLAIN_SETTINGS
 from mm_numeric.inference.constrain import Constrainer, Constraint
+from mm_numeric.inference.decision import Candidate
 from mm_numeric.inference.decode import (
     Explorer,
     check_rules,
     decode,
-    make_explorer,
 )
 from mm_numeric.inference.predictions_file import claim_predictions, made_with
 from mm_numeric.log import progress
@@ -123,7 +123,7 @@ def _append_answers(
     check_questions(family, todo, settings.max_new_tokens)
     explore = None
     if not is_greedy_alone(files):
-        explore = make_explorer(settings, family, config.task)
+        explore = Explorer(settings, family, config.task)
     model = load_model(config, family, str(run / MODEL))
     model.to(device_type()).eval()
     constrainer = None
@@ -166,8 +166,8 @@ class Generated(NamedTuple):
     probabilities: Sequence[float]
     """Probability of each token in ``ids``, 0 to 1; that of an end token may follow."""
 
-    candidates: Sequence[tuple[str, float]] | None = None
-    """Explored texts and their probabilities; None if only the greedy text was generated."""
+    candidates: Sequence[Candidate] | None = None
+    """The explored answers that can be parsed; None if only the greedy text was generated."""
 
     def mean_probability(self, family: Family, span: tuple[int, int]) -> float:
         """Return the mean probability of the tokens that spell ``text[span[0]:span[1]]``."""
@@ -223,8 +223,13 @@ def generate(
     if constrainer is not None:
         constraint = constrainer.batch(frames, len(inputs["input_ids"]), max_new_tokens)
     if explore is not None:
-        exploration = explore(examples, constraint)
-        yield from _explored(model, family, inputs, frames, max_new_tokens, exploration)
+        found = generate_tokens(
+            model, family, inputs, max_new_tokens, custom_generate=explore(examples, constraint)
+        )
+        for each, frame in zip(found, frames, strict=False):  # without the dummy image row
+            candidates = explore.candidates(each, frame)
+            text = family.text(each.greedy)
+            yield Generated(text, frame, each.greedy, each.greedy_probabilities, candidates)
         return
     written = family.generate_answers(model, inputs, max_new_tokens)
     if written is None:
@@ -232,26 +237,6 @@ def generate(
     # Not strict, to drop the dummy image row, which is last.
     for (ids, probabilities), frame in zip(written, frames, strict=False):
         yield Generated(family.text(ids), frame, ids, probabilities)
-
-
-def _explored(
-    model: Any,
-    family: Family,
-    inputs: dict[str, Any],
-    frames: Sequence[Frame | None],
-    max_new_tokens: int,
-    exploration: Exploration,
-) -> Iterator[Generated]:
-    """Explore the answers to a batch; yield them with the greedy answer."""
-    found = generate_tokens(model, family, inputs, max_new_tokens, custom_generate=exploration)
-    text_of = {a: family.text(a) for a in {a for each in found for a in each.probabilities}}
-    for each, frame in zip(found, frames, strict=False):  # without the dummy image row
-        texts: dict[str, float] = {}
-        for tokens, prob in each.probabilities.items():
-            text = text_of[tokens]  # several sequences of tokens may be the same text
-            texts[text] = texts.get(text, 0.0) + prob
-        text = family.text(each.greedy)
-        yield Generated(text, frame, each.greedy, each.greedy_probabilities, tuple(texts.items()))
 
 
 def _greedily(

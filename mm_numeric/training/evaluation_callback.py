@@ -34,7 +34,6 @@ from mm_numeric.inference.constrain import Constrainer
 from mm_numeric.inference.decode import (
     Explorer,
     check_rules,
-    make_explorer,
 )
 from mm_numeric.inference.generate import generate, prediction
 from mm_numeric.log import progress
@@ -125,7 +124,7 @@ class EvaluationCallback(TrainerCallback):
                 "passes on the ranks, which ZeRO-3 does not permit; use greedy, or ZeRO-2."
             )
         check_rules(settings, [settings.rule], self.config.task, self.examples)
-        return make_explorer(settings, self.family, self.config.task)
+        return Explorer(settings, self.family, self.config.task)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Request an evaluation every ``evaluate.every_steps`` steps and after the last step."""

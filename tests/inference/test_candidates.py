@@ -5,12 +5,15 @@ import pytest
 import torch
 from PIL import Image
 
-from mm_numeric.answers import Example
+from mm_numeric.answers import ClockTime, Example
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import prompt_batch
-from mm_numeric.inference.candidates import PrefixTree, Samples, _draw
+from mm_numeric.inference import branch_cache
+from mm_numeric.inference.candidates import Exploration, PrefixTree, Samples, _draw
+from mm_numeric.inference.constrain import Constrainer, Constraint
 from mm_numeric.inference.generate import generate_tokens
 from mm_numeric.registry import FAMILIES, choose
+from mm_numeric.tasks.clock import Clock
 
 STEPS = 3
 
@@ -131,6 +134,52 @@ def test_samples_are_drawn_with_their_probability_and_do_not_depend_on_the_batch
         assert once.probabilities.get((), 0.0) == pytest.approx(ends, abs=spread)
         assert twice.probabilities.get((), 0.0) == once.probabilities.get((), 0.0)
         assert all(round(p * count, 6).is_integer() for p in twice.probabilities.values())
+
+
+def test_prompts_that_share_a_cache_or_a_pass_have_the_same_probabilities(loaded, monkeypatch):
+    """All prompts in one pass, each in a pass of its own, and a copy of the cache per branch."""
+
+    ends = range(0, 300, 2)  # so many that a model that has learnt nothing ends its answers
+
+    def found():
+        return explore(loaded, PrefixTree(ends, mass=0.99, width=9), steps=4)
+
+    together = found()
+    monkeypatch.setattr(branch_cache, "similar_counts", lambda n: [*np.flatnonzero(n)[:, None]])
+    apart = found()
+    monkeypatch.setattr(branch_cache, "_can_share", lambda *_: False)
+    for copied, *others in zip(found(), together, apart, strict=True):
+        assert len(copied.probabilities) > 1
+        for other in others:
+            assert other.probabilities == pytest.approx(copied.probabilities, rel=1e-4)
+            assert other.greedy == copied.greedy
+
+
+def test_answers_that_only_an_end_token_may_follow_need_no_pass(loaded, monkeypatch):
+    _, family, examples = loaded
+    constrainer, names, sizes = Constrainer(Clock(), family), [e.id for e in examples], []
+    step = Exploration._step
+
+    def counted(self, branches, *arguments):
+        sizes.append(len(branches.row))
+        return step(self, branches, *arguments)
+
+    monkeypatch.setattr(Exploration, "_step", counted)
+
+    def found():
+        limit = constrainer.batch([None] * 3, 3, 20)
+        yield from explore(loaded, PrefixTree(stops(family), limit, mass=0.9, width=8), steps=20)
+        limit = constrainer.batch([None] * 3, 3, 20)
+        yield from explore(loaded, Samples(stops(family), limit, count=9, ids=names), steps=20)
+
+    short, short_passes = [*found()], sum(sizes)
+    monkeypatch.setattr(Constraint, "complete", lambda self: np.zeros(len(self.states), bool))
+    for ours, wanted in zip(short, found(), strict=True):
+        assert ours.probabilities == pytest.approx(wanted.probabilities, rel=1e-5)
+        assert ours.greedy == wanted.greedy
+        assert ours.greedy_probabilities == pytest.approx(wanted.greedy_probabilities, rel=1e-4)
+        assert isinstance(Clock().parse(family.text(ours.greedy)), ClockTime)
+    assert short_passes < sum(sizes) - short_passes
 
 
 def test_a_random_number_close_to_one_draws_no_impossible_token():

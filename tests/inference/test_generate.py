@@ -11,14 +11,18 @@ from tiny_models import CACHE, small_config
 
 from mm_numeric.answers import Example, Instances
 from mm_numeric.config.data import DataSource
+from mm_numeric.config.decoding import PredictConfig
 from mm_numeric.data.collator import prompt_batch
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.score import read_scores
 from mm_numeric.geometry.coordinate_formats import COORDINATE_FORMATS
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.inference.candidates import Explored
+from mm_numeric.inference.decode import Explorer
 from mm_numeric.inference.generate import Generated, generate, predict, prediction
 from mm_numeric.models.loading import load_family, load_model, model_source
 from mm_numeric.run_folder import read_run
+from mm_numeric.tasks.clock import Clock
 from mm_numeric.training.run import train
 
 SIZE = {"width_px": 100, "height_px": 100}
@@ -224,6 +228,22 @@ def test_all_rules_share_the_explored_answers(learnt, tmp_path):
     assert [a["text"] for a in found["median"]] == [b["text"] for b in found["mbr"]]
     assert any(line["decode"]["candidates"] > 1 for line in found["median"])
     assert predict(learnt, None, tmp_path / "p.jsonl", rules=rules, mass=0.9) == 0
+
+
+def test_a_text_is_parsed_once_for_all_rows_with_the_same_frame(monkeypatch, tmp_path):
+    config = small_config(tmp_path)
+    family, texts = load_family(config, model_source(config, config.output_dir)), []
+    parse = Clock.parse
+    monkeypatch.setattr(Clock, "parse", lambda *a: texts.append(a[1]) or parse(*a))
+    explorer = Explorer(PredictConfig(decode="median"), family, config.task)
+    likely = {"7:05": 0.5, "7:06": 0.2, "none": 0.2}
+    explored = Explored({tuple(family.answer(text).ids[:-1]): p for text, p in likely.items()})
+    for _ in range(2):
+        found = explorer.candidates(explored, None)
+        assert [(str(each.answer), each.text, each.probability) for each in found] == [
+            ("7:05", "7:05", 0.5), ("7:06", "7:06", 0.2)
+        ]  # fmt: skip
+    assert texts == [*likely]
 
 
 @pytest.fixture(scope="module")
