@@ -2,6 +2,7 @@
 
     python scripts/bench_generate.py
     python scripts/bench_generate.py --rounds 20 --batch 16
+    python scripts/bench_generate.py --large --rounds 5                  a model of 0.5 B parameters
     python scripts/bench_generate.py --run runs/clock_tiny --batch 64     decoding rules, in a run
 
 Two tables without a run. The first generates answers with a tiny random Qwen2-VL; the time is that
@@ -14,6 +15,9 @@ special tokens of a regular expression.
 
 xgrammar and llguidance are measured if they are installed, and compile the same regular expression.
 To add a contender, add a function to ``DECODERS`` or ``MASKS``.
+
+With ``--large``, the contenders of the first table generate with a random Qwen2 of the size of
+Qwen2.5-0.5B, whose output has as many logits as the second table; it needs 2 GB of memory.
 
 With ``--run``, a finished run answers its first test rows: the time of a row includes images, the
 exploration of answers, parsing and the choice of the answer, as in ``predict``.
@@ -37,7 +41,12 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import LogitsProcessorList, PreTrainedTokenizerFast
+from transformers import (
+    LogitsProcessorList,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from mm_numeric.config.decoding import GREEDY, MBR
@@ -47,7 +56,7 @@ from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.inference.constrain import Constrainer, Constraint
-from mm_numeric.inference.decode import make_explorer
+from mm_numeric.inference.decode import Explorer
 from mm_numeric.inference.generate import generate, prediction
 from mm_numeric.inference.token_automaton import TokenAutomaton
 from mm_numeric.models.loading import load_family, load_model
@@ -70,6 +79,9 @@ class Setting(NamedTuple):
     rows: int
     width: int
     """Number of logits of a row."""
+
+    steps: int = STEPS
+    """Largest number of tokens of an answer."""
 
 
 Step = Callable[[Tensor, Tensor], Tensor]
@@ -134,13 +146,13 @@ MASKS: Mapping[str, Callable[[Setting], Callable[[], Step]]] = {
 
 
 def plain(setting: Setting, *processors: Step) -> int:
-    """Generate up to ``STEPS`` tokens greedily for each row; return the largest number."""
+    """Generate tokens greedily for each row; return the largest number of a row."""
     inputs = torch.full((setting.rows, 16), setting.family.token_id("What"))
     written = setting.model.generate(
         input_ids=inputs,
         attention_mask=torch.ones_like(inputs),
         logits_processor=LogitsProcessorList(processors),
-        max_new_tokens=STEPS,
+        max_new_tokens=setting.steps,
         do_sample=False,
         eos_token_id=setting.family.stop_ids,
         pad_token_id=setting.family.pad_id,
@@ -245,6 +257,21 @@ def compare(
         )
 
 
+def large_model(count: int) -> Qwen2ForCausalLM:
+    """Return a random Qwen2 of the size of Qwen2.5-0.5B, with ``count`` tokens."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=count,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+    )
+    return Qwen2ForCausalLM(config).eval()
+
+
 def decode_run(run: Path, rows: int, rounds: int) -> None:
     """Print the time per row of each decoding rule, with the model and test rows of a run."""
     config = read_run(run)
@@ -255,7 +282,7 @@ def decode_run(run: Path, rows: int, rounds: int) -> None:
 
     def contender(rule: str, **settings: Any) -> Callable[[None], Callable[[], int]]:
         own = replace(config, predict=replace(config.predict, decode=rule, **settings))
-        explore = None if rule == GREEDY else make_explorer(own.predict, family, config.task)
+        explore = None if rule == GREEDY else Explorer(own.predict, family, config.task)
         constrainer = Constrainer(config.task, family) if own.predict.constrain else None
 
         def run_once() -> int:
@@ -273,11 +300,13 @@ def decode_run(run: Path, rows: int, rounds: int) -> None:
         GREEDY: contender(GREEDY),
         "greedy, constr.": contender(GREEDY, constrain=True),
         "median": contender("median"),
+        "median of 0.95": contender("median", mass=0.95),
         "median, constr.": contender("median", constrain=True),
         "mbr, 32 samples": contender(MBR, samples=32),
+        "mbr, constr.": contender(MBR, samples=32, constrain=True),
     }
     if config.task.sampled_answers:
-        del contenders["median, constr."]
+        del contenders["median, constr."], contenders["median of 0.95"]
     compare(f"{rows} rows of {config.task_name}", contenders, None, rounds, unit="row")
 
 
@@ -291,6 +320,7 @@ def main() -> None:
     parser.add_argument(
         "--vocabulary", type=int, default=VOCABULARY, help="tokens of the second table"
     )
+    parser.add_argument("--large", action="store_true", help="measure a model of 0.5 B parameters")
     parser.add_argument("--run", type=Path, help="measure decoding rules in this finished run")
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, batch {options.batch}")
@@ -306,9 +336,20 @@ def main() -> None:
     grammar = f"{box}(?:; {box}){{3,}}"  # longer than STEPS
     width = model.config.get_text_config().vocab_size
     setting = Setting(family, model, grammar, options.batch, width)
+    large = Qwen2VL(large_tokenizer(options.vocabulary), family.image_processor, _TINY)
     with torch.no_grad():
+        if options.large:
+            setting = Setting(
+                large,
+                large_model(options.vocabulary),
+                grammar,
+                options.batch,
+                options.vocabulary,
+                steps=8,
+            )
+            compare("A Qwen2 of 0.5 B parameters writes", DECODERS, setting, options.rounds)
+            return
         compare("A tiny Qwen2-VL writes lists of boxes", DECODERS, setting, options.rounds)
-        large = Qwen2VL(large_tokenizer(options.vocabulary), family.image_processor, _TINY)
         setting = Setting(large, None, grammar, options.batch, options.vocabulary)
         names = ["argmax alone", *MASKS]
         masks = {name: mask_alone(name) for name in names}
