@@ -189,7 +189,10 @@ def results_rule(predictions: Path, row: Mapping[str, Any]) -> str:
 
 
 def check_same_rule(first: Mapping[str, Any], row: Mapping[str, Any], where: str) -> None:
-    """Raise ValueError if two rows of a predictions file were not decoded by the same rule."""
+    """Raise ValueError if two rows of a predictions file were not decoded by the same rule.
+
+    The risk may differ between rows: by default it is that of the type of the answer.
+    """
     one, other = (_rule_of(own.get("decode") or {}) for own in (first, row))
     if one != other:
         raise ValueError(
@@ -201,8 +204,7 @@ def check_same_rule(first: Mapping[str, Any], row: Mapping[str, Any], where: str
 def _rule_of(decode: Mapping[str, Any]) -> str:
     if not decode:
         return 'without "decode"'
-    risk = f" for {decode['for']}" if decode.get("for") else ""
-    return f"decoded by {decode['rule']}{risk}"
+    return f"decoded by {decode['rule']}"
 
 
 def _checked_decode(decode: dict[str, Any], where: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Added to a line of predictions.jsonl if answers were explored:
     greedy   the greedy text; ``text`` is that of the chosen answer
     decode   rule         greedy, mean, median or mbr
-             for          name of the risk, for mbr
+             for          name of the risk, for mbr; null without candidates
              covered      probability of the parseable answers that were explored
              candidates   number of different ones
              interval     shortest interval with 90 % of the probability; null for other answers
@@ -146,7 +146,7 @@ def _entry(rule: str, risk: Risk, found: Decision) -> dict[str, Any]:
 
     return {
         "rule": rule,
-        **({"for": risk.name} if rule == MBR else {}),
+        **({"for": risk.name if found.candidates else None} if rule == MBR else {}),
         "covered": rounded(found.covered),
         "candidates": found.candidates,
         "interval": None if found.interval is None else list(found.interval),

@@ -157,8 +157,8 @@ def test_every_answer_type_has_its_success(tmp_path, task, rows, right, label):
         ({"decode": {"rule": 3}}, r"line 2: decode\.rule is 3; write the name of a rule, such"),
         ({"decode": decode(1.5)}, r"line 2: decode\.confidence has 1\.5; a confidence of a decod"),
         ({"decode": decode(True)}, r"line 2: decode\.confidence has True"),
-        ({"decode": decode(0.5, "mbr")}, "line 2: a row decoded by mbr for circular_minutes among "
-         "rows decoded by median for circular_minutes; score the answers of each rule in a file"),
+        ({"decode": decode(0.5, "mbr")}, "line 2: a row decoded by mbr among rows decoded by "
+         "median; score the answers of each rule in a file"),
         ({"decode": None}, 'line 2: a row without "decode" among rows decoded by median'),
     ],
 )  # fmt: skip
@@ -167,6 +167,13 @@ def test_invalid_confidences_are_one_sentence(tmp_path, change, message):
     rows[1] |= change
     with pytest.raises(ValueError, match=message):
         read_scores(write(tmp_path, rows))
+
+
+def test_rows_may_be_decoded_for_different_risks(tmp_path):
+    rows = clock_rows()
+    for row, risk in zip(rows, ["absolute", None, "exact"], strict=False):
+        row["decode"] = decode(0.5, "mbr") | {"for": risk}
+    assert read_scores(write(tmp_path, rows[:3])).confidences.rule == "mbr"
 
 
 @pytest.mark.parametrize("other", ["7:05", ["7:05"], {"beams": 4}, 1])
