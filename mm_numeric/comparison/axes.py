@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mm_numeric.config.names import value_name
-from mm_numeric.config.reader import read_objective
+from mm_numeric.config.names import row_name, value_name
 
 
 def axis_values(axis: Any, values: Any, axes: Sequence[str], where: str) -> list[tuple[str, Any]]:
@@ -24,7 +23,8 @@ def axis_values(axis: Any, values: Any, axes: Sequence[str], where: str) -> list
     if isinstance(values, Mapping):
         return [(str(name), value) for name, value in values.items()]
     if axis == "objective":
-        return [(read_objective(value, f"{where}.{axis}").name, value) for value in values]
+        entries = [value if isinstance(value, Mapping) else {"preset": value} for value in values]
+        return [(row_name(entry), value) for entry, value in zip(entries, values, strict=True)]
     named = []
     for value in values:
         if isinstance(value, list | tuple | Mapping):

@@ -177,9 +177,11 @@ def _combined(config: Config, grid: Mapping[str, Any], where: str) -> list[_Draf
     for combination in itertools.product(*axes.values()):
         chosen = dict(zip(axes, combination, strict=True))
         label, value = chosen.pop("objective", (config.objective.name, None))
-        base = config.objective if value is None else read_objective(value, f"{where}.objective")
+        entry = _listed(value, f"{where}.objective")
+        base = config.objective if value is None else read_objective(entry.objective, entry.where)
         inside = {a: v for a, (_, v) in chosen.items() if a.startswith("objective.")}
         outside = {a: v for a, (_, v) in chosen.items() if a not in inside}
+        named = {"objective": (label, value), **chosen} if entry.settings else chosen
         # All fields are written out, so that a path like `objective.terms.0.weight` exists.
         changed = {"objective": plain(asdict(base.spec))}
         for axis, setting in inside.items():
@@ -189,8 +191,8 @@ def _combined(config: Config, grid: Mapping[str, Any], where: str) -> list[_Draf
             _Draft(
                 objective={**changed["objective"], "name": name},
                 where=f"{where}, {name}",
-                settings=outside,
-                labels={axis: chosen[axis][0] for axis in outside},
+                settings={**entry.settings, **outside},
+                labels={axis: text for axis, (text, _) in named.items() if axis not in inside},
                 axes={"objective": label, **{axis: _shown(*own) for axis, own in chosen.items()}},
             )
         )

@@ -53,6 +53,18 @@ def test_a_grid_is_rows_with_the_names_of_what_differs(tmp_path):
     assert all(row.config.compare is None for row in compared_rows(config))
 
 
+def test_an_objective_of_a_grid_may_change_other_settings(tmp_path):
+    distilled = {"name": "distilled", "with": {"distil": {"decode": "median"}}}
+    noise = [0, 3]
+    config = config_of(tmp_path, objective=["ce", distilled], task__label_noise_minutes=noise)
+    row = named(config)["distilled_label_noise_minutes_3"]
+    assert row.config.distil.decode == "median"
+    assert row.config.objective.spec == PRESETS["ce"]
+    assert row.warm_start == "warm_start_label_noise_minutes_3"
+    assert row.reference == "ce_label_noise_minutes_3"
+    assert row.axes["objective"] == "distilled"
+
+
 def test_without_an_objective_the_config_s_own_is_varied(tmp_path):
     weights = {"all": 0.2, "without_relative": 0}
     found = named(config_of(tmp_path, objective__terms__1__weight=weights))
