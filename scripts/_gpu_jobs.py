@@ -10,6 +10,7 @@ failed           an error, a crash or a time limit; ``reason`` is one line, the 
 """
 
 import gc
+import importlib
 import multiprocessing
 import os
 import signal
@@ -73,15 +74,16 @@ class Job:
 
 
 def context(device: str) -> BaseContext:
-    """Return how processes start: from one that has imported everything, unless there is a GPU.
+    """Return how processes start: forked from this one with all imported, unless there is a GPU.
 
     CUDA does not work in a process that is forked from one that has used it.
     """
     if device != "cpu":
         return multiprocessing.get_context("spawn")
-    found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(PRELOADED)
-    return found
+    for name in PRELOADED:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    return multiprocessing.get_context("fork")
 
 
 def run(

@@ -7,13 +7,12 @@ ZeRO-2 on one rank.
 
 import json
 import logging
-import re
+import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from _gpu_facts import ROOT
 from _gpu_jobs import Job, NotAvailableError, Record
@@ -63,21 +62,34 @@ def jobs(device: str, toy: bool) -> list[Job]:
 
 
 def run_tests(_: str, folder: str) -> Record:
-    """Run the tests marked ``device``, and return how many passed."""
+    """Run the tests marked ``device`` in this process, and return how many passed."""
+    import pytest
+
     marked = [
         str(path)
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
         if "mark.device" in path.read_text(encoding="utf-8")
     ]
     options = ["-m", "device", "-p", "no:cacheprovider", "--tb", "short"]
-    command = [sys.executable, "-m", "pytest", *options, *marked]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    print(done.stdout, done.stderr)
-    if done.returncode:
-        failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        raise RuntimeError("; ".join(failed) or f"pytest ended with exit code {done.returncode}")
-    counts = re.findall(r"(\d+) (passed|skipped)", done.stdout)
-    return {kind: int(count) for count, kind in counts}
+    os.chdir(ROOT)
+    outcomes = Outcomes()
+    code = pytest.main([*options, *marked], plugins=[outcomes])
+    if code:
+        raise RuntimeError("; ".join(outcomes.names["failed"]) or f"pytest ended with {code!r}")
+    return {kind: len(outcomes.names[kind]) for kind in ("passed", "skipped")}
+
+
+class Outcomes:
+    """Collects the names of the tests that passed, failed and were skipped; a pytest plugin."""
+
+    def __init__(self) -> None:
+        """Start without names."""
+        self.names: dict[str, list[str]] = {"passed": [], "failed": [], "skipped": []}
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Add a test, once, also if its set-up ends it."""
+        if report.when == "call" or not report.passed:
+            self.names[report.outcome].append(report.nodeid)
 
 
 def run_step(

@@ -25,16 +25,17 @@ loss           loss of the first step
 
 import argparse
 import json
+import multiprocessing
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
@@ -70,16 +71,13 @@ def main() -> None:
     """Run the benchmark."""
     options = arguments()
     torch.set_num_threads(options.threads)
-    if options.worker:
-        work(options)
-        return
     head = machine(torch.device("cpu"))
     print("{machine}, {threads} threads, torch {torch}, {platform}, load {load}".format(**head))
     results = measure(options)
     found = targets(results)
     show(results, found, options)
     if options.json:
-        settings = {k: v for k, v in vars(options).items() if k not in ("json", "worker")}
+        settings = {k: v for k, v in vars(options).items() if k != "json"}
         whole = {**head, "settings": settings, "results": results, "targets": found}
         options.json.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
@@ -102,7 +100,6 @@ def arguments() -> argparse.Namespace:
             f"--{name}", type=int, default=default, help=f"{what} (default: {default})"
         )
     parser.add_argument("--json", type=Path, help="also write all results to this file")
-    parser.add_argument("--worker", choices=NAMES, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -110,46 +107,42 @@ def arguments() -> argparse.Namespace:
 
 
 class Worker:
-    """A trainer in its own process."""
+    """A trainer in its own process, forked from this one, which has imported all and run nothing."""
 
-    def __init__(self, name: str, errors: TextIO) -> None:
-        """Start the process with the options of this one."""
-        self.name, self.errors = name, errors
-        command = [sys.executable, __file__, *sys.argv[1:], "--worker", name]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-        )
+    def __init__(self, name: str, options: argparse.Namespace) -> None:
+        """Start the process."""
+        self.name = name
+        processes = multiprocessing.get_context("fork")
+        self.connection, theirs = processes.Pipe()
+        self.process = processes.Process(target=work, args=(name, options, theirs), daemon=True)
+        self.process.start()
+        theirs.close()  # so that recv ends with the process
 
     def step(self, what: str) -> dict[str, Any]:
         """Run one step and return its ``time`` or its ``memory``."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(what + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            self.errors.seek(0)
-            sys.exit(f"{self.name} has ended:\n{self.errors.read()}")
-        found: dict[str, Any] = json.loads(line)
+        self.connection.send(what)
+        try:
+            found: dict[str, Any] = self.connection.recv()
+        except EOFError:
+            sys.exit(f"{self.name} has ended; its error is above.")
         return found
 
 
 @contextmanager
-def workers() -> Iterator[list[Worker]]:
+def workers(options: argparse.Namespace) -> Iterator[list[Worker]]:
     """Start all workers, and stop them on exit."""
     with ExitStack() as stack:
         started = []
         for name in NAMES:
-            errors = stack.enter_context(tempfile.TemporaryFile("w+"))
-            started.append(Worker(name, errors))
-            stack.callback(started[-1].process.wait)
+            started.append(Worker(name, options))
+            stack.callback(started[-1].process.join)
             stack.callback(started[-1].process.kill)
         yield started
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Measure the memory of each worker once, and its time in rounds."""
-    with workers() as everyone:
+    with workers(options) as everyone:
         warm = {each.name: [each.step("time") for _ in range(WARM_UP)] for each in everyone}
         peaks = {each.name: each.step("memory")["peak_bytes"] for each in everyone}
         rounds = [
@@ -220,17 +213,17 @@ def show(
 
 
 class Stopwatch(TrainerCallback):
-    """Waits for a command before each step, measures the step, and writes the result."""
+    """Waits for a command before each step, measures the step, and sends the result."""
 
-    def __init__(self, answers: TextIO) -> None:
-        """Set the stream of the results."""
-        self.answers = answers
+    def __init__(self, connection: Connection) -> None:
+        """Set where commands come from and results go to."""
+        self.connection = connection
         self.peak: Callable[[], int] | None = None
         self.peak_bytes: int | None = None
 
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
         """Wait for a command, and start measuring."""
-        self.peak = start_process_peak() if sys.stdin.readline().strip() == "memory" else None
+        self.peak = start_process_peak() if self.connection.recv() == "memory" else None
         self.start = time.perf_counter()
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
@@ -243,7 +236,7 @@ class Stopwatch(TrainerCallback):
         self.peak_bytes = None if self.peak is None else self.peak()
 
     def on_log(self, *args: Any, logs: dict[str, float], **kwargs: Any) -> None:
-        """Write the result with the loss that the trainer logs after each step."""
+        """Send the result with the loss that the trainer logs after each step."""
         if "loss" in logs:
             found = {
                 "seconds": self.seconds,
@@ -251,23 +244,21 @@ class Stopwatch(TrainerCallback):
                 "loss": logs["loss"],
                 "peak_bytes": self.peak_bytes,
             }
-            print(json.dumps(found), file=self.answers, flush=True)
+            self.connection.send(found)
 
 
-def work(options: argparse.Namespace) -> None:
+def work(name: str, options: argparse.Namespace, connection: Connection) -> None:
     """Train step by step on command."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # a trainer may print to stdout
+    sys.stdout = sys.stderr  # a trainer may print to stdout
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(options, Path(folder))
+        trainer = make_trainer(name, options, Path(folder))
         trainer.remove_callback(PrinterCallback)
-        trainer.add_callback(Stopwatch(answers))
+        trainer.add_callback(Stopwatch(connection))
         trainer.train()
 
 
-def make_trainer(options: argparse.Namespace, folder: Path) -> Trainer:
+def make_trainer(name: str, options: argparse.Namespace, folder: Path) -> Trainer:
     """Return the worker's trainer, with the same model, data and settings as the others."""
-    from trl import SFTConfig, SFTTrainer
-
     steps = WARM_UP + 1 + options.rounds
     settings = {
         "output_dir": str(folder),
@@ -283,7 +274,9 @@ def make_trainer(options: argparse.Namespace, folder: Path) -> Trainer:
         "dataloader_pin_memory": False,
     }
     model, data = make_model(options), Dataset.from_list([make_row(options)] * steps)
-    if options.worker == "trl.SFTTrainer":
+    if name == "trl.SFTTrainer":
+        from trl import SFTConfig, SFTTrainer
+
         more = {"bf16": False, "gradient_checkpointing": False, "max_length": None}
         return SFTTrainer(
             model,
@@ -292,10 +285,10 @@ def make_trainer(options: argparse.Namespace, folder: Path) -> Trainer:
             processing_class=tiny_qwen2_tokenizer(),
         )
     args = TrainingArguments(**settings, remove_unused_columns=False)
-    if options.worker == "transformers.Trainer":
+    if name == "transformers.Trainer":
         return Trainer(model, args, train_dataset=data, data_collator=collate)
     numbers = NumberVocabulary.from_tokenizer(Stand(options.vocabulary))
-    loss_of = objective(options.worker.rpartition(" ")[2], numbers)
+    loss_of = objective(name.rpartition(" ")[2], numbers)
     return NumericTrainer(
         model=model,
         args=args,

@@ -1,16 +1,20 @@
 """Real processes that start at once: forked from a process that has imported all they need.
 
 A Python process that imports torch and transformers anew takes five seconds to start. These are
-for tests of signals, exit codes, messages and ranks; `python -m mm_numeric` and torchrun have
-tests of their own, because such a process does not pass through the end of Python.
+for tests of signals, exit codes, messages, scripts and ranks. `python -m mm_numeric` and torchrun
+have tests of their own, because such a process does not pass through the start and the end of
+Python.
 """
 
 import gc
 import multiprocessing
 import os
+import runpy
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.context import ForkServerContext
@@ -24,6 +28,7 @@ IMPORTED = [
     "mm_numeric.families.qwen2_vl",
     "torch._inductor",
     "deepspeed",
+    "trl.trainer.sft_trainer",
 ]
 TIMEOUT = 180.0
 
@@ -93,6 +98,32 @@ class Job:
     def text(self) -> str:
         """Return what the processes have written to stdout and stderr so far."""
         return self.output.read_text(encoding="utf-8", errors="replace")
+
+
+def python(
+    *arguments: object, cwd: Path | None = None, timeout: float = TIMEOUT
+) -> subprocess.CompletedProcess[str]:
+    """Do what ``python ARGUMENTS`` does (a script, -m or -c), and return how it ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        output, errors = Path(folder, "output"), Path(folder, "errors")
+        words = [str(errors), str(cwd or Path.cwd()), *map(str, arguments)]
+        (code,) = Job(_python, words, output).wait(timeout)
+        return subprocess.CompletedProcess(words[2:], code, output.read_text(), errors.read_text())
+
+
+def _python(words: list[str]) -> None:
+    """Run a script, a module or code, with its messages in a file, in a working directory."""
+    errors, cwd, kind, *arguments = words
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+    os.chdir(cwd)
+    sys.argv = arguments if kind in ("-m", "-c") else [kind, *arguments]
+    sys.path.insert(0, cwd if kind in ("-m", "-c") else str(Path(kind).parent))
+    if kind == "-m":
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    elif kind == "-c":
+        exec(arguments[0], {"__name__": "__main__"})
+    else:
+        runpy.run_path(kind, run_name="__main__")
 
 
 def free_port() -> int:

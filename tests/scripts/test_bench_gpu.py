@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from importlib.util import find_spec
@@ -13,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from processes import python
 from torch import nn
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -39,11 +39,10 @@ def parts(monkeypatch):
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    """The results and the Markdown page of a toy run on the CPU, as a user starts it."""
+    """The results and the Markdown page of a toy run on the CPU."""
     path = tmp_path_factory.mktemp("bench") / "gpu.json"
-    command = [sys.executable, SCRIPTS / "bench_gpu.py", "--toy", "--device", "cpu"]
-    command += ["--commit", "abc1234", "--json", path]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    options = ["--toy", "--device", "cpu", "--commit", "abc1234", "--json", path]
+    done = python(SCRIPTS / "bench_gpu.py", *options, timeout=600)
     log = path.with_suffix(".log").read_text(encoding="utf-8")
     assert done.returncode == 0, done.stdout + done.stderr + log
     return json.loads(path.read_text(encoding="utf-8")), path.with_suffix(".md").read_text()

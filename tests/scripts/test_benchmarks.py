@@ -1,4 +1,4 @@
-"""The benchmark and the figures of the losses, run as a user runs them, at a tiny size."""
+"""The benchmark and the figures of the losses, run at a tiny size."""
 
 import json
 import math
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from objective_steps import OF_LABELS as PRESETS
+from processes import python
 
 from mm_numeric.registry import TERMS
 
@@ -23,8 +24,19 @@ TINY = ["--vocabulary", "200", "--rows", "16", "--width", "32", "--repeats", "1"
 
 def run(script, *arguments):
     """Run a script, and return how it ended."""
-    command = [sys.executable, SCRIPTS / script, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return python(SCRIPTS / script, *arguments)
+
+
+def test_every_script_loads_all_it_needs_in_a_new_process(tmp_path):
+    """The other tests run scripts in processes that have imported most of it before."""
+    code = "import runpy, sys\nfor path in sys.argv[2:]: runpy.run_path(path)"
+    code = "import sys\nsys.path.insert(0, sys.argv[1])\n" + code
+    scripts = [*SCRIPTS.glob("bench_*.py"), *SCRIPTS.glob("figures_*.py")]
+    assert len(scripts) >= 6
+    command = [sys.executable, "-c", code, SCRIPTS, *scripts]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
 
 
 @pytest.fixture(scope="module")
