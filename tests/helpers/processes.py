@@ -26,9 +26,8 @@ IMPORTED = [
     "mm_numeric.inference.generate",
     "mm_numeric.families.paligemma",
     "mm_numeric.families.qwen2_vl",
-    "torch._inductor",
     "deepspeed",
-    "trl.trainer.sft_trainer",
+    "deepspeed.runtime.zero.muon.muon_optimizer",  # imports torch._inductor, for any optimiser
 ]
 TIMEOUT = 180.0
 
@@ -66,6 +65,7 @@ class Job:
                     "LOCAL_RANK": str(rank),
                     "WORLD_SIZE": str(ranks),
                     "LOCAL_WORLD_SIZE": str(ranks),
+                    "LOCAL_SIZE": str(ranks),  # else DeepSpeed runs numactl for each gradient
                     "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": port,
                 }

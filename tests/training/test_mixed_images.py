@@ -22,9 +22,9 @@ from mm_numeric.losses.objective import objective
 
 pytestmark = pytest.mark.slow
 
-STEPS = 20
+STEPS = 8
 PATTERN = "ptttttptpptttpptttpptttt"
-"""Four rows a step, two on each rank: an image on the one, the other or both; the last, on none"""
+"""Four rows a step, two on each rank: an image on the one, the other or both; the last, on none. The seventh step starts again."""
 
 
 def examples_of(folder, pattern):
@@ -104,7 +104,7 @@ def job(folder, rows, family, *overrides):
         "trainer.logging_steps=1",
         "trainer.save_strategy='no'",
         "trainer.adam_epsilon=1.0e-5",  # see test_ranks
-        "evaluate={every_steps: 20, rows: null}",
+        f"evaluate={{every_steps: {STEPS}, rows: null}}",
         "predict={batch_size: 2, max_new_tokens: 4}",
         *overrides,
     )
