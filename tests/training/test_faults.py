@@ -26,6 +26,7 @@ from mm_numeric.training.run import train
 from mm_numeric.training.trainer import NumericTrainer
 
 FAULTY = "objective={preset: ce, terms: [{name: 'faulty_terms:NotANumber', weight: 1.0}]}"
+LONG = ("trainer.max_steps=4000", "trainer.save_steps=1000", "trainer.logging_steps=1")
 LAUNCHER = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
@@ -249,10 +250,23 @@ def test_a_worker_that_is_left_over_can_be_ended():
 
 @pytest.mark.slow
 def test_a_signal_to_one_rank_stops_all(tmp_path):
-    config = write_config(tmp_path, "trainer.max_steps=4000", "trainer.save_steps=1000",
-                          "trainer.logging_steps=1")  # fmt: skip
     run = tmp_path / "run"
-    python, *arguments = command(config)
+    training = start(write_config(tmp_path, *LONG), ranks=2)
+    try:
+        wait_for((run / "log.jsonl").is_file)
+        os.kill(training.processes[1].pid, signal.SIGUSR1)
+        codes = training.wait()
+    finally:
+        training.kill()
+    assert codes == [0, 0], training.text()
+    assert_all_ranks_stopped(run, training.text())
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_rank_of_torchrun_stops_all(tmp_path):
+    """With ZeRO-3, from the start to the end of new processes of Python."""
+    run = tmp_path / "run"
+    python, *arguments = command(write_config(tmp_path, *LONG, "trainer.deepspeed=zero3"))
     with subprocess.Popen(
         [python, *LAUNCHER, *arguments], stderr=subprocess.PIPE, text=True
     ) as launcher:
@@ -261,6 +275,11 @@ def test_a_signal_to_one_rank_stops_all(tmp_path):
         os.kill(int(ranks[-1]), signal.SIGUSR1)
         said = launcher.communicate(timeout=120)[1]
     assert launcher.returncode == 0, said
+    assert_all_ranks_stopped(run, said)
+
+
+def assert_all_ranks_stopped(run: Path, said: str) -> None:
+    """Check that there is one sentence, and a checkpoint of both ranks at the last step."""
     assert said.count("mm-numeric: stopped by SIGUSR1; saved ") == 1
     assert last_checkpoint(run).name == f"checkpoint-{log(run)[-1]['step']}"
     assert len(list(last_checkpoint(run).glob("rng_state_*.pth"))) == 2

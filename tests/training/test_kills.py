@@ -17,7 +17,7 @@ from mm_numeric.run_folder import last_checkpoint
 from mm_numeric.training.run import train
 
 KILLS = 10
-STEPS = ("trainer.max_steps=120", "trainer.save_steps=1", "objective=ntil_published",
+STEPS = ("trainer.max_steps=60", "trainer.save_steps=1", "objective=ntil_published",
          "trainer.lr_scheduler_type=constant_with_warmup")  # fmt: skip
 
 
@@ -54,10 +54,10 @@ def test_ten_kills_at_random_moments_leave_the_weights_as_they_are(tmp_path):
     for i in range(KILLS):
         process = life(killed)
         if i % 2:
-            wait(120, chance.randint(1, 5), run)
+            wait(120, chance.randint(1, 3), run)
             time.sleep(chance.uniform(0, 0.02))
         else:
-            wait(chance.uniform(0, 4), 6, run)
+            wait(chance.uniform(0, 4), 3, run)
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL  # it had not ended by itself

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,6 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from tiny_models import small_config, tiny_checkpoint
 from train_runs import (
-    command,
     forget_manifest,
     run_to_error,
     same,
@@ -41,8 +38,8 @@ def test_two_ranks_reach_the_weights_of_one_with_double_accumulation(tmp_path):
              "objective.balance=fixed", "trainer.save_strategy='no'")  # fmt: skip
     two = write_config(tmp_path / "two", *steps)
     one = write_config(tmp_path / "one", *steps, "trainer.gradient_accumulation_steps=2")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run([*launcher, *command(two)[1:]], check=True)
+    job = start(two, ranks=2)
+    assert job.wait() == [0, 0], job.text()
     train(read_config(one))
     first, second = weights(tmp_path / "two" / "run"), weights(tmp_path / "one" / "run")
     for name in first:
