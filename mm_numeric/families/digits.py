@@ -39,7 +39,8 @@ def with_digits(tokenizer: Any, digits: str | None, source: str) -> Any:
                 f"{source!r} has none; remove model.digits, or start from another checkpoint."
             )
         return tokenizer
-    missing = [digit for digit in _DIGITS if digit not in tokenizer.get_vocab()]
+    vocabulary = tokenizer.get_vocab()
+    missing = [digit for digit in _DIGITS if digit not in vocabulary]
     if missing:
         raise ValueError(
             f"model.digits: the tokenizer of {source!r} has no token for {', '.join(missing)} "

@@ -1,6 +1,7 @@
 """Single-digit tokenisation: what it changes, what it keeps, and that it survives saving."""
 
 import dataclasses
+import functools
 import json
 import random
 import string
@@ -54,6 +55,13 @@ def merging(kind):
     return load(kind)
 
 
+@functools.cache
+def both(kind):
+    """Return a tokenizer that joins digits, and its copy with single digits."""
+    stock = merging(kind)
+    return stock, with_digits(stock, "single", "here")
+
+
 def checkpoint(folder, kind):
     """Save a small model with a tokenizer that joins digits."""
     tokenizer = merging(kind)
@@ -84,16 +92,14 @@ each_merging = pytest.mark.parametrize("kind", ["causal_lm", "t5", "gpt2", "llam
 
 @each_merging
 def test_text_without_digits_is_cut_as_before(kind):
-    stock = merging(kind)
-    single = with_digits(stock, "single", "here")
+    stock, single = both(kind)
     for text in texts(300, kind):
         assert single(text)["input_ids"] == stock(text)["input_ids"], text
 
 
 @each_merging
 def test_every_digit_is_a_token_and_all_else_is_cut_as_before(kind):
-    stock = merging(kind)
-    single = with_digits(stock, "single", "here")
+    stock, single = both(kind)
     vocabulary = stock.get_vocab()
     assert single.get_vocab() == vocabulary
     draw = random.Random(1)
@@ -114,7 +120,7 @@ def test_every_digit_is_a_token_and_all_else_is_cut_as_before(kind):
 
 @pytest.mark.parametrize("kind", ["t5", "t5-small"])
 def test_t5_with_single_digits_comes_back(tmp_path, kind):
-    family = T5(with_digits(merging(kind), "single", "here"), None, TINY)
+    family = T5(both(kind)[1], None, TINY)
     answer = family.answer("12 3.5")
     tokens = family.tokenizer.convert_ids_to_tokens(answer.ids)
     assert tokens == ["▁", "1", "2", "▁", "3", ".", "5", "</s>"]
@@ -127,7 +133,7 @@ def test_t5_with_single_digits_comes_back(tmp_path, kind):
 
 @each_merging
 def test_it_is_saved_with_the_tokenizer(tmp_path, kind):
-    single = with_digits(merging(kind), "single", "here")
+    _, single = both(kind)
     single.save_pretrained(tmp_path)
     types = {"t5": "t5", "t5-small": "t5", "llama3": "llama"}
     config = json.dumps({"model_type": types.get(kind, "gpt2")})
@@ -198,8 +204,8 @@ def test_multi_digit_tokens_are_numbers_too(tmp_path, kind):
     wanted = [float(word) for answer in SUMS.values() for word in answer.split()]
     examples = examples_of(tmp_path, "t5" if cls is T5 else "causal_lm")
     targets = {}
-    for digits in (None, "single"):
-        family = cls(with_digits(merging(kind), digits, "here"), None, TINY)
+    for digits, tokenizer in zip((None, "single"), both(kind), strict=True):
+        family = cls(tokenizer, None, TINY)
         family.decoder_start_id = 0
         collate = TrainingCollator(family, Sums(), family.vocabulary())
         batch = collate(examples)
