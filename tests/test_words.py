@@ -7,7 +7,7 @@ import tokenize
 from pathlib import Path
 
 import pytest
-from import_graph import ROOT, modules
+from import_graph import ROOT, modules, syntax_tree
 
 BANNED = {
     r"pictures?": "image",
@@ -71,12 +71,13 @@ def words_of(name: str) -> set[str]:
 
 def identifiers(path: Path) -> set[str]:
     """Return the names that a file defines or uses."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return names | {node.name for node in ast.walk(tree) if isinstance(node, defined)}
+    attributes = {ast.Name: "id", ast.arg: "arg", ast.Attribute: "attr", ast.ClassDef: "name",
+                  ast.FunctionDef: "name", ast.AsyncFunctionDef: "name"}  # fmt: skip
+    return {
+        getattr(node, attributes[type(node)])
+        for node in ast.walk(syntax_tree(path))
+        if type(node) in attributes
+    }
 
 
 def banned_in(text: str) -> list[str]:
@@ -120,7 +121,7 @@ def test_a_banned_phrase_is_found():
 def test_every_class_name_is_defined_once():
     homes: dict[str, list[str]] = {}
     for module, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(syntax_tree(path)):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(module)
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}

@@ -1,6 +1,7 @@
 """The import graph of the package, read from the source with ``ast``."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -8,6 +9,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 LINKED = ("tasks", "evaluation", "configs")
 """Folders at the root that are imported as ``mm_numeric.NAME``."""
+
+STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
+"""The nodes in which an import may stand."""
 
 
 class Imports(NamedTuple):
@@ -43,6 +47,12 @@ def modules() -> dict[str, Path]:
     }
 
 
+@functools.cache
+def syntax_tree(path: Path) -> ast.Module:
+    """Return the syntax tree of a file, which several tests walk."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports_of(path: Path) -> Imports:
     """Return the imports of one file.
 
@@ -51,17 +61,16 @@ def imports_of(path: Path) -> Imports:
     Raises:
         AssertionError: If an import is relative.
     """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    lazy_nodes = {
-        node
-        for outer in ast.walk(tree)
-        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
-        or (isinstance(outer, ast.If) and "TYPE_CHECKING" in ast.unparse(outer.test))
-        for node in ast.walk(outer)
-    }
     at_load, lazy = set(), set()
-    for node in ast.walk(tree):
-        (lazy if node in lazy_nodes else at_load).update(_names(node, path))
+    waiting: list[tuple[ast.AST, bool]] = [(syntax_tree(path), False)]
+    while waiting:
+        node, is_lazy = waiting.pop()
+        (lazy if is_lazy else at_load).update(_names(node, path))
+        is_lazy |= isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (
+            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        )
+        inner = (c for c in ast.iter_child_nodes(node) if isinstance(c, STATEMENTS))
+        waiting.extend((child, is_lazy) for child in inner)
     return Imports(frozenset(at_load), frozenset(lazy))
 
 
