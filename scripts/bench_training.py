@@ -107,7 +107,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Worker:
-    """A trainer in its own process, forked from this one, which has imported all and run nothing."""
+    """A trainer in its own process, forked from this one, which has only imported all."""
 
     def __init__(self, name: str, options: argparse.Namespace) -> None:
         """Start the process."""

@@ -214,7 +214,7 @@ def test_with_debug_the_traceback_is_shown(tmp_path):
 @pytest.mark.parametrize(
     ("run", "rows", "message"),
     [
-        (mm_numeric, {"image": "a.png", "time": "25:00"}, "'25:00' is not a time on a 12-hour dial"),
+        (mm_numeric, {"image": "a.png", "time": "25:00"}, "'25:00' is not a time on a 12-hour"),
         (forked, {"image": "none.png", "time": "7:05"}, "there is no image "),
     ],
 )

@@ -44,6 +44,7 @@ def test_two_predictions_into_one_file(folder, capsys):
     assert cli.main(["score", "new/predictions.jsonl"]) == 0
 
 
+@pytest.mark.slow
 def test_two_exports_into_one_folder(folder, capsys):
     job = start_and_pause(folder, EXPORT)
     assert cli.main(EXPORT) == 2

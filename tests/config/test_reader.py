@@ -140,6 +140,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\ufeff"), max_si
 POSITIVE = st.floats(min_value=0, max_value=1e300, allow_subnormal=True)
 
 
+@pytest.mark.slow
 @given(
     prompt=TEXT,
     noise=st.floats(0, 360),

@@ -91,6 +91,7 @@ def test_what_cannot_be_made_smaller_is_refused(tmp_path):
         with_limit(collator, 12, "resize")(examples)
 
 
+@pytest.mark.slow
 def test_rows_are_dropped_with_a_count(tmp_path):
     """Of the list before it is trained on; of a stream when they are read."""
     rows = write_mixed(tmp_path / "rows", "tptt")

@@ -261,6 +261,7 @@ def test_a_stream_of_a_damaged_data_set_is_one_sentence(tmp_path):
         list(islice(stream.examples(), 4))
 
 
+@pytest.mark.slow
 def test_a_data_set_is_trained_on_and_answered(images, tmp_path):
     """Its images have no file: what is said of them is where they stand."""
     folder, shown = images

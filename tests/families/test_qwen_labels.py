@@ -88,6 +88,7 @@ def test_markers_are_one_token_each_and_end_nothing(cls):
     assert family.text([*list(MARKERS.values())[:6], 151643]) == "".join(list(MARKERS)[:6])
 
 
+@pytest.mark.slow
 def test_labels_and_polygons_of_qwen2_vl_survive_the_tokenizer():
     from mm_numeric.families.qwen2_vl import Qwen2VL
 

@@ -55,6 +55,7 @@ def test_a_token_is_found_by_its_escaped_name(name):
     assert expression.ends
 
 
+@pytest.mark.slow
 @given(regex=REGEXES)
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_costs_are_those_of_the_shortest_and_the_longest_text(regex):

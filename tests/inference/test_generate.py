@@ -175,6 +175,7 @@ def test_only_a_finished_run_answers(tmp_path):
         predict(tmp_path, None, tmp_path / "p.jsonl")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CLOCKS.is_file(), reason="the real clocks are not here")
 def test_real_clocks_are_answered_and_scored_to_the_last(run, tmp_path):
     out = tmp_path / "real.jsonl"
@@ -206,6 +207,7 @@ def strip(line):
     return {**line, "decode": decode}
 
 
+@pytest.mark.slow
 def test_all_rules_share_the_explored_answers(learnt, tmp_path):
     rules = ("greedy", "mean", "median", "mbr")
     assert predict(learnt, None, tmp_path / "p.jsonl", rules=rules, mass=0.9) == 12

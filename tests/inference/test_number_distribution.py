@@ -40,6 +40,7 @@ def expected(distribution, answer, circle):
     return math.fsum(p * apart(v, answer, circle) for v, p in distribution.items())
 
 
+@pytest.mark.slow
 @given(pairs=ON_DIAL)
 @RANDOM
 def test_no_minute_of_the_dial_beats_the_circular_median(pairs):

@@ -131,6 +131,7 @@ def on_logits(name):
     return lambda z: whole(z, labels, spans, shift=False).loss, logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in TERMS if name not in STEPS])
 def test_gradcheck(name):
     term, logits = on_logits(name)

@@ -140,6 +140,7 @@ def test_counts_of_the_step_are_divided_by():
         torch.testing.assert_close(added, expected[1][place])
 
 
+@pytest.mark.slow
 def test_gradcheck():
     """Every path: cross-entropy, the scores of the number tokens, and the normaliser."""
     labels = labels_of("_1.5", "a-20")

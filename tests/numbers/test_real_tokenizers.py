@@ -24,7 +24,8 @@ from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import TERMS
 
 NAMES = ("llama2", "llama3", "qwen2", "gpt2", "t5-small")
-each_tokenizer = pytest.mark.parametrize("name", NAMES)
+LLAMA3 = pytest.param("llama3", marks=pytest.mark.slow)  # takes seconds to load
+each_tokenizer = pytest.mark.parametrize("name", [LLAMA3 if n == "llama3" else n for n in NAMES])
 
 
 @functools.cache
@@ -396,7 +397,14 @@ def test_a_wrong_number_costs_the_same_however_it_is_cut(
 
 
 @pytest.mark.parametrize(
-    ("name", "was"), [("llama2", 1), ("qwen2", 1), ("llama3", 100), ("gpt2", 100), ("t5-small", 1)]
+    ("name", "was"),
+    [
+        ("llama2", 1),
+        ("qwen2", 1),
+        pytest.param("llama3", 100, marks=pytest.mark.slow),
+        ("gpt2", 100),
+        ("t5-small", 1),
+    ],
 )
 def test_published_was_is_by_the_value_of_the_token(name, was):
     """015 for 115 is a token of three digits in two of them; T5 has 0 for 1, and 15."""
@@ -409,6 +417,7 @@ def test_published_was_is_by_the_value_of_the_token(name, was):
 
 # 0.3 x NTL-WAS of near-uniform logits next to a CE of 11.8, from outside; what ntloss says of them
 NEAR_UNIFORM = {"llama3": (45.7, 2.8), "gpt2": (43.2, 0.0), "t5-small": (16.7, 0.0)}
+each_that_joins = pytest.mark.parametrize("name", [LLAMA3, "gpt2", "t5-small"])
 
 
 def near_uniform(name):
@@ -418,7 +427,7 @@ def near_uniform(name):
     return torch.tensor([ids]), 0.1 * torch.randn(1, len(ids), size_of(name), generator=generator)
 
 
-@pytest.mark.parametrize("name", NEAR_UNIFORM)
+@each_that_joins
 def test_ntl_does_not_dominate_on_tokens_that_join_digits(name):
     labels, logits = near_uniform(name)
     published, scaled = (
@@ -431,7 +440,7 @@ def test_ntl_does_not_dominate_on_tokens_that_join_digits(name):
     assert 0.5 < 0.3 * scaled["ntl_was"] < 0.3 * 9
 
 
-@pytest.mark.parametrize("name", NEAR_UNIFORM)
+@each_that_joins
 def test_tokens_digits_is_the_default_of_ntloss(name):
     """Equal to 1e-6, of a copy: NTLoss adds ten tokens to the tokenizer that it is given."""
     ntloss = pytest.importorskip("ntloss")
@@ -444,7 +453,7 @@ def test_tokens_digits_is_the_default_of_ntloss(name):
     assert result.sums["ntl_was"].items == {"llama3": 2, "gpt2": 0, "t5-small": 0}[name]
 
 
-@pytest.mark.parametrize("name", NEAR_UNIFORM)
+@each_that_joins
 def test_tokens_digits_in_marked_answers(name):
     ids, offsets = encode(name, "12345")
     vocabulary = vocabulary_of(name).only_digits()

@@ -52,6 +52,7 @@ def scanned(text, *, digit_runs=False, thousands_separators=False):
     return found
 
 
+@pytest.mark.slow
 @given(texts, readings)
 @settings(max_examples=500, deadline=None, derandomize=True)
 def test_numerals_are_those_of_the_scanner(text, reading):

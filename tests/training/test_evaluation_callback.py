@@ -164,6 +164,7 @@ def test_patience_ends_a_training_that_gets_no_better(tmp_path):
         train(config, resume=True)
 
 
+@pytest.mark.slow
 def test_a_kill_while_the_best_is_replaced_loses_neither(tmp_path):
     config = job(tmp_path, f"every_steps: 6, best: {BEST}")
     train(config)

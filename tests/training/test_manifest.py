@@ -55,6 +55,7 @@ def change_one_byte(file: Path) -> None:
     file.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_lists_all_its_files_and_resumes_to_the_same_weights(checkpoint):
     listed = json.loads((checkpoint / "manifest.json").read_text())["files"]
     assert set(listed) == {path.name for path in checkpoint.iterdir()} - {"manifest.json"}

@@ -24,7 +24,8 @@ pytestmark = pytest.mark.slow
 
 STEPS = 8
 PATTERN = "ptttttptpptttpptttpptttt"
-"""Four rows a step, two on each rank: an image on the one, the other or both; the last, on none. The seventh step starts again."""
+"""Four rows a step, two on each rank: an image on the one, the other or both; the sixth, on none.
+Then the pattern starts again."""
 
 
 def examples_of(folder, pattern):

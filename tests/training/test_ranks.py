@@ -92,6 +92,7 @@ def alone(tmp_path_factory, rows):
     return folder
 
 
+@pytest.mark.slow
 def test_no_two_ranks_hold_equally_many_numbers_and_one_holds_none(tmp_path, rows):
     for family, objective in (CASES[0], CASES[2]):
         config = job(tmp_path / family, rows, family, objective)

@@ -65,6 +65,7 @@ def test_a_run_is_not_trained_over(tmp_path):
         train(small_config(tmp_path, "trainer.max_steps=3"), resume=True)
 
 
+@pytest.mark.slow
 def test_a_run_killed_behind_its_last_checkpoint_ends_with_the_same_weights(tmp_path):
     """A schedule that does not end at 0 shows a step too many."""
     config = small_config(tmp_path, "trainer.lr_scheduler_type=constant_with_warmup")
@@ -81,6 +82,7 @@ def test_a_run_killed_behind_its_last_checkpoint_ends_with_the_same_weights(tmp_
     assert (run / "run.json").stat().st_mtime_ns == written
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_lacks_a_weight_is_refused(tmp_path):
     config = small_config(tmp_path)
     train(config)

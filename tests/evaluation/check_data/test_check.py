@@ -258,6 +258,7 @@ def test_an_answer_that_would_end_early_is_to_be_fixed(tmp_path, text, kind):
         assert "6 digits of answers are in no marked number" in report_text(report)
 
 
+@pytest.mark.slow
 def test_the_page_draws_the_labels_and_marks_what_is_in_the_loss(tmp_path):
     rows = write_rectangles(tmp_path / "rows")
     report = check_data(config_of(tmp_path, rows))

@@ -31,6 +31,7 @@ def apart(answers):
     return [c for c, _ in answers], [float(right) for _, right in answers]
 
 
+@pytest.mark.slow
 @RANDOM
 @given(ANSWERS)
 def test_the_bins_and_their_error_equal_a_loop(answers):
@@ -70,6 +71,7 @@ def test_auroc_equals_all_pairs_and_the_area_under_scikit_learns_curve(answers):
     assert found == pytest.approx(area)
 
 
+@pytest.mark.slow
 @RANDOM
 @given(ANSWERS)
 def test_risk_without_ties_equals_a_loop(answers):

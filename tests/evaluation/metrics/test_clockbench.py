@@ -129,6 +129,7 @@ ANSWER = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(target=TARGET, answer=ANSWER)
 @settings(derandomize=True, deadline=None, max_examples=600)
 def test_every_answer_is_judged_as_by_the_official_script(target, answer):

@@ -255,6 +255,7 @@ def test_the_agreement_of_rules_and_judge_is_a_metric():
 ASKED = st.sampled_from([choice(), choice("B", tuple("ABCDE")), FIVE, ONE, TWO, LIST])
 
 
+@pytest.mark.slow
 @given(text=TEXTS, asked=ASKED)
 @settings(max_examples=600, deadline=None, derandomize=True)
 def test_any_text_is_normalised_as_the_published_script_does(text, asked):
@@ -263,6 +264,7 @@ def test_any_text_is_normalised_as_the_published_script_does(text, asked):
         assert normalised(text, asked, rule_2023=rule == "rules_2023") == wanted
 
 
+@pytest.mark.slow
 @given(text=TEXTS, asked=ASKED)
 @settings(max_examples=600, deadline=None, derandomize=True)
 def test_any_text_is_judged_as_the_published_script_does(text, asked):

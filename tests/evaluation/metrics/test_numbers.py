@@ -122,6 +122,7 @@ def test_every_figure_equals_a_slow_loop(pairs):
     assert found["unreadable"] == statistics.fmean(p is None for p, _ in pairs)
 
 
+@pytest.mark.slow
 @given(pairs=PAIRS, seed=st.integers(0, 9))
 @RANDOM
 def test_resamples_are_taken_as_rows_are(pairs, seed):

@@ -150,6 +150,7 @@ def test_a_damaged_summary_is_one_sentence(tmp_path, key, value, message):
         write_report(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_browser_draws_the_charts(tmp_path):
     page, _ = written(tmp_path, decoded_folder(tmp_path))
     assert min(drawn_in_a_browser(page, tmp_path)) >= 5

@@ -341,6 +341,7 @@ def test_worst_images_come_first(tmp_path):
     assert "7:05 read as 7:05, right" in page
 
 
+@pytest.mark.slow
 def test_the_page_stays_small_with_many_rows(tmp_path):
     summary = compare_folder(tmp_path, seeds=(0,), rows=10_000)
     page, twin = written(tmp_path, summary)

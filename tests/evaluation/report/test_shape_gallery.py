@@ -246,6 +246,7 @@ def test_names_of_a_stranger_cannot_leave_their_place(tmp_path):
     assert page.count(">no image: ") == 3
 
 
+@pytest.mark.slow
 def test_no_readable_answer_at_all_and_no_image(tmp_path):
     rows = [one_box(str(i), [0, 0, 40, 40], None, 0.0) for i in range(3)]
     page, twin = compared(tmp_path, "grounding", {("ce", 0): rows})
