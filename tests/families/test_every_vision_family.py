@@ -151,9 +151,9 @@ def test_eight_rectangles_are_learnt_and_found_again(tmp_path, rows, name, coord
             "trainer": {
                 "output_dir": str(tmp_path / "run"),
                 "per_device_train_batch_size": 8,
-                "max_steps": 200,
+                "max_steps": 120,
                 "learning_rate": 2.0e-3,
-                "warmup_steps": 20,
+                "warmup_steps": 12,
                 "lr_scheduler_type": "cosine",
                 "logging_steps": 10,
                 "save_strategy": "no",
