@@ -280,3 +280,8 @@ class Table:
         file = io.StringIO()
         csv.writer(file, lineterminator="\n").writerows(zip(*columns, strict=True))
         return file.getvalue()
+
+
+def p_value(p: float) -> str:
+    """Format a p-value: 0.0171 becomes ``p 0.017``."""
+    return f"p {p:.3f}" if p >= 0.001 else "p < 0.001"

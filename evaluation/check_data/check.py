@@ -19,7 +19,7 @@ from typing import Any
 
 from mm_numeric.answers import Box, Example, Instances, Polygon, Unreadable, Written
 from mm_numeric.config.data import Sources, named
-from mm_numeric.config.schema import Config
+from mm_numeric.config.schema import TINY, Config
 from mm_numeric.data.collator import TrainingCollator, make_collator
 from mm_numeric.data.examples import examples_and_errors
 from mm_numeric.data.framing import check_declared_size, compute_frame, load_framed_image
@@ -36,7 +36,7 @@ from mm_numeric.evaluation.score import scorer_of
 from mm_numeric.families.family import Tokens
 from mm_numeric.geometry.row_shapes import clipped
 from mm_numeric.log import progress
-from mm_numeric.models.loading import TINY, load_family, quiet_unless_terminal
+from mm_numeric.models.loading import load_family, quiet_unless_terminal
 from mm_numeric.numbers.spans import TokenNumber
 from mm_numeric.registry import FAMILIES, choose
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS
 from mm_numeric.evaluation.report.charts import SeriesStyle, choose_styles
-from mm_numeric.evaluation.table import Cell, Quantity
+from mm_numeric.evaluation.table import Cell, Quantity, p_value
 from mm_numeric.run_folder import LOG, RESULTS, SCORES, WARM_START
 
 COMPARE_AGAIN = "Run `mm-numeric compare` to write it."
@@ -98,7 +98,7 @@ class ReportedMetric:
         """Return the corrected p-value of a difference or, with few seeds, that of each seed."""
         p, seeds = difference.get("p_holm"), difference["seeds"]
         if p is not None:
-            return f"corrected p {p:.3f}" if p >= 0.001 else "corrected p < 0.001"
+            return f"corrected {p_value(p)}"
         if not 1 < len(seeds) < ENOUGH_SEEDS:
             return ""
         return f"seeds {', '.join(str(self.change({'mean': seed})) for seed in seeds)}"
@@ -114,9 +114,13 @@ class Comparison:
     styles: Styles
 
     @property
-    def has_enough_seeds(self) -> bool:
-        """Return True if there are enough seeds to state that an objective is better."""
-        return len(self.summary["seeds"]) >= ENOUGH_SEEDS
+    def has_p_values(self) -> bool:
+        """Return True if corrected p-values show whether an objective is better.
+
+        There are none with too few seeds, and in summaries of earlier versions.
+        """
+        cells = (self.cell(name, self.metrics[0]) for name in self.summary["table"])
+        return any("p_holm" in (cell["difference"] or {}) for cell in cells if cell)
 
     @property
     def drawn_ends(self) -> str:
@@ -125,13 +129,15 @@ class Comparison:
         return "range over seeds" if few else "interval"
 
     def highlights(self, metric: ReportedMetric) -> bool:
-        """Return True if tables highlight the best mean of a metric: the first, of enough seeds."""
-        return metric == self.metrics[0] and self.has_enough_seeds
+        """Return True if tables highlight the best mean of a metric: the first, with p-values."""
+        return metric == self.metrics[0] and self.has_p_values
 
     def colours(self, compared: str) -> str:
         """Return a sentence on what is highlighted in tables that compare, say, objectives."""
-        if not self.has_enough_seeds:
-            return f"With fewer than {ENOUGH_SEEDS} seeds, nothing is coloured."
+        if not self.has_p_values:
+            return (
+                f"Without corrected p-values ({ENOUGH_SEEDS} seeds or more), nothing is coloured."
+            )
         label = self.metrics[0].label
         return (
             f"For {label}, Δ is coloured if its p-value is at most {SIGNIFICANT} after Holm's "

@@ -9,7 +9,7 @@ from mm_numeric.evaluation.report.results import SIGNIFICANT, Comparison, Report
 def verdict(comparison: Comparison) -> list[str]:
     """Return sentences: first which objective is best, then each limit of this conclusion.
 
-    With fewer than ``ENOUGH_SEEDS`` seeds, no objective is called better than another.
+    Without corrected p-values, as with few seeds, no objective is called better than another.
     """
     summary, metric = comparison.summary, comparison.metrics[0]
     baseline, control = summary["baseline"], summary["control"]
@@ -22,7 +22,7 @@ def verdict(comparison: Comparison) -> list[str]:
         value = metric.estimate(base)
         result = f"{value} {metric.label} ({value.interval})"
         lines = [f"{baseline}: {result}, with no objective to compare it to."]
-    elif comparison.has_enough_seeds:
+    elif comparison.has_p_values:
         lines = [_conclusion(comparison, rivals), _count(comparison, rivals)]
     else:
         lines = _observation(comparison, rivals[0])
@@ -33,15 +33,21 @@ def verdict(comparison: Comparison) -> list[str]:
 
 
 def _observation(comparison: Comparison, best: str) -> list[str]:
-    """Describe the best mean of a comparison that has too few seeds for a conclusion."""
+    """Describe the best mean of a comparison that has no corrected p-values for a conclusion."""
     metric, reference = comparison.metrics[0], comparison.reference(best)
     own, base = _pair(comparison, best)
     count = len(comparison.summary["seeds"])
     seeds = f"{count} seeds are" if count > 1 else "One seed is"
+    limit = f"{seeds} too few to state which objective is better; that takes {ENOUGH_SEEDS}."
+    if count >= ENOUGH_SEEDS:
+        limit = (
+            "This summary has no corrected p-values, which show whether an objective is better; "
+            "run `mm-numeric compare` again to add them, without training."
+        )
     return [
         f"{best} has {metric.estimate(own)} {metric.label}, {reference} {base}: "
         f"{_difference(own, metric)}.",
-        f"{seeds} too few to state which objective is better; that takes {ENOUGH_SEEDS}.",
+        limit,
     ]
 
 

@@ -32,7 +32,13 @@ from mm_numeric.config.schema import Config, plain
 from mm_numeric.parsing import read_yaml, with_setting
 from mm_numeric.run_folder import CONFIG, WARM_START
 
-_COMPARISON_SETS = ("compare", "data.test", "trainer.seed", "trainer.output_dir")
+_COMPARISON_SETS = (
+    "compare",
+    "data.test",
+    "trainer.seed",
+    "trainer.data_seed",
+    "trainer.output_dir",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +115,11 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
         drafts.insert(1, control)
     parsed = [_parse(config, draft) for draft in drafts]
     tuned = tuned_axes(config.compare.tune, where)
+    if config.compare.control and "objective.ce_weight" in tuned:
+        raise ValueError(
+            f"{where}.tune: objective.ce_weight is what the control changes; remove it, or set "
+            "compare.control to null."
+        )
     for own in parsed:
         check_selection(own.config, config.compare, where)
     for path in tuned:
@@ -119,7 +130,7 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     trials = [make_trials(own.config, tuned, f"{where}.tune") for own in parsed]
     _check_names([own.config.objective.name for own in parsed], where)
     _check_names([trial.name for own in trials for trial in own], where)
-    references = _references([own.config for own in parsed])
+    references = _references(parsed)
     return [
         ComparisonRow(
             config=own.config,
@@ -181,6 +192,8 @@ def _combined(config: Config, grid: Mapping[str, Any], where: str) -> list[_Draf
         base = config.objective if value is None else read_objective(entry.objective, entry.where)
         inside = {a: v for a, (_, v) in chosen.items() if a.startswith("objective.")}
         outside = {a: v for a, (_, v) in chosen.items() if a not in inside}
+        if both := entry.settings.keys() & outside.keys():
+            raise ValueError(f"{where}: {min(both)!r} of {label} is also an axis; remove one.")
         named = {"objective": (label, value), **chosen} if entry.settings else chosen
         # All fields are written out, so that a path like `objective.terms.0.weight` exists.
         changed = {"objective": plain(asdict(base.spec))}
@@ -283,18 +296,20 @@ def _without_sections(
     return found
 
 
-def _references(configs: Sequence[Config]) -> list[str | None]:
+def _references(rows: Sequence[_Parsed]) -> list[str | None]:
     """Return the name of the row that each row is compared with, or None.
 
-    This is the first row that differs from it only in the objective. If the row is itself this
-    first row, it is the first row with the same task and data.
+    This is the first row of all. For a row of the grid, it is the first row that differs from it
+    only in the objective or, if the row is this row itself, the first with the same task and data.
     """
     first: dict[str, str] = {}
     references = []
-    for config in configs:
-        settings, name = config.to_dict(), config.objective.name
+    for own in rows:
+        settings, name = own.config.to_dict(), own.config.objective.name
         keys = _key({**settings, "objective": None}), _key([settings["task"], settings["data"]])
         found = [first.setdefault(key, name) for key in keys]
+        if not own.draft.axes:
+            found = [rows[0].config.objective.name]
         references.append(next((other for other in found if other != name), None))
     return references
 

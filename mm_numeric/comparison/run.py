@@ -330,12 +330,11 @@ def _load_data_once(config: Config, seed: int) -> None:
 
     assert config.compare is not None
     rows = compared_rows(config)
-    for row in rows:
-        if row.config.distil:
-            check_distillation(row.config)
-    data = {f"{row.warm_start} {row.config.predict}": row.config for row in rows}
-    for config_of_row in data.values():
-        own = run_of_seed(config_of_row, seed, config.compare.vary, config_of_row.output_dir)
+    unlike = {f"{row.warm_start} {row.config.predict} {row.config.distil}": row for row in rows}
+    for row in unlike.values():
+        own = run_of_seed(row.config, seed, config.compare.vary, row.config.output_dir)
+        if own.distil:
+            check_distillation(own)
         cache = Path(own.data.cache)
         load_examples(own.task, own.data.train, cache, training=True)
         tests = load_examples(own.task, own.data.test, cache, training=False)

@@ -4,16 +4,17 @@ Everything that a seed draws is derived from the value in the config, so that se
 rows and the label noise of the config, and each other seed on its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mm_numeric.config.data import DataSource, listed
 from mm_numeric.config.reader import with_trainer
-from mm_numeric.config.schema import Config
+from mm_numeric.config.schema import TINY, Config
 from mm_numeric.parsing import read_yaml
 from mm_numeric.run_folder import CONFIG
+from mm_numeric.tasks.base import Task
 
 RENDER_STRIDE = 1000
 """Seed S renders rows with the seed of their source plus S times this number."""
@@ -33,7 +34,7 @@ def with_resolved_vary(config: Config, folder: Path) -> Config:
     """
     assert config.compare is not None
     stored: Any = None
-    if (folder / CONFIG).is_file():
+    if (folder / CONFIG).is_file() and any(folder.glob(f"seed*/*/{CONFIG}")):
         section = read_yaml(folder / CONFIG).get("compare")
         stored = tuple(section.get("vary") or _BEFORE) if section else None
     vary = config.compare.vary or stored or _DEFAULT
@@ -43,6 +44,11 @@ def with_resolved_vary(config: Config, folder: Path) -> Config:
             "remove compare.vary to continue this comparison, or choose another compare.output_dir."
         )
     return replace(config, compare=replace(config.compare, vary=vary))
+
+
+def draws_rows(vary: Sequence[str] | None) -> bool:
+    """Return True if each seed renders its own training rows under ``compare.vary``."""
+    return "rows" in (vary or _DEFAULT)
 
 
 def run_of_seed(config: Config, seed: int, vary: Sequence[str] | None, output_dir: Path) -> Config:
@@ -70,6 +76,11 @@ def _rendered_by(source: DataSource, seed: int, config: Config) -> DataSource:
     """Return a training source that renders the rows of ``seed``; files are the same for all."""
     if source.render is None:
         return source
+    if seed and source.answers is not None:
+        raise ValueError(
+            f"{config.title}, compare.vary: {source.answers} has answers to the rows of one seed; "
+            "remove rows from compare.vary."
+        )
     drawn = replace(source, seed=source.seed + RENDER_STRIDE * seed)
     others = [config.data.test, config.evaluate.data if config.evaluate else None]
     taken = [other.seed for other in others if other and other.render is not None]
@@ -81,13 +92,18 @@ def _rendered_by(source: DataSource, seed: int, config: Config) -> DataSource:
     return drawn
 
 
-def describe_seeds(config: Config) -> str:
-    """Describe in a sentence what differs between the seeds of a comparison, and what does not."""
+def describe_seeds(config: Config, tasks: Iterable[Task]) -> str:
+    """Describe in a sentence what differs between the seeds of a comparison, and what does not.
+
+    ``tasks`` are those of the rows of the comparison, which may differ in their label noise.
+    """
     assert config.compare is not None
     vary = set(config.compare.vary or _DEFAULT)
     rendered = [source.render is not None for source in listed(config.data.train)]
-    named = {"weights": "random initialisation", "order": "data order"}
-    if config.task.with_noise_of(0) is not None:
+    model, named = config.model, {"weights": "random initialisation", "order": "data order"}
+    if model.name != TINY and config.lora is None and model.baseline is None:
+        named["weights"] = "randomness of training, such as dropout"
+    if any(task.with_noise_of(0) is not None for task in tasks):
         named["noise"] = "label noise"
     named["rows"] = "training rows" if all(rendered) else "rendered training rows"
     if not any(rendered):

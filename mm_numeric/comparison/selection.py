@@ -81,7 +81,9 @@ def read_selection(config: Config, rows: Sequence[ComparisonRow]) -> SelectionRe
         for trial in row.trials
     }
     every = [folder for own in folders.values() for folder in own]
-    if not all((folder / RESULTS).is_file() for folder in every):
+    source = config.compare.select_on
+    assert source is not None
+    if not all(selected_on(each, source) and (each / RESULTS).is_file() for each in every):
         return None
     scores = read_scores(every[0] / PREDICTIONS, task_name=config.task_name)
     metrics = [metric for metric, _ in scores.figures]

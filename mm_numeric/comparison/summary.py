@@ -18,7 +18,7 @@ from mm_numeric.evaluation.metrics.base import Metric
 from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS
 from mm_numeric.evaluation.results_table import in_unit, plain_figure
 from mm_numeric.evaluation.score import Scores, finite, read_scores
-from mm_numeric.evaluation.table import Table
+from mm_numeric.evaluation.table import Table, p_value
 from mm_numeric.files import read_json, write_json
 from mm_numeric.run_folder import CONFIG, FINISHED, PREDICTIONS, decoded_name
 
@@ -110,7 +110,9 @@ def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
     """
     metrics = summary["metrics"][: max(shown, summary.get("of_categories", 0))]
     header = ["objective", *(m["label"] for m in metrics)]
-    header.append(f"{metrics[0]['label']}, against baseline")
+    references = {name for name in summary["references"].values() if name}
+    against = references.pop() if len(references) == 1 else "the reference in the report"
+    header.append(f"{metrics[0]['label']}, against {against}")
     entries = {"(warm start)": summary["warm_start"] or {}, **summary["other_warm_starts"]}
     entries |= summary["table"]
     rows = [[name, *_terminal_cells(found, metrics)] for name, found in entries.items()]
@@ -232,7 +234,7 @@ def _difference(entry: Mapping[str, Any] | None, unit: str) -> str:
         return "-"
     text = _range(entry["low"], entry["high"], unit, "+")
     if "p_holm" in entry:
-        text += f"; p {entry['p_holm']:.3f}"
+        text += f"; corrected {p_value(entry['p_holm'])}"
     elif 1 < len(entry["seeds"]) < ENOUGH_SEEDS:
         text += f"; seeds {', '.join(_number(seed, unit, '+') for seed in entry['seeds'])}"
     return f"{_number(entry['mean'], unit, '+')} ({text})"
@@ -284,7 +286,7 @@ def _facts(
         **({"other settings": others} if others else {}),
         **_control(config, rows),
         "seeds": ", ".join(map(str, seeds)),
-        "varied": describe_seeds(config),
+        "varied": describe_seeds(config, [row.config.task for row in rows]),
         "interval": _interval(len(seeds)),
         "training time": f"{minutes:.0f} min for {len(runs)} runs{last}, "
         f"{config.compare.jobs} at a time",

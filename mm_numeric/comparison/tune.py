@@ -10,10 +10,11 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from mm_numeric.comparison.axes import axis_values
-from mm_numeric.comparison.seeds import RENDER_STRIDE
+from mm_numeric.comparison.seeds import RENDER_STRIDE, draws_rows
 from mm_numeric.config.compare import CompareConfig
 from mm_numeric.config.data import DataSource, listed
 from mm_numeric.config.names import value_name
@@ -21,6 +22,8 @@ from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.schema import Config
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.parsing import with_setting
+
+_NOT_TUNED = ("", "seed", "data_seed", "output_dir", "name", "preset")
 
 Axis = list[tuple[str, Any]]
 """Label and value of each setting to try."""
@@ -42,13 +45,7 @@ def tuned_axes(tune: Mapping[str, Any], where: str) -> dict[str, Axis]:
     """Read ``compare.tune``: map each tuned setting to its values. Empty: nothing is tuned."""
     for path in tune:
         room, _, name = str(path).partition(".")
-        if room not in ("trainer", "objective") or name in (
-            "",
-            "seed",
-            "output_dir",
-            "name",
-            "preset",
-        ):
+        if room not in ("trainer", "objective") or name in _NOT_TUNED:
             raise ValueError(
                 f"{where}.tune: {path!r} cannot be tuned; tune settings of trainer or objective, "
                 "such as trainer.learning_rate. Compare other settings in a grid."
@@ -63,7 +60,7 @@ def check_selection(row: Config, compare: CompareConfig, where: str) -> None:
     train = [
         replace(source, seed=source.seed + RENDER_STRIDE * seed)
         for source in listed(row.data.train)
-        for seed in (0, *compare.seeds)
+        for seed in (0, *(compare.seeds if draws_rows(compare.vary) else ()))
     ]
     for name, others in (("test", [row.data.test]), ("train", train)):
         if any(_overlap(compare.select_on, other) for other in others):
@@ -79,10 +76,12 @@ def _overlap(one: DataSource, other: DataSource) -> bool:
         return other.render is not None and one.seed == other.seed
     if one.dataset is not None:
         return (one.dataset, one.subset, one.split) == (other.dataset, other.subset, other.split)
-    paths = [
-        {own.path} if isinstance(own.path, str) else {*(own.path or ())} for own in (one, other)
-    ]
-    return bool(paths[0] & paths[1])
+    return bool(_files(one) & _files(other))
+
+
+def _files(source: DataSource) -> set[Path]:
+    paths = [source.path] if isinstance(source.path, str) else source.path or ()
+    return {Path(path).resolve() for path in paths}
 
 
 def make_trials(row: Config, axes: Mapping[str, Axis], where: str) -> list[Trial]:

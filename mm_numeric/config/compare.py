@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mm_numeric.config.data import DataSource
+from mm_numeric.config.data import DataSource, check_not_training
 from mm_numeric.config.decoding import DECODE_RULES, GREEDY
 from mm_numeric.config.published_results import PUBLISHED
 from mm_numeric.parsing import check_at_least_1
@@ -86,6 +86,8 @@ class CompareConfig:
             raise ValueError("objectives must name at least one preset if there is no grid")
         if bool(self.tune) != (self.select_on is not None):
             raise ValueError("tune and select_on are set together; set both or none")
+        if self.select_on is not None:
+            check_not_training(self.select_on, "select_on")
         check_at_least_1(self, "jobs")
         if self.vary is not None and (not self.vary or not set(self.vary) <= set(_VARIED)):
             raise ValueError(

@@ -95,7 +95,7 @@ def check_keep(value: Any, name: str) -> None:
         )
 
 
-def _check_not_training(source: DataSource, name: str) -> None:
+def check_not_training(source: DataSource, name: str) -> None:
     """Raise ValueError if a source of other rows has a setting of training sources."""
     for setting in ("weight", "answers"):
         if getattr(source, setting) is not None:
@@ -158,7 +158,7 @@ class DataConfig:
         check_at_least_1(self, "max_tokens", "shuffle_rows")
         if self.too_long != "stop" and self.max_tokens is None:
             raise ValueError(f"too_long: {self.too_long} requires max_tokens; set it")
-        _check_not_training(self.test, "test")
+        check_not_training(self.test, "test")
         sources = listed(self.train)
         if not sources:
             raise ValueError("train has no source; add at least one")
@@ -212,6 +212,6 @@ class EvaluateConfig:
         check_at_least_1(self, "every_steps", "rows", "patience")
         check_decode(self.decode)
         if self.data is not None:
-            _check_not_training(self.data, "data")
+            check_not_training(self.data, "data")
         if self.patience is not None and self.best is None:
             raise ValueError("patience requires a metric; set best, or remove patience")

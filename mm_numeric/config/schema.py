@@ -17,6 +17,9 @@ from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.parsing import check_choices
 from mm_numeric.tasks.base import Task
 
+TINY = "tiny"
+"""Name of a small, randomly initialised model, made offline."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:

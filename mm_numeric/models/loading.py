@@ -11,15 +11,13 @@ import transformers
 
 from mm_numeric.baselines.baseline import with_baseline
 from mm_numeric.compat import keep_checkpoint_names
-from mm_numeric.config.schema import Config, ModelConfig
+from mm_numeric.config.schema import TINY, Config, ModelConfig
 from mm_numeric.config.trust import checkpoint_code
 from mm_numeric.data.positions import max_positions
 from mm_numeric.families.family import Family
 from mm_numeric.log import shows_progress
 from mm_numeric.models.adapters import base_of_adapters, has_adapters, load_adapted
 from mm_numeric.registry import FAMILIES, choose
-
-TINY = "tiny"
 
 
 def device_type() -> str:

@@ -65,6 +65,21 @@ def test_an_objective_of_a_grid_may_change_other_settings(tmp_path):
     assert row.axes["objective"] == "distilled"
 
 
+def test_listed_rows_are_compared_with_the_first_one(tmp_path):
+    """Also where another listed row differs only in the objective, as ce_d from ntl_d."""
+    options = "with: {distil: {}}"
+    listed = f"[ce, {{name: ce_d, {options}}}, {{name: ntl_d, preset: ntl_was, {options}}}]"
+    found = {name: row.reference for name, row in named(config_of(tmp_path, listed)).items()}
+    assert found == {"ce": None, "ce_d": "ce", "ntl_d": "ce"}
+
+
+def test_a_grid_axis_does_not_overwrite_a_setting_of_its_objective(tmp_path):
+    slow = {"name": "slow", "with": {"trainer.learning_rate": 1.0e-5}}
+    message = r"'trainer\.learning_rate' of slow is also an axis; remove one\."
+    with pytest.raises(ValueError, match=message):
+        config_of(tmp_path, objective=[slow], trainer__learning_rate=[1.0e-3, 2.0e-3])
+
+
 def test_without_an_objective_the_config_s_own_is_varied(tmp_path):
     weights = {"all": 0.2, "without_relative": 0}
     found = named(config_of(tmp_path, objective__terms__1__weight=weights))

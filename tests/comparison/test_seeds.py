@@ -1,6 +1,7 @@
 """compare.vary: what each seed draws, and that one folder never mixes two answers to it."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -69,7 +70,7 @@ def test_each_rendered_source_is_drawn_and_a_file_is_not(tmp_path):
     sources = "data.train=[{render: 9, seed: 1}, {render: 9, seed: 5}, {path: rows.jsonl}]"
     config = small_config(tmp_path, SEEDS, sources)
     assert drawn(config, 3)[3] == (3001, 3005, 0)
-    assert describe_seeds(config) == (
+    assert describe_seeds(config, [config.task]) == (
         "each seed draws its own random initialisation, data order, label noise and rendered "
         "training rows; the training rows from files and test rows are the same for all seeds"
     )
@@ -90,7 +91,25 @@ def test_each_rendered_source_is_drawn_and_a_file_is_not(tmp_path):
     ],
 )  # fmt: skip
 def test_a_sentence_states_what_differs_between_seeds(tmp_path, overrides, sentence):
-    assert describe_seeds(small_config(tmp_path, *overrides)) == sentence
+    config = small_config(tmp_path, *overrides)
+    assert describe_seeds(config, [config.task]) == sentence
+
+
+def test_seeds_of_a_checkpoint_do_not_differ_in_its_weights(tmp_path):
+    config = small_config(tmp_path, "model.name=my/checkpoint", "task.label_noise_minutes=0")
+    noisy = replace(config.task, label_noise_minutes=5.0)
+    assert describe_seeds(config, [config.task, noisy]) == (
+        "each seed draws its own randomness of training, such as dropout, data order, label noise "
+        "and training rows; the test rows are the same for all seeds"
+    )
+
+
+def test_answers_to_the_rows_of_one_seed_are_not_those_of_another(tmp_path):
+    answers = {"render": 9, "seed": 1, "answers": "training_answers.jsonl"}
+    config = small_config(tmp_path, SEEDS, f"data.train={answers}")
+    seed_runs(config, 0)
+    with pytest.raises(ValueError, match=r"training_answers\.jsonl has answers to the rows of one"):
+        seed_runs(config, 3)
 
 
 def test_no_seed_trains_on_the_test_rows(tmp_path):
@@ -103,8 +122,10 @@ def test_a_folder_is_continued_with_what_its_runs_vary(tmp_path):
     folder = tmp_path / "compare"
     config = small_config(tmp_path)
     assert with_resolved_vary(config, folder).compare.vary == ("weights", "order", "noise", "rows")
-    folder.mkdir()
+    (folder / "seed0" / "ce").mkdir(parents=True)
     write_config(folder, config)
+    assert with_resolved_vary(config, folder).compare.vary == ("weights", "order", "noise", "rows")
+    write_config(folder / "seed0" / "ce", config)
     old = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(old.replace("  vary: null\n", ""))
     assert "vary" not in (folder / "config.yaml").read_text()

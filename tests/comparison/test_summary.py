@@ -116,7 +116,7 @@ def test_five_seeds_have_corrected_p_values_for_the_first_metric_only(tmp_path):
         others = [own for m, own in summary["table"][name].items() if m != "within_5_minutes"]
         assert not any("p_holm" in own["difference"] for own in others)
     line = " ".join(summary_table(summary).splitlines()[4].split())
-    assert line.endswith(f"; p {found['emd']['p_holm']:.3f})")
+    assert line.endswith(f"; corrected p {found['emd']['p_holm']:.3f})")
     assert "seeds +" not in line
 
 
@@ -241,7 +241,7 @@ def test_the_table_of_a_terminal(tmp_path):
     words = [" ".join(line.split()) for line in lines]
     assert words[0] == (
         "objective within 5 min within 1 min exact mean deviation median deviation "
-        "within 5 min, against baseline"
+        "within 5 min, against ce"
     )
     assert words[2] == ("(warm start) 0.00 % (0.00 to 0.00) 0.00 % 0.00 % 360.00 min 360.00 min -")
     assert words[3] == "ce 50.00 % (2.12 to 97.88) 25.00 % 25.00 % 106.00 min 32.00 min -"

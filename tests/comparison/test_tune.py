@@ -10,9 +10,10 @@ from tiny_models import small_config
 
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.comparison.run import compare, seed_runs
-from mm_numeric.comparison.selection import chosen_rows
+from mm_numeric.comparison.selection import chosen_rows, write_source
 from mm_numeric.comparison.summary import write_summary
 from mm_numeric.comparison.tune import _between
+from mm_numeric.config.data import DataSource
 from mm_numeric.evaluation.report.report import write_report
 from mm_numeric.evaluation.report.results import read_summary
 from mm_numeric.evaluation.score import score
@@ -54,6 +55,7 @@ def write_run(folder, selection=None, test=None):
     facts |= {"seconds": 9, "resumed": False, "versions": {}}
     (folder / "run.json").write_text(json.dumps(facts), "utf-8")
     if selection:
+        write_source(folder / "selection", DataSource(render=8, seed=3))
         write_answers(folder / "selection", selection)
     if test:
         write_answers(folder, test)

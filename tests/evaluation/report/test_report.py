@@ -246,7 +246,18 @@ def test_only_the_first_metric_is_highlighted(tmp_path):
 def test_verdict_without_a_paired_difference(tmp_path):
     summary = compare_folder(tmp_path, seeds=range(5))
     summary["table"]["emd"]["within"]["difference"] = None
-    assert "against 70.0%, without a paired difference." in said(tmp_path, summary)
+    assert "5 min, ce 70.0%: without a paired difference." in said(tmp_path, summary)
+
+
+def test_a_summary_of_an_earlier_version_names_no_winner(tmp_path):
+    summary = compare_folder(tmp_path, seeds=range(5))
+    for metrics in summary["table"].values():
+        for own in filter(None, metrics.values()):
+            (own["difference"] or {}).pop("p_holm", None)
+    page, _ = written(tmp_path, summary)
+    assert "This summary has no corrected p-values" in page
+    assert "Without corrected p-values (5 seeds or more), nothing is coloured." in page
+    assert "beats" not in page
 
 
 def test_verdict_when_nothing_beats_the_baseline(tmp_path):
