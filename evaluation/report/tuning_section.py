@@ -118,22 +118,28 @@ def _chosen_table(comparison: Comparison) -> Table:
 
 
 def trials_table(comparison: Comparison) -> Table:
-    """Return the table of all trials and their metric on the selection rows."""
+    """Return the table of all trials and their metric on the selection rows.
+
+    If a trial failed, there is a column with the reasons.
+    """
     tuning = comparison.summary["tuning"]
     metric = ReportedMetric(**tuning["metric"])
     seeds = comparison.summary["seeds"]
+    any_failed = any(trial.get("failed") for trial in tuning["trials"])
     rows = [
         [
             comparison.styles[name].cell(),
             "yes" if trial["chosen"] else "",
             *(_text(trial["settings"].get(path)) for path in tuning["settings"]),
-            _mean(trial, metric),
+            Cell(content="failed") if trial.get("failed") else _mean(trial, metric),
             *(_mean({"mean": value}, metric) for value in trial["seeds"]),
+            *([Cell(content=trial.get("failed") or "")] if any_failed else []),
         ]
         for name, trials in trials_by_objective(comparison).items()
         for trial in trials
     ]
     columns = [f"{metric.label}, mean", *(f"seed {seed}" for seed in seeds)]
+    columns += ["why it failed"] * any_failed
     return Table.of(["objective", "chosen", *tuning["settings"], *columns], rows)
 
 

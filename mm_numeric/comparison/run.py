@@ -17,7 +17,8 @@ rule is added to ``compare.decode``, finished runs answer the test samples again
 
 With ``compare.tune``, each row is trained with each combination of the settings (a trial). Trials
 answer the rows of ``compare.select_on``. When those of all seeds have done so, the best trial of
-each row answers the test samples.
+each row answers the test samples. A trial fails if its loss diverges, or if it has no parseable
+answers of its own to be trained on; it is not repeated, and is never the best one.
 """
 
 import os
@@ -35,7 +36,14 @@ from tqdm import tqdm
 
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.comparison.seeds import run_of_seed, with_resolved_vary
-from mm_numeric.comparison.selection import SELECTION, chosen_rows, selected_on, write_source
+from mm_numeric.comparison.selection import (
+    SELECTION,
+    chosen_rows,
+    failure,
+    selected_on,
+    write_failure,
+    write_source,
+)
 from mm_numeric.comparison.summary import write_summary
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.decoding import GREEDY
@@ -134,7 +142,9 @@ class _Run(NamedTuple):
         return folder if self.select_on is None else folder / SELECTION
 
     def is_finished(self) -> bool:
-        """Return True if the answers under each rule have been scored."""
+        """Return True if the answers under each rule have been scored, or the trial has failed."""
+        if self.select_on is not None and failure(self.answers) is not None:
+            return True
         results = [self.answers / decoded_name(RESULTS, rule) for rule in self.rules]
         is_current = self.select_on is None or selected_on(self.answers, self.select_on)
         return is_current and all(path.is_file() for path in results)
@@ -192,12 +202,12 @@ def seed_runs(config: Config, seed: int) -> list[Config]:
 
 def _run(run: _Run) -> None:
     """Train or resume one run, generate its answers, and score them under each decoding rule."""
-    from mm_numeric.training.run import train
-
     config, folder = run.config, run.config.output_dir
     started = time.monotonic()
-    if not (folder / FINISHED).is_file():
-        train(config, resume=is_resumable(folder))
+    name = f"{folder.parent.name} {folder.name}{' (selection)' * (run.select_on is not None)}"
+    if not _is_trained(run):
+        tqdm.write(f"{name:<22} failed: {failure(run.answers)}", file=sys.stdout)
+        return
     # From here the folder's own config is used. It names the same code as the user's config.
     claim(folder, config)
     if run.select_on is None:
@@ -208,15 +218,38 @@ def _run(run: _Run) -> None:
         score(run.answers / decoded_name(PREDICTIONS, rule), task_name=config.task_name)
         for rule in run.rules
     ]
-    for checkpoint in folder.rglob("checkpoint-*"):
-        shutil.rmtree(checkpoint)  # the model is saved, and a comparison has many runs
+    _delete_checkpoints(folder)  # the model is saved, and a comparison has many runs
     headline = scores[0].scorer.metrics[0]
     values = [in_unit(float(headline.value(own.columns)), headline.unit) for own in scores]
     others = [f"   {rule} {value:>8}" for rule, value in zip(run.rules, values, strict=True)][1:]
-    name = f"{folder.parent.name} {folder.name}{' (selection)' * (run.select_on is not None)}"
     text = f"{name:<22} {headline.label} {values[0]:>8}{''.join(others)}"
     tqdm.write(f"{text}   {time.monotonic() - started:4.0f} s", file=sys.stdout)
     sys.stdout.flush()
+
+
+def _is_trained(run: _Run) -> bool:
+    """Train or resume a run unless it is trained; return False if it is a trial that failed."""
+    from mm_numeric.data.examples import NoAnswersError
+    from mm_numeric.training.errors import NotFiniteError
+    from mm_numeric.training.run import train
+
+    folder = run.config.output_dir
+    if (folder / FINISHED).is_file():
+        return True
+    try:
+        train(run.config, resume=is_resumable(folder))
+    except (NotFiniteError, NoAnswersError) as error:
+        if run.select_on is None:
+            raise
+        write_failure(run.answers, str(error))
+        _delete_checkpoints(folder)
+        return False
+    return True
+
+
+def _delete_checkpoints(folder: Path) -> None:
+    for checkpoint in folder.rglob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
 
 
 def _answer(folder: Path, rules: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """Choose the trial of each comparison row by its answers to the rows of ``compare.select_on``.
 
-The run folder of a trial has these answers in ``selection/``. Answers to the test rows are in the
-run folder itself, and only a chosen trial has them.
+The run folder of a trial has these answers in ``selection/``, or the reason why it failed. Answers
+to the test rows are in the run folder itself, and only a chosen trial has them.
 """
 
 import math
@@ -25,6 +25,7 @@ SELECTION = "selection"
 """Folder in the run folder of a trial, with its answers to the rows of ``compare.select_on``."""
 
 _SOURCE = "source.json"  # in this folder: the data source of the rows
+_FAILED = "failed.json"  # in this folder, of a trial that could not be trained: the reason
 
 
 def selected_on(folder: Path, source: DataSource) -> bool:
@@ -39,6 +40,18 @@ def write_source(folder: Path, source: DataSource) -> None:
     write_json(folder / _SOURCE, plain(asdict(source)), indent=1)
 
 
+def write_failure(folder: Path, reason: str) -> None:
+    """Write the reason why a trial could not be trained into its folder for answers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / _FAILED, {"reason": reason}, indent=1)
+
+
+def failure(folder: Path) -> str | None:
+    """Return the reason why a trial could not be trained; None if it has not failed."""
+    path = folder / _FAILED
+    return str(read_json(path)["reason"]) if path.is_file() else None
+
+
 @dataclass(frozen=True)
 class SelectionResults:
     """The metrics of all trials on the rows of ``compare.select_on``."""
@@ -48,10 +61,13 @@ class SelectionResults:
     """Number of these rows."""
 
     values: Mapping[str, NDArray[np.float64]]
-    """Maps the name of a trial to its metrics, [seeds, metrics]; nan if undefined."""
+    """Maps the name of a trial to its metrics, [seeds, metrics]; nan if undefined or failed."""
+
+    failures: Mapping[str, str]
+    """Maps the name of a trial that failed for some seed to this seed and the reason."""
 
     def best(self, trials: Sequence[Trial]) -> Trial:
-        """Return the trial with the best mean of the first metric over the seeds.
+        """Return the trial with the best mean of the first metric over the seeds; none that failed.
 
         The next metric decides between equal means, and so on. Of equal trials, it is the first.
         """
@@ -61,21 +77,23 @@ class SelectionResults:
             means: NDArray[np.float64] = signs * self.values[trial.name].mean(axis=0)
             return np.nan_to_num(means, nan=-np.inf).tolist()
 
-        return max(trials, key=goodness)
+        return max((t for t in trials if t.name not in self.failures), key=goodness)
 
 
 def read_selection(config: Config, rows: Sequence[ComparisonRow]) -> SelectionResults | None:
     """Read the results of all trials of a comparison.
 
-    Returns None if nothing is tuned, or if a trial has no results for some seed.
+    Returns None if nothing is tuned, or if a trial neither has results nor failed for some seed.
+    Raises ValueError if all trials of a row failed.
     """
     assert config.compare is not None
+    seeds = config.compare.seeds
     if not config.compare.tune:
         return None
     folders = {
         trial.name: [
             Path(config.compare.output_dir) / f"seed{seed}" / trial.name / SELECTION
-            for seed in config.compare.seeds
+            for seed in seeds
         ]
         for row in rows
         for trial in row.trials
@@ -83,18 +101,36 @@ def read_selection(config: Config, rows: Sequence[ComparisonRow]) -> SelectionRe
     every = [folder for own in folders.values() for folder in own]
     source = config.compare.select_on
     assert source is not None
-    if not all(selected_on(each, source) and (each / RESULTS).is_file() for each in every):
+    answered = [
+        folder for folder in every if selected_on(folder, source) and (folder / RESULTS).is_file()
+    ]
+    failures = {
+        name: f"seed {seed}: {reason}"
+        for name, own in folders.items()
+        for seed, folder in reversed(list(zip(seeds, own, strict=True)))
+        if (reason := failure(folder)) is not None
+    }
+    if not all(folder in answered or failure(folder) is not None for folder in every):
         return None
-    scores = read_scores(every[0] / PREDICTIONS, task_name=config.task_name)
+    for row in rows:
+        if all(trial.name in failures for trial in row.trials):
+            reason = failures[row.trials[0].name]
+            raise ValueError(
+                f"compare.tune: all trials of {row.name} failed, the first one with {reason!r}; "
+                "try other values in a new compare.output_dir."
+            )
+    scores = read_scores(answered[0] / PREDICTIONS, task_name=config.task_name)
     metrics = [metric for metric, _ in scores.figures]
     values = {
         name: np.array([_values(folder, metrics) for folder in own])
         for name, own in folders.items()
     }
-    return SelectionResults(metrics, len(scores.rows), values)
+    return SelectionResults(metrics, len(scores.rows), values, failures)
 
 
 def _values(folder: Path, metrics: Sequence[Metric]) -> list[float]:
+    if failure(folder) is not None:
+        return [math.nan] * len(metrics)
     found = read_json(folder / RESULTS)["metrics"]
     values = (found[metric.name]["value"] for metric in metrics)
     return [math.nan if value is None else float(value) for value in values]

@@ -182,6 +182,7 @@ def _tuning(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any] | N
 
     Each trial has its row, its settings (without those that have no effect on the row), and the
     first metric on the rows of ``compare.select_on``: mean over the seeds, and of each seed.
+    ``failed`` is the reason if the trial failed for some seed, else None.
     """
     assert config.compare is not None
     selection = read_selection(config, rows)
@@ -198,6 +199,7 @@ def _tuning(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any] | N
                 "settings": dict(trial.settings),
                 "chosen": trial.name == row.folder,
                 "folder": trial.name,
+                "failed": selection.failures.get(trial.name),
                 "mean": finite(fmean(seeds[trial.name])),
                 "seeds": [finite(value) for value in seeds[trial.name]],
             }
@@ -256,10 +258,12 @@ def _facts(
         name for row in rows for name in (row.warm_start, *(trial.name for trial in row.trials))
     )
     runs = {
-        (seed, name): read_json(folder / f"seed{seed}" / name / FINISHED)
+        (seed, name): read_json(path)
         for seed in seeds
         for name in names
+        if (path := folder / f"seed{seed}" / name / FINISHED).is_file()  # no trial that failed
     }
+    failed = len(seeds) * len(names) - len(runs)
     drawn = [run_of_seed(config, seed, config.compare.vary, folder) for seed in seeds]
     seed = seeds[0]
     warm, run = runs[seed, first.warm_start], runs[seed, first.folder]
@@ -288,8 +292,9 @@ def _facts(
         "seeds": ", ".join(map(str, seeds)),
         "varied": describe_seeds(config, [row.config.task for row in rows]),
         "interval": _interval(len(seeds)),
-        "training time": f"{minutes:.0f} min for {len(runs)} runs{last}, "
-        f"{config.compare.jobs} at a time",
+        "training time": f"{minutes:.0f} min for {len(runs)} runs{last}"
+        + (f" and not counting {failed} that failed" if failed else "")
+        + f", {config.compare.jobs} at a time",
         **_origin(runs.values()),
     }
 

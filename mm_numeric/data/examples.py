@@ -19,6 +19,10 @@ from mm_numeric.log import logger
 from mm_numeric.tasks.base import Task
 
 
+class NoAnswersError(ValueError):
+    """Raised if none of the decoded answers to train on is kept, such as if none is parseable."""
+
+
 class SourceRow(NamedTuple):
     """A raw row of a data source, before the task converts it to examples."""
 
@@ -105,11 +109,13 @@ def examples_and_errors(
                 yield example, error
         if not examples:
             problem = f"none of its {rows} rows contains a question" if rows else "no rows"
+            kind = ValueError
             if rows and answers is not None:
+                kind = NoAnswersError
                 problem = f"{answers.file} has no answer to keep for any of its {rows} rows"
             rendered = source.render is not None
             where = render_rows(task, source, cache) if rendered else source.name
-            yield None, ValueError(f"{where}: {problem}; give at least one.")
+            yield None, kind(f"{where}: {problem}; give at least one.")
         elif answers is not None and examples < rows:
             logger.info(
                 "%d of %d rows are trained on their answers in %s; the others are left out.",

@@ -22,6 +22,10 @@ class EveryRankError(ValueError):
     """An error that all ranks raise together. The command line prints it on rank 0 only."""
 
 
+class NotFiniteError(EveryRankError):
+    """Raised if a loss, gradient or weight is not finite, as if the learning rate is too high."""
+
+
 @contextmanager
 def translate_disk_full(folder: Path) -> Iterator[None]:
     """Replace errors caused by a full disk with a ValueError that names the last checkpoint."""

@@ -11,7 +11,7 @@ from transformers import TrainingArguments
 from mm_numeric.compat import local_values
 from mm_numeric.losses.term import LossSum
 from mm_numeric.run_folder import last_checkpoint
-from mm_numeric.training.errors import EveryRankError
+from mm_numeric.training.errors import NotFiniteError
 from mm_numeric.training.ranks import Ranks
 
 _MAX_NAMED_ROWS = 20
@@ -81,7 +81,7 @@ class FiniteCheck:
         """Raise an error if a loss or gradient since the last check was not finite.
 
         If ``model`` is given, its trained weights are also checked. All ranks must call this
-        method. If one has a non-finite value, all raise EveryRankError.
+        method. If one has a non-finite value, all raise NotFiniteError.
         """
         stored, self._steps = self._steps, []
         broken = next(filter(None, map(_non_finite, stored)), None)
@@ -91,7 +91,7 @@ class FiniteCheck:
             broken = _NonFinite(number, ["a weight after it"], [], ids)
         everywhere = self.ranks.exchange(broken)
         if everywhere:
-            raise EveryRankError(_message(everywhere, last_checkpoint(self.folder)))
+            raise NotFiniteError(_message(everywhere, last_checkpoint(self.folder)))
 
 
 def _non_finite(step: _Step) -> _NonFinite | None:

@@ -196,6 +196,44 @@ def test_a_killed_tuning_is_resumed_and_other_selection_rows_are_answered_anew(
     assert rows.count("\n") == 6
 
 
+@pytest.mark.slow
+def test_a_failed_trial_is_the_worst_of_its_row_and_is_not_repeated(tmp_path, monkeypatch):
+    """At a learning rate of 1e30 the loss diverges; an untrained teacher writes no times."""
+    train, trained = training.train, []
+
+    def count_train(config, **more):
+        trained.append(config.output_dir.name)
+        return train(config, **more)
+
+    monkeypatch.setattr(training, "train", count_train)
+    rates = f"tune: {{trainer.learning_rate: [1.0e+30, 1.0e-3]}}, {ON}"
+    short = ("compare.seeds=[0]", "trainer.max_steps=2", "trainer.warmup_steps=0")
+    short += ("predict={max_new_tokens: 2, branches: 4}", "compare.jobs=1")
+    folder = compare(tuned(tmp_path, rates, *short, "compare.objectives=[ce]"))
+    failed, chosen = read_summary(folder)["tuning"]["trials"]
+    assert (failed["chosen"], failed["mean"], failed["seeds"]) == (False, None, [None])
+    assert failed["failed"].startswith("seed 0: step 2: ce is not finite, in a batch with")
+    assert (chosen["chosen"], chosen["failed"]) == (True, None)
+    assert not list(folder.rglob("checkpoint-*"))
+    facts = read_summary(folder)["facts"]
+    assert "for 2 runs and not counting 1 that failed, 1 at" in facts["training time"]
+    page, twin, _ = (path.read_text("utf-8") for path in write_report(folder))
+    assert "| failed |" in twin
+    assert "step 2: ce is not finite, in a batch with" in page
+    rows = list(csv.DictReader((folder / "trials.csv").read_text("utf-8").splitlines()))
+    assert [row["why it failed"][:23] for row in rows] == ["seed 0: step 2: ce is n", ""]
+
+    distilled = "{name: own, preset: ce, with: {distil: {decode: median, rows: 8}}}"
+    both = tuned(tmp_path, rates, *short, f"compare.objectives=[ce, {distilled}]")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"all trials of own failed, the first .*; try other"):
+            compare(both)
+    assert len(trained) == 5
+    for rate, why in (("1e+30", "is not finite"), ("0.001", "has no answer to keep for any of")):
+        file = folder / "seed0" / f"own_learning_rate_{rate}" / "selection" / "failed.json"
+        assert why in json.loads(file.read_text("utf-8"))["reason"]
+
+
 @pytest.mark.parametrize(
     ("section", "message"),
     [
