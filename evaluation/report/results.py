@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS
 from mm_numeric.evaluation.report.charts import SeriesStyle, choose_styles
 from mm_numeric.evaluation.table import Cell, Quantity, p_value
-from mm_numeric.run_folder import LOG, RESULTS, SCORES, WARM_START
+from mm_numeric.run_folder import LOG, RESULTS, SCORES, TEACHER, WARM_START
 
 COMPARE_AGAIN = "Run `mm-numeric compare` to write it."
 SIGNIFICANT = 0.05
@@ -207,7 +207,7 @@ def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str
         name, seed, folder = run["objective"], run["seed"], comparison.folder / run["folder"]
         if name not in comparison.styles:
             continue
-        logs[name, seed] = read_lines(folder / LOG)
+        logs[name, seed] = _read_log(folder)
         scores[name, seed] = read_lines(folder / SCORES, SCORED)
         reasons = [row["reason"] for row in scores[name, seed] if row["parsed"] is None]
         failures.setdefault(name, Counter()).update(str(r or "unreadable") for r in reasons)
@@ -216,6 +216,15 @@ def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str
             counted = json.loads(results.read_text(encoding="utf-8")).get("failures") or {}
             failures[name].update({str(reason): int(n) for reason, n in counted.items()})
     return logs, scores, failures
+
+
+def _read_log(run: Path) -> list[dict[str, Any]]:
+    """Read the log of a run; the steps and epochs of a distilled run follow on its teacher's."""
+    before, lines = (read_lines(folder / LOG) for folder in (run / TEACHER, run))
+    for key in ("step", "epoch"):
+        last = max((line.get(key) or 0 for line in before), default=0)
+        lines = [{**line, key: line[key] + last} if line.get(key) else line for line in lines]
+    return before + lines
 
 
 def read_starts(comparison: Comparison) -> Runs:

@@ -1,7 +1,8 @@
 """Report section on the number of training steps until a metric reaches a given value.
 
 These values are called levels. A level is reached at the first evaluation during training whose
-metric is at least as good as the level. The last evaluation of the warm start (the training that a
+metric is at least as good as the level. The steps of a distilled run include those of its teacher.
+The last evaluation of the warm start (the training that a
 run continues) is step 0. Figure 4 of NTL (arXiv 2411.02083) shows epochs instead.
 """
 

@@ -18,7 +18,7 @@ from mm_numeric.evaluation.metrics.detection import TEXT_DETECTION
 from mm_numeric.evaluation.metrics.gsm8k import GSM8K
 from mm_numeric.evaluation.metrics.mathvista import MATHVISTA
 from mm_numeric.evaluation.metrics.numbers import NUMBERS
-from mm_numeric.evaluation.report.results import ReportedMetric
+from mm_numeric.evaluation.report.results import ReportedMetric, read_comparison, read_runs
 from mm_numeric.evaluation.report.steps_to_target import StepsToLevel, curve_of, first_step
 
 ALL = (TIMES, BOXES, TEXT_DETECTION, NUMBERS, MATHVISTA)
@@ -54,6 +54,27 @@ def figures_folder(folder, **more):
         "seed1/warm_start": [(100, 0.10, 50)],
     })  # fmt: skip
     return summary
+
+
+def test_the_steps_of_a_distilled_run_follow_on_those_of_its_teacher(tmp_path):
+    summary = figures_folder(tmp_path)
+    for seed in (0, 1):
+        run = tmp_path / f"seed{seed}" / "run1"
+        (run / "teacher").mkdir()
+        lines = [
+            {"step": 100, "epoch": 2.5, "parts": {"emd": 0.25}},
+            {"step": 100, "epoch": 2.5, "eval": {"within": 0.35, "deviation": 33}},
+        ]
+        write_lines(run / "teacher" / "log.jsonl", lines)
+    _, twin = written(tmp_path, summary)
+    assert (
+        "| `emd` | 0 (0 to 0) | 50 (0 to 100) | 100 (100 to 100) | 115 (110 to 120) | "
+        "120 (120 to 120) | 120 (120 to 120) |" in twin
+    )
+    assert "40 steps are one epoch." in twin
+    assert "0.2500 (step 100)" in twin
+    (first, *_, last) = read_runs(read_comparison(tmp_path))[0]["emd", 0]
+    assert (first["step"], last["step"], last["epoch"]) == (100, 130, 2.5 + 0.75)
 
 
 def test_steps_to_a_figure_are_means_over_seeds_or_said_not_to_be_reached(tmp_path):
