@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm_numeric.comparison.rows import ComparisonRow, compared_rows
+from mm_numeric.comparison.tables import headline_first
 from mm_numeric.comparison.tune import Trial
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.schema import Config, plain
 from mm_numeric.evaluation.metrics.base import Metric
-from mm_numeric.evaluation.score import read_scores
+from mm_numeric.evaluation.score import finite, read_scores
 from mm_numeric.files import read_json, write_json
 from mm_numeric.run_folder import PREDICTIONS, RESULTS
 
@@ -57,6 +58,9 @@ class SelectionResults:
     """The metrics of all trials on the rows of ``compare.select_on``."""
 
     metrics: Sequence[Metric]
+    """The first is the main metric of the task or, if that is at its limit for all trials of all
+    rows and so cannot show differences, the next that can."""
+
     rows: int
     """Number of these rows."""
 
@@ -120,12 +124,26 @@ def read_selection(config: Config, rows: Sequence[ComparisonRow]) -> SelectionRe
                 "try other values in a new compare.output_dir."
             )
     scores = read_scores(answered[0] / PREDICTIONS, task_name=config.task_name)
-    metrics = [metric for metric, _ in scores.figures]
+    metrics = _ordered([metric for metric, _ in scores.figures], folders, failures)
     values = {
         name: np.array([_values(folder, metrics) for folder in own])
         for name, own in folders.items()
     }
     return SelectionResults(metrics, len(scores.rows), values, failures)
+
+
+def _ordered(
+    metrics: Sequence[Metric], folders: Mapping[str, Sequence[Path]], failures: Mapping[str, str]
+) -> list[Metric]:
+    """Return the metrics, first the first one that can show differences between trials."""
+    trials = [
+        np.mean([_values(folder, metrics) for folder in own], axis=0).tolist()
+        for name, own in folders.items()
+        if name not in failures
+    ]
+    names = [metric.name for metric in metrics]
+    columns = zip(names, zip(*trials, strict=True), strict=True)
+    return headline_first(metrics, {name: [finite(m) for m in own] for name, own in columns})
 
 
 def _values(folder: Path, metrics: Sequence[Metric]) -> list[float]:

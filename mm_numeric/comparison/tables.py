@@ -4,7 +4,6 @@ A run has the key (name, rule): the name of its objective or warm start, and the
 answers were decoded with. The runs of one key are those of the training seeds, in the same order.
 """
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -75,19 +74,32 @@ def metric_tables(runs: Runs, references: Mapping[str, str | None]) -> MetricTab
                 greedy = None if rule == GREEDY else (name, GREEDY)
                 decoding[name][rule][metric.name] = found.entry((name, rule), greedy)
     metrics = [metric for metric, _ in runs[first][0].figures]
-    saturated = itertools.takewhile(lambda m: _is_saturated(m, table, references), metrics)
-    headline = next(iter(metrics[len(list(saturated)) :]), metrics[0])
+    means = {m.name: [table[name][m.name]["mean"] for name in references] for m in metrics}
+    metrics = headline_first(metrics, means)
+    headline = metrics[0]
     _add_corrected_p([table], headline.name)
     _add_corrected_p(decoding.values(), headline.name)
-    return MetricTables(table, decoding, [headline, *(m for m in metrics if m != headline)])
+    return MetricTables(table, decoding, metrics)
 
 
-def _is_saturated(metric: Metric, table: Entries, objectives: Iterable[str]) -> bool:
-    """Return True if all objectives are so close to 0 or to 100 % that they can hardly differ."""
-    means = [table[name][metric.name]["mean"] for name in objectives]
-    if metric.unit != "%" or None in means:
+def headline_first(
+    metrics: Sequence[Metric], means: Mapping[str, Sequence[float | None]]
+) -> list[Metric]:
+    """Return metrics in their order, but first the first one that can show differences, if any.
+
+    ``means`` maps the name of a metric to its means for all objectives that are compared.
+    """
+    found = (metric for metric in metrics if not _is_saturated(metric, means[metric.name]))
+    headline = next(found, metrics[0])
+    return [headline, *(metric for metric in metrics if metric != headline)]
+
+
+def _is_saturated(metric: Metric, means: Sequence[float | None]) -> bool:
+    """Return True if all means are so close to 0 or to 100 % that they can hardly differ."""
+    known = [mean for mean in means if mean is not None]
+    if metric.unit != "%" or len(known) < len(means):
         return False
-    return max(means) < SATURATED or min(means) > 1 - SATURATED
+    return max(known) < SATURATED or min(known) > 1 - SATURATED
 
 
 @dataclass(frozen=True, eq=False)

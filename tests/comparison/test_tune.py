@@ -196,6 +196,21 @@ def test_a_killed_tuning_is_resumed_and_other_selection_rows_are_answered_anew(
     assert rows.count("\n") == 6
 
 
+def test_trials_that_are_all_within_5_minutes_are_chosen_by_the_next_metric(tmp_path):
+    """Half of the answers of the first trials are a minute off, so they are not exact."""
+    folder = tmp_path / "compare"
+    near = {"a": "7:04", "b": "12:57", "c": "3:00", "d": "6:30"}
+    config = tuned(tmp_path, f"{RATES}, {ON}", "compare.seeds=[0]")
+    write_run(folder / "seed0" / "warm_start", test=POOR)
+    for name in ("ce", "ntl_was"):
+        write_run(folder / "seed0" / f"{name}_learning_rate_0.001", near)
+        write_run(folder / "seed0" / f"{name}_learning_rate_0.002", TARGETS, TARGETS)
+    tuning = write_summary(config, folder)["tuning"]
+    assert tuning["metric"]["name"] == "exact"
+    found = [(t["chosen"], t["mean"]) for t in tuning["trials"]]
+    assert found == [(False, 0.5), (True, 1.0)] * 2
+
+
 @pytest.mark.slow
 def test_a_failed_trial_is_the_worst_of_its_row_and_is_not_repeated(tmp_path, monkeypatch):
     """At a learning rate of 1e30 the loss diverges; an untrained teacher writes no times."""
