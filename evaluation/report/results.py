@@ -87,10 +87,11 @@ class ReportedMetric:
         """Return whether a training loss is better or worse than the baseline, or unclear.
 
         It is unclear unless the p-value, corrected for the number of objectives, is at most 0.05.
-        Only the first metric of a comparison with enough seeds has such a p-value.
+        Only the first metric of a comparison with enough seeds has such a p-value, and no
+        difference counts between different numbers of trials.
         """
         p = difference.get("p_holm") if difference else None
-        if difference is None or p is None or p > SIGNIFICANT:
+        if not difference or p is None or p > SIGNIFICANT or "uneven_trials" in difference:
             return "unclear"
         return "better" if (difference["mean"] > 0) == self.higher_is_better else "worse"
 
@@ -139,10 +140,12 @@ class Comparison:
                 f"Without corrected p-values ({ENOUGH_SEEDS} seeds or more), nothing is coloured."
             )
         label = self.metrics[0].label
+        uneven = " Nor are differences between different numbers of trials coloured."
+        uneven *= any(map(self.uneven_trials, self.styles))
         return (
             f"For {label}, Δ is coloured if its p-value is at most {SIGNIFICANT} after Holm's "
             f"correction for the number of {compared}, and the best mean is highlighted; other "
-            "metrics are not coloured."
+            f"metrics are not coloured.{uneven}"
         )
 
     def cell(self, objective: str, metric: ReportedMetric) -> dict[str, Any] | None:
@@ -157,6 +160,17 @@ class Comparison:
     def reference(self, objective: str) -> str:
         """Return the objective that an objective is compared with; "" if there is none."""
         return self.summary["references"].get(objective) or ""
+
+    def uneven_trials(self, objective: str) -> str:
+        """Return the numbers of trials of an objective and its reference; "" if they are the same.
+
+        Trials are tested with the weights they were chosen for, so the best of more looks better.
+        """
+        trials = Counter(t["objective"] for t in self.summary["tuning"].get("trials", ()))
+        reference = self.reference(objective)
+        if not reference or trials[objective] == trials[reference]:
+            return ""
+        return f"{objective} has {trials[objective]} and {reference} has {trials[reference]}"
 
     def ranked(self) -> list[str]:
         """Return the names of the training losses, sorted by the first metric, the best first.
@@ -192,7 +206,11 @@ def read_comparison(folder: Path) -> Comparison:
     except TypeError as error:
         raise ValueError(f"{folder / 'summary.json'}, metrics: {error}. {COMPARE_AGAIN}") from error
     styles = choose_styles(summary["objectives"], summary["baseline"], summary["control"])
-    return Comparison(folder=folder, summary=summary, metrics=metrics, styles=styles)
+    comparison = Comparison(folder=folder, summary=summary, metrics=metrics, styles=styles)
+    for name in filter(comparison.uneven_trials, styles):
+        for cell in filter(None, summary["table"][name].values()):
+            (cell["difference"] or {})["uneven_trials"] = True  # for ReportedMetric.trend
+    return comparison
 
 
 def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str]]]:

@@ -54,10 +54,11 @@ def _explanation(comparison: Comparison, metric: ReportedMetric) -> str:
     tuning = comparison.summary["tuning"]
     return (
         f"Each objective was trained with several values of {' and '.join(tuning['settings'])}, "
-        "from the same warm starts on the same batches. The trial with the best mean of "
+        "from the same warm starts. The trial with the best mean of "
         f"{metric.label} over the seeds, decoded greedily, was chosen; the next metric decided "
-        f"between equal means. The selection rows, {tuning['select_on']}, are not test rows, which "
-        "only the chosen trials answered."
+        f"between equal means. The selection rows, {tuning['select_on']}, are not test rows. The "
+        "results on test rows are those of the chosen trial. It was chosen and tested with "
+        "the same weights, so these results are slightly too good, more so with more trials."
     )
 
 

@@ -9,7 +9,8 @@ from mm_numeric.evaluation.report.results import SIGNIFICANT, Comparison, Report
 def verdict(comparison: Comparison) -> list[str]:
     """Return sentences: first which objective is best, then each limit of this conclusion.
 
-    Without corrected p-values, as with few seeds, no objective is called better than another.
+    Without corrected p-values, as with few seeds, no objective is called better than another, nor
+    is one with another number of trials than its reference.
     """
     summary, metric = comparison.summary, comparison.metrics[0]
     baseline, control = summary["baseline"], summary["control"]
@@ -24,6 +25,7 @@ def verdict(comparison: Comparison) -> list[str]:
         lines = [f"{baseline}: {result}, with no objective to compare it to."]
     elif comparison.has_p_values:
         lines = [_conclusion(comparison, rivals), _count(comparison, rivals)]
+        lines += _trials(comparison, rivals)
     else:
         lines = _observation(comparison, rivals[0])
     if rivals:
@@ -85,6 +87,17 @@ def _count(comparison: Comparison, rivals: list[str]) -> str:
         "objectives. The best of several is chosen after seeing the results, so its gain is "
         "slightly overestimated."
     )
+
+
+def _trials(comparison: Comparison, rivals: list[str]) -> list[str]:
+    """Explain why objectives with another number of trials than their reference are undecided."""
+    uneven = list(filter(None, map(comparison.uneven_trials, rivals)))
+    if not uneven:
+        return []
+    return [
+        f"The number of trials differs: {', '.join(uneven)}. The best of more trials looks better "
+        "even if no objective is, so these are called neither better nor worse."
+    ]
 
 
 def _references(comparison: Comparison, rivals: list[str]) -> str:

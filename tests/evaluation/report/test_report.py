@@ -136,6 +136,34 @@ def test_a_difference_is_better_worse_or_unclear(higher_is_better, mean, p_holm,
     assert metric.trend({name: found[name] for name in ("mean", "low", "high")}) == "unclear"
 
 
+def test_the_best_of_more_trials_than_its_reference_has_is_not_called_better(tmp_path):
+    def tuned(folder, *trials):
+        summary = compare_folder(tmp_path / folder, objectives=("ce", "emd"), seeds=range(5))
+        metric = METRICS[0]
+        own = [
+            {"objective": name, "settings": {"trainer.learning_rate": rate}, "chosen": rate == 1,
+             "folder": f"{name}_{rate}", "mean": 0.7, "seeds": [0.7] * 5}
+            for name, count in zip(("ce", "emd"), trials, strict=True)
+            for rate in range(1, count + 1)
+        ]  # fmt: skip
+        tuning = {"settings": ["trainer.learning_rate"], "select_on": "8", "metric": metric}
+        summary["tuning"] = {**tuning, "trials": own}
+        text = said(tmp_path / folder, summary)
+        return text, written(tmp_path / folder, summary)[0]
+
+    text, page = tuned("same", 3, 3)
+    assert text.startswith("emd beats ce: ")
+    assert 'class="better"' in page
+    assert "The results on test rows are those of the chosen trial." in page
+    text, page = tuned("more", 1, 3)
+    assert "beats" not in text
+    assert text.startswith("No objective is clearly better than ce")
+    assert "0 of 1 objectives are better than ce and 0 worse" in text
+    assert "The number of trials differs: emd has 3 and ce has 1. The best of more trials" in text
+    assert 'class="better"' not in page
+    assert "Nor are differences between different numbers of trials coloured." in page
+
+
 def test_curves_start_and_end_where_the_logs_do(tmp_path):
     _, twin = written(tmp_path, compare_folder(tmp_path))
     assert "| `ce` | `ce` | 1.0050 (step 1) | 0.1300 (step 8) | 0.1300 |" in twin
