@@ -186,9 +186,9 @@ class Exploration(ABC):
         """Record the answers that only an end token may follow; return the other branches.
 
         They need no forward pass, because the end token has a probability of 1. The greedy answers
-        do, because ``greedy_probabilities`` are those among all tokens.
+        do, if another token fits, because ``greedy_probabilities`` are those among all tokens.
         """
-        going = branches.greedy | ~constraint.complete()
+        going = ~constraint.complete() | (branches.greedy & (constraint.left > 0))
         _record(explored, *branches.select(~going))
         constraint.states = constraint.states[going]
         self._drop(going)

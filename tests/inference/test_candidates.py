@@ -182,6 +182,19 @@ def test_answers_that_only_an_end_token_may_follow_need_no_pass(loaded, monkeypa
     assert short_passes < sum(sizes) - short_passes
 
 
+def test_answers_that_are_complete_at_the_token_limit_are_found(loaded):
+    _, family, examples = loaded
+    constrainer, steps = Constrainer(Clock(), family), len(family.answer("12:58").ids) - 1
+    for explore_with in (
+        lambda limit: PrefixTree(stops(family), limit, mass=1.0, width=720),
+        lambda limit: Samples(stops(family), limit, count=9, ids=[e.id for e in examples]),
+    ):
+        limit = constrainer.batch([None] * 3, 3, steps)
+        for found in explore(loaded, explore_with(limit), steps=steps):
+            assert sum(found.probabilities.values()) == pytest.approx(1)
+            assert isinstance(Clock().parse(family.text(found.greedy)), ClockTime)
+
+
 def test_a_random_number_close_to_one_draws_no_impossible_token():
     """In float32 it would be 1, and above the sum of all probabilities."""
     scores = torch.full((1, 8), -torch.inf)
