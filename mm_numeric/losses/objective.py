@@ -34,7 +34,7 @@ from mm_numeric.losses.spec import RENAMED, ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import LossSum, NumberClasses, NumberLogits, Term
 from mm_numeric.losses.term import make_term as make_term
 from mm_numeric.losses.term_settings import (
-    check_grouped_terms,
+    check_terms,
     warn_of_large_distances,
     with_changes,
 )
@@ -74,7 +74,7 @@ class Objective:
         self._terms_alone = bool(spec.terms) and spec.ce_weight == 0 and spec.balance == "fixed"
         self._reweighs = any(getattr(term, "reweigh", False) for term in self.terms.values())
         self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, NumberClasses]] = {}
-        check_grouped_terms(spec, self.terms)
+        check_terms(spec, self.terms, vocabulary)
         warn_of_large_distances(spec, self.terms, vocabulary)
 
     def __call__(

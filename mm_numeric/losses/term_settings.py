@@ -16,9 +16,20 @@ from mm_numeric.registry import TERMS, choose, unknown
 _DIGIT_RANGE = 9.0
 
 
-def check_grouped_terms(spec: ObjectiveSpec, terms: Mapping[str, Term]) -> None:
-    """Reject the settings ``roles`` and ``digit_runs`` for losses on boxes and clock times."""
+def check_terms(
+    spec: ObjectiveSpec, terms: Mapping[str, Term], vocabulary: NumberVocabulary
+) -> None:
+    """Reject settings that do not fit a loss.
+
+    These are ``roles`` and ``digit_runs`` for losses on boxes and clock times, and a vocabulary
+    without some tokens of the numbers (``tokens: digits``) for losses that need them all.
+    """
     for term in spec.terms:
+        if vocabulary.partial and getattr(terms[term.name], "needs_whole_numbers", False):
+            raise ValueError(
+                f"objective.terms, {term.name}: it needs all tokens of a number, and tokens: "
+                "digits leaves out those of several digits; set tokens: all."
+            )
         if terms[term.name].per not in ("box", "time"):
             continue
         where = f"objective.terms, {term.name}"
@@ -51,6 +62,21 @@ def warn_of_large_distances(
                 distance,
                 other,
             )
+
+
+def with_box_scale(spec: ObjectiveSpec, largest: float | None) -> ObjectiveSpec:
+    """Return an objective's settings in which a ``box_l1`` without ``scale`` has ``largest``.
+
+    ``largest`` is the coordinate of the right and bottom edge; None: coordinates are in pixels, and
+    ``scale`` keeps its default.
+    """
+    terms = tuple(
+        replace(term, options={"scale": float(largest), **term.options})
+        if term.name == "box_l1" and largest is not None
+        else term
+        for term in spec.terms
+    )
+    return replace(spec, terms=terms)
 
 
 def with_changes(spec: ObjectiveSpec, changes: Mapping[str, Any]) -> ObjectiveSpec:

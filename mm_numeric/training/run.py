@@ -26,6 +26,7 @@ from mm_numeric.families.family import Family
 from mm_numeric.files import read_json
 from mm_numeric.log import NO_PREFIX, logger, shows_progress
 from mm_numeric.losses.objective import make_term
+from mm_numeric.losses.term_settings import with_box_scale
 from mm_numeric.models.adapters import add_adapters
 from mm_numeric.models.loading import (
     device_type,
@@ -255,7 +256,8 @@ def make_trainer(
     known = [] if isinstance(examples, ExampleStream) else examples
     mixed = has_mixed_modalities(family, known) if known else family.takes_images
     collator = replace(make_collator(config, family), add_dummy_image_row=mixed)
-    objective = family.objective(config.objective.spec, collator.vocabulary)
+    spec = with_box_scale(config.objective.spec, family.coordinates.max_value)
+    objective = family.objective(spec, collator.vocabulary)
     family.fit(config.task, known)
     modules = ModelModules(family, config.modules, args.learning_rate, config.title)
     transformers.set_seed(args.seed)

@@ -7,6 +7,7 @@ from tokens import VOCABULARY, ToyTokenizer, batch
 from mm_numeric.losses.objective import objective
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+from mm_numeric.losses.term_settings import with_box_scale
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 BY_VALUE = ("ntl_was", "ntl_was_cdf", "ntl_mse", "ntl_mae", "ntl_huber", "rps")
@@ -121,3 +122,22 @@ def test_tokens_digits_needs_digits():
     with pytest.raises(ValueError, match="requires tokens that are one digit"):
         objective("ntl_was", words, tokens="digits")
     assert len(objective("ntl_was", GROUPS, tokens="digits").vocabulary) == 10
+
+
+def test_a_loss_that_needs_whole_numbers_rejects_a_vocabulary_of_digits():
+    sentence = "pathrisk: it needs all tokens of a number, .* set tokens: all"
+    with pytest.raises(ValueError, match=sentence):
+        objective("pathrisk", GROUPS, tokens="digits")
+    with pytest.raises(ValueError, match=sentence):
+        objective("pathrisk", GROUPS.only_digits())
+
+
+def test_the_scale_of_boxes_is_the_largest_coordinate_unless_it_is_set():
+    def scale(spec):
+        return objective(spec, VOCABULARY).terms["box_l1"].scale
+
+    whole = PRESETS["box_l1"]
+    assert [scale(with_box_scale(whole, top)) for top in (1, 999, None)] == [1, 999, 1000]
+    chosen = ObjectiveSpec(terms=(TermSpec(name="box_l1", options={"scale": 7}),))
+    assert scale(with_box_scale(chosen, 1)) == 7
+    assert with_box_scale(PRESETS["ntil"], 1) == PRESETS["ntil"]

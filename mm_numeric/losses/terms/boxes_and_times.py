@@ -37,7 +37,8 @@ class BoxDistance:
     x is a predicted coordinate and x' its target.
 
     Attributes:
-        scale: Largest possible coordinate, above 0; 1000 if coordinates are 0 to 1000.
+        scale: Largest possible coordinate, above 0; 1000 if coordinates are 0 to 1000. If it is not
+            set, training takes ``max_value`` of the model's coordinates.
     """
 
     per: ClassVar[Literal["box"]] = "box"

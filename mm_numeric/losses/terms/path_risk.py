@@ -43,6 +43,9 @@ class PathRisk:
     """
 
     per: ClassVar[Literal["token"]] = "token"
+    needs_whole_numbers: ClassVar[bool] = True
+    """A cost depends on all digits of the label, also on those that are not number tokens."""
+
     cap: float = 10.0
     largest_coordinate: float | None = None
 
