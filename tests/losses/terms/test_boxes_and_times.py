@@ -249,7 +249,7 @@ def test_an_objective_takes_the_mean_over_shapes(reduction):
         torch.testing.assert_close(result.parts[name], expected)
 
 
-@pytest.mark.parametrize(("name", "weight"), [("box_l1", 5.0), ("box_giou", 2.0)])
+@pytest.mark.parametrize(("name", "weight"), [("box_l1", 20.0), ("box_giou", 2.0)])
 def test_a_preset_is_cross_entropy_and_the_weighted_term(name, weight):
     logits, labels = rows(MIXED)
     spans = marked_spans(*MIXED)
