@@ -122,7 +122,8 @@ class RegressionAware:
     is over the tokens that can replace the label, without renormalising P. Probability on text thus
     counts as the value 0, and costs nothing if the label is 0. The preset ``raft`` replaces
     cross-entropy at the number tokens, as in the paper: use ``decode: mean``, because the most
-    likely digit is not trained.
+    likely digit is not trained. Unlike the paper's mean, ``decode: mean`` renormalises over the
+    explored answers.
     """
 
     per: ClassVar[Literal["token"]] = "token"
