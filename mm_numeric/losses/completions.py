@@ -36,6 +36,11 @@ def in_last_digits(classes: NumberClasses, spans: NumberSpans) -> Tensor:
     return sum_by_number(digits * _power_of_ten(places_from_right(spans)), spans)
 
 
+def decimals(spans: NumberSpans) -> Tensor:
+    """Return the number of decimals of the number that each number token belongs to, [k]."""
+    return (places_from_right(spans) - spans.place).clamp(min=0)
+
+
 def completions(
     classes: NumberClasses,
     spans: NumberSpans,
@@ -58,8 +63,8 @@ def completions(
     """
     width = classes.width[spans.target, None].double()
     right = places_from_right(spans)[:, None].double()
-    decimals = (right - spans.place[:, None]).clamp(min=0)
-    integers = right - decimals  # digits of the integer part after the token; < 0 in the decimals
+    fraction = decimals(spans)[:, None].double()
+    integers = right - fraction  # digits of the integer part after the token; < 0 in the decimals
     count = sum_by_number(width.squeeze(1), spans)[spans.number, None]  # digits of the label
     step, smallest = _power_of_ten(right), _power_of_ten(count - 1)
     label = in_last_digits(classes, spans)[spans.number, None]
@@ -68,7 +73,7 @@ def completions(
     values = classes.values.double()
     low = label - rest + (values - values[spans.target, None]) * step
     leads = low >= smallest  # no leading zero
-    one_digit = count - 1 == decimals  # in the integer part
+    one_digit = count - 1 == fraction  # in the integer part
     for exists, factor, divisor in (
         (fixed | leads | one_digit, 1, 1),
         (~fixed & leads & (integers >= 1), 1, 10),

@@ -86,8 +86,8 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "ntil_soft": ObjectiveSpec(terms=_NTIL_SOFT),
     "ntil_published": _published(_NTIL_PUBLISHED),
     "pathrisk": _ntl("pathrisk"),
-    # weights of DETR (arXiv 2005.12872): 5 for the sum of the four errors, so 20 for their mean. Its
-    # coordinates are centre, width and height; these are the corners.
+    # weights of DETR (arXiv 2005.12872): 5 for the sum of four errors is 20 for their mean, though
+    # its coordinates are centre, width and height, and these are corners
     "box_l1": ObjectiveSpec(terms=(TermSpec(name="box_l1"),), weight=20.0),
     "box_giou": ObjectiveSpec(terms=(TermSpec(name="box_giou"),), weight=2.0),
 }

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from mm_numeric.answers import HALF_DAY_MINUTES, ROLES
-from mm_numeric.losses.completions import completions, in_last_digits
-from mm_numeric.losses.place_weights import places_from_right
+from mm_numeric.losses.completions import completions, decimals, in_last_digits
 from mm_numeric.losses.term import NumberClasses, NumberLogits
 from mm_numeric.numbers.spans import NumberSpans
 
 _X, _Y = ROLES.index("x"), ROLES.index("y")
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +33,15 @@ class PathRisk:
 
     Valid numbers have as many decimals as the label, and no leading zeros unless it has some. The
     sign is ignored: it is written before the digits. Hours and minutes are two separate numbers if
-    the task does not mark them, as in ``NumberSpans.from_labels``.
+    the task does not mark them, as in ``NumberSpans.from_labels``. Times must be on a 12-hour dial.
+
+    Zero-padded numbers (007, 09:59) are recognised only if the label itself starts with 0: do not
+    use this loss for data that pads numbers to a fixed width.
 
     Attributes:
         cap: Largest cost, above 0, in minutes for times, and in units of the label's last digit for
-            other numbers (10 is 0.10 for 3.05). It is the cost of a digit that no valid number has.
+            other numbers (10 is 0.10 for 3.05). A digit that no valid number can continue with
+            costs ``cap``.
         largest_coordinate: Largest valid x or y in the unit of the answer, such as 1000, or the
             size of the images in pixels. None: there is no largest coordinate.
     """
@@ -52,7 +56,7 @@ class PathRisk:
     def __post_init__(self) -> None:
         if not 0 < self.cap < math.inf:
             raise ValueError(f"pathrisk: cap must be > 0 and finite, not {self.cap}.")
-        if self.largest_coordinate is not None and self.largest_coordinate <= 0:
+        if self.largest_coordinate is not None and not self.largest_coordinate > 0:
             raise ValueError(
                 f"pathrisk: largest_coordinate must be > 0, not {self.largest_coordinate}."
             )
@@ -68,16 +72,17 @@ class PathRisk:
         on_dial = ((spans.value[hours] >= 1) & (spans.value[hours] <= 12)).double()
 
         def of_tokens(numbers: Tensor, values: Tensor) -> Tensor:
-            """Return values [r] of some numbers at each of their tokens, else 0, [k, 1]."""
+            """Copy one value per number [r] to each of its tokens; 0 at other tokens, [k, 1]."""
             return torch.zeros_like(label).index_copy(0, numbers, values)[spans.number, None]
 
         is_hour, is_minute = of_tokens(hours, on_dial).bool(), of_tokens(minutes, on_dial).bool()
         largest = torch.where(is_hour, 12.0, torch.where(is_minute, 59.0, torch.inf))
         if self.largest_coordinate is not None:
             is_coordinate = (spans.role == _X) | (spans.role == _Y)
-            units = 10.0 ** (places_from_right(spans) - spans.place).double()
-            units = (self.largest_coordinate * units).where(is_coordinate[spans.number], torch.inf)
-            largest = largest.minimum(units[:, None])
+            bound = self.largest_coordinate * 10.0 ** decimals(spans).double()
+            bound = (bound + _ROUNDING).floor()  # 0.57 * 100 is 56.99...
+            bound = bound.where(is_coordinate[spans.number], torch.inf)
+            largest = largest.minimum(bound[:, None])
         # An hour stands for its 60 minutes, and the hours are on a circle.
         size = torch.where(is_hour, 60.0, 1.0)
         circle = torch.where(is_hour, HALF_DAY_MINUTES, torch.inf)

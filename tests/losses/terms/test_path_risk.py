@@ -1,4 +1,4 @@
-"""PathRisk: held to loops over all valid numbers, and to what it promises."""
+"""PathRisk: compared with loops over all valid numbers, and its properties."""
 
 import random
 
@@ -68,7 +68,7 @@ def costs_of(term, spans, vocabulary=VOCABULARY):
 
 
 def check(term, texts, valid, roles, unit=1.0, circle=np.inf):
-    """Hold the costs of labels of single digits to all valid texts and their values."""
+    """Compare the costs of labels of single digits with all valid texts and their values."""
     open_values = begin_with({text: value / unit for text, value in valid.items()})
     wanted = []
     for text in texts:
@@ -78,7 +78,7 @@ def check(term, texts, valid, roles, unit=1.0, circle=np.inf):
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
 
 
-# Held to loops over all valid numbers
+# Compared with loops over all valid numbers
 
 
 @pytest.mark.parametrize("cap", [10.0, 200.0])
@@ -119,6 +119,13 @@ def test_coordinates_equal_the_loop(largest):
     fractions = {f"{n / 100:.2f}": n / 100 for n in range(101)}
     term = PathRisk(cap=50.0, largest_coordinate=1)
     check(term, list(fractions), fractions, "y", unit=0.01)
+
+
+@pytest.mark.parametrize(("largest", "text"), [(0.57, "0.51"), (57.9, "51")])
+def test_a_fractional_largest_coordinate_is_rounded_to_the_label(largest, text):
+    """The largest valid number is 57, in units of the last digit."""
+    costs = costs_of(PathRisk(cap=50.0, largest_coordinate=largest), marked_spans((text, "x")))
+    assert costs[-1].tolist() == [1, 0, 1, 2, 3, 4, 5, 6, 50, 50]
 
 
 PIECES = ToyTokenizer(
@@ -163,7 +170,7 @@ def test_a_location_token_has_no_other_completion_than_its_value():
     assert found == [[min(9.0, abs(v - label)) for v in of_values] for label in (-2.5, 10.0)]
 
 
-# What it promises
+# Properties
 
 
 @pytest.mark.parametrize(
@@ -304,11 +311,12 @@ def test_a_step_with_times_reads_nothing_back():
 
 
 @pytest.mark.parametrize("cap", [0, -1.0, float("inf")])
-def test_a_cap_that_is_none_is_refused(cap):
+def test_an_invalid_cap_is_rejected(cap):
     with pytest.raises(ValueError, match="pathrisk: cap must be > 0 and finite, not"):
         make_term("pathrisk", {"cap": cap})
 
 
-def test_a_largest_coordinate_of_0_is_refused():
-    with pytest.raises(ValueError, match="pathrisk: largest_coordinate must be > 0, not 0"):
-        make_term("pathrisk", {"largest_coordinate": 0})
+@pytest.mark.parametrize("largest", [0, float("nan")])
+def test_an_invalid_largest_coordinate_is_rejected(largest):
+    with pytest.raises(ValueError, match="pathrisk: largest_coordinate must be > 0, not"):
+        PathRisk(largest_coordinate=largest)
