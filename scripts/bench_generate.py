@@ -282,10 +282,11 @@ def decode_run(run: Path, rows: int, rounds: int) -> None:
 
     def contender(rule: str, **settings: Any) -> Callable[[None], Callable[[], int]]:
         own = replace(config, predict=replace(config.predict, decode=rule, **settings))
-        explore = None if rule == GREEDY else Explorer(own.predict, family, config.task)
         constrainer = Constrainer(config.task, family) if own.predict.constrain else None
 
         def run_once() -> int:
+            # A new one each time: it keeps the answers that it has parsed.
+            explore = None if rule == GREEDY else Explorer(own.predict, family, config.task)
             length = own.predict.max_new_tokens
             answers = generate(
                 model, family, examples, length, explore=explore, constrainer=constrainer
@@ -300,13 +301,13 @@ def decode_run(run: Path, rows: int, rounds: int) -> None:
         GREEDY: contender(GREEDY),
         "greedy, constr.": contender(GREEDY, constrain=True),
         "median": contender("median"),
-        "median of 0.95": contender("median", mass=0.95),
+        "median, mass .95": contender("median", mass=0.95),
         "median, constr.": contender("median", constrain=True),
         "mbr, 32 samples": contender(MBR, samples=32),
         "mbr, constr.": contender(MBR, samples=32, constrain=True),
     }
     if config.task.sampled_answers:
-        del contenders["median, constr."], contenders["median of 0.95"]
+        del contenders["median, constr."], contenders["median, mass .95"]
     compare(f"{rows} rows of {config.task_name}", contenders, None, rounds, unit="row")
 
 
