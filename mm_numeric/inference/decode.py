@@ -31,7 +31,7 @@ from mm_numeric.inference.decision import (
 from mm_numeric.inference.risks import Risk, find_risk, risk_of
 from mm_numeric.tasks.base import Task
 
-_MOST_KNOWN = 100_000  # texts, about 50 MB
+_MOST_KNOWN = 1_000_000  # tokens of all texts, about 100 MB
 
 
 def check_rules(
@@ -66,9 +66,13 @@ class Explorer:
         self.settings, self.family, self.task = settings, family, task
         self.count = settings.samples or task.sampled_answers
         self._known: dict[Frame | None, dict[tuple[int, ...], tuple[str, Any]]] = {}
+        self._size = 0  # tokens of all texts in it
 
     def __call__(self, batch: Sequence[Example], constraint: Constraint | None) -> Exploration:
-        """Return the exploration of a batch; the constraint is that of a grammar."""
+        """Return the exploration of a batch.
+
+        ``constraint`` limits answers to the task's grammar; None if there is none.
+        """
         ends = {*self.family.stop_ids, self.family.pad_id}  # the text ends at either
         if self.count:
             ids = [example.id for example in batch]
@@ -80,14 +84,16 @@ class Explorer:
 
         Rows with the same frame have many texts in common, which are parsed once.
         """
-        if sum(map(len, self._known.values())) > _MOST_KNOWN:
+        if self._size > _MOST_KNOWN:
             self._known.clear()
+            self._size = 0
         known = self._known.setdefault(frame, {})
         texts: dict[str, tuple[Any, float]] = {}
         for tokens, prob in explored.probabilities.items():
             if tokens not in known:
                 text = self.family.text(tokens)
                 known[tokens] = text, self.task.parse(text, frame)
+                self._size += len(tokens)
             text, answer = known[tokens]
             if not isinstance(answer, Unreadable):
                 # Several sequences of tokens may be the same text.
