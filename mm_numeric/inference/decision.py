@@ -120,7 +120,8 @@ def decide(
         raise unknown(rule, DECODE_RULES, "rule", "decode")
     merged = merge_equal(candidates)
     total = math.fsum(candidate.probability for candidate in merged)
-    covered, probs = min(1.0, total), np.array([each.probability for each in merged]) / (total or 1)
+    covered = min(1.0, total)
+    probs = np.array([each.probability for each in merged]) / (total or 1)
     chosen: tuple[Any, str | None] | None
     if rule == "greedy":
         chosen = None if greedy is None else (greedy.answer, greedy.text)

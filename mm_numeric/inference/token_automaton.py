@@ -164,14 +164,14 @@ class TokenAutomaton:
         return self._masks.index_select(0, slots.to(self.device))
 
     def few_allowed(self, states: Ints, left: int) -> tuple[Tensor, Tensor] | None:
-        """Return the rows and ids of the tokens that may follow; None if they are many.
+        """Return the rows and ids of the tokens that may follow; None if they are many, or no rows.
 
         The arguments are those of ``allowed``.
         """
         slots = self._find_slots(states, left)
         found = [self._allowed_ids[slot] for slot in slots.tolist()]
         ids = [own for own in found if own is not None]
-        if len(ids) < len(found):
+        if len(ids) < len(found) or not found:
             return None
         rows = torch.from_numpy(np.repeat(np.arange(len(ids)), [len(own) for own in ids]))
         return rows.to(self.device), torch.from_numpy(np.concatenate(ids)).to(self.device)

@@ -310,6 +310,11 @@ def test_a_model_has_another_number_of_logits_than_tokens():
         assert scores.isfinite().any()
 
 
+def test_no_rows_have_no_tokens():
+    constraint = Constraint(TokenAutomaton(tiny("yi_vl")[0]), [], 9)
+    assert constraint.allow(torch.zeros(0, 300)).shape == (0, 300)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Return a finished run of two steps."""
