@@ -27,7 +27,11 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _LEAST_SAVED = 256
-"""A group of prompts is divided if that avoids as many padding tokens, and an eighth of all."""
+"""Split a group only if this saves at least this many padding tokens, and an eighth of all tokens
+of its pass."""
+
+_MOST_GROUPS = 4
+"""Groups are not merged again, and each needs a forward pass."""
 
 _OF_ROWS = ("attention_mask", "decoder_attention_mask", "token_type_ids", "mm_token_type_ids")
 _POSITIONS = ("position_ids", "decoder_position_ids")  # [b, t], in Qwen-VL [3, b, t]
@@ -104,7 +108,8 @@ class SharedPrompts:
         rows = np.arange(len(input_ids))
         seen = np.zeros((len(rows), 0), np.bool_)
         self.model = model
-        self.groups = [_Group(cache, prompt, inputs["position_ids"], rows, seen)]
+        self.groups = [_Group(copy(cache), prompt, inputs["position_ids"], rows, seen)]
+        cache.layers = []  # ``generate`` keeps this cache, and memory is to be freed
         self.group, self.index = np.zeros_like(rows), rows
         """[n] group of each branch, and its index in the group."""
 
@@ -116,12 +121,7 @@ class SharedPrompts:
             parent: [m] index of the branch that is continued.
             token: [m] id of the token.
         """
-        group, index = self.group[parent], self.index[parent]
-        found = []
-        for number, old in enumerate(self.groups):
-            (own,) = np.nonzero(group == number)
-            for new, part in old.divide(row[own], index[own]):
-                found.append((new, own[part]))
+        found = self._divide(row, self.group[parent], self.index[parent])
         self.groups = [new for new, _ in found]
         self.group, self.index = np.empty_like(row), np.empty_like(row)
         logits: Tensor | None = None
@@ -135,6 +135,23 @@ class SharedPrompts:
             logits[torch.from_numpy(own).to(some.device)] = some
         assert logits is not None
         return logits
+
+    def _divide(self, row: Ints, group: Ints, index: Ints) -> list[tuple["_Group", Ints]]:
+        """Return the groups of the next pass, and which of m branches belong to each.
+
+        Args:
+            row: [m] index of the prompt.
+            group: [m] group of the branch that is continued.
+            index: [m] its index in the group.
+        """
+        todo, self.groups = self.groups, []
+        found: list[tuple[_Group, Ints]] = []
+        for number in range(len(todo)):
+            (own,) = np.nonzero(group == number)
+            old = todo.pop(0)  # its cache is freed before the next group is divided
+            most = _MOST_GROUPS - len(found) - len(todo)
+            found += [(new, own[part]) for new, part in old.divide(row[own], index[own], most)]
+        return found
 
 
 @dataclass(eq=False)
@@ -153,7 +170,7 @@ class _Group:
     """[c] indices of the prompts, in ascending order."""
 
     seen: Bools
-    """[n, s] which cached tokens a branch consists of."""
+    """[n, s] True for the cached tokens that the branch attends to, besides its prompt."""
 
     def advance(self, model: Any, row: Ints, token: Ints) -> Tensor:
         """Append a token to each branch; return the logits of the next token, [n, v]."""
@@ -182,15 +199,16 @@ class _Group:
         logits: Tensor = outputs.logits
         return logits[torch.from_numpy(at).to(device), torch.from_numpy(place).to(device)]
 
-    def divide(self, row: Ints, parent: Ints) -> Iterator[tuple["_Group", Ints]]:
+    def divide(self, row: Ints, parent: Ints, most: int) -> Iterator[tuple["_Group", Ints]]:
         """Yield the groups of the next pass, and which of m branches belong to each.
 
         Args:
             row: [m] index of the prompt.
             parent: [m] index of the branch that is continued.
+            most: Largest number of groups.
         """
         at, seen = np.searchsorted(self.rows, row), self.seen[parent]
-        parts = similar_counts(np.bincount(at, minlength=len(self.rows)))
+        parts = similar_counts(np.bincount(at, minlength=len(self.rows)), most)
         for part in parts:
             (own,) = np.nonzero(np.isin(at, part))
             used = np.zeros((len(self.rows), seen.shape[1]), np.bool_)
@@ -222,24 +240,27 @@ class _Group:
         return _Group(cache, self.prompt[i], position, self.rows[part], seen)
 
 
-def similar_counts(counts: Ints) -> list[Ints]:
+def similar_counts(counts: Ints, most: int = _MOST_GROUPS) -> list[Ints]:
     """Divide prompts by their number of branches, so that groups have little padding.
 
     Args:
         counts: [c] number of branches of each prompt. Those without branches are left out.
+        most: Largest number of groups.
 
     Returns:
         The indices of the prompts of each group, in ascending order.
     """
     order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
-    groups, todo = [], [order] if len(order) else []
+    groups: list[Ints] = []
+    todo = [order] if len(order) else []
     while todo:
         own = todo.pop()
         sizes, rest = counts[own], np.arange(len(own), 0, -1)
-        # Of two groups, one before each prompt and one from it on.
+        # padded[i]: tokens of both passes if the prompts are split before prompt i
         padded = np.arange(len(own)) * sizes[0] + rest * sizes
         best = int(padded.argmin())
-        if padded[0] - padded[best] < max(_LEAST_SAVED, padded[0] // 8):
+        saves = padded[0] - padded[best] >= max(_LEAST_SAVED, padded[0] // 8)
+        if len(groups) + len(todo) + 1 == most or not saves:
             groups.append(np.sort(own))
         else:
             todo += [own[:best], own[best:]]

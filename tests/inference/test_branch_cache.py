@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from mm_numeric.inference.branch_cache import similar_counts
 
 
-@given(st.lists(st.integers(0, 90), min_size=1, max_size=70).map(np.array))
-def test_every_prompt_with_branches_is_in_one_group_and_padding_shrinks(counts):
-    groups = similar_counts(counts)
+@given(st.lists(st.integers(0, 90), min_size=1, max_size=70).map(np.array), st.integers(1, 4))
+def test_every_prompt_with_branches_is_in_one_group_and_padding_shrinks(counts, most):
+    groups = similar_counts(counts, most)
+    assert len(groups) <= most
     assert sorted(np.concatenate([[], *groups])) == np.flatnonzero(counts).tolist()
     assert all((np.diff(group) > 0).all() for group in groups)
     padded = sum(len(group) * counts[group].max() for group in groups)

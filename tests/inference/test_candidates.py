@@ -137,7 +137,7 @@ def test_samples_are_drawn_with_their_probability_and_do_not_depend_on_the_batch
 
 
 def test_prompts_that_share_a_cache_or_a_pass_have_the_same_probabilities(loaded, monkeypatch):
-    """All prompts in one pass, each in a pass of its own, and a copy of the cache per branch."""
+    """All in one pass, each in a pass of its own, in two passes, a copy of the cache per branch."""
 
     ends = range(0, 300, 2)  # so many that a model that has learnt nothing ends its answers
 
@@ -145,10 +145,20 @@ def test_prompts_that_share_a_cache_or_a_pass_have_the_same_probabilities(loaded
         return explore(loaded, PrefixTree(ends, mass=0.99, width=9), steps=4)
 
     together = found()
-    monkeypatch.setattr(branch_cache, "similar_counts", lambda n: [*np.flatnonzero(n)[:, None]])
+    monkeypatch.setattr(branch_cache, "similar_counts", lambda n, _: [*np.flatnonzero(n)[:, None]])
     apart = found()
+    sizes = []
+
+    def halves(counts, most):
+        sizes.append(most)
+        return [part for part in np.array_split(np.flatnonzero(counts), most) if len(part)]
+
+    monkeypatch.setattr(branch_cache, "_MOST_GROUPS", 2)
+    monkeypatch.setattr(branch_cache, "similar_counts", halves)
+    divided = found()
+    assert {*sizes} <= {1, 2}
     monkeypatch.setattr(branch_cache, "_can_share", lambda *_: False)
-    for copied, *others in zip(found(), together, apart, strict=True):
+    for copied, *others in zip(found(), together, apart, divided, strict=True):
         assert len(copied.probabilities) > 1
         for other in others:
             assert other.probabilities == pytest.approx(copied.probabilities, rel=1e-4)
