@@ -16,7 +16,7 @@ Added to a line of predictions.jsonl if answers were explored:
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from mm_numeric.answers import Example, Unreadable
+from mm_numeric.answers import Box, Example, Unreadable
 from mm_numeric.config.decoding import MBR, PredictConfig
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
@@ -134,9 +134,24 @@ def decode(
     found = decide(rule, candidates, risk, greedy=first)
     text = found.text
     if text is None:
-        text = greedy if found.answer is None else task.format(found.answer, frame).text
+        answer = _inside(found.answer, frame)
+        text = greedy if answer is None else task.format(answer, frame).text
     entries = {"greedy": greedy, "decode": _entry(rule, risk, found)}
     return Decoded(text, entries, found.object_confidences)
+
+
+def _inside(answer: Any, frame: Frame | None) -> Any:
+    """Clamp a mean or median box to the image, which candidates may exceed."""
+    if frame is None or not isinstance(answer, Box):
+        return answer
+    (x1, x2), (y1, y2) = (
+        (min(max(value, 0.0), float(size)) for value in values)
+        for values, size in (
+            ((answer.x1, answer.x2), frame.width_px),
+            ((answer.y1, answer.y2), frame.height_px),
+        )
+    )
+    return Box(x1, y1, x2, y2)
 
 
 def _risk(task: Task, candidates: Sequence[Candidate], name: str | None) -> Risk:
