@@ -168,7 +168,7 @@ def test_a_comparison_has_the_same_summary(old):
     check(values_of_seeds(found), values_of_seeds(recorded), "table")
     for key in ("name", "unit", "higher_is_better"):
         assert [m[key] for m in found["metrics"]] == [m[key] for m in recorded["metrics"]], key
-    assert found["facts"]["varied"].startswith("each seed draws its own random initialisation and")
+    assert found["facts"]["varied"].startswith("each seed draws its own randomness of training")
     assert not list(Path("comparison").glob("seed*/*/model"))
 
 
