@@ -229,6 +229,7 @@ def _run(run: _Run) -> None:
 
 def _is_trained(run: _Run) -> bool:
     """Train or resume a run unless it is trained; return False if it is a trial that failed."""
+    from mm_numeric.comparison.teachers import link_teacher
     from mm_numeric.data.examples import NoAnswersError
     from mm_numeric.training.errors import NotFiniteError
     from mm_numeric.training.run import train
@@ -236,6 +237,8 @@ def _is_trained(run: _Run) -> bool:
     folder = run.config.output_dir
     if (folder / FINISHED).is_file():
         return True
+    if run.config.distil:
+        link_teacher(run.config)
     try:
         train(run.config, resume=is_resumable(folder))
     except (NotFiniteError, NoAnswersError) as error:

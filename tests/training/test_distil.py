@@ -176,8 +176,11 @@ def test_a_comparison_reports_the_cost_and_resumes(tmp_path):
         "compare.warm_start.max_steps=2", "compare.jobs=1",
     )  # fmt: skip
     folder = compare(config)
-    row = folder / "seed0" / "ce_distilled"
-    assert same(folder / "seed0" / "ce", row / "teacher")
+    plain, row = folder / "seed0" / "ce", folder / "seed0" / "ce_distilled"
+    assert same(plain, row / "teacher")
+    weights = [own / "model" / "model.safetensors" for own in (plain, row / "teacher")]
+    assert weights[0].samefile(weights[1]), "its teacher was trained again"
+    assert read_run(row / "teacher", trust_remote_code=True).output_dir == row / "teacher"
     assert not list(row.rglob("checkpoint-*"))
     facts = read_summary(folder)["facts"]
     assert facts["distillation"] == f"ce_distilled: 4 more steps on {KEPT} of its own answers"

@@ -1,0 +1,52 @@
+"""Let a distilled row start from the finished run of another row, if that is its teacher."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from mm_numeric.config.schema import Config
+from mm_numeric.run_folder import FINISHED, LOG, MODEL, claim, read_run, write_config
+from mm_numeric.training.distil import teacher_of
+
+
+def link_teacher(config: Config) -> None:
+    """Make a finished run of the same seed the teacher of a run with ``distil``, if it is equal.
+
+    A teacher is trained like a run without ``distil``. Such a run is often another row of the
+    comparison, and training it again would give the same weights. Its files are hard links, or
+    copies where the file system has no hard links. Nothing is done if there is no such run, or if
+    the training of the teacher has begun.
+    """
+    teacher = teacher_of(config)
+    if teacher.output_dir.exists():
+        return
+    for other in sorted(path.parent for path in config.output_dir.parent.glob(f"*/{FINISHED}")):
+        if _training(read_run(other, trust_remote_code=True)) != _training(teacher):
+            continue
+        claim(config.output_dir, config)
+        unfinished = teacher.output_dir.with_suffix(".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(other / MODEL, unfinished / MODEL, copy_function=_link)
+        for name in (LOG, FINISHED):
+            _link(other / name, unfinished / name)
+        write_config(unfinished, teacher)
+        unfinished.rename(teacher.output_dir)
+        return
+
+
+def _training(config: Config) -> dict[str, Any]:
+    """Return the settings of a training without those that do not change its weights."""
+    settings = config.to_dict()
+    changed = {
+        "trainer": settings["trainer"] | {"output_dir": None},
+        "objective": settings["objective"] | {"name": None},
+    }
+    return settings | changed | {"predict": None, "compare": None}
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
