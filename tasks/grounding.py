@@ -12,13 +12,15 @@ Answer   the box, or the boxes with labels, in the coordinate format of the mode
 Scorer   mm_numeric.evaluation.metrics.boxes, or mm_numeric.evaluation.metrics.detection for a list
 """
 
+import math
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mm_numeric.answers import Box, Example, Instance, Instances, Unreadable, Written
+from mm_numeric.answers import Box, Example, Instance, Instances, Shape, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.grammar import box_regex, list_regex, rest_of_box
 from mm_numeric.geometry.row_shapes import (
@@ -60,22 +62,45 @@ class Grounding(BaseTask):
     """Treatment of boxes that extend more than one pixel beyond the image. ``refuse``: raise an
     error. ``clip``: clip the box to the image in the training text."""
 
+    label_noise_pixels: float = 0.0
+    """Standard deviation of Gaussian noise, in pixels of the original image, added to each edge of
+    the boxes of training labels to simulate annotation errors. Test labels have no noise."""
+
+    label_noise_seed: int = 0
+    """Seed of the label noise. The noise of a row depends only on this seed and the row's id."""
+
     scene: SceneStyle = field(default_factory=SceneStyle)
     """Options for rendered scenes."""
 
     def __post_init__(self) -> None:
+        if not 0 <= self.label_noise_pixels < math.inf:
+            raise ValueError(f"label_noise_pixels is 0 or more, not {self.label_noise_pixels}")
         if "{phrase}" not in self.prompt:
             raise ValueError(f"prompt needs {{phrase}} where the phrase goes, not {self.prompt!r}")
         check_choice("answer", self.answer, ("box", "list"))
         check_choice("outside", self.outside, ("refuse", "clip"))
 
+    def with_noise_of(self, seed: int) -> "Grounding | None":
+        """Return the task with the label noise of another seed; None if labels have no noise."""
+        if not self.label_noise_pixels:
+            return None
+        return replace(self, label_noise_seed=self.label_noise_seed + seed)
+
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per phrase, in training and in evaluation alike."""
+        """Yield one example per phrase, in training and in evaluation alike.
+
+        With ``label_noise_pixels``, random errors are added to the boxes in training data.
+        """
         for where, row in rows:
             image, size_px = read_image(row, where)
             phrases = _phrases(row, where, optional=self.answer == "list")
             answer = _box(row, where) if self.answer == "box" else read_instances(row, where)
             identity = read_id(row, ("id", "ref_id"), image)
+            if training and self.label_noise_pixels:
+                try:
+                    answer = self._with_noise(answer, size_px, identity)
+                except ValueError as error:
+                    raise ValueError(f"{where}: {error}") from None
             for i, phrase in enumerate(phrases):
                 yield Example(
                     id=identity if len(phrases) == 1 else f"{identity}.{i}",
@@ -85,6 +110,21 @@ class Grounding(BaseTask):
                     where=where,
                     size_px=size_px,
                 )
+
+    def _with_noise(
+        self, answer: Box | Instances, size_px: tuple[int, int] | None, identity: str
+    ) -> Box | Instances:
+        if size_px is None:
+            raise ValueError(
+                "label_noise_pixels needs the width and height of the image, so that boxes stay "
+                "inside; add both to the row."
+            )
+        noise = random.Random(f"{self.label_noise_seed}:{identity}")
+        moved = partial(_moved, size_px=size_px, noise=noise, deviation_px=self.label_noise_pixels)
+        if isinstance(answer, Box):
+            return moved(answer)
+        items = tuple(replace(item, shape=moved(item.shape)) for item in answer.items)
+        return replace(answer, items=items)
 
     @property
     def scorer(self) -> str | None:
@@ -153,9 +193,37 @@ class Grounding(BaseTask):
         """Return the options that affect the generated images and rows."""
         return {**asdict(self.scene), "answer": self.answer}
 
+    def describe(self) -> str:
+        """Describe the label noise in a sentence, for a report."""
+        if not self.label_noise_pixels:
+            return super().describe()
+        noise = f"{self.label_noise_pixels:g}"
+        return f"Trained on boxes with Gaussian noise of {noise} pixels, tested on clean ones."
+
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
         """Generate images of coloured shapes; return the path of the file with their rows."""
         return render_scenes(folder, count, seed, self.scene, lists=self.answer == "list")
+
+
+def _moved(
+    shape: Shape, size_px: tuple[int, int], noise: random.Random, deviation_px: float
+) -> Box:
+    """Move each edge of a box by Gaussian noise, inside the image.
+
+    An axis on which nothing would be left of the box keeps its edges. Raises ValueError for a
+    polygon.
+    """
+    if not isinstance(shape, Box):
+        raise ValueError("label_noise_pixels moves boxes, and this row has a polygon.")
+
+    def two_edges(first: float, second: float, limit: int) -> list[float]:
+        shifted = (edge + noise.gauss(0, deviation_px) for edge in (first, second))
+        low, high = sorted(min(max(edge, 0.0), float(limit)) for edge in shifted)
+        return [low, high] if low < high else [first, second]
+
+    x1, x2 = two_edges(shape.x1, shape.x2, size_px[0])
+    y1, y2 = two_edges(shape.y1, shape.y2, size_px[1])
+    return Box(x1, y1, x2, y2)
 
 
 def _phrases(row: Mapping[str, Any], where: str, *, optional: bool) -> list[str]:
