@@ -1,16 +1,17 @@
 """Standalone SVG images that contain charts of the report."""
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from markupsafe import escape
 
 from mm_numeric.evaluation.markup import element
+from mm_numeric.evaluation.report import html
 
-COLOURS = {  # CSS variables of the report's charts, and two more
-    "--ink": "#171b22",
-    "--soft": "#59626f",
-    "--grid": "#e8ebef",
-    "--base": "#8a93a0",
+_LIGHT = (Path(html.__file__).parent / "templates" / "style.css").read_text().partition("@media")[0]
+COLOURS = {  # the CSS variables of the report's light page, and two more
+    **dict(re.findall(r"(--\w+): (#\w+)", _LIGHT)),
     "--ours": "#0a62a9",
     "--other": "#b4500f",
 }

@@ -1,15 +1,22 @@
 """Report section on decoding rules: metrics of the same weights, decoded in different ways."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from markupsafe import Markup
+
 from mm_numeric.config.decoding import GREEDY
-from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
-from mm_numeric.evaluation.report.sections import Content, Section, fold, heading, note
+from mm_numeric.evaluation.report.charts import Axis, line_chart, plain_axis, styled_line
+from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, chart_ends
+from mm_numeric.evaluation.report.sections import Content, Section, figure, fold, heading, note
 from mm_numeric.evaluation.table import Cell, Column, Table, TableRow
 
 _METRICS = 6
 """Number of metrics that have a table of rules."""
+
+_MOST_DRAWN = 8
+"""Greatest number of objectives whose names fit below the figure."""
 
 _RULES = {
     GREEDY: "the most likely token at each step",
@@ -35,13 +42,49 @@ def decoding_section(comparison: Comparison) -> Section | None:
         f"objective with its interval. {comparison.colours('differences in this table')}"
     )
     first, *others = comparison.metrics[:_METRICS]
-    blocks: list[Content] = [note(text), _table(comparison, decoding, rules, first)]
+    chart = decoding_chart(comparison, first)
+    blocks: list[Content] = [note(text)]
+    if chart:
+        blocks.append(figure(chart, css="panels wide"))
+    blocks.append(_table(comparison, decoding, rules, first))
     if others:
         inside: list[Content] = []
         for metric in others:
             inside += [heading(metric.label), _table(comparison, decoding, rules, metric)]
         blocks.append(fold("Other metrics", inside))
     return Section.of("decoding", "Decoding", *blocks)
+
+
+def decoding_chart(comparison: Comparison, metric: ReportedMetric) -> Markup | None:
+    """Draw the mean of a metric, with its interval, for each objective and decoding rule.
+
+    Returns None if there are too many objectives, or if none has the metric.
+    """
+    decoding = comparison.summary["decoding"]
+    ranked = [name for name in comparison.ranked() if name in decoding]
+    names = [name for name in ranked if decoding[name][GREEDY].get(metric.name)]
+    if not 0 < len(names) <= _MOST_DRAWN:
+        return None
+    rules = list(decoding[names[0]])
+    lines, values = [], []
+    for index, name in enumerate(names):
+        style = comparison.styles[name]
+        for column, rule in enumerate(rules):
+            cell = decoding[name][rule][metric.name]
+            at = index + 0.14 * (column - (len(rules) - 1) / 2)
+            ends = [metric.scale * end for end in chart_ends(cell)]
+            mean = styled_line(style, [(at, metric.scale * cell["mean"])])
+            lines.append(styled_line(replace(style, dash=""), [(at, end) for end in ends]))
+            lines.append(replace(mean, marker=style.drawn()))
+            values += [metric.scale * cell["mean"], *ends]
+    margin = 0.06 * (max(values) - min(values))
+    y = plain_axis(min(values) - margin, max(values) + margin)
+    rule_order = f"{', '.join(rules[:-1])} and {rules[-1]}"
+    unit = f", {metric.unit}" if metric.unit else ""
+    label = f"{metric.label}{unit} {metric.direction}, from left to right decoded by {rule_order}"
+    x = Axis(low=-0.5, high=len(names) - 0.5, ticks=list(enumerate(names)), label=label)
+    description = f"{metric.label} of {', '.join(names)}, decoded by {rule_order}."
+    return line_chart(lines, x, y, description=description, width=820, height=400)
 
 
 def _table(

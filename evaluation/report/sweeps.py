@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from markupsafe import Markup
+
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.report.charts import (
     Axis,
@@ -162,7 +164,7 @@ def sweep_blocks(sweep: Sweep, metrics: Sequence[ReportedMetric]) -> list[Conten
     if sweep.level:
         styles[sweep.level[0]] = None
     drawn = [
-        group(None, [chart, sweep_table(sweep, metric)])
+        group(None, [captioned(chart, metric), sweep_table(sweep, metric)])
         for metric in metrics
         if (chart := sweep_chart(sweep, metric))
     ]
@@ -170,7 +172,13 @@ def sweep_blocks(sweep: Sweep, metrics: Sequence[ReportedMetric]) -> list[Conten
     return [legend(styles), *drawn[:1], *others]
 
 
-def sweep_chart(sweep: Sweep, metric: ReportedMetric) -> Block | None:
+def captioned(chart: Markup, metric: ReportedMetric) -> Block:
+    """Return a chart with the name of its metric above."""
+    unit = f", {metric.unit}" if metric.unit else ""
+    return figure(chart, Cell(content=f"{metric.label}{unit} {metric.direction}"), "panels wide")
+
+
+def sweep_chart(sweep: Sweep, metric: ReportedMetric) -> Markup | None:
     """Draw a metric over the values of the axis; None if no row has this metric.
 
     Values of an axis that spans a factor of 10 or more have a logarithmic scale.
@@ -201,9 +209,7 @@ def sweep_chart(sweep: Sweep, metric: ReportedMetric) -> Block | None:
     y = plain_axis(min(values) - margin, max(values) + margin)
     names = ", ".join(dict.fromkeys(line.style.name for line in sweep.lines))
     description = f"{metric.label} by {sweep.axis} for {names}."
-    chart = line_chart(drawn, x, y, description=description, width=820, height=400)
-    unit = f", {metric.unit}" if metric.unit else ""
-    return figure(chart, Cell(content=f"{metric.label}{unit} {metric.direction}"), "panels wide")
+    return line_chart(drawn, x, y, description=description, width=820, height=400)
 
 
 def _value_axis(values: Sequence[float], label: str) -> tuple[Axis, Callable[[float], float]]:

@@ -10,6 +10,7 @@ from mm_numeric.evaluation.report.sections import Content, Section, fold, headin
 from mm_numeric.evaluation.report.sweeps import (
     Sweep,
     SweepLine,
+    captioned,
     numeric_axes,
     sweep_chart,
 )
@@ -32,7 +33,7 @@ def tuning_section(comparison: Comparison) -> Section | None:
         if chart:
             text = "On the selection rows; other settings as chosen. Bands: range of the seeds."
             styles = [line.style for line in sweep.lines]
-            blocks += [heading(sweep.axis), note(text), legend(styles), chart]
+            blocks += [heading(sweep.axis), note(text), legend(styles), captioned(chart, metric)]
     blocks.append(fold("All trials", [trials_table(comparison)]))
     return Section.of("tuning", "Tuned settings", *blocks)
 

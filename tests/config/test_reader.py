@@ -27,6 +27,8 @@ from mm_numeric.registry import TERMS
 from mm_numeric.tasks.clock import Clock
 
 SHIPPED = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+EXPERIMENTS = sorted((Path(__file__).parents[2] / "scripts" / "experiments").glob("*.yaml"))
+_TRAINED = ("task", "data", "model", "trainer")
 SMALL = """\
 task: clock
 data: {train: {render: 5}, test: {path: test.csv}}
@@ -68,8 +70,25 @@ def test_every_shipped_config_has_its_command_in_the_header(name):
             assert read_config(config, overrides).title == name
 
 
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_an_experiment_trains_as_the_config_that_it_names(path):
+    config, header = read_config(str(path)), path.read_text(encoding="utf-8").partition("\n\n")[0]
+    assert compared_rows(config)
+    assert f"mm-numeric compare scripts/experiments/{path.name}\n" in header
+    named = read_config(re.search(r"configs/(\w+)\.yaml\.", header)[1])
+    own, its = config.to_dict(), named.to_dict()
+    noise = {"label_noise_minutes", "label_noise_pixels"}
+    for found in (own, its):
+        found["trainer"].pop("output_dir")
+        found["task"] = {key: v for key, v in found["task"].items() if key not in noise}
+    assert {k: own[k] for k in _TRAINED} == {k: its[k] for k in _TRAINED}
+    assert own["compare"]["warm_start"] == its["compare"]["warm_start"]
+    assert config.compare.output_dir == f"runs/{path.stem}"
+
+
 def test_there_are_configs_to_test():
     assert "clock_tiny" in SHIPPED
+    assert len(EXPERIMENTS) >= 6
 
 
 def test_defaults_are_filled_in():

@@ -58,6 +58,7 @@ def test_both_forms_have_the_same_numbers(tmp_path, title):
 def test_each_rule_is_marked_as_better_worse_or_unclear(tmp_path):
     page, twin = written(tmp_path, decoded_folder(tmp_path, seeds=range(5)))
     chapter = page.split('<section id="decoding">')[1].split("</section>")[0]
+    assert chapter.count("<g transform=") == 4, "a symbol for each of two objectives and two rules"
     rows = re.split("<tr[ >]", chapter.split("<details>")[0])
     marks = [re.findall(r'<small class="(\w+)">', row) for row in rows]
     # emd is first, because it is better when decoded greedily.
