@@ -20,6 +20,7 @@ from mm_numeric.evaluation.answer_files import (
     read_answer_file,
     text_id,
     value_at,
+    without_end_tokens,
 )
 from mm_numeric.evaluation.prepared_rows import (
     PreparedRows,
@@ -59,16 +60,21 @@ def prediction_rows(
             answers to one question of ``rows`` are an error.
     """
     found: Iterator[tuple[str, dict[str, Any]]] = (
-        map(_with_text_id, read_rows(predictions))
+        map(_as_predicted, read_rows(predictions))
         if rows is None
         else _joined(predictions, rows, task_name, keep)
     )
     return iter(_last_of_each_id(found, predictions)) if keep == "last" else found
 
 
-def _with_text_id(located: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+def _as_predicted(located: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+    """Convert an id that is an integer to text, and remove end tokens after the answer."""
     where, row = located
-    return where, {**row, "id": text_id(row["id"])} if type(row.get("id")) is int else row
+    if type(row.get("id")) is int:
+        row = {**row, "id": text_id(row["id"])}
+    if isinstance(row.get("text"), str):
+        row = {**row, "text": without_end_tokens(row["text"])}
+    return where, row
 
 
 def _last_of_each_id(
@@ -96,7 +102,7 @@ def _joined(
         predictions, id_field=rows.id_field, text_field=rows.text_field
     )
     pairs = _matched(list(answers), questions, predictions, rows.path)
-    _warn_of_lost_text(predictions, rows, [answer.text for answer, _ in pairs])
+    _warn_of_truncated_texts(predictions, [answer.text for answer, _ in pairs])
     if keep != "last":
         _check_duplicates(pairs)
     if pairs[0][0].id is None:
@@ -115,7 +121,7 @@ def _joined(
             **({"task_options": reads_by} if reads_by else {}),
             **({"buckets": dict(example.buckets)} if example.buckets else {}),
             "prompt": example.prompt,
-            "text": answer.text,
+            "text": without_end_tokens(answer.text),
             **kept,
             "target": task.record(example.answer),
             "frame": None if frame is None else frame.to_dict(),
@@ -161,23 +167,14 @@ def _log_sizes(rule: FrameRule | None, tool: str, largest_px: int) -> None:
         )
 
 
-def _warn_of_lost_text(predictions: Path, rows: PreparedRows, texts: Sequence[str]) -> None:
-    """Log a warning if generated texts are truncated, or lack the special tokens around boxes."""
+def _warn_of_truncated_texts(predictions: Path, texts: Sequence[str]) -> None:
+    """Log a warning if generated texts are as long as a cell of a spreadsheet can be."""
     truncated = sum(len(text) >= LONGEST_CELL for text in texts)
     if predictions.suffix == ".xlsx" and truncated:
         logger.warning(
             "%s: truncated answers: %d; a cell of .xlsx holds at most %d characters. Let the tool "
             "write .tsv or .json (VLMEvalKit: PRED_FORMAT=tsv).",
             *(predictions, truncated, LONGEST_CELL),
-        )
-    if rows.frame is None or rows.frame.coordinates.format != "qwen_vl":
-        return
-    token = rows.frame.coordinates.text.open
-    if not any(token in text for text in texts):
-        logger.warning(
-            "%s: no answer contains %s; if the tool removed special tokens, write --frame "
-            "qwen2_vl_plain instead of --family.",
-            *(predictions, token),
         )
 
 

@@ -44,7 +44,8 @@ _EVERYTHING = "every object"  # the phrase of rows without one
 class Grounding(BaseTask):
     """Task: locate one object or several objects in an image."""
 
-    version: ClassVar[int] = 2  # 2: coordinates are rounded from the original pixels
+    # 2: coordinates are rounded from the original pixels; 3: answers without special tokens
+    version: ClassVar[int] = 3
 
     reads_by: ClassVar[tuple[str, ...]] = ("answer",)
 

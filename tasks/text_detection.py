@@ -34,7 +34,8 @@ class TextDetection(BaseTask):
     """Task: detect the words in an image."""
 
     # 2: coordinates are rounded from the original pixels; crossing polygons as in the RRC script
-    version: ClassVar[int] = 2
+    # 3: answers without special tokens
+    version: ClassVar[int] = 3
 
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
 

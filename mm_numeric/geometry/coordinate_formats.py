@@ -3,12 +3,17 @@
 A ``CoordinateFormat`` writes boxes, polygons and points with their labels as text, and parses them
 in a generated text. Parsing also detects a truncated text. It takes linear time and raises no
 error. If the text has no coordinates, the result is empty.
+
+vLLM, TRL, verl and LLaMA-Factory remove special tokens from answers by default. ``read_answer``
+parses such an answer like the original one if what is left has only one meaning:
+
+    <|object_ref_start|>car<|object_ref_end|><|box_start|>(1,2),(3,4)<|box_end|>  ->  car(1,2),(3,4)
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -21,6 +26,8 @@ _FIELD = re.compile(
 An unclosed string matches up to the end of the text. Otherwise each quote in it would start a new
 search to the end, which takes quadratic time.
 """
+
+_SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>")  # as in Qwen's <|box_start|> and InternVL's <box>
 
 
 class Piece(NamedTuple):
@@ -51,6 +58,9 @@ class Reading(NamedTuple):
 
     cut: bool
     """True if the text ends inside a shape."""
+
+    ambiguous: bool = False
+    """True if special tokens are missing that would tell where shapes and labels start and end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +163,9 @@ class CoordinateFormat:
             shapes.append(ShapeText(numerals, self._read_label(before, after), match.span()))
         begun = self._begun.search(text, ends[-1])
         rest = text[ends[-1] : begun.start() if begun else None].strip()
-        if not self.close and shapes and rest in ("", self.between_points.strip()):
+        # Without text between two shapes, only a comma continues a shape.
+        continuing = {self.between_points.strip(), "" if self.between else None}
+        if not self.close and shapes and rest in continuing:
             # These shapes have no closing text. The last one is truncated if a number starts after
             # it, or if it is shorter than all others.
             shortest = min((len(shape.numerals) for shape in shapes[:-1]), default=0)
@@ -162,6 +174,38 @@ class CoordinateFormat:
                 return Reading(tuple(shapes), True)
         cut = begun is not None
         return Reading(tuple(shapes), cut)
+
+    def read_answer(self, text: str) -> Reading:
+        """Parse an answer like ``read``, also if its special tokens were removed by an engine.
+
+        A group of numbers without its special tokens may be a box, a part of a label, or the first
+        points of a truncated polygon. ``ambiguous`` is True if more than one of these is possible.
+        """
+        if self.bins:  # the coordinates themselves are tokens
+            return self.read(text)._replace(ambiguous="<loc" not in text)
+        tokens, plain = self._without_special_tokens
+        if not tokens or any(token in text for token in tokens):
+            return self.read(text)
+        reading = plain.read(text)
+        counts = [len(shape.numerals) for shape in reading.shapes]
+        is_last_shorter = (
+            len(counts) > 1
+            and counts[-1] < min(counts[:-1])
+            and not (reading.cut or text[reading.shapes[-1].span[1] :].strip())
+        )
+        return reading._replace(ambiguous=is_last_shorter or min(counts, default=4) < 4)
+
+    @cached_property
+    def _without_special_tokens(self) -> tuple[frozenset[str], "CoordinateFormat"]:
+        """Return the special tokens of this format, and the format that is left without them."""
+        literals = {
+            field.name: value
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), str)
+        }
+        tokens = {token for text in literals.values() for token in _SPECIAL_TOKEN.findall(text)}
+        kept = {name: _SPECIAL_TOKEN.sub("", text) for name, text in literals.items()}
+        return frozenset(tokens), replace(self, **kept)  # type: ignore[arg-type]
 
     @cached_property
     def _numeral(self) -> re.Pattern[str]:

@@ -173,7 +173,7 @@ COORDINATES: Mapping[str, Coordinates] = {
     "gemma3": Coordinates(max_value=1000, order="yx", format="json_box_2d"),
     # For any family.
     "relative_1000": Coordinates(max_value=1000),
-    # Answers of Qwen2-VL without special tokens, which vLLM, TRL and LLaMA-Factory remove.
+    # Like qwen2_vl, but written without special tokens.
     "qwen2_vl_plain": Coordinates(max_value=1000, format="parentheses"),
     "relative_999": Coordinates(max_value=999),
     "unit_2": Coordinates(max_value=1, decimals=2),

@@ -32,6 +32,12 @@ from mm_numeric.parsing import read_dataclass
 MAX_ASPECT_RATIO = 200
 """Longest image that ``smart`` resizing accepts: the longer side divided by the shorter side."""
 
+TOKENS_REMOVED = "special tokens were removed; decode with skip_special_tokens=False"
+"""Reason of a parse failure: what is left of the answer has several meanings."""
+
+NO_LOCATION_TOKENS = f"no location tokens: none were generated, or {TOKENS_REMOVED}"
+"""Reason of a parse failure: nothing is left of coordinates that are tokens of their own."""
+
 _SLACK_PX = 1.0  # rounded annotations may be outside the image by this much; they are clamped
 _LARGEST_EDGE_PX = 1_000_000  # Pillow opens no image that is wider and has a usable height
 _LARGEST_LEVEL = 2.0**53  # above it float64 cannot represent every whole number
@@ -278,9 +284,13 @@ class Frame:
             are not corrected: boxes may have swapped corners, and points may be outside the image.
             If the text cannot be parsed, ``Unreadable`` with the reason.
         """
-        if not text.strip():
+        if not text.strip() and not self.coordinates.bins:
             return Unreadable("empty answer")
-        shapes, cut = self.coordinates.text.read(text)
+        shapes, cut, ambiguous = self.coordinates.text.read_answer(text)
+        if text.strip() == self.coordinates.text.nothing:
+            return Instances(())
+        if ambiguous:
+            return Unreadable(NO_LOCATION_TOKENS if self.coordinates.bins else TOKENS_REMOVED)
         problem = "cut off within a shape" if cut else "no coordinates"
         instances, spans = [], []
         for numerals, label, span in shapes:
@@ -292,7 +302,7 @@ class Frame:
             elif levels:
                 instances.append(Instance(self._shape(levels), label))
                 spans.append(span)
-        if instances or text.strip() == self.coordinates.text.nothing:
+        if instances:
             malformed = len(shapes) - len(instances)
             return Instances(tuple(instances), cut, malformed, spans=tuple(spans))
         return Unreadable(problem)

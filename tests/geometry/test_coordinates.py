@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mm_numeric.answers import Box, Instance, Polygon, Unreadable
 from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
-from mm_numeric.geometry.frames import Frame, Resize
+from mm_numeric.geometry.frames import NO_LOCATION_TOKENS, TOKENS_REMOVED, Frame, Resize
 
 SMART = {"kind": "smart", "min_pixels": 56 * 56, "max_pixels": 1280 * 28 * 28}
 RESIZES = {  # as the hub's checkpoints of each family have it
@@ -176,6 +176,13 @@ def test_what_cannot_be_read_back_is_refused(change, message):
         replace(COORDINATES["relative_1000"], **change)
 
 
+UNCLEAR = [
+    "car(12,3)",  # a point, or a truncated box
+    "seat (4,2)(12,3),(45,67)",  # the label may be "seat (4,2)"
+    "(1,2),(3,2),(3,4),(1,4)(5,6),(7,8)",  # a box, or the first half of a quadrilateral
+]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
@@ -194,6 +201,12 @@ def test_what_cannot_be_read_back_is_refused(change, message):
         ("qwen3_vl", '[{"bbox_2d": [1, 2', "cut off within a shape"),
         ("paligemma", "<loc0001><loc00", "cut off within a shape"),
         ("yi_vl", "(12,3),(4", "cut off within a shape"),
+        # Answers without their special tokens.
+        ("qwen2_vl", "There is no car.", "no coordinates"),
+        ("qwen2_vl", "car(12,3),(45,67),(8", "cut off within a shape"),
+        ("qwen2_vl", "<|object_ref_start|>car<|object_ref_end|>(1,2),(3,4)", "no coordinates"),
+        *(("qwen2_vl", text, TOKENS_REMOVED) for text in UNCLEAR),
+        *(("paligemma", text, NO_LOCATION_TOKENS) for text in (" red car", " ; ", "")),
     ],
 )
 def test_why_a_text_holds_no_shape(name, text, reason):

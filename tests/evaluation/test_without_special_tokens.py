@@ -1,0 +1,138 @@
+"""Answers score the same with and without special tokens, or a reason of their own is counted."""
+
+import json
+import re
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from mm_numeric.answers import Box, Instance, Instances, Polygon, Unreadable
+from mm_numeric.evaluation.answer_files import without_end_tokens
+from mm_numeric.evaluation.score import score
+from mm_numeric.families.tiny import tiny_qwen2_tokenizer
+from mm_numeric.geometry.coordinates import COORDINATES
+from mm_numeric.geometry.frames import NO_LOCATION_TOKENS, TOKENS_REMOVED, Frame, Resize
+from mm_numeric.tasks.grounding import Grounding
+from mm_numeric.tasks.text_detection import TextDetection
+
+END = "<|im_end|>"
+PLAIN = tiny_qwen2_tokenizer()
+LOCATIONS = tiny_qwen2_tokenizer()  # of a fine-tuned model whose location tokens are special
+LOCATIONS.add_special_tokens(
+    {"additional_special_tokens": [f"<loc{i:04d}>" for i in range(1024)]},
+    replace_extra_special_tokens=False,
+)
+
+
+def frame_of(name):
+    return Frame(640, 480, Resize(kind="none").view(640, 480), COORDINATES[name])
+
+
+def stripped(text, tokenizer):
+    """Return an answer as an engine returns it that removes special tokens."""
+    ids = tokenizer(text + END, add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=False) == text + END
+    return tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def quad(x, y):
+    return Polygon(((x, y), (x + 40.0, y), (x + 40.0, y + 12.0), (x, y + 12.0)))
+
+
+def box(i):
+    return Box(10.0 + 50 * i, 20.0, 48.0 + 50 * i, 90.0 + i)
+
+
+ANSWERS = {
+    "grounding": [
+        (Instances((Instance(box(0), "red car"), Instance(box(1), "blue bus 7"))), 0),
+        (Instances((Instance(box(2)), Instance(box(3)), Instance(box(4)))), 1),
+        (Instances((Instance(quad(8.0, 8.0), "sign (left)"),)), 0),
+        (Instances(()), 0),
+        (Instances((Instance(box(5), "dog"),)), 4),
+    ],
+    "text_detection": [
+        (Instances(tuple(Instance(quad(50.0 * i, 9.0 * i)) for i in range(9))), 0),
+        (Instances((Instance(quad(9.0, 30.0)),)), 3),
+        (Instances(()), 0),
+    ],
+}
+"""Task -> (answer of the model, how many pixels the truth is to the right of it)."""
+
+
+def moved(item, by):
+    points = tuple((x + by, y) for x, y in item.shape.points)
+    shape = Box(*points[0], *points[1]) if isinstance(item.shape, Box) else Polygon(points)
+    return Instance(shape, item.label)
+
+
+def scored(folder, task, name, change):
+    """Score the answers in a coordinate format, after ``change`` of their texts."""
+    frame, rows = frame_of(name), []
+    tasks = {"grounding": Grounding(answer="list"), "text_detection": TextDetection()}
+    for i, (answer, by) in enumerate(ANSWERS[task]):
+        target = Instances(tuple(moved(item, by) for item in answer.items))
+        rows.append(
+            {
+                "id": str(i),
+                "task": task,
+                "task_options": {"answer": "list"} if task == "grounding" else {},
+                "text": change(tasks[task].format(answer, frame).text),
+                "target": tasks[task].record(target),
+                "frame": frame.to_dict(),
+            }
+        )
+    path = folder / "predictions.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return score(path)
+
+
+@pytest.mark.parametrize("task", ANSWERS)
+@pytest.mark.parametrize("name", COORDINATES)
+def test_each_format_scores_the_same_without_special_tokens(tmp_path, name, task):
+    changes = [lambda t: t, lambda t: t + END, lambda t: stripped(t, PLAIN)]
+    found = [scored(tmp_path, task, name, change) for change in changes]
+    for other in found[1:]:
+        assert other.metrics() == found[0].metrics()
+        assert [r["parsed"] for r in other.rows] == [r["parsed"] for r in found[0].rows]
+    assert not found[0].failures
+    assert found[0].metrics()["f1_at_0.5"]["value"] == 1
+
+
+@pytest.mark.parametrize("task", ANSWERS)
+def test_location_tokens_that_were_removed_are_a_reason_of_their_own(tmp_path, task):
+    found = scored(tmp_path, task, "paligemma", lambda text: stripped(text, LOCATIONS))
+    assert found.failures == {NO_LOCATION_TOKENS: len(ANSWERS[task]) - 1}  # "none" is still there
+    assert (
+        "special tokens were removed; decode with skip_special_tokens=False" in NO_LOCATION_TOKENS
+    )
+
+
+points = st.tuples(st.integers(0, 640).map(float), st.integers(0, 480).map(float))
+shapes = st.one_of(
+    st.tuples(points, points).map(lambda p: Box(*p[0], *p[1])),
+    st.lists(points, min_size=1, max_size=9).filter(lambda p: len(p) != 2).map(tuple).map(Polygon),
+)
+labels = st.one_of(st.text("ab 12(),.-[]:", max_size=9), st.sampled_from(["", "car", "at (1,2)"]))
+JOINS = re.compile(r"\)\s*,|,\s*\(|^\s*,\s*$")
+"""Labels with a comma next to a point, which makes it a part of the shape: ``at (1,2),(3,4)``."""
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "paligemma", "llava", "yi_vl", "qwen3_vl", "gemma3"])
+@given(items=st.lists(st.tuples(shapes, labels), max_size=4))
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_an_answer_without_special_tokens_is_the_same_or_has_a_reason(name, items):
+    assume(not any(JOINS.search(label) or label.strip() == "none" for _, label in items))
+    frame = frame_of(name)
+    try:
+        text = frame.write([Instance(shape, label) for shape, label in items]).text
+    except ValueError:  # the label has text of the format
+        assume(False)
+    tokenizer = LOCATIONS if name == "paligemma" else PLAIN
+    with_tokens = frame.read(without_end_tokens(text + END))
+    found = frame.read(stripped(text, tokenizer))
+    if isinstance(found, Unreadable) and found.reason in (TOKENS_REMOVED, NO_LOCATION_TOKENS):
+        assert name in ("qwen2_vl", "paligemma")
+        return
+    assert found == with_tokens
