@@ -8,15 +8,18 @@
                                                                 filtered_resps
     VLMEvalKit      MODEL_DATASET.xlsx, .tsv or .json           prediction           index
     OpenAI batch    .jsonl; also of vLLM (run-batch)            response.body...     custom_id
+    TRL             completions/*.parquet (log_completions)     completion           id, if logged
 
 The tool is recognised by its field for the text. Answers without an id are in the order of the
-questions. ``doc_id`` of lmms-eval is the position of the question in the data set, from 0. The
-fields can also be named, for files of any other tool.
+questions. ``doc_id`` of lmms-eval is the position of the question in the data set, from 0. A reward
+function of TRL can add the id, with ``log_extra("id", ids)``. The fields can also be named, for
+files of any other tool.
 
 Sources: modelscope/ms-swift, swift/pipelines/infer/infer.py; hiyouga/LLaMA-Factory,
 scripts/vllm_infer.py and src/llamafactory/train/sft/trainer.py; EvolvingLMMs-Lab/lmms-eval,
 lmms_eval/loggers/evaluation_tracker.py; open-compass/VLMEvalKit, vlmeval/inference.py and
-vlmeval/smp/file.py.
+vlmeval/smp/file.py; vllm-project/vllm, vllm/entrypoints/openai/run_batch.py; huggingface/trl,
+trl/trainer/grpo_trainer.py.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,23 +47,34 @@ class AnswerFields:
     id_is_position: bool = False
     """True if the id is the position of the question among all questions, from 0."""
 
+    prompt: str = "prompt"
+    """Name of the field with the prompt, a text or messages, if the file has it."""
+
+    target: str = ""
+    """Name of the field with the correct answer as text, if the file has it."""
+
 
 LLAMA_FACTORY = "LLaMA-Factory"
 
 TOOLS = (
     AnswerFields(tool="mm-numeric", text=("text",)),
-    AnswerFields(tool="ms-swift", text=("response",)),
-    AnswerFields(tool=LLAMA_FACTORY, text=("predict",)),
+    AnswerFields(tool="ms-swift", text=("response",), prompt="messages", target="labels"),
+    AnswerFields(tool=LLAMA_FACTORY, text=("predict",), target="label"),
     # lmms-eval leaves out the raw responses of a row if its filters have not changed them.
     AnswerFields(
-        tool="lmms-eval", text=("resps", "filtered_resps"), id="doc_id", id_is_position=True
+        tool="lmms-eval",
+        text=("resps", "filtered_resps"),
+        id="doc_id",
+        id_is_position=True,
+        prompt="input",
+        target="target",
     ),
     AnswerFields(tool="VLMEvalKit", text=("prediction",), id="index"),
     AnswerFields(
         tool="OpenAI batch", text=("response.body.choices.0.message.content",), id="custom_id"
     ),
+    AnswerFields(tool="TRL", text=("completion.0.content", "completion")),
 )
-
 
 _END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<eos>",
                "<end_of_turn>", "<pad>", "<|pad|>")  # fmt: skip
@@ -89,11 +103,11 @@ def read_answer_file(
     Returns the names of the fields with text and id, and an iterator over the generated texts.
 
     Args:
-        path: The file (.jsonl, .json, .csv, .tsv or .xlsx).
+        path: The file (.jsonl, .json, .csv, .tsv, .xlsx or .parquet).
         id_field: Name or path of the field with the id, such as ``doc.id``; detected if None.
         text_field: Name or path of the field with the generated text; detected if None.
     """
-    rows = read_sheet(path) if path.suffix == ".xlsx" else read_rows(path)
+    rows = {".xlsx": read_sheet, ".parquet": _parquet_rows}.get(path.suffix, read_rows)(path)
     first = next(rows, None)
     if first is None:
         raise ValueError(f"{path}: no answers to score.")
@@ -102,6 +116,23 @@ def read_answer_file(
     return fields, (
         _generated(where, row, fields, has_ids=has_ids) for where, row in chain([first], rows)
     )
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        import pyarrow
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise ValueError(
+            f"{path}: a .parquet file is read with `datasets`, which is not installed; run "
+            "`pip install 'mm-numeric[datasets]'`."
+        ) from error
+    try:
+        tables = [batch.to_pylist() for batch in ParquetFile(path).iter_batches()]
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ValueError(f"{path}: cannot be read ({str(error).splitlines()[0]}).") from error
+    for number, row in enumerate(chain.from_iterable(tables), start=1):
+        yield f"{path}, row {number}", row
 
 
 def without_end_tokens(text: str) -> str:

@@ -19,9 +19,9 @@ from mm_numeric.evaluation.answer_files import (
     GeneratedText,
     read_answer_file,
     text_id,
-    value_at,
     without_end_tokens,
 )
+from mm_numeric.evaluation.join_checks import check_positions
 from mm_numeric.evaluation.prepared_rows import (
     PreparedRows,
     Question,
@@ -105,12 +105,12 @@ def _joined(
     _warn_of_truncated_texts(predictions, [answer.text for answer, _ in pairs])
     if keep != "last":
         _check_duplicates(pairs)
-    if pairs[0][0].id is None:
-        _check_images(pairs, rows.path)
     _log_reading(predictions, rows, fields, has_ids=pairs[0][0].id is not None)
     areas = [width * height for _, (_, size, _) in pairs for width, height in [size or (0, 0)]]
     _log_sizes(rows.frame, fields.tool, max(areas))
     framed = frames_of([question for _, question in pairs], task, name, rows)
+    if not isinstance(pairs[0][0].id, str):
+        check_positions(pairs, fields, task, framed, rows.path)
     reads_by = {option: task.options()[option] for option in task.reads_by}
     for (answer, (example, *_)), frame in zip(pairs, framed, strict=True):
         kept = {name: answer.row[name] for name in _KEPT if answer.row.get(name) is not None}
@@ -237,18 +237,3 @@ def _check_duplicates(pairs: Sequence[tuple[GeneratedText, Question]]) -> None:
             f"of {len(pairs)} answers are to questions that were answered before. Remove them, or "
             "score the last answer to each question with --keep last."
         )
-
-
-def _check_images(pairs: Sequence[tuple[GeneratedText, Question]], path: Path) -> None:
-    """Raise ValueError if the n-th answer names a different image than the n-th question."""
-    for answer, (example, *_) in pairs:
-        image = value_at(answer.row, "images.0")  # ms-swift: a path, or {"path": ..., "bytes": ...}
-        image = image.get("path") if isinstance(image, Mapping) else image
-        if isinstance(image, str) and isinstance(example.image, Path):
-            name = image.replace("\\", "/").rpartition("/")[2]
-            if name and name != example.image.name:
-                raise ValueError(
-                    f"{answer.where}: the answer is about the image {name}, but the question at "
-                    f"the same position in {path} is about {example.image.name}; give the rows in "
-                    "the order of the answers, or name the field of the id with --id."
-                )

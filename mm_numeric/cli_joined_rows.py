@@ -15,8 +15,8 @@ def add_joined_rows(score: argparse.ArgumentParser) -> None:
     joined = score.add_argument_group(
         "answers of other tools",
         "Targets and image sizes come from the rows that were answered. Files of ms-swift, "
-        "LLaMA-Factory, lmms-eval, VLMEvalKit (.xlsx, .tsv, .json) and OpenAI batches are "
-        "recognised; --id and --text name the fields of other files.",
+        "LLaMA-Factory, lmms-eval, VLMEvalKit (.xlsx, .tsv, .json), OpenAI batches and TRL "
+        "(.parquet) are recognised; --id and --text name the fields of other files.",
     )
     joined.add_argument(
         "--rows", type=Path, metavar="FILE", help="rows that were answered, in the order asked"

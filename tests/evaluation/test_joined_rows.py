@@ -152,7 +152,7 @@ def test_a_real_run_scores_the_same_in_its_saved_frame(tmp_path):
 TEXTS = ["1:30", "2:35", "nothing", "4:30"]
 TOOLS = {
     "ms-swift": lambda i, text: {"response": text, "images": [{"path": f"/data/{i}.png"}]},
-    "LLaMA-Factory": lambda i, text: {"prompt": "?", "predict": text, "label": "?"},
+    "LLaMA-Factory": lambda i, text: {"prompt": "?", "predict": text, "label": f"{i + 1}:30</s>"},
     "lmms-eval": lambda i, text: {"doc_id": i, "filtered_resps": [text]},
     "VLMEvalKit": lambda i, text: {"index": i + 1, "prediction": text},
     "OpenAI batch": lambda i, text: {
@@ -272,8 +272,8 @@ ANSWERS = [{"id": i + 1, "text": text} for i, text in enumerate(TEXTS)]
         ),
         (
             [{"response": "1:30", "images": ["/data/0.png"]}] * 4,
-            r"line 2: the answer is about the image 0\.png, but the question at the same position "
-            r"in .*rows\.jsonl is about 1\.png; give the rows in the order",
+            r"line 2: the image is that of the question '1', but the question at the same position "
+            r"in .*rows\.jsonl is '2', and so for up to 3 of 4 answers; give the rows in the order",
         ),
     ],
 )

@@ -1,0 +1,174 @@
+"""Check that answers of another tool are joined with the questions that they answer.
+
+Files of ms-swift, LLaMA-Factory and TRL have no ids, so that answers are matched to questions by
+position. A tool may have shuffled or filtered its data. Therefore the images, prompts and correct
+answers in its file are compared with those of the questions.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mm_numeric.answers import Box, Instances, Unreadable
+from mm_numeric.evaluation.answer_files import (
+    AnswerFields,
+    GeneratedText,
+    value_at,
+    without_end_tokens,
+)
+from mm_numeric.evaluation.prepared_rows import Question
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.tasks.base import Task
+
+_COMPARED = 5  # answers without their own question that are compared with every other question
+_REMEDY = "give the rows in the order of the answers, or name the field of the id with --id"
+
+
+class _Evidence(NamedTuple):
+    """A property of answers, such as the prompt, and the same property of the questions."""
+
+    name: str
+    answers: list[Any]
+    """One value per answer; empty if the file does not have it."""
+
+    questions: list[Any]
+    """One value per question, in the order in which the answers are joined."""
+
+    is_same: Callable[[Any, Any], bool]
+
+
+def check_positions(
+    pairs: Sequence[tuple[GeneratedText, Question]],
+    fields: AnswerFields,
+    task: Task,
+    frames: Sequence[Frame | None],
+    path: Path,
+) -> None:
+    """Raise ValueError if answers matched by position may belong to other questions.
+
+    At least one of the images, prompts and correct answers in the file must agree with every
+    question, unless the file has none of them. Positions of lmms-eval, which are stored with the
+    answers, only must not contradict the questions.
+
+    Args:
+        pairs: Each answer with the question at its position.
+        fields: The fields of the tool that have prompts and correct answers.
+        task: Parses the correct answers.
+        frames: Coordinate format of each answer, or None.
+        path: File of the questions, for error messages.
+    """
+    compared = _images(pairs), _prompts(pairs, fields), _targets(pairs, fields, task, frames)
+    found = [evidence for evidence in compared if evidence.answers]
+    agreeing = [_agrees(evidence, pairs, path) for evidence in found]
+    if found and not any(agreeing) and pairs[0][0].id is None and len(pairs) > 1:
+        names = " and ".join(evidence.name for evidence in found)
+        raise ValueError(
+            f"{pairs[0][0].where}: the answers have no id, and their {names} cannot be assigned to "
+            f"the questions of {path}, so that their order is not certain; name the field of the "
+            "id with --id."
+        )
+
+
+def _agrees(
+    evidence: _Evidence, pairs: Sequence[tuple[GeneratedText, Question]], path: Path
+) -> bool:
+    """Return True if each answer agrees with its question, and the questions are not all alike."""
+    answers, questions = evidence.answers, evidence.questions
+    wrong = [i for i, own in enumerate(answers) if not evidence.is_same(own, questions[i])]
+    for i in wrong[:_COMPARED]:
+        for j, other in enumerate(questions):
+            if evidence.is_same(answers[i], other):
+                raise ValueError(
+                    f"{pairs[i][0].where}: the {evidence.name} is that of the question "
+                    f"{pairs[j][1].example.id!r}, but the question at the same position in {path} "
+                    f"is {pairs[i][1].example.id!r}, and so for up to {len(wrong)} of "
+                    f"{len(pairs)} answers; {_REMEDY}."
+                )
+    return not wrong and any(value != questions[0] for value in questions)
+
+
+def _images(pairs: Sequence[tuple[GeneratedText, Question]]) -> _Evidence:
+    """Compare the names of image files; ms-swift stores a path, or {"path": ..., "bytes": ...}."""
+    answers, questions = [], []
+    for answer, (example, *_) in pairs:
+        image = value_at(answer.row, "images.0")
+        image = image.get("path") if isinstance(image, Mapping) else image
+        if not isinstance(image, str) or not isinstance(example.image, Path):
+            return _Evidence("image", [], [], str.__eq__)
+        answers.append(image.replace("\\", "/").rpartition("/")[2])
+        questions.append(example.image.name)
+    return _Evidence("image", answers, questions, str.__eq__)
+
+
+def _prompts(pairs: Sequence[tuple[GeneratedText, Question]], fields: AnswerFields) -> _Evidence:
+    """Compare prompts with what distinguishes a question from the others, such as its phrase.
+
+    The text around it, which all questions share, may be a different one in the tool.
+    """
+    prompts = [" ".join(_texts(value_at(answer.row, fields.prompt))) for answer, _ in pairs]
+    asked = [question.example.prompt.split() for _, question in pairs]
+    for _ in ("start", "end"):
+        words = enumerate(zip(*asked, strict=False))
+        shared = next((i for i, own in words if len(set(own)) > 1), min(map(len, asked)))
+        asked = [own[shared:][::-1] for own in asked]
+    phrases = [" ".join(own) for own in asked]
+    return _Evidence("prompt", prompts if all(prompts) else [], phrases, str.__contains__)
+
+
+def _texts(prompt: Any) -> list[str]:
+    """Return the words of a prompt: a text, or messages without those of the model.
+
+    The content of a message is a text, or a list of parts: ``{"type": "text", "text": ...}``.
+    """
+    if isinstance(prompt, str):
+        return prompt.split()
+    if isinstance(prompt, Mapping):
+        is_answer = prompt.get("role") == "assistant"
+        return [] if is_answer else _texts(prompt.get("content", prompt.get("text")))
+    return [word for part in prompt for word in _texts(part)] if isinstance(prompt, list) else []
+
+
+def _targets(
+    pairs: Sequence[tuple[GeneratedText, Question]],
+    fields: AnswerFields,
+    task: Task,
+    frames: Sequence[Frame | None],
+) -> _Evidence:
+    """Compare correct answers; those of shapes with a tolerance of two coordinate steps."""
+    answers, questions = [], []
+    for (answer, (example, *_)), frame in zip(pairs, frames, strict=True):
+        label = value_at(answer.row, fields.target)
+        if not isinstance(label, str) or not label:
+            return _Evidence("correct answer", [], [], _is_close)
+        parsed = task.parse(without_end_tokens(label), frame)
+        found = None if isinstance(parsed, Unreadable) else _comparable(parsed, task)
+        answers.append((found, 2 * max(frame.step_px) if frame else 0.0))
+        target = example.answer
+        if not isinstance(target, Box | Instances):
+            read = task.parse(task.format(target).text)
+            target = target if isinstance(read, Unreadable) else read
+        questions.append(_comparable(target, task))
+    return _Evidence("correct answer", answers, questions, _is_close)
+
+
+def _comparable(answer: Any, task: Task) -> Any:
+    """Return the sorted x and the sorted y of shapes, in pixels; other answers as JSON."""
+    if not isinstance(answer, Box | Instances):
+        return json.dumps(task.record(answer))
+    shapes = (
+        [answer] if isinstance(answer, Box) else [i.shape for i in answer.items if not i.ignore]
+    )
+    points = [point for shape in shapes for point in shape.points]
+    return [sorted(x for x, _ in points), sorted(y for _, y in points)]
+
+
+def _is_close(answer: tuple[Any, float], target: Any) -> bool:
+    found, tolerance_px = answer
+    if not isinstance(found, list):
+        return bool(found == target)
+    return all(
+        len(own) == len(their)
+        and all(abs(a - b) <= tolerance_px for a, b in zip(own, their, strict=True))
+        for own, their in zip(found, target, strict=True)
+    )
