@@ -23,6 +23,7 @@ _RULES = {
     "mean": "the mean of the numbers",
     "median": "the median of the numbers",
     "mbr": "the candidate of least expected risk (minimum Bayes risk)",
+    "raft": "the sum of each number times its probability, which is not normalised",
 }
 
 

@@ -5,13 +5,16 @@ Rules
     mean      numbers, clock times and boxes: the mean, which minimises the expected squared error
     median    the same: the median, which minimises the expected absolute error
     mbr       minimum Bayes risk: the candidate with the least expected cost, under any risk
+    raft      numbers: the sum of each number times its probability, which is not normalised; the
+              loss ``raft`` compares this sum with the label (Regression-Aware Fine-Tuning,
+              https://openreview.net/forum?id=xGs7Ch3Vyo)
 
 Means and medians of clock times are circular, those of boxes are taken for each coordinate. Of two
 boxes with the same probability, the mean and the median may contain neither object; ``mbr`` always
 returns a candidate.
 
-Equal answers with different texts count as one candidate. Probabilities are normalised to sum to 1
-over the candidates; ``Decision.covered`` is their sum before.
+Equal answers with different texts count as one candidate. Other rules normalise the probabilities
+to sum to 1 over the candidates; ``Decision.covered`` is their sum before.
 """
 
 import math
@@ -106,7 +109,7 @@ def decide(
     """Decode one answer from the candidates of one sample.
 
     Args:
-        rule: ``greedy``, ``mean``, ``median`` or ``mbr``.
+        rule: One of ``DECODE_RULES``.
         candidates: The parseable answers that were explored, in any order; equal ones may repeat.
         risk: The cost that ``mbr`` minimises. Of equally good candidates, the most probable is
             chosen, then the first.
@@ -130,7 +133,7 @@ def decide(
     elif rule == "mbr":
         chosen = _least_expected_cost(merged, probs, risk)
     else:
-        chosen = _mean_or_median(rule, merged, probs)
+        chosen = _computed(rule, merged, probs, covered)
     if chosen is None:
         return Decision(None, None, covered, len(merged))
     answer, text = chosen
@@ -186,21 +189,28 @@ def _least_expected_cost(merged: Sequence[Candidate], probs: Floats, risk: Risk)
     return best.answer, best.text
 
 
-def _mean_or_median(
-    rule: str, merged: Sequence[Candidate], probs: Floats
+def _computed(
+    rule: str, merged: Sequence[Candidate], probs: Floats, covered: float
 ) -> tuple[Any, str | None]:
     answers = [candidate.answer for candidate in merged]
     for kind in {type(answer) for answer in answers}:
         check_rule(rule, kind, "decode")
     compute = by_type(_COMPUTE, type(answers[0]), None)
     assert compute is not None
-    answer = compute(rule, answers, probs)
+    answer = (
+        _rounded_mean(answers, probs, covered) if rule == "raft" else compute(rule, answers, probs)
+    )
     texts = [candidate.text for candidate in merged if candidate.answer == answer]
     return answer, texts[0] if texts else None
 
 
 def check_rule(rule: str, kind: type, where: str) -> None:
     """Raise ValueError if a rule is not defined for answers of a type, such as a mean of texts."""
+    if rule == "raft" and not issubclass(kind, Number):
+        raise ValueError(
+            f"{where}: raft is defined for numbers, not for answers of type {kind.__name__}; use "
+            "another rule."
+        )
     if rule in ("mean", "median") and by_type(_COMPUTE, kind, None) is None:
         raise ValueError(
             f"{where}: {rule} is defined for numbers, clock times and boxes, not for answers of "
@@ -215,14 +225,19 @@ def _of_times(rule: str, answers: Sequence[ClockTime], probs: Any) -> ClockTime:
 
 
 def _of_numbers(rule: str, answers: Sequence[Number], probs: Any) -> Number:
-    """Return a candidate for the median; round the mean to the most decimals of a candidate."""
+    """Return the mean, or a candidate for the median."""
+    if rule == "mean":
+        return _rounded_mean(answers, probs)
     values = clipped([number.value for number in answers])
-    distribution = NumberDistribution.of(values, probs)
-    if rule == "median":
-        at = np.flatnonzero(values == distribution.median())
-        return answers[at[np.argmax(probs[at])]]
-    decimals = max(map(_decimals, answers))
-    return Number(f"{distribution.mean():z.{decimals}f}")
+    at = np.flatnonzero(values == NumberDistribution.of(values, probs).median())
+    return answers[at[np.argmax(probs[at])]]
+
+
+def _rounded_mean(answers: Sequence[Number], probs: Floats, factor: float = 1.0) -> Number:
+    """Return ``factor`` times the mean, rounded to the most decimals of a candidate."""
+    values = clipped([number.value for number in answers])
+    mean = factor * NumberDistribution.of(values, probs).mean()
+    return Number(f"{mean:z.{max(map(_decimals, answers))}f}")
 
 
 def _decimals(number: Number) -> int:

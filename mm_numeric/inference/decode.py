@@ -2,7 +2,7 @@
 
 Added to a line of predictions.jsonl if answers were explored:
     greedy   the greedy text; ``text`` is that of the chosen answer
-    decode   rule         greedy, mean, median or mbr
+    decode   rule         greedy, mean, median, mbr or raft
              for          name of the risk, for mbr; null without candidates
              covered      probability of the parseable answers that were explored
              candidates   number of different ones

@@ -253,6 +253,14 @@ def test_a_mean_is_written_with_the_decimals_of_the_candidates(texts, mean):
     assert found.answer.text == mean
 
 
+@given(pairs=NUMBERS)
+@RANDOM
+def test_raft_is_the_sum_of_what_was_explored(pairs):
+    expected = sum(value * p for value, p in pairs)
+    found = run("raft", [Candidate(Number(f"{t}.00"), f"{t}.00", p) for t, p in pairs])
+    assert abs(found.answer.value - expected) <= 0.00501
+
+
 def test_a_median_keeps_its_text():
     candidates = [Candidate(Number("3.50"), "The answer is 3.50", 0.6), *numbers(("9", 0.1))]
     found = run("median", candidates)
@@ -296,6 +304,8 @@ def test_many_candidates_are_fast_enough_and_covered_is_at_most_one():
         ("mode", numbers((1, 1)), "exact", "there is no rule 'mode'. Known: greedy, mbr, mean"),
         ("mean", [Candidate(Text("a"), "a", 1)], "exact", "mean is defined for numbers, clock "
          "times and boxes, not for answers of type Text; use greedy or mbr"),
+        ("raft", times((1, 1)), "exact", "raft is defined for numbers, not for answers of type "
+         "ClockTime; use another rule"),
         ("median", [*numbers((1, 0.5)), Candidate(Choice("no"), "no", 0.5)], "exact",
          "answers of type Choice; use"),
         ("mbr", numbers((1, 1)), "iou", "does not fit answers of type Number; choose from "
