@@ -137,7 +137,9 @@ def test_every_parameter_is_in_one_part_and_lora_stays_in_the_language_model(che
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "coordinates"), WAYS)
-def test_eight_rectangles_are_learnt_and_found_again(tmp_path, rows, name, coordinates):
+def test_four_rectangles_are_learnt_and_found_again(tmp_path, name, coordinates):
+    rows = write_rectangles(tmp_path, 4)
+    slow = name == "llava" or coordinates is not None  # to tell one image from another
     config = config_from_dict(
         {
             "task": {"name": "grounding", "prompt": "{phrase}"},
@@ -150,10 +152,10 @@ def test_eight_rectangles_are_learnt_and_found_again(tmp_path, rows, name, coord
             },
             "trainer": {
                 "output_dir": str(tmp_path / "run"),
-                "per_device_train_batch_size": 8,
-                "max_steps": 120,
-                "learning_rate": 2.0e-3,
-                "warmup_steps": 12,
+                "per_device_train_batch_size": 4,
+                "max_steps": 100 if slow else 60,
+                "learning_rate": 3.0e-3,
+                "warmup_steps": 6,
                 "lr_scheduler_type": "cosine",
                 "logging_steps": 10,
                 "save_strategy": "no",
@@ -168,7 +170,7 @@ def test_eight_rectangles_are_learnt_and_found_again(tmp_path, rows, name, coord
     log = (tmp_path / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(log[-1])["loss"] < 0.1
     out = tmp_path / "predictions.jsonl"
-    assert predict(tmp_path / "run", None, out) == 8
+    assert predict(tmp_path / "run", None, out) == 4
     task = Grounding()
     for line in out.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
