@@ -183,9 +183,8 @@ def test_answers_do_not_depend_on_the_batch(checkpoint, family, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["ntil", "emd"])
-def test_a_tiny_t5_learns_eight_sums_by_heart(tmp_path, preset):
-    train(sums_config(tmp_path, "t5", objective=preset))
+def test_a_tiny_t5_learns_eight_sums_by_heart(tmp_path):
+    train(sums_config(tmp_path, "t5", objective="ntil"))
     first, *_, last = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
     assert all(part > 0 for part in first["parts"].values())
     assert last["loss"] < 0.1

@@ -56,6 +56,7 @@ class Job:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_bytes(b"")
         variables = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **(environment or {})}
+        variables["LOCAL_SIZE"] = str(ranks)  # else DeepSpeed runs numactl for each gradient
         port = str(free_port())
         self.processes = []
         for rank in range(ranks):
@@ -65,7 +66,6 @@ class Job:
                     "LOCAL_RANK": str(rank),
                     "WORLD_SIZE": str(ranks),
                     "LOCAL_WORLD_SIZE": str(ranks),
-                    "LOCAL_SIZE": str(ranks),  # else DeepSpeed runs numactl for each gradient
                     "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": port,
                 }

@@ -137,7 +137,7 @@ def test_time_is_linear_in_the_text(name, unit):
         return time.process_time() - started
 
     def is_linear():  # 8 times the text; 64 times the time would be squared
-        return seconds(16_000) < max(40 * seconds(2_000), 0.5)
+        return seconds(8_000) < max(40 * seconds(1_000), 0.125)
 
     gc.disable()  # it would go through all that the tests before have left
     try:

@@ -251,7 +251,7 @@ def test_a_worker_that_is_left_over_can_be_ended():
 @pytest.mark.slow
 def test_a_signal_to_one_rank_stops_all(tmp_path):
     run = tmp_path / "run"
-    training = start(write_config(tmp_path, *LONG), ranks=2)
+    training = start(write_config(tmp_path, *LONG, "trainer.deepspeed=zero3"), ranks=2)
     try:
         wait_for((run / "log.jsonl").is_file)
         os.kill(training.processes[1].pid, signal.SIGUSR1)
@@ -264,9 +264,9 @@ def test_a_signal_to_one_rank_stops_all(tmp_path):
 
 @pytest.mark.slow
 def test_a_signal_to_one_rank_of_torchrun_stops_all(tmp_path):
-    """With ZeRO-3, from the start to the end of new processes of Python."""
+    """From the start to the end of new processes of Python."""
     run = tmp_path / "run"
-    python, *arguments = command(write_config(tmp_path, *LONG, "trainer.deepspeed=zero3"))
+    python, *arguments = command(write_config(tmp_path, *LONG))
     with subprocess.Popen(
         [python, *LAUNCHER, *arguments], stderr=subprocess.PIPE, text=True
     ) as launcher:

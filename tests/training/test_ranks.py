@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.models.loading import load_family, model_source
 
-STEPS = 6
+STEPS = 4
 CASES = [
     (family, objective)
     for family in ("qwen2_vl", "paligemma")
@@ -59,10 +60,11 @@ def job(folder: Path, rows: Path, family: str, objective: str, *overrides: str):
     )
 
 
-def write_jobs(folder: Path, rows: Path, *overrides: str) -> list[str]:
-    """Write the config of every case, each with a run folder of its own."""
+def write_jobs(folder: Path, rows: Path, cases: Iterable[int], *overrides: str) -> list[str]:
+    """Write the config of some cases, each with a run folder of its own."""
     files = []
-    for i, (family, objective) in enumerate(CASES):
+    for i in cases:
+        family, objective = CASES[i]
         config = job(folder / str(i), rows, family, objective, *overrides)
         (folder / str(i)).mkdir(parents=True, exist_ok=True)
         (folder / str(i) / "job.yaml").write_text(config.to_yaml())
@@ -88,7 +90,7 @@ def rows(tmp_path_factory):
 def alone(tmp_path_factory, rows):
     """The folder of every case, trained on one rank with doubled accumulation."""
     folder = tmp_path_factory.mktemp("alone")
-    run(1, write_jobs(folder, rows, "trainer.gradient_accumulation_steps=2"))
+    run(1, write_jobs(folder, rows, range(len(CASES)), "trainer.gradient_accumulation_steps=2"))
     return folder
 
 
@@ -107,16 +109,18 @@ def test_no_two_ranks_hold_equally_many_numbers_and_one_holds_none(tmp_path, row
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ddp", "zero1", "zero2", "zero3"])
 def test_two_ranks_reach_the_weights_of_one(tmp_path, rows, alone, mode):
+    """ZeRO-1 and ZeRO-2 leave the model as it is for DDP: two of the four cases are enough."""
     overrides = [] if mode == "ddp" else [f"trainer.deepspeed={mode}"]
-    run(2, write_jobs(tmp_path, rows, *overrides))
-    for i, case in enumerate(CASES):
+    cases = (0, 3) if mode in ("zero1", "zero2") else range(len(CASES))
+    run(2, write_jobs(tmp_path, rows, cases, *overrides))
+    for i in cases:
         one, two = alone / str(i), tmp_path / str(i)
         whole, split = weights(one), weights(two)
         first = load_file(one / "run" / "init" / "model.safetensors")
         assert whole.keys() == split.keys() == first.keys()
         assert max((whole[name] - first[name]).abs().max() for name in whole) > 1e-3
         for name, value in whole.items():
-            torch.testing.assert_close(split[name], value, rtol=0, atol=1e-5, msg=f"{case} {name}")
+            torch.testing.assert_close(split[name], value, rtol=0, atol=1e-5, msg=f"{CASES[i]} {name}")
         for line, other in zip(log(one), log(two), strict=True):
             for what in ("loss", "grad_norm"):  # Adam alone would not see gradients that are halved
                 assert line[what] == pytest.approx(other[what], rel=1e-4)
