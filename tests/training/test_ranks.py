@@ -120,7 +120,9 @@ def test_two_ranks_reach_the_weights_of_one(tmp_path, rows, alone, mode):
         assert whole.keys() == split.keys() == first.keys()
         assert max((whole[name] - first[name]).abs().max() for name in whole) > 1e-3
         for name, value in whole.items():
-            torch.testing.assert_close(split[name], value, rtol=0, atol=1e-5, msg=f"{CASES[i]} {name}")
+            torch.testing.assert_close(
+                split[name], value, rtol=0, atol=1e-5, msg=f"{CASES[i]} {name}"
+            )
         for line, other in zip(log(one), log(two), strict=True):
             for what in ("loss", "grad_norm"):  # Adam alone would not see gradients that are halved
                 assert line[what] == pytest.approx(other[what], rel=1e-4)
