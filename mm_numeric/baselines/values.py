@@ -2,7 +2,7 @@
 
 Baselines pass numbers through code that expects token ids, such as padding and labels. They encode
 a number as a *value id*: an integer of at least 2 ** 40, far above all token ids, whose low 32 bits
-are the number as float32.
+are the number as float32. In FoNE it is 2 ** 40 plus the digits of the number, read as an integer.
 """
 
 import math
@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_FIRST = 1 << 40
+FIRST_VALUE = 1 << 40
+"""The smallest value id."""
+
 _BITS = 1 << 32
 _LARGEST = 1e9  # largest scaled value: its square and its embedding are finite in float32
 _LARGEST_POWER = 300.0  # largest power of ten; 10.0 ** 309 overflows
@@ -24,29 +26,29 @@ _DIGITS = 7  # significant decimal digits of float32
 def value_id(value: float) -> int:
     """Encode a number, clamped to +-1e9, as a value id (an integer that stores a float32)."""
     kept = value if math.isnan(value) else max(-_LARGEST, min(_LARGEST, value))
-    return _FIRST + int(struct.unpack("<I", struct.pack("<f", kept))[0])
+    return FIRST_VALUE + int(struct.unpack("<I", struct.pack("<f", kept))[0])
 
 
 def is_value(token: int) -> bool:
     """Return True if an integer is a value id (it stores a number), False if it is a token id."""
-    return token >= _FIRST
+    return token >= FIRST_VALUE
 
 
 def value_of(token: int) -> float:
     """Decode a value id, which is 2 ** 40 plus the 32 bits of a float32, to the number."""
-    return float(struct.unpack("<f", struct.pack("<I", token - _FIRST))[0])
+    return float(struct.unpack("<f", struct.pack("<I", token - FIRST_VALUE))[0])
 
 
 def value_ids(values: Tensor) -> Tensor:
     """Encode each number in a tensor, clamped to +-1e9, as an integer (a value id)."""
     kept = values.float().clamp(-_LARGEST, _LARGEST)
-    return (kept.view(torch.int32).long() % _BITS) + _FIRST
+    return (kept.view(torch.int32).long() % _BITS) + FIRST_VALUE
 
 
 def read_values(ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return a mask of the ids that store a number, and the numbers (1.0 at other token ids)."""
-    carries = ids >= _FIRST
-    bits = (ids - _FIRST).masked_fill(~carries, 0)
+    carries = ids >= FIRST_VALUE
+    bits = (ids - FIRST_VALUE).masked_fill(~carries, 0)
     signed = torch.where(bits >= _BITS // 2, bits - _BITS, bits)
     values = signed.to(torch.int32).view(torch.float32)
     return carries, values.masked_fill(~carries, 1.0)

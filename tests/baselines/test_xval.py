@@ -49,6 +49,7 @@ def test_answers_come_back(kind, tmp_path):
         numbers = [round(draw.uniform(-500, 500), draw.randint(0, 3)) for _ in range(3)]
         text = " and ".join(f"{number:g}" for number in numbers)
         assert family.text(family.answer(text).ids) == text
+    assert family.text(family.answer("(-5) 3-4").ids) == "(-5) 3-4"
 
 
 def test_the_largest_number_trained_on_is_5(tmp_path):

@@ -1,0 +1,269 @@
+"""What xVal and FoNE share: every number is the token [NUM], and its value is passed separately.
+
+Token ids have no room for a value, so a number is passed as a *value id*: an integer that stores
+the number (see ``values``). The method, a subclass, decides how the value is stored, embedded and
+predicted.
+"""
+
+import re
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from mm_numeric.baselines.baseline import Baseline
+from mm_numeric.baselines.number_head import NumberOutput, WithNumberHead, with_position_ids
+from mm_numeric.baselines.values import FIRST_VALUE, is_value
+from mm_numeric.families.loading import BASELINE
+from mm_numeric.families.prompting import Tokens
+from mm_numeric.losses.normalization import Counts
+from mm_numeric.losses.objective import Objective, ObjectiveResult
+from mm_numeric.losses.spec import ObjectiveSpec
+from mm_numeric.losses.term import LossSum
+from mm_numeric.numbers.spans import NumberSpans, TokenNumber, numbers_in_labels
+from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
+
+_SIGN = re.compile(r"(?<![0-9])-$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberTokenSettings:
+    """Settings of a baseline with the token [NUM]: the weight of the numbers in the loss."""
+
+    weight: float = 1.0
+    """Weight of the mean loss of the numbers, which is added to cross-entropy."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < float("inf"):
+            raise ValueError(f"weight must be > 0 and finite, not {self.weight}")
+
+
+class WithNumberToken(WithNumberHead):
+    """Mixin for a model whose inputs contain value ids (integers that store a number)."""
+
+    get_input_embeddings: Any
+
+    @abstractmethod
+    def with_values(self, embeddings: Tensor, ids: Tensor) -> Tensor:
+        """Add values to embeddings [b, t, d], where every number has the embedding of [NUM].
+
+        ``ids`` [b, t] has the value ids (b samples, t positions, d hidden size).
+        """
+
+    def embedded(self, ids: Tensor) -> Tensor:
+        """Return embeddings [b, t, d] of text tokens and of numbers."""
+        tokens = ids.masked_fill(ids >= FIRST_VALUE, getattr(self.config, BASELINE)["first_id"])
+        return self.with_values(self.get_input_embeddings()(tokens), ids)
+
+    def forward(self, *, input_ids: Tensor | None = None, **inputs: Any) -> NumberOutput:
+        """Return logits and predicted numbers, from token ids and integers that store numbers."""
+        assert input_ids is not None
+        inputs["inputs_embeds"] = self.embedded(input_ids)
+        if "decoder_input_ids" in inputs:
+            inputs["decoder_inputs_embeds"] = self.embedded(inputs.pop("decoder_input_ids"))
+        return super().forward(**inputs)
+
+
+class NumberTokenBaseline(Baseline):
+    """Base class of model families that represent every number by the token [NUM] and its value."""
+
+    own_loss = True
+    single_digits = True
+    new_modules = ("embeddings", "head")
+    new_tokens = 1
+
+    @abstractmethod
+    def id_of(self, number: TokenNumber) -> int:
+        """Return the integer that stores a number."""
+
+    @abstractmethod
+    def written(self, token: int) -> str:
+        """Return the number that a value id stores as text: ``-3.25``, ``7``, ``nan``."""
+
+    @abstractmethod
+    def predicted_ids(self, numbers: Tensor) -> Tensor:
+        """Return value ids [b] of ``NumberOutput.numbers`` at one position, [b, ...]."""
+
+    @cached_property
+    def _tokens(self) -> dict[str, int]:
+        """Return the tokenizer's vocabulary. It is cached, because ``get_vocab`` is slow."""
+        return self.tokenizer.get_vocab()
+
+    @cached_property
+    def _characters(self) -> dict[str, int]:
+        """Map each character that numbers consist of (digits, minus, point) to its token id."""
+        for character in "-.":
+            if character not in self._tokens:
+                raise ValueError(
+                    f"model.baseline: {self.choice.name} writes numbers with {character!r}, and "
+                    f"the tokenizer of {self.tokenizer.name_or_path!r} has no such token; use "
+                    "another checkpoint."
+                )
+        return {character: self._tokens[character] for character in "-.0123456789"}
+
+    def _with_values(
+        self, ids: Sequence[int], offsets: Sequence[tuple[int, int]]
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Replace the tokens of each number by one value id (an integer that stores the number).
+
+        ``offsets`` are the start and end character of each token in the text. Return the new ids
+        and offsets.
+        """
+        found, spans, done = list[int](), list[tuple[int, int]](), 0
+        for number in numbers_in_labels(ids, self._digits):
+            first, last, value = number.positions[0], number.positions[-1], number.value
+            found += ids[done:first]
+            spans += offsets[done:first]
+            start = offsets[first][0]
+            if number.sign < 0:
+                start, value = self._with_sign(found, spans, start, value)
+            found.append(self.id_of(number._replace(value=value)))
+            spans.append((start, offsets[last][1]))
+            done = last + 1
+        return [*found, *ids[done:]], [*spans, *offsets[done:]]
+
+    def _with_sign(
+        self, found: list[int], spans: list[tuple[int, int]], start: int, value: float
+    ) -> tuple[int, float]:
+        """Return the start and the value of a negative number, whose minus is the end of ``found``.
+
+        Here the minus stays in the tokens, and the value is positive.
+        """
+        return start, -value
+
+    def tokenize_question(self, text: str, with_image: bool) -> list[int]:
+        """Tokenise a question; one integer, which stores the value, stands for each number."""
+        ids = super().tokenize_question(text, with_image)  # type: ignore[safe-super]
+        return self._with_values(ids, [(0, 0)] * len(ids))[0]
+
+    def answer(self, text: str) -> Tokens:
+        """Tokenise an answer and its end token; one integer stands for each number."""
+        tokens = super().answer(text)
+        return Tokens(*self._with_values(tokens.ids, tokens.offsets))
+
+    def numbers(
+        self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
+    ) -> list[TokenNumber]:
+        """Return each number in a tokenised answer, and the position of its token."""
+        target = (vocabulary.classes[self.first_id],)
+        found = []
+        for position, (token, (start, _)) in enumerate(
+            zip(answer.ids, answer.offsets, strict=True)
+        ):
+            if is_value(token):
+                value = float(self.written(token))
+                sign = -1 if value < 0 or _SIGN.search(text[:start]) else 1
+                found.append(TokenNumber(sign * abs(value), sign, (position,), target, (0,)))
+        return found
+
+    def vocabulary(self) -> NumberVocabulary:
+        """Return the tokenizer's digit tokens plus [NUM]."""
+        digits = super().vocabulary()
+        number = NumberToken(self.first_id, 0.0, "[NUM]")
+        tokens = sorted([*digits.tokens, number], key=lambda t: (t.digit_group, t.value, t.id))
+        return NumberVocabulary(tuple(tokens), digits.spelling)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Decode generated ids to text. An integer that stores a number becomes a decimal number.
+
+        If a number directly follows another number, return an error text instead, because the two
+        would be read as one number.
+        """
+        written, wanted = list[int](), set[tuple[int, int, int]]()
+        for token in self.before_end(ids):
+            if not is_value(token):
+                written.append(token)
+                continue
+            number = self.written(token)
+            if not number.strip("-.0123456789"):
+                sign = -1 if number.startswith("-") else 1
+                first = len(written) + (sign < 0)
+                written += (self._characters[character] for character in number)
+                wanted.add((first, len(written) - 1, sign))
+        for found in numbers_in_labels(written, self._digits):
+            first, last = found.positions[0], found.positions[-1]
+            wanted -= {(first, last, found.sign), (first, last, 1)}  # a minus may be text before it
+        if wanted:
+            return "[malformed number: it runs into another]"
+        return super().text(written)
+
+    def generate_answers(
+        self, model: Any, inputs: dict[str, Any], max_new_tokens: int
+    ) -> list[tuple[list[int], list[float]]]:
+        """Generate answers greedily. An integer that stores the number replaces each [NUM]."""
+        prompt, mask = inputs["input_ids"], inputs["attention_mask"]
+        ids, steps = prompt.new_empty((len(prompt), 0)), []
+        if self.encoder_decoder:
+            ids = torch.full_like(prompt[:, :1], self.decoder_start_id)
+        ended = torch.zeros(len(prompt), dtype=torch.bool, device=prompt.device)
+        stops = torch.tensor(self.stop_ids, device=prompt.device)
+        for _ in range(max_new_tokens):
+            if self.encoder_decoder:
+                step = {"input_ids": prompt, "attention_mask": mask, "decoder_input_ids": ids}
+            else:
+                attended = torch.cat([mask, torch.ones_like(ids)], dim=1)
+                step = {"input_ids": torch.cat([prompt, ids], dim=1), "attention_mask": attended}
+            outputs = model(**with_position_ids(model, step))
+            probs, tokens = outputs.logits[:, -1].float().softmax(dim=-1).max(dim=-1)
+            tokens = torch.where(
+                tokens == self.first_id, self.predicted_ids(outputs.numbers[:, -1]), tokens
+            ).masked_fill(ended, self.pad_id)
+            ids = torch.cat([ids, tokens[:, None]], dim=1)
+            steps.append(probs)
+            ended |= torch.isin(tokens, stops)
+            if ended.all():
+                break
+        written = ids[:, 1:] if self.encoder_decoder else ids
+        return list(zip(written.tolist(), torch.stack(steps, dim=1).tolist(), strict=True))
+
+
+class NumberTokenObjective(Objective):
+    """Base class of losses that add a loss of the predicted numbers to cross-entropy."""
+
+    takes_outputs = True
+
+    part: ClassVar[str]
+    """Name of the loss of the numbers in logs."""
+
+    def __init__(
+        self, spec: ObjectiveSpec, vocabulary: NumberVocabulary, number_id: int, weight: float
+    ) -> None:
+        super().__init__(spec, vocabulary)
+        self.number_id, self.weight = number_id, weight
+
+    @abstractmethod
+    def number_losses(self, numbers: Tensor, ids: Tensor) -> Tensor:
+        """Return the loss [m] of each of m numbers.
+
+        ``numbers`` [m, ...] are the outputs of the number head, ``ids`` [m] the correct value ids.
+        """
+
+    def of_outputs(
+        self,
+        outputs: Any,
+        labels: Tensor,
+        spans: NumberSpans | None = None,
+        *,
+        counts: Counts | None = None,
+        figures: bool = False,
+    ) -> ObjectiveResult:
+        """Compute the loss from the model's logits and predicted numbers.
+
+        ``labels`` [n] are the n answer tokens of the batch. The label of a number is an integer
+        that stores it. The argument ``figures`` is not used.
+        """
+        assert spans is not None
+        assert spans.supervised is not None
+        tokens = labels.masked_fill(labels >= FIRST_VALUE, self.number_id)
+        result = self(outputs.logits, tokens, spans, counts=counts)
+        rows = spans.supervised[spans.row]
+        numbers = outputs.numbers.flatten(0, 1)[rows]
+        total = self.number_losses(numbers, labels[spans.row]).sum()
+        here = Counts.of(labels, spans)
+        loss = result.loss + self.weight * total / (counts or here).numbers.clamp(min=1)
+        sums = {**result.sums, self.part: LossSum(total.detach(), here.numbers)}
+        return replace(result, loss=loss, sums=sums)
