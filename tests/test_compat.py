@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from mm_numeric import compat
+from mm_numeric.baselines.fone import WithFourierFeatures
 from mm_numeric.baselines.number_head import WithNumberHead
 from mm_numeric.baselines.regression_transformer import WithNumberEncodings
 from mm_numeric.baselines.xval import WithValues
@@ -73,7 +74,7 @@ def test_model_methods(method):
 
 
 def test_model_methods_lists_every_override():
-    for cls in (WithNumberHead, WithNumberEncodings, WithValues):
+    for cls in (WithNumberHead, WithNumberEncodings, WithValues, WithFourierFeatures):
         private = {name for name in vars(cls) if name.startswith("_") and name[1] != "_"}
         assert {n for n in private if n in dir(PreTrainedModel)} <= compat.MODEL_METHODS.keys()
 

@@ -21,7 +21,8 @@ class NumberOutput(ModelOutput):
     Attributes:
         logits: [b, t, v] (b samples, t positions, v vocabulary). If the loss does not use logits,
             they may be computed only for the last position: [b, 1, v].
-        numbers: [b, t] float32, the normalised number that is predicted at each position.
+        numbers: float32, what is predicted at each position: the normalised number [b, t], or with
+            FoNE the logits of its digits [b, t, digits, 10].
     """
 
     logits: Tensor | None = None
@@ -84,7 +85,7 @@ class WithNumberHead:
         self.baseline = self.make_head(config)
         self.post_init()
 
-    def make_head(self, config: Any) -> NumberHead:
+    def make_head(self, config: Any) -> nn.Module:
         """Return a number head with uninitialised parameters."""
         return NumberHead(config.hidden_size)
 
