@@ -194,12 +194,14 @@ def _predict(arguments: argparse.Namespace) -> None:
 
     if arguments.images and not arguments.data:
         raise ValueError("--images is the image folder of --data; add --data or remove --images.")
-    from mm_numeric.cli_decoding import predict_settings
-    from mm_numeric.inference.generate import predict
-    from mm_numeric.run_folder import PREDICTIONS, TRAINING_ANSWERS, decoded_name, read_run
+    from mm_numeric.cli_decoding import endpoint_of, predict_settings
+    from mm_numeric.inference.generate import predict, read_model
+    from mm_numeric.run_folder import PREDICTIONS, TRAINING_ANSWERS, decoded_name
 
-    settings = predict_settings(arguments)
-    config = read_run(arguments.model, trust_remote_code=arguments.trust_remote_code)
+    settings, endpoint = predict_settings(arguments), endpoint_of(arguments)
+    if endpoint is not None and not (arguments.out or arguments.model.is_dir()):
+        raise ValueError("--model is a config, in which there is no folder; add --out FILE.")
+    config = read_model(arguments.model, endpoint, arguments.trust_remote_code).config
     source: Sources | None = None
     if arguments.data:
         source = DataSource(path=arguments.data, images=arguments.images)
@@ -214,6 +216,7 @@ def _predict(arguments: argparse.Namespace) -> None:
         out,
         limit=arguments.limit,
         trust_remote_code=arguments.trust_remote_code,
+        endpoint=endpoint,
         **settings,
     )
     task = config.task_name

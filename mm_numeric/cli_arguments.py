@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mm_numeric.archives import add_limit_option
-from mm_numeric.cli_decoding import add_decoding
+from mm_numeric.cli_decoding import add_decoding, add_endpoint
 from mm_numeric.cli_joined_rows import add_joined_rows
 from mm_numeric.registry import RANK_FIELDS
 
@@ -182,7 +182,11 @@ def _add_train(add: _Add) -> None:
 def _add_predict(add: _Add) -> None:
     predict = add("predict", "generate answers with a trained model")
     predict.add_argument(
-        "--model", type=Path, required=True, metavar="RUN", help="folder of a finished run"
+        "--model",
+        type=Path,
+        required=True,
+        metavar="RUN",
+        help="folder of a finished run; with --endpoint also a config of the served model",
     )
     rows = predict.add_mutually_exclusive_group()
     rows.add_argument(
@@ -206,6 +210,7 @@ def _add_predict(add: _Add) -> None:
         "RUN/predictions.RULE.jsonl for another rule than greedy; training_answers in place of "
         "predictions with --training-rows)",
     )
+    add_endpoint(predict, _positive)
     add_decoding(predict, _positive)
     _add_limit(predict, "rows")
     _add_trust(predict, "the config of the run")

@@ -2,9 +2,12 @@
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mm_numeric.config.decoding import DECODE_RULES
+
+if TYPE_CHECKING:
+    from mm_numeric.inference.endpoint import Endpoint
 
 _NAMES = ("batch_size", "max_new_tokens", "constrain", "decode", "mass", "branches", "samples")
 
@@ -49,6 +52,39 @@ def add_decoding(predict: argparse.ArgumentParser, positive: Callable[[str], int
     )
     number("branches", "largest number of different beginnings of an answer")
     number("samples", "number of answers to draw at random", "predict.samples, or as the task says")
+
+
+def add_endpoint(predict: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
+    """Add the options of a server that answers; ``positive`` parses a number of at least 1."""
+    predict.add_argument(
+        "--endpoint",
+        metavar="URL",
+        help="let a server with an OpenAI-compatible API answer (vLLM, SGLang, transformers serve, "
+        "llama.cpp), such as http://localhost:8000/v1; it serves what `mm-numeric export` wrote, "
+        "and gets the API key in MM_NUMERIC_API_KEY or else OPENAI_API_KEY",
+    )
+    predict.add_argument("--served-model", metavar="NAME", help="model of --endpoint")
+    predict.add_argument(
+        "--concurrency",
+        type=positive,
+        metavar="N",
+        help="number of rows that --endpoint gets at the same time (default: 8)",
+    )
+
+
+def endpoint_of(arguments: argparse.Namespace) -> "Endpoint | None":
+    """Return the server of ``--endpoint``, or None without this option."""
+    options = {"model": arguments.served_model, "concurrency": arguments.concurrency}
+    given = {name: value for name, value in options.items() if value is not None}
+    if arguments.endpoint is None:
+        if given:
+            raise ValueError("--served-model and --concurrency require --endpoint.")
+        return None
+    if "model" not in given:
+        raise ValueError("--endpoint requires --served-model, the name of a model on the server.")
+    from mm_numeric.inference.endpoint import Endpoint
+
+    return Endpoint(url=arguments.endpoint, **given)
 
 
 def predict_settings(arguments: argparse.Namespace) -> dict[str, Any]:

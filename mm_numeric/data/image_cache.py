@@ -24,8 +24,8 @@ class ImageCache:
     time and size, and an embedded image by its bytes.
 
     The image processor is later applied to the cached image. An image is cached only if the
-    processor then does not change its size: the model sees the same pixels as without a cache.
-    (With Qwen, the size may change if ``min_pixels`` is close to ``max_pixels``.)
+    processor then does not change its size (``resize_image_once``): the model sees the same pixels
+    as without a cache.
 
     Several processes may share a folder. Old files are never deleted; delete the folder to free the
     space.
@@ -55,11 +55,10 @@ def _add(file: Path, family: Family, image: Image.Image) -> tuple[Image.Image, t
     Returns the resized image (the original if it cannot be cached) and the original size.
     """
     try:
-        resized = family.resize_image(image)
-        view = family.resize.view(*resized.size)
+        resized = family.resize_image_once(image)
     except ValueError:  # the family cannot frame this image: the caller reports it with its row
         return image, image.size
-    if (view.width_px, view.height_px) != resized.size:
+    if resized is image:
         return image, image.size  # a second resize would change it; see ImageCache
     try:
         _write(file, pixels=np.asarray(resized), size=np.array(image.size))

@@ -44,6 +44,17 @@ class ImageGeometry(ABC):
         view = self.resize.view(*image.size)
         return image.resize((view.width_px, view.height_px), self.image_processor.resample)
 
+    def resize_image_once(self, image: Image.Image) -> Image.Image:
+        """Resize an image, or return it as it is if the processor would then resize it again.
+
+        Whoever applies the image processor to the result computes the same pixels as for the
+        original. (With Qwen, a second resize may change the size if ``min_pixels`` is close to
+        ``max_pixels``.)
+        """
+        resized = self.resize_image(image)
+        view = self.resize.view(*resized.size)
+        return resized if (view.width_px, view.height_px) == resized.size else image
+
     @abstractmethod
     def image_tokens(self, width: int, height: int) -> int:
         """Return the number of placeholder tokens for an image of ``width`` x ``height`` pixels."""

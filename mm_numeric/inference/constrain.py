@@ -116,10 +116,16 @@ class Constrainer:
         return Constraint(self.automaton, starts + [ENDED] * (rows - len(starts)), max_new_tokens)
 
     def _start(self, frame: Frame | None) -> int:
-        grammar = self.task.grammar(frame)
-        if grammar is None:
-            raise ValueError(
-                f"predict.constrain: the task {type(self.task).__name__} has no grammar; define "
-                "its method `grammar`, or predict without constrain."
-            )
+        grammar = grammar_of(self.task, frame)
         return self.automaton.start(grammar, self.task.grammar_after(frame))
+
+
+def grammar_of(task: Task, frame: Frame | None) -> str:
+    """Return the regular expression of a task's answers; raise ValueError if it has none."""
+    grammar = task.grammar(frame)
+    if grammar is None:
+        raise ValueError(
+            f"predict.constrain: the task {type(task).__name__} has no grammar; define "
+            "its method `grammar`, or predict without constrain."
+        )
+    return grammar

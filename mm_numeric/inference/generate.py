@@ -17,12 +17,10 @@ More fields, of rules other than greedy decoding, are in ``mm_numeric.inference.
 """
 
 import json
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -31,24 +29,25 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from mm_numeric.answers import Example, Instances, Unreadable
 from mm_numeric.config.data import Sources
 from mm_numeric.config.decoding import GREEDY, is_greedy_alone
+from mm_numeric.config.reader import read_config
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import prompt_batch
 from mm_numeric.data.examples import load_examples
 from mm_numeric.data.positions import check_questions
 from mm_numeric.families.family import Family
-from mm_numeric.geometry.frames import Frame
 from mm_numeric.inference.candidates import PLAIN_SETTINGS
 from mm_numeric.inference.constrain import Constrainer, Constraint
-from mm_numeric.inference.decision import Candidate
 from mm_numeric.inference.decode import (
     Explorer,
     check_rules,
     decode,
 )
+from mm_numeric.inference.endpoint import Endpoint, endpoint_answers
+from mm_numeric.inference.generated import Generated
 from mm_numeric.inference.predictions_file import claim_predictions, made_with
 from mm_numeric.log import progress
 from mm_numeric.models.loading import device_type, load_family, load_model, quiet_unless_terminal
-from mm_numeric.run_folder import MODEL, decoded_name, locked, read_run
+from mm_numeric.run_folder import FINISHED, MODEL, decoded_name, locked, read_run
 
 
 def predict(
@@ -59,12 +58,14 @@ def predict(
     limit: int | None = None,
     trust_remote_code: bool = False,
     rules: Sequence[str] = (),
+    endpoint: Endpoint | None = None,
     **settings: Any,
 ) -> int:
     """Generate an answer to each sample that has no answer in the output file yet.
 
     Args:
-        run: Folder of a finished run.
+        run: Folder of a finished run. With ``endpoint`` also a config, whose ``model`` has the
+            tokenizer and the image processor of the served model.
         source: Samples to answer, such as the training samples; the test samples if None.
         out: File to append predictions to. An existing file must be from the same run, samples
             and settings, and no other process may be writing it; otherwise a ValueError is raised.
@@ -73,13 +74,14 @@ def predict(
         rules: Decoding rules to apply to the same explored answers, such as ``("greedy",
             "median")``. The first one writes ``out``, and each other one a file next to it, such
             as predictions.median.jsonl. Empty: ``predict.decode`` of the config.
+        endpoint: Server that generates the answers; None to load the model of the run.
         settings: Changed settings of the section ``predict``, such as ``batch_size=8``.
 
     Returns:
         The number of new answers.
     """
     quiet_unless_terminal()
-    config = read_run(run, trust_remote_code=trust_remote_code)
+    config, model, made_by = read_model(run, endpoint, trust_remote_code)
     config = replace(config, predict=replace(config.predict, **settings))
     source = source or config.data.test
     examples = load_examples(config.task, source, Path(config.data.cache), training=False)
@@ -90,11 +92,14 @@ def predict(
     files = {rules[0]: out}
     for rule in rules[1:]:
         files[rule] = out.with_name(decoded_name(out.name, rule))
+    served = {} if endpoint is None else endpoint.record()
     with ExitStack() as stack:
         for file in files.values():
             stack.enter_context(locked(file, "file"))
         done = {
-            rule: claim_predictions(file, run, examples, made_with(config.predict, rule, rules))
+            rule: claim_predictions(
+                file, made_by, examples, {**made_with(config.predict, rule, rules), **served}
+            )
             for rule, file in files.items()
         }
         examples = examples[:limit]
@@ -102,83 +107,88 @@ def predict(
         if todo:
             answered = len(examples) - len(todo)
             bar = progress(desc="answering", unit="row", total=len(examples), initial=answered)
-            _append_answers(config, run, todo, files, done, bar)
+            _append_answers(config, model, todo, files, done, stack.enter_context(bar), endpoint)
     return len(todo)
+
+
+class _Model(NamedTuple):
+    """A model that answers."""
+
+    config: Config
+    source: str
+    """Folder or hub name of the weights, or of the tokenizer and image processor alone."""
+
+    made_by: bytes
+    """Identifies the model."""
+
+
+def read_model(run: Path, endpoint: Endpoint | None, trust_remote_code: bool) -> _Model:
+    """Return the model of a run or, with ``endpoint``, of a config."""
+    if endpoint is None or run.is_dir():
+        config = read_run(run, trust_remote_code=trust_remote_code)
+        return _Model(config, str(run / MODEL), (run / FINISHED).read_bytes())
+    config = read_config(run)
+    sections = config.to_dict()
+    made_by = json.dumps([sections["model"], sections["task"]]).encode()
+    return _Model(config, config.model.name, made_by)
 
 
 def _append_answers(
     config: Config,
-    run: Path,
+    model: str,
     todo: list[Example],
     files: Mapping[str, Path],
     done: Mapping[str, Set[str]],
     bar: Any,
+    endpoint: Endpoint | None,
 ) -> None:
-    """Load a trained model, answer the samples ``todo``, and append the answers to the files.
+    """Answer the samples ``todo`` with a model, and append the answers to the files.
 
     ``files`` has the file of each rule, and ``done`` the ids of the samples that are in it.
     """
-    settings = config.predict
-    family = load_family(config, str(run / MODEL))
-    check_questions(family, todo, settings.max_new_tokens)
+    family = load_family(config, model)
+    check_questions(family, todo, config.predict.max_new_tokens)
     explore = None
     if not is_greedy_alone(files):
-        explore = Explorer(settings, family, config.task)
-    model = load_model(config, family, str(run / MODEL))
+        explore = Explorer(config.predict, family, config.task)
+    if endpoint is None:
+        answers = _answers_of_model(config, family, model, todo, explore)
+    else:
+        answers = endpoint_answers(endpoint, config, family, todo, explore)
+    with ExitStack() as stack:
+        stack.enter_context(closing(answers))
+        opened = {r: stack.enter_context(f.open("a", encoding="utf-8")) for r, f in files.items()}
+        for example, answer in zip(todo, answers, strict=True):
+            for rule, file in opened.items():
+                if example.id not in done[rule]:
+                    line = prediction(config, family, example, answer, rule)
+                    file.write(json.dumps(line) + "\n")  # ASCII, so that each line is valid UTF-8
+                    file.flush()
+            bar.update()
+
+
+def _answers_of_model(
+    config: Config, family: Family, source: str, todo: Sequence[Example], explore: Explorer | None
+) -> Generator[Generated]:
+    """Load the model ``source``, and return a generator of its answers to the samples ``todo``."""
+    settings = config.predict
+    model = load_model(config, family, source)
     model.to(device_type()).eval()
     constrainer = None
     if settings.constrain:
         constrainer = Constrainer(config.task, family, model.device)
-    with ExitStack() as stack:
-        stack.enter_context(bar)
-        opened = {r: stack.enter_context(f.open("a", encoding="utf-8")) for r, f in files.items()}
-        for i in range(0, len(todo), settings.batch_size):
-            batch = todo[i : i + settings.batch_size]
-            answers = generate(
-                model,
-                family,
-                batch,
-                settings.max_new_tokens,
-                explore=explore,
-                constrainer=constrainer,
-            )
-            for example, answer in zip(batch, answers, strict=True):
-                for rule, file in opened.items():
-                    if example.id in done[rule]:
-                        continue
-                    line = prediction(config, family, example, answer, rule)
-                    file.write(json.dumps(line) + "\n")  # ASCII, so that each line is valid UTF-8
-            for file in opened.values():
-                file.flush()
-            bar.update(len(batch))
-
-
-class Generated(NamedTuple):
-    """A generated answer, with its tokens and their probabilities."""
-
-    text: str
-    frame: Frame | None
-    """Image size and coordinate format, to read coordinates in the text; None without an image."""
-
-    ids: Sequence[int]
-    """Generated token ids; the end token and padding may follow."""
-
-    probabilities: Sequence[float]
-    """Probability of each token in ``ids``, 0 to 1; that of an end token may follow."""
-
-    candidates: Sequence[Candidate] | None = None
-    """The explored answers that can be parsed; None if only the greedy text was generated."""
-
-    def mean_probability(self, family: Family, span: tuple[int, int]) -> float:
-        """Return the mean probability of the tokens that spell ``text[span[0]:span[1]]``."""
-        counts = range(1, len(self.ids) + 1)
-
-        def length(count: int) -> int:
-            return len(family.text(self.ids[:count]))
-
-        first = bisect_right(counts, span[0], key=length)
-        last = bisect_left(counts, span[1], key=length)
-        return fmean(self.probabilities[first : last + 1])
+    return (
+        answer
+        for i in range(0, len(todo), settings.batch_size)
+        for answer in generate(
+            model,
+            family,
+            todo[i : i + settings.batch_size],
+            settings.max_new_tokens,
+            explore=explore,
+            constrainer=constrainer,
+        )
+    )
 
 
 class _GreedyProbability(LogitsProcessor):
@@ -287,12 +297,12 @@ def prediction(
 
     If answers were explored, ``rule`` chooses one of them.
     """
-    text, frame, _, _, candidates = generated
+    text, frame, candidates = generated.text, generated.frame, generated.candidates
     task = config.task
     greedy = task.parse(text, frame)
     spans = greedy.spans if isinstance(greedy, Instances) else ()
     scores: dict[str, Any] = {}
-    if spans:
+    if spans and generated.probabilities:
         found = [round(generated.mean_probability(family, span), 6) for span in spans]
         scores["scores"] = found
     entries: dict[str, Any] = {}
@@ -301,7 +311,7 @@ def prediction(
         if certain is None and spans:  # no explored answer is complete: only the greedy text is
             certain = [0.0] * len(spans)
         if certain is not None:
-            tokens = {"token_scores": scores["scores"]} if spans and rule == GREEDY else {}
+            tokens = {"token_scores": scores["scores"]} if scores and rule == GREEDY else {}
             scores = {"scores": [round(value, 6) for value in certain], **tokens}
     answer = greedy if text == generated.text else task.parse(text, frame)
     unreadable = isinstance(answer, Unreadable)

@@ -12,7 +12,6 @@ from typing import Any
 from mm_numeric.answers import Example
 from mm_numeric.config.decoding import MBR, PredictConfig, is_greedy_alone
 from mm_numeric.files import write_json, write_text
-from mm_numeric.run_folder import FINISHED
 
 
 def made_with(settings: PredictConfig, rule: str, rules: Sequence[str]) -> dict[str, Any]:
@@ -28,11 +27,14 @@ def made_with(settings: PredictConfig, rule: str, rules: Sequence[str]) -> dict[
 
 
 def claim_predictions(
-    out: Path, run: Path, examples: Sequence[Example], settings: Mapping[str, Any]
+    out: Path, run: bytes, examples: Sequence[Example], settings: Mapping[str, Any]
 ) -> set[str]:
-    """Return the ids of the samples answered in the file ``out``; raise if another run wrote it."""
+    """Return the ids of the samples answered in the file ``out``; raise if another run wrote it.
+
+    ``run`` is the content of the file run.json of the run, or what else identifies the model.
+    """
     made_by = {
-        "run": _digest((run / FINISHED).read_bytes()),
+        "run": _digest(run),
         "rows": _digest(*(repr(example).encode() for example in examples)),
         **settings,
     }

@@ -191,7 +191,7 @@ def test_a_busy_judge_is_asked_again_and_an_empty_answer_counts_as_empty(tmp_pat
 
 def test_a_judge_waits_as_long_as_the_server_says(tmp_path, monkeypatch):
     waits = []
-    monkeypatch.setattr("mm_numeric.evaluation.judge_client.time.sleep", waits.append)
+    monkeypatch.setattr("mm_numeric.inference.chat_client.time.sleep", waits.append)
     answers = [(429, b"", {"Retry-After": "7"}), (429, b"", {"Retry-After": "Tue"}), "5"]
     with chat_server(lambda _: answers.pop(0)) as (url, _):
         score(predictions(tmp_path, ROWS[3:4]), judge=quick(url, wait_s=1.0))

@@ -13,11 +13,11 @@ def completion(text, finish_reason="stop"):
 
 
 @contextmanager
-def chat_server(answer):
+def chat_server(answer, of=lambda body: body["messages"][-1]["content"]):
     """Run a server on a free port; yield its base URL and the list of the requests so far.
 
     ``answer`` is a function from a prompt to a text, or to a pair of an HTTP status and a body,
-    with headers as a third entry if needed.
+    with headers as a third entry if needed. ``of`` returns its argument, if it is not the prompt.
     Each request is recorded as (path, headers, body).
     """
     requests, lock = [], threading.Lock()
@@ -27,7 +27,7 @@ def chat_server(answer):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             with lock:
                 requests.append((self.path, dict(self.headers), body))
-                found = answer(body["messages"][-1]["content"])
+                found = answer(of(body))
             status, payload, *more = found if isinstance(found, tuple) else (200, completion(found))
             content = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
             self.send_response(status)

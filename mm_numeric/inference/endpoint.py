@@ -1,0 +1,279 @@
+"""Answers of a served model: vLLM, SGLang, ``transformers serve``, llama.cpp and others.
+
+The server has an OpenAI-compatible API and applies its own chat template and image processor. It
+gets each image as the family resizes it, as PNG, so that its image processor has nothing to resize.
+The number of prompt tokens that it reports (and their ids, if it returns them) must be those of the
+family for every row: otherwise the model would see another image or another prompt.
+"""
+
+import base64
+import codecs
+import hashlib
+import io
+import math
+import re
+import threading
+from collections import Counter, deque
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, ClassVar
+
+from PIL import Image
+
+from mm_numeric.answers import Example
+from mm_numeric.config.schema import Config
+from mm_numeric.data.framing import load_framed_image
+from mm_numeric.families.family import Family
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.inference.candidates import Explored
+from mm_numeric.inference.chat_client import OPENAI_KEY, ChatClient, TryAgainError
+from mm_numeric.inference.constrain import grammar_of
+from mm_numeric.inference.decode import Explorer
+from mm_numeric.inference.endpoint_probe import Abilities, ServerAnswer, probe, read_answers
+from mm_numeric.inference.generated import Generated
+
+ENDPOINT_KEY = "MM_NUMERIC_API_KEY"
+"""Environment variable with the API key of the server; if it is not set, ``OPENAI_API_KEY`` is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint(ChatClient):
+    """A server with an OpenAI-compatible API, and the name of the model on it."""
+
+    key_names: ClassVar[tuple[str, ...]] = (ENDPOINT_KEY, OPENAI_KEY)
+    model_option: ClassVar[str] = "--served-model"
+
+    model: str
+
+    concurrency: int = 8
+    """Number of rows that are sent at the same time."""
+
+    attempts: int = 10  # waits of four minutes in all, in which a server can be started again
+    timeout_s: float = 600.0
+
+    def record(self) -> dict[str, str]:
+        """Return what made the answers, for the record next to predictions.jsonl."""
+        return {"endpoint": self.endpoint, "served_model": self.model}
+
+
+def endpoint_answers(
+    endpoint: Endpoint,
+    config: Config,
+    family: Family,
+    examples: Sequence[Example],
+    explore: Explorer | None,
+) -> Generator[Generated]:
+    """Return a generator of the answers of a served model to the examples, in their order.
+
+    The server is probed with the question of the first example before the generator is returned.
+
+    Args:
+        endpoint: The server.
+        config: Has the task and the settings of generation.
+        family: The family of the served model, with its tokenizer and image processor.
+        examples: The questions.
+        explore: If it is not None, answers are drawn at random in addition to the greedy one.
+
+    Raises:
+        ValueError: If the server does not do what the config requires, counts other prompt tokens
+            than the family, or does not answer after several attempts.
+    """
+    if config.model.baseline is not None or not family.tokenizer.chat_template:
+        name = family.name if config.model.baseline is None else "a baseline"
+        raise ValueError(
+            f"--endpoint: the prompt of {name} is not written with a chat template, so no server "
+            "can write it; predict without --endpoint."
+        )
+    served = _Served(endpoint, config, family, explore)
+    served.probe(examples[0])
+    return _answers(served, examples)
+
+
+def _answers(served: "_Served", examples: Sequence[Example]) -> Generator[Generated]:
+    """Yield the answer to each example; several are asked at the same time, and a few ahead."""
+    count = served.endpoint.concurrency
+    waiting: deque[Future[Generated]] = deque()
+    with ThreadPoolExecutor(count) as pool:
+        try:
+            for example in examples:
+                waiting.append(pool.submit(served.answer, example))
+                if len(waiting) == 4 * count:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except TryAgainError as error:
+            raise ValueError(
+                f"{error}; the answers so far are stored: start the server, and run the same "
+                "command again for the missing ones."
+            ) from error
+        finally:
+            served.stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Served:
+    """Asks the server, and checks and reads its answers."""
+
+    def __init__(
+        self, endpoint: Endpoint, config: Config, family: Family, explore: Explorer | None
+    ) -> None:
+        self.endpoint, self.family, self.explore = endpoint, family, explore
+        self.task, self.settings = config.task, config.predict
+        self.abilities = Abilities()
+        self.stopped = threading.Event()
+        self.lock = threading.Lock()  # tokenizers and caches of the family are not thread-safe
+
+    def probe(self, example: Example) -> None:
+        """Find what the server can do; raise ValueError if the settings require more."""
+        question = self._question(example)
+        self._ask(question, {})  # a wrong URL, key, model or number of tokens is reported first
+        self.abilities = probe(self.endpoint, question.body, self.family)
+        if self.settings.constrain and self.abilities.regex is None:
+            raise ValueError(
+                f"predict.constrain: {self.endpoint.url} does not constrain answers to a regular "
+                "expression (structured_outputs of vLLM, regex of SGLang); predict without "
+                "--constrain, or without --endpoint."
+            )
+        if self.explore is not None and not (self.explore.count and self.abilities.token_ids):
+            lacks = "returns no token ids" if self.explore.count else "cannot enumerate answers"
+            raise ValueError(
+                f"predict.decode: {self.endpoint.url} {lacks}; set --samples with a server that "
+                "returns the token ids of drawn answers, such as vLLM, or use --decode greedy."
+            )
+
+    def answer(self, example: Example) -> Generated:
+        """Return the answer to a question."""
+        question = self._question(example)
+        fields = {**self.abilities.fields, **self._constraint(question)}
+        (choice,) = self._ask(question, fields)
+        with self.lock:
+            found = self._generated(choice, question)
+        if self.explore is None:
+            return found
+        count = self.explore.count
+        seed = int.from_bytes(hashlib.sha256(example.id.encode()).digest()[:4]) >> 1
+        drawn = {"n": count, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
+        choices = self._ask(question, {**fields, **drawn, "seed": seed}, count)
+        ended = [choice.ids for choice in choices if choice.is_complete and choice.ids is not None]
+        with self.lock:
+            shares = Counter(tuple(self.family.before_end(ids)) for ids in ended)
+            explored = Explored({ids: number / count for ids, number in shares.items()})
+            return found._replace(candidates=self.explore.candidates(explored, question.frame))
+
+    def _question(self, example: Example) -> "_Question":
+        """Return the request for the answer to a question."""
+        image, frame = load_framed_image(self.family, example)
+        content: Any = example.prompt
+        image_tokens = 0
+        if image is not None:
+            image_tokens = self.family.image_tokens(*image.size)
+            url = _data_url(self.family.resize_image_once(image))
+            content = [
+                {"type": "image_url", "image_url": {"url": url}},
+                {"type": "text", "text": example.prompt},
+            ]
+        body = {
+            "model": self.endpoint.model,
+            "messages": [{"role": "user", "content": content}],
+            "max_tokens": self.settings.max_new_tokens,
+            "temperature": 0.0,
+            "frequency_penalty": 0.0,  # transformers serve: no repetition penalty of the checkpoint
+        }
+        grammar = None
+        if self.settings.constrain:
+            grammar = grammar_of(self.task, frame)
+        with self.lock:
+            ids = self.family.question(example.prompt, image_tokens)
+        return _Question(example.where, body, ids, frame, grammar)
+
+    def _ask(
+        self, question: "_Question", fields: dict[str, Any], count: int = 1
+    ) -> list[ServerAnswer]:
+        """Send a question; return the answers if their number and that of its tokens are right."""
+
+        def read(found: Any) -> list[ServerAnswer]:
+            choices = read_answers(found, self.endpoint.endpoint)
+            self._check_prompt(question, found)
+            if len(choices) != count:
+                raise ValueError(
+                    f"{question.where}: {self.endpoint.url} returned {len(choices)} answers "
+                    f"instead of {count}; use another server, or --decode greedy."
+                )
+            return choices
+
+        return self.endpoint.complete({**question.body, **fields}, read, self.stopped)
+
+    def _check_prompt(self, question: "_Question", found: Any) -> None:
+        """Raise ValueError if the server's prompt has other tokens than the family's."""
+        ids, own = found.get("prompt_token_ids"), question.prompt_ids
+        counted = (found.get("usage") or {}).get("prompt_tokens", len(own))
+        if counted != len(own) or (ids is not None and ids != own):
+            counts = f"has {counted} tokens on the server and {len(own)} in {self.family.name}"
+            if counted == len(own):
+                counts = f"has {counted} tokens, of which some differ on the server"
+            raise ValueError(
+                f"{question.where}: the prompt {counts}: the chat template or the size of images "
+                f"is another one. Serve the folder that `mm-numeric export` wrote for this model."
+            )
+
+    def _constraint(self, question: "_Question") -> dict[str, Any]:
+        """Return the fields that constrain an answer to the grammar of the task."""
+        if question.grammar is None or self.abilities.regex is None:
+            return {}
+        return self.abilities.regex(question.grammar)
+
+    def _generated(self, choice: ServerAnswer, question: "_Question") -> Generated:
+        """Return an answer with its text as ``predict`` writes it, up to the end token."""
+        family, frame = self.family, question.frame
+        probabilities = [math.exp(entry["logprob"]) for entry in choice.logprobs]
+        if choice.ids is not None:
+            found = Generated(family.text(choice.ids), frame, choice.ids, probabilities)
+        else:
+            text = choice.text
+            for token in (*family.stop_ids, family.pad_id):
+                text = text.partition(family.tokenizer.convert_ids_to_tokens(token))[0]
+            lengths = _lengths(text, choice)
+            found = Generated(text, frame, (), probabilities if lengths else (), lengths=lengths)
+        is_checked = question.grammar is not None and choice.is_complete
+        if is_checked and not re.fullmatch(str(question.grammar), found.text):
+            raise ValueError(
+                f"{question.where}: {self.endpoint.url} wrote {found.text!r:.80}, which does not "
+                "match the grammar of the task; predict without --constrain, or without --endpoint."
+            )
+        return found
+
+
+def _lengths(text: str, choice: ServerAnswer) -> list[int]:
+    """Return the length of the text up to the end of each token; none if it has other tokens."""
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    pieces = [decode(bytes(e.get("bytes") or e["token"].encode())) for e in choice.logprobs]
+    return list(accumulate(map(len, pieces))) if "".join(pieces).startswith(text) else []
+
+
+@dataclass(frozen=True)
+class _Question:
+    """The request for the answer to a question."""
+
+    where: str
+    """File and line of the row, for error messages."""
+
+    body: dict[str, Any]
+    """The request, with what every server accepts."""
+
+    prompt_ids: list[int]
+    """Token ids of the prompt, as the family writes it."""
+
+    frame: Frame | None
+    """How the model sees the image; None without an image."""
+
+    grammar: str | None
+    """Regular expression that the answer must match, if it is constrained."""
+
+
+def _data_url(image: Image.Image) -> str:
+    """Return an image as a PNG in a data URL."""
+    file = io.BytesIO()
+    image.save(file, "PNG", compress_level=1)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
