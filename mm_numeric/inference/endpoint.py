@@ -33,6 +33,7 @@ from mm_numeric.inference.constrain import grammar_of
 from mm_numeric.inference.decode import Explorer
 from mm_numeric.inference.endpoint_probe import Abilities, ServerAnswer, probe, read_answers
 from mm_numeric.inference.generated import Generated
+from mm_numeric.log import logger
 
 ENDPOINT_KEY = "MM_NUMERIC_API_KEY"
 """Environment variable with the API key of the server; if it is not set, ``OPENAI_API_KEY`` is."""
@@ -136,6 +137,8 @@ class _Served:
                 "expression (structured_outputs of vLLM, regex of SGLang); predict without "
                 "--constrain, or without --endpoint."
             )
+        if self.settings.constrain:
+            logger.info("token scores are not stored: with a constraint, a server has others")
         if self.explore is not None and not (self.explore.count and self.abilities.token_ids):
             lacks = "returns no token ids" if self.explore.count else "cannot enumerate answers"
             raise ValueError(
@@ -227,7 +230,7 @@ class _Served:
     def _generated(self, choice: ServerAnswer, question: "_Question") -> Generated:
         """Return an answer with its text as ``predict`` writes it, up to the end token."""
         family, frame = self.family, question.frame
-        probabilities = [math.exp(entry["logprob"]) for entry in choice.logprobs]
+        probabilities = [math.exp(logprob) for logprob, _ in choice.logprobs]
         if choice.ids is not None:
             found = Generated(family.text(choice.ids), frame, choice.ids, probabilities)
         else:
@@ -236,19 +239,21 @@ class _Served:
                 text = text.partition(family.tokenizer.convert_ids_to_tokens(token))[0]
             lengths = _lengths(text, choice)
             found = Generated(text, frame, (), probabilities if lengths else (), lengths=lengths)
-        is_checked = question.grammar is not None and choice.is_complete
-        if is_checked and not re.fullmatch(str(question.grammar), found.text):
+        if question.grammar is None:
+            return found
+        if choice.is_complete and not re.fullmatch(question.grammar, found.text):
             raise ValueError(
                 f"{question.where}: {self.endpoint.url} wrote {found.text!r:.80}, which does not "
                 "match the grammar of the task; predict without --constrain, or without --endpoint."
             )
-        return found
+        # vLLM's are those among the allowed tokens, and `predict` stores those among all tokens.
+        return found._replace(probabilities=())
 
 
 def _lengths(text: str, choice: ServerAnswer) -> list[int]:
     """Return the length of the text up to the end of each token; none if it has other tokens."""
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-    pieces = [decode(bytes(e.get("bytes") or e["token"].encode())) for e in choice.logprobs]
+    pieces = [decode(spelling) for _, spelling in choice.logprobs]
     return list(accumulate(map(len, pieces))) if "".join(pieces).startswith(text) else []
 
 

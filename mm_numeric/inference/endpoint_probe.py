@@ -31,8 +31,8 @@ class ServerAnswer:
     ids: list[int] | None
     """Its token ids, perhaps with the end token; None if the server returns none."""
 
-    logprobs: list[dict[str, Any]]
-    """For each token its text and log probability; empty if the server returns none."""
+    logprobs: list[tuple[float, bytes]]
+    """Log probability and UTF-8 text of each token; empty if the server returns none."""
 
 
 @dataclass(frozen=True)
@@ -50,23 +50,29 @@ class Abilities:
 
 
 def read_answers(found: Any, where: str) -> list[ServerAnswer]:
-    """Return the answers in a chat completion, which is parsed JSON.
+    """Return the answers, at least one, in a chat completion, which is parsed JSON.
 
     Raises:
         TryAgainError: If it is no chat completion; the message begins with ``where``.
     """
     try:
-        return [
+        answers = [
             ServerAnswer(
                 text=str(choice["message"]["content"] or ""),
                 is_complete=choice["finish_reason"] == "stop",
                 ids=choice.get("token_ids"),
-                logprobs=(choice.get("logprobs") or {}).get("content") or [],
+                logprobs=[
+                    (float(token["logprob"]), bytes(token.get("bytes") or token["token"].encode()))
+                    for token in (choice.get("logprobs") or {}).get("content") or ()
+                ],
             )
             for choice in found["choices"]
         ]
-    except (LookupError, TypeError, AttributeError) as error:
-        raise TryAgainError(f"{where}: the answer {found!s:.80} is no chat completion") from error
+    except (LookupError, TypeError, ValueError, AttributeError):
+        answers = []
+    if not answers:
+        raise TryAgainError(f"{where}: the answer {found!s:.80} is no chat completion")
+    return answers
 
 
 def probe(client: ChatClient, body: dict[str, Any], family: Family) -> Abilities:
@@ -103,6 +109,10 @@ def probe(client: ChatClient, body: dict[str, Any], family: Family) -> Abilities
         "constraints": ", ".join(said),
         "rejected fields": ", ".join(name for name in wanted if name not in accepted) or "none",
     }
+    if choice.ids is None:  # transformers serve strips white space, llama.cpp special tokens
+        lines["token ids"] += (
+            "; texts are as the server writes them, perhaps without special tokens"
+        )
     if counted is None:
         lines["prompt tokens"] = "not reported, so a wrong template or image size is not noticed"
     for name, text in lines.items():

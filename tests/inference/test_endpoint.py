@@ -6,6 +6,7 @@ import json
 import math
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +19,8 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from mm_numeric import cli
 from mm_numeric.answers import Example
 from mm_numeric.config.data import DataSource
+from mm_numeric.config.decoding import PredictConfig
+from mm_numeric.config.reader import read_config
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.images import open_image
 from mm_numeric.families.llava import Llava
@@ -119,7 +122,7 @@ def test_each_row_is_answered_once_in_order_however_the_server_fails(config, tmp
     with serving() as (endpoint, requests):
         predict(config, None, tmp_path / "whole.jsonl", endpoint=endpoint)
         whole = len(requests)
-    failures += [(200, [1]), (503, b""), (200, {"choices": [{"message": None}]})]
+    failures += [(200, [1]), (503, b""), (200, {"choices": []})]
     with serving(failures=[each for fail in failures for each in (fail, fail)]) as (
         endpoint,
         found,
@@ -234,6 +237,10 @@ def test_constrained_answers_match_the_grammar_or_it_is_an_error(config, tmp_pat
     with serving(texts={"default": "-12"}) as (endpoint, requests):
         predict(config, None, out, endpoint=endpoint, constrain=True)
         assert "regex" in requests[-1][2]["structured_outputs"]
+        constrained = replace(read_config(config), predict=PredictConfig(constrain=True))
+        example = Example(id="1", image=None, prompt="7 - 19?", answer=None, where="row 1")
+        (found,) = endpoint_answers(endpoint, constrained, qwen(Qwen2_5VL), [example], None)
+        assert (found.text, found.probabilities) == ("-12", ())  # the server's are other ones
     with (
         serving(ignores=("structured_outputs",)) as (endpoint, _),
         pytest.raises(ValueError, match="does not constrain answers to a regular expression"),
