@@ -200,7 +200,7 @@ def _predict(arguments: argparse.Namespace) -> None:
 
     settings, endpoint = predict_settings(arguments), endpoint_of(arguments)
     if endpoint is not None and not (arguments.out or arguments.model.is_dir()):
-        raise ValueError("--model is a config, in which there is no folder; add --out FILE.")
+        raise ValueError(f"{arguments.model} is no folder of a run; for a config, add --out FILE.")
     config = read_model(arguments.model, endpoint, arguments.trust_remote_code).config
     source: Sources | None = None
     if arguments.data:

@@ -82,6 +82,8 @@ def endpoint_of(arguments: argparse.Namespace) -> "Endpoint | None":
         return None
     if "model" not in given:
         raise ValueError("--endpoint requires --served-model, the name of a model on the server.")
+    if arguments.batch_size is not None:
+        raise ValueError("--batch-size is for a model that is loaded here; use --concurrency.")
     from mm_numeric.inference.endpoint import Endpoint
 
     return Endpoint(url=arguments.endpoint, **given)

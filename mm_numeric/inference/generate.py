@@ -9,7 +9,8 @@ predictions.jsonl has one object per sample:
     prompt   the prompt
     text     the generated text, unchanged
     parsed   the parsed answer, or null; coordinates in pixels of the original image
-    scores   mean token probability of each object, if the answer is a list of objects
+    scores   mean token probability of each object, if the answer is a list of objects; left out if
+             a server generated the answer and did not return probabilities
     reason   reason of the parse failure, or null
     target   the correct answer, or null if the data has none
     frame    image size and coordinate format that the model used; null without an image

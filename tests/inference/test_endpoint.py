@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import math
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,14 +10,13 @@ from dataclasses import replace
 import pytest
 import torch
 from chat_server import chat_server
+from faulty_server import Server
 from PIL import Image
 from tiny_models import small_config
 from tiny_qwens import qwen
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from mm_numeric import cli
 from mm_numeric.answers import Example
-from mm_numeric.config.data import DataSource
 from mm_numeric.config.decoding import PredictConfig
 from mm_numeric.config.reader import read_config
 from mm_numeric.config.schema import ModelConfig
@@ -30,9 +28,7 @@ from mm_numeric.inference.generate import predict
 from mm_numeric.inference.generated import Generated
 from mm_numeric.registry import FAMILIES, choose
 
-BYTES = {character: byte for byte, character in bytes_to_unicode().items()}
 KEY = "sk-very-secret-1234"
-REGEX = {"structured_outputs": {"regex": "(zq){3}"}}
 
 
 @pytest.fixture(autouse=True)
@@ -56,53 +52,6 @@ def config(tmp_path_factory):
     file = folder / "config.yaml"
     file.write_text(made.to_yaml(), encoding="utf-8")
     return file
-
-
-class Server:
-    """Answers as vLLM does; each attribute that is set makes it fail or less able."""
-
-    def __init__(self, **changes):
-        self.family = qwen(Qwen2_5VL)
-        self.texts = {"default": "7"}
-        self.drawn = ["7", "9", "9", "9"]
-        self.failures = []
-        self.ignores, self.rejects, self.more_tokens = (), (), 0
-        for name, value in changes.items():
-            setattr(self, name, value)
-
-    def __call__(self, body):
-        if self.failures:
-            return self.failures.pop(0)
-        if unknown := set(body) & set(self.rejects):
-            return 400, {"error": {"message": f"unknown fields {sorted(unknown)}"}}
-        prompt = body["messages"][0]["content"]
-        ids = self.family.question(prompt, 0) + [0] * self.more_tokens
-        texts = [self.texts.get(prompt, self.texts["default"])]
-        if "structured_outputs" in body and "structured_outputs" not in self.ignores:
-            texts = (
-                ["zqzqzq"] if body["structured_outputs"] == REGEX["structured_outputs"] else texts
-            )
-        if body.get("n", 1) > 1 and "n" not in self.ignores:
-            texts = self.drawn
-        found = {"choices": [self.choice(text, body) for text in texts]}
-        found["usage"] = {"prompt_tokens": len(ids)}
-        if "return_token_ids" in body and "return_token_ids" not in self.ignores:
-            found["prompt_token_ids"] = ids
-        return 200, found
-
-    def choice(self, text, body):
-        ids = self.family.answer(text).ids
-        found = {"finish_reason": "stop", "message": {"role": "assistant", "content": text}}
-        if "return_token_ids" in body and "return_token_ids" not in self.ignores:
-            found["token_ids"] = ids
-        if "logprobs" in body and "logprobs" not in self.ignores:
-            tokens = self.family.tokenizer.convert_ids_to_tokens(ids)
-            entries = [
-                {"token": "?", "bytes": [BYTES[c] for c in token], "logprob": -math.log(i + 2)}
-                for i, token in enumerate(tokens)
-            ]
-            found["logprobs"] = {"content": entries}
-        return found
 
 
 @contextmanager
@@ -400,16 +349,10 @@ def test_the_image_that_is_sent_has_the_pixels_that_the_family_sees(tmp_path, cl
         (["--endpoint", "http://h/v1"], "--endpoint requires --served-model"),
         (["--endpoint", "h/v1", "--served-model", "m"], "'h/v1' is not the URL of a server"),
         (["--endpoint", "http://a:b@h", "--served-model", "m"], "no user, password or query"),
-        (["--endpoint", "http://h", "--served-model", "m"], "add --out FILE"),
+        (["--endpoint", "http://h", "--served-model", "m"], "for a config, add --out FILE"),
+        (["--endpoint", "u", "--served-model", "m", "--batch-size", "2"], "use --concurrency"),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence(config, capsys, words, message):
     assert cli.main(["predict", "--model", str(config), *words]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_data_of_the_command_line_is_answered(config, tmp_path):
-    with serving() as (endpoint, _):
-        source = DataSource(render=3, seed=9)
-        assert predict(config, source, tmp_path / "p.jsonl", endpoint=endpoint) == 3
-    assert len(rows(tmp_path / "p.jsonl")) == 3
