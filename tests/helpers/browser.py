@@ -16,24 +16,28 @@ _TELL = """<script>
   const root = document.documentElement;
   addEventListener("load", () => parent.postMessage([root.clientWidth, root.scrollWidth,
     document.querySelectorAll("svg[role=img]").length, document.styleSheets.length], "*"));
-</script></body>"""
-_FRAMES = """<!doctype html><title></title><script>
-addEventListener("message", (e) => { document.title += JSON.stringify(e.data); });
+</script>"""
+_FRAMES = """<!doctype html><title></title><pre hidden></pre><script>
+addEventListener("message", (e) => {
+  document.querySelector("pre").append(JSON.stringify(e.data), "\\n");
+});
 </script><iframe src="copy.html" style="width:1280px;height:900px;border:0"></iframe>
-<iframe src="copy.html" style="width:420px;height:900px;border:0"></iframe>"""
+<iframe src="copy.html" style="width:{narrow}px;height:900px;border:0"></iframe>"""
 
 
-def drawn_in_a_browser(page, folder):
-    """Show a page on a laptop and on a phone; return how many images were drawn on each.
+def messages_of_frames(page, folder, script, narrow):
+    """Show a page on a laptop and on a phone, ``narrow`` pixels wide; return the messages of each.
 
-    Fails if it logs an error, scrolls sideways or lacks its style; skips without a browser.
+    ``script`` is appended to the page and calls ``parent.postMessage``; the messages are JSON
+    texts. Fails if the page logs an error; skips without a browser.
     """
     browser = next(filter(None, map(shutil.which, NAMES)), None)
     if browser is None:
         pytest.skip(f"no browser found (looked for {', '.join(NAMES)})")
-    copy = page.replace("default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'")
-    (folder / "copy.html").write_text(copy.replace("</body>", _TELL), encoding="utf-8")
-    (folder / "frames.html").write_text(_FRAMES, encoding="utf-8")
+    copy = page.replace("</body>", f"{script}</body>")
+    (folder / "copy.html").write_text(copy, encoding="utf-8")
+    frames = _FRAMES.replace("{narrow}", str(narrow))
+    (folder / "frames.html").write_text(frames, encoding="utf-8")
     profile = f"--user-data-dir={folder / 'profile'}"
     shown = subprocess.run(
         [browser, *OPTIONS.split(), profile, (folder / "frames.html").as_uri()],
@@ -42,8 +46,18 @@ def drawn_in_a_browser(page, folder):
         timeout=120,
         check=True,
     )
-    assert "CONSOLE" not in shown.stderr
-    sizes = [tuple(map(int, s)) for s in re.findall(r"\[(\d+),(\d+),(\d+),(\d+)\]", shown.stdout)]
+    assert "CONSOLE" not in shown.stderr, shown.stderr
+    return re.search("<pre[^>]*>(.*)</pre>", shown.stdout, re.DOTALL)[1].split("\n")[:-1]
+
+
+def drawn_in_a_browser(page, folder):
+    """Show a page on a laptop and on a phone; return how many images were drawn on each.
+
+    Fails if it logs an error, scrolls sideways or lacks its style; skips without a browser.
+    """
+    page = page.replace("default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'")
+    messages = messages_of_frames(page, folder, _TELL, 420)
+    sizes = [tuple(map(int, message.strip("[]").split(","))) for message in messages]
     assert sorted(visible for visible, *_ in sizes) == [420, 1280]
     for visible, needed, _, sheets in sizes:
         assert needed <= visible
