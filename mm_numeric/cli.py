@@ -76,7 +76,7 @@ def _exit_code(error: BaseException) -> int:
             raise error
         message = f"{error.filename}: {error.strerror}."
     else:
-        from mm_numeric.training.errors import EveryRankError
+        from mm_numeric.ranks import EveryRankError
 
         if isinstance(error, EveryRankError):  # raised on all ranks; rank 0 reports it
             extra = {}
@@ -166,7 +166,8 @@ def _train(arguments: argparse.Namespace) -> None:
 
     config = read_config(arguments.config, arguments.overrides)
     from mm_numeric.training.errors import StoppedError
-    from mm_numeric.training.run import leave_process_group, train
+    from mm_numeric.ranks import leave_process_group
+    from mm_numeric.training.run import train
 
     try:
         model = train(

@@ -175,6 +175,16 @@ REPORT_SECTIONS: Mapping[str, str] = {
 """Optional report chapters, and the function that writes each; a task lists the chapters that it
 needs in ``report_sections``."""
 
+LOCAL_ENGINE = "local"
+
+ENGINES: Mapping[str, str] = {
+    LOCAL_ENGINE: "mm_numeric.comparison.engines.local:execute",
+    "ray": "mm_numeric.comparison.engines.ray:execute",
+    "slurm": "mm_numeric.comparison.engines.slurm:execute",
+}
+"""What executes the runs of a comparison: functions of its config, its folder and its open runs
+(``comparison.plan.Run``, each after those that it waits for), which return when all have ended."""
+
 PROTOCOLS: Mapping[str, str] = {
     "icdar2015": "mm_numeric.evaluation.metrics.detection:TEXT_DETECTION",
     "labelled": "mm_numeric.evaluation.metrics.detection:LABELLED_DETECTION",
@@ -228,6 +238,20 @@ def load(path: str, where: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError, TypeError) as error:  # ":X", ".a:X"
         raise ValueError(f"{where}: {path!r} cannot be imported ({error}).") from error
+
+
+def import_extra(package: str, where: str, extra: str) -> Any:
+    """Import an optional package; raise ValueError if it is not installed.
+
+    ``where`` is the option that needs it, and ``extra`` the extra of mm-numeric that installs it.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise ValueError(
+            f"{where}: {package} is not installed ({error}); run `pip install "
+            f"'mm-numeric[{extra}]'`."
+        ) from error
 
 
 def unknown(name: object, known: Iterable[str], what: str, where: str) -> ValueError:

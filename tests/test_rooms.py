@@ -33,16 +33,17 @@ MAY_IMPORT = {
     "config": f"{LEAVES} config losses.spec losses.presets tasks.base",
     "run_folder": f"{LEAVES} config",
     "importers": f"{LEAVES} importers run_folder config data tasks",
-    "compat": "",
+    "compat ranks": "",
+    "ray_tasks": "registry config",
     "data families baselines models": f"{LEAVES} compat numbers losses config run_folder data "
     "families baselines models tasks.base",
-    "inference": f"{LEAVES} compat numbers losses config run_folder data families baselines models "
-    "inference evaluation.metrics tasks.base",
-    "training": f"{LEAVES} compat numbers losses config run_folder {LIBRARY} evaluation.score "
-    "evaluation.metrics tasks.base",
-    "evaluation": f"{LEAVES} numbers losses config run_folder data families baselines models "
-    "inference tasks evaluation",
-    "comparison": f"{LEAVES} numbers losses config run_folder {LIBRARY} tasks evaluation "
+    "inference": f"{LEAVES} compat ranks ray_tasks numbers losses config run_folder data families "
+    "baselines models inference evaluation.metrics tasks.base",
+    "training": f"{LEAVES} compat ranks numbers losses config run_folder {LIBRARY} "
+    "evaluation.score evaluation.metrics tasks.base",
+    "evaluation": f"{LEAVES} ray_tasks numbers losses config run_folder data families baselines "
+    "models inference tasks evaluation",
+    "comparison": f"{LEAVES} ray_tasks numbers losses config run_folder {LIBRARY} tasks evaluation "
     "comparison",
 }
 """The modules of this package that a room may import, at load or lazily; the first line that
@@ -51,7 +52,7 @@ task may name it, and no room but ``tasks`` may name a task."""
 
 MAY_NOT_LOAD = {
     LEAVES: TORCH,
-    "tasks evaluation.metrics config importers run_folder cli cli_arguments": TORCH,
+    "tasks evaluation.metrics config importers run_folder ranks cli cli_arguments": TORCH,
     "inference.number_distribution inference.risks inference.decision": TORCH,
     "numbers losses": (":transformers", ":accelerate", ":peft", ":deepspeed"),
     f"{LIBRARY} numbers losses": ("evaluation.report", "comparison", "cli"),

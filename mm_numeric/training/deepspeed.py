@@ -28,7 +28,8 @@ from mm_numeric.config.reader import with_trainer
 from mm_numeric.config.schema import Config
 from mm_numeric.config.training_arguments import find_deepspeed
 from mm_numeric.files import read_json
-from mm_numeric.training.resume import num_ranks, saved_ranks
+from mm_numeric.ranks import num_ranks
+from mm_numeric.training.resume import saved_ranks
 from mm_numeric.training.tensor_files import tensors_only
 
 GATHER_KEY = "zero_optimization.stage3_gather_16bit_weights_on_model_save"

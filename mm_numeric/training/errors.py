@@ -9,6 +9,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from mm_numeric.ranks import EveryRankError
 from mm_numeric.run_folder import last_checkpoint
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -16,10 +17,6 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 class StoppedError(Exception):
     """Raised after a signal stopped the run and a checkpoint was saved."""
-
-
-class EveryRankError(ValueError):
-    """An error that all ranks raise together. The command line prints it on rank 0 only."""
 
 
 class NotFiniteError(EveryRankError):

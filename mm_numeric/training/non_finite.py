@@ -10,9 +10,9 @@ from transformers import TrainingArguments
 
 from mm_numeric.compat import local_values
 from mm_numeric.losses.term import LossSum
+from mm_numeric.ranks import Ranks
 from mm_numeric.run_folder import last_checkpoint
 from mm_numeric.training.errors import NotFiniteError
-from mm_numeric.training.ranks import Ranks
 
 _MAX_NAMED_ROWS = 20
 _STEPS_PER_CHECK = 10  # on a GPU, where each check waits for the device

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from mm_numeric.ranks import Ranks
 from mm_numeric.run_folder import last_checkpoint
-from mm_numeric.training.ranks import Ranks
 
 _SIGNALS = [s for s in signal.Signals if s.name in ("SIGTERM", "SIGUSR1")]  # no SIGUSR1 on Windows
 

@@ -5,13 +5,13 @@ With another batch size, the resumed run would skip the wrong samples, and the l
 be unsuitable.
 """
 
-import os
 from pathlib import Path
 
 from mm_numeric.config.reader import with_trainer
 from mm_numeric.config.schema import Config
 from mm_numeric.files import read_json, write_json
 from mm_numeric.log import logger
+from mm_numeric.ranks import num_ranks
 from mm_numeric.run_folder import MANIFEST, STEP
 
 _BATCH_SIZE, _ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
@@ -29,11 +29,6 @@ def saved_ranks(checkpoint: Path) -> int:
     """Return the number of ranks that saved a checkpoint (if unknown, the current number)."""
     step = _read_step(checkpoint)
     return step["ranks"] if step else num_ranks()
-
-
-def num_ranks() -> int:
-    """Return the number of ranks that the launcher started."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def with_same_rows(config: Config, checkpoint: Path) -> Config:

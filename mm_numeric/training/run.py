@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
 from accelerate import PartialState
 from transformers import PrinterCallback, TrainerState, TrainingArguments
@@ -36,6 +35,7 @@ from mm_numeric.models.loading import (
     quiet_unless_terminal,
 )
 from mm_numeric.models.parameter_groups import ModelModules, table_text
+from mm_numeric.ranks import Ranks
 from mm_numeric.run_folder import (
     FINISHED,
     LOG,
@@ -94,7 +94,8 @@ def train(
         return train_part(config, resume=resume)
     started, folder = time.monotonic(), config.output_dir
     check_distillation(config)
-    claim_for_training(folder, config, resume=resume)
+    training_arguments(config)  # joins the process group
+    Ranks().on_rank_0(partial(claim_for_training, folder, config, resume=resume))
     if (folder / FINISHED).is_file():
         return folder / MODEL
     teacher = teacher_of(config)
@@ -341,17 +342,6 @@ def training_arguments(config: Config) -> TrainingArguments:
             f"--nproc-per-node {args.n_gpu} -m mm_numeric train ...`, or set CUDA_VISIBLE_DEVICES."
         )
     return args
-
-
-def leave_process_group() -> None:
-    """Destroy the process group of torch.distributed, if there is one, before Python exits.
-
-    Otherwise its threads may abort the process while Python exits, and the launcher reports a
-    failed job (PyTorch #179291). Models are freed first, because DDP could otherwise deadlock.
-    """
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        gc.collect()
-        torch.distributed.destroy_process_group()
 
 
 def claim_for_training(folder: Path, config: Config, *, resume: bool) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mm_numeric.files import read_json, write_json
 from mm_numeric.log import ALL_RANKS, logger
-from mm_numeric.training.ranks import Ranks
+from mm_numeric.ranks import Ranks
 
 SKIPPED_ROWS = "skipped_rows.json"
 """File in a checkpoint with the ids of the skipped rows."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from mm_numeric.models.adapters import (
     saved_parameters,
 )
 from mm_numeric.models.parameter_groups import ModelModules
+from mm_numeric.ranks import Ranks
 from mm_numeric.training.deepspeed import without_zero3_init
 from mm_numeric.training.errors import (
     translate_corrupt_checkpoint,
@@ -33,7 +35,6 @@ from mm_numeric.training.manifest import write_manifest
 from mm_numeric.training.mixin import NumericLossMixin
 from mm_numeric.training.non_finite import FiniteCheck
 from mm_numeric.training.preemption import IgnoreSignalsInWorker, StopOnSignal
-from mm_numeric.training.ranks import Ranks
 from mm_numeric.training.resume import write_step
 from mm_numeric.training.skipped_rows import SkippedRows
 from mm_numeric.training.tensor_files import tensors_only
@@ -65,7 +66,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def __init__(self, *args: Any, modules: ModelModules | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.modules = modules
-        self.ranks = Ranks(self.args)
+        self.ranks = Ranks(timedelta(seconds=self.args.ddp_timeout))
         fp16 = self.accelerator.mixed_precision == "fp16"
         self.finite = FiniteCheck(self.ranks, self.args, fp16=fp16)
         self.skipped_rows = SkippedRows(self.ranks)

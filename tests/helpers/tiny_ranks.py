@@ -4,10 +4,11 @@ import os
 from pathlib import Path
 
 from mm_numeric.config.reader import read_config
+from mm_numeric.ranks import leave_process_group
 from mm_numeric.run_folder import last_checkpoint
 from mm_numeric.training import mixin
 from mm_numeric.training.chunked_head import CHUNKED_FROM
-from mm_numeric.training.run import leave_process_group, train
+from mm_numeric.training.run import train
 
 
 def main(files: list[str]) -> None:

@@ -17,11 +17,11 @@ from tiny_models import small_config
 from train_runs import command, run_to_error, start, write_config
 
 from mm_numeric.config.reader import read_config
+from mm_numeric.ranks import Ranks
 from mm_numeric.run_folder import last_checkpoint
 from mm_numeric.training.errors import worker_error_message
 from mm_numeric.training.non_finite import FiniteCheck
 from mm_numeric.training.preemption import IgnoreSignalsInWorker
-from mm_numeric.training.ranks import Ranks
 from mm_numeric.training.run import train
 from mm_numeric.training.trainer import NumericTrainer
 
@@ -100,7 +100,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_too(tmp_path, monkeypatch):
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     args = SimpleNamespace(output_dir=str(tmp_path), device=torch.device("cpu"), world_size=1)
-    check = FiniteCheck(Ranks(args), args, fp16=False)
+    check = FiniteCheck(Ranks(), args, fp16=False)
     model = torch.nn.Linear(2, 2)
     check.check(model)
     model.weight.data[1, 0] = torch.inf
@@ -110,7 +110,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
 
 def test_a_device_is_asked_at_the_tenth_step_and_the_first_broken_one_is_named(tmp_path):
     args = SimpleNamespace(output_dir=str(tmp_path), device=torch.device("cuda"), world_size=1)
-    check = FiniteCheck(Ranks(args), args, fp16=True)
+    check = FiniteCheck(Ranks(), args, fp16=True)
 
     def step(number: int, loss: float) -> None:
         check.begin_step([[f"row{number}"]])

@@ -1,0 +1,74 @@
+"""Tasks of a Ray cluster: functions that run on many machines, which share folders.
+
+Ray is an optional package, and imported inside the functions.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mm_numeric.config.resources import Resources
+from mm_numeric.registry import import_extra
+
+_ONE_CORE = Resources()
+
+RETRIES = 10
+"""How often a task starts again when its node is lost or its process is killed."""
+
+
+def connect() -> Any:
+    """Connect to the cluster of RAY_ADDRESS, or else to one of this machine; return the package."""
+    ray = import_extra("ray", "--engine ray", "ray")
+    if not ray.is_initialized():
+        path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+        ray.init(runtime_env={"env_vars": {"PYTHONPATH": path}}, configure_logging=False)
+    return ray
+
+
+def remote(asked: Resources) -> Any:
+    """Return the function ``call(cwd, function, *arguments)`` as a task of Ray.
+
+    The task reserves resources, and starts again on another node if its node is lost.
+    """
+    memory = {} if asked.memory_gib is None else {"memory": int(asked.memory_gib * 2**30)}
+    options = {"num_cpus": asked.cpus, "num_gpus": asked.gpus, "max_retries": RETRIES, **memory}
+    return connect().remote(**options)(_call)
+
+
+def parallel_tasks(asked: Resources) -> int:
+    """Return how many tasks with these resources the cluster can execute at a time."""
+    total = connect().cluster_resources()
+    counts = [total.get("CPU", 0) // asked.cpus]
+    counts += [total.get("GPU", 0) // asked.gpus] if asked.gpus else []
+    if asked.memory_gib is not None:
+        counts.append(total.get("memory", 0) // (asked.memory_gib * 2**30))
+    if min(counts) < 1:
+        raise ValueError(f"--engine ray: no machine of the cluster has {asked} for a task.")
+    return int(min(counts))
+
+
+def _call(cwd: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in the working directory ``cwd``: config files have relative paths."""
+    os.chdir(cwd)
+    return function(*arguments)
+
+
+def map_tasks(
+    function: Callable[..., Any],
+    items: Sequence[Any],
+    common: Any,
+    asked: Resources = _ONE_CORE,
+) -> list[Any]:
+    """Call ``function(item, common)`` in a task for each item, and return the results in order.
+
+    Raises the ValueError that a task raises.
+    """
+    ray = connect()
+    task, shared = remote(asked), ray.put(common)
+    refs = [task.remote(os.getcwd(), function, item, shared) for item in items]
+    try:
+        return list(ray.get(refs))
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, ValueError):
+            raise error.cause from error
+        raise
