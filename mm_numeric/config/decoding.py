@@ -46,6 +46,10 @@ class PredictConfig:
     max_new_tokens: int = 16
     """Maximum length of an answer in tokens, at least 1; longer answers are truncated."""
 
+    tensor_parallel: bool = False
+    """True if the ranks that a launcher such as torchrun started share the weights of one model,
+    which may not fit on one device. False: each rank has a model, and they share the rows."""
+
     constrain: bool = False
     """True to write only answers that match the grammar of the task, so that all are parseable."""
 

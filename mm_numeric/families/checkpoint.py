@@ -31,6 +31,9 @@ class Checkpoint(ABC):
     """Regular expression that matches the full names of the language model's layers that get LoRA
     adapters, like PEFT's ``target_modules``."""
 
+    tensor_parallel: int = 1
+    """Number of ranks that share the weights of the model that ``load_model`` loads."""
+
     @classmethod
     def load_config(cls, source: str, model: ModelConfig) -> Any:
         """Load the configuration of a checkpoint."""
@@ -71,5 +74,6 @@ class Checkpoint(ABC):
         """Save a small, randomly initialised model with a tokenizer and an image processor."""
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load all weights of a checkpoint from safetensors."""
-        return load_weights(self.model_class, self.name, source, model)
+        """Load all weights of a checkpoint from safetensors, or this rank's part of them."""
+        ranks = self.tensor_parallel
+        return load_weights(self.model_class, self.name, source, model, ranks=ranks)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from transformers import BitsAndBytesConfig, PreTrainedConfig
+from transformers.distributed import DistributedConfig
 from transformers.utils import (
     is_flash_attn_2_available,
     is_flash_attn_3_available,
@@ -29,11 +30,18 @@ ADAPTER_SETTINGS = "adapter_config.json"
 
 
 def load_weights(
-    model_class: Any, family: str, source: str, model: ModelConfig, *, new: str | None = None
+    model_class: Any,
+    family: str,
+    source: str,
+    model: ModelConfig,
+    *,
+    new: str | None = None,
+    ranks: int = 1,
 ) -> Any:
     """Load a checkpoint from safetensors, and raise ValueError if weights are missing.
 
-    If ``new`` is set, weights with this name prefix may be missing; they get random values.
+    If ``new`` is set, weights with this name prefix may be missing; they get random values. If
+    ``ranks`` is more than 1, they share the weights, by the tensor parallel plan of transformers.
     """
     if Path(source, ADAPTER_SETTINGS).is_file():  # transformers would load their base model
         raise ValueError(
@@ -52,6 +60,7 @@ def load_weights(
         quantization_config=quantization(model),
         ignore_mismatched_sizes=True,  # require_all_weights has a shorter error message
         output_loading_info=True,
+        **({"distributed_config": DistributedConfig(tp_size=ranks)} if ranks > 1 else {}),
     )
     if new is not None:
         missing = {name for name in info["missing_keys"] if not name.startswith(new)}

@@ -18,9 +18,11 @@ More fields, of rules other than greedy decoding, are in ``mm_numeric.inference.
 """
 
 import json
+import os
 from collections.abc import Generator, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +33,7 @@ from mm_numeric.answers import Example, Instances, Unreadable
 from mm_numeric.config.data import Sources
 from mm_numeric.config.decoding import GREEDY, is_greedy_alone
 from mm_numeric.config.reader import read_config
+from mm_numeric.config.resources import Resources
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import prompt_batch
 from mm_numeric.data.examples import load_examples
@@ -45,10 +48,26 @@ from mm_numeric.inference.decode import (
 )
 from mm_numeric.inference.endpoint import Endpoint, endpoint_answers
 from mm_numeric.inference.generated import Generated
-from mm_numeric.inference.predictions_file import claim_predictions, made_with
+from mm_numeric.inference.predictions_file import (
+    claim_predictions,
+    file_of_rank,
+    files_of,
+    made_with,
+    merge_all,
+    merge_ranks,
+    open_batches,
+)
 from mm_numeric.log import progress
-from mm_numeric.models.loading import device_type, load_family, load_model, quiet_unless_terminal
-from mm_numeric.run_folder import FINISHED, MODEL, decoded_name, locked, read_run
+from mm_numeric.models.loading import (
+    device_type,
+    load_family,
+    load_model,
+    quiet_unless_terminal,
+    share_weights,
+)
+from mm_numeric.ranks import Ranks
+from mm_numeric.ray_tasks import map_tasks, parallel_tasks
+from mm_numeric.run_folder import FINISHED, MODEL, locked, read_run
 
 
 def predict(
@@ -60,6 +79,7 @@ def predict(
     trust_remote_code: bool = False,
     rules: Sequence[str] = (),
     endpoint: Endpoint | None = None,
+    on_ray: Resources | None = None,
     **settings: Any,
 ) -> int:
     """Generate an answer to each sample that has no answer in the output file yet.
@@ -70,45 +90,66 @@ def predict(
         source: Samples to answer, such as the training samples; the test samples if None.
         out: File to append predictions to. An existing file must be from the same run, samples
             and settings, and no other process may be writing it; otherwise a ValueError is raised.
+            If a launcher such as torchrun started several ranks, they share the batches, and all
+            must see the folder of this file. The result is that of one rank, byte for byte.
         limit: Answer only the first ``limit`` samples; all if None.
         trust_remote_code: Allow a config that refers to Python code, such as a task of your own.
         rules: Decoding rules to apply to the same explored answers, such as ``("greedy",
             "median")``. The first one writes ``out``, and each other one a file next to it, such
             as predictions.median.jsonl. Empty: ``predict.decode`` of the config.
         endpoint: Server that generates the answers; None to load the model of the run.
+        on_ray: Answer the samples in tasks of a Ray cluster, each of which reserves these resources
+            and writes into the folder of ``out``; None: in this process, or on its ranks.
         settings: Changed settings of the section ``predict``, such as ``batch_size=8``.
 
     Returns:
         The number of new answers.
     """
     quiet_unless_terminal()
-    config, model, made_by = read_model(run, endpoint, trust_remote_code)
-    config = replace(config, predict=replace(config.predict, **settings))
-    source = source or config.data.test
-    examples = load_examples(config.task, source, Path(config.data.cache), training=False)
+    ranks = Ranks.of_launcher()
+
+    def load() -> tuple[_Model, list[Example]]:
+        model = read_model(run, endpoint, trust_remote_code)
+        config = replace(model.config, predict=replace(model.config.predict, **settings))
+        data, cache = source or config.data.test, Path(config.data.cache)
+        examples = load_examples(config.task, data, cache, training=False)
+        return model._replace(config=config), examples
+
+    model, examples = ranks.rank_0_first(load)
+    config = model.config
     rules = rules or (config.predict.rule,)
-    if GREEDY in rules[1:] or len(set(rules)) < len(rules):
-        raise ValueError(f"rules: {list(rules)}; list greedy first, and each rule once.")
+    files = files_of(out, rules)
     check_rules(config.predict, rules, config.task, examples)
-    files = {rules[0]: out}
-    for rule in rules[1:]:
-        files[rule] = out.with_name(decoded_name(out.name, rule))
-    served = {} if endpoint is None else endpoint.record()
     with ExitStack() as stack:
-        for file in files.values():
-            stack.enter_context(locked(file, "file"))
-        done = {
-            rule: claim_predictions(
-                file, made_by, examples, {**made_with(config.predict, rule, rules), **served}
-            )
-            for rule, file in files.items()
-        }
-        examples = examples[:limit]
-        todo = [e for e in examples if any(e.id not in ids for ids in done.values())]
-        if todo:
-            answered = len(examples) - len(todo)
-            bar = progress(desc="answering", unit="row", total=len(examples), initial=answered)
-            _append_answers(config, model, todo, files, done, stack.enter_context(bar), endpoint)
+
+        def claim() -> dict[str, set[str]]:
+            for file in files.values():
+                stack.enter_context(locked(file, "file"))
+            served = {} if endpoint is None else endpoint.record()
+            made = {rule: {**made_with(config.predict, rule, rules), **served} for rule in files}
+            found = {}
+            for rule, file in files.items():
+                found[rule] = claim_predictions(file, model.made_by, examples, made[rule])
+                if on_ray or ranks.count > 1:
+                    file.touch()  # without it, the files of other ranks are deleted at a restart
+            return found
+
+        done = ranks.on_rank_0(claim)
+        todo = [e.id for e in examples[:limit] if any(e.id not in ids for ids in done.values())]
+        size = 1 if endpoint else config.predict.batch_size
+        batches = open_batches(examples[:limit], size, set(todo))
+        if on_ray and batches:
+            tasks = min(parallel_tasks(on_ray), len(batches))
+            shares = [(i + 1, batches[i::tasks]) for i in range(tasks)]
+            map_tasks(_append_share, shares, (model, files, done), on_ray)
+            batches = []
+        own = {rule: file_of_rank(file, ranks.rank) for rule, file in files.items()}
+        if not config.predict.tensor_parallel or endpoint is not None:
+            batches = batches[ranks.rank :: ranks.count]
+        elif ranks.rank > 0:
+            own = {}  # all ranks compute the same answers
+        ranks.gather(lambda: _append_answers(model, batches, own, done, ranks.count, endpoint))
+        ranks.on_rank_0(lambda: merge_all(files.values(), examples, todo))
     return len(todo)
 
 
@@ -134,57 +175,80 @@ def read_model(run: Path, endpoint: Endpoint | None, trust_remote_code: bool) ->
     return _Model(config, config.model.name, made_by)
 
 
+def _append_share(share: tuple[int, list[list[Example]]], common: Any) -> None:
+    """Answer the batches of one task of a Ray cluster, which appends to files of its own.
+
+    If the task had started on a node that was lost, its complete answers are kept.
+    """
+    (number, batches), (model, files, done) = share, common
+    own = {rule: file_of_rank(file, number) for rule, file in files.items()}
+    done = {rule: ids | merge_ranks(own[rule], ()) for rule, ids in done.items()}
+    batches = [b for b in batches if any(e.id not in ids for e in b for ids in done.values())]
+    _append_answers(model, batches, own, done)
+
+
 def _append_answers(
-    config: Config,
-    model: str,
-    todo: list[Example],
+    model: _Model,
+    batches: list[list[Example]],
     files: Mapping[str, Path],
     done: Mapping[str, Set[str]],
-    bar: Any,
-    endpoint: Endpoint | None,
+    ranks: int = 1,
+    endpoint: Endpoint | None = None,
 ) -> None:
-    """Answer the samples ``todo`` with a model, and append the answers to the files.
+    """Answer the samples in ``batches`` with a model, and append the answers to the files.
 
-    ``files`` has the file of each rule, and ``done`` the ids of the samples that are in it.
+    ``files`` has the file of each rule, ``done`` the ids of the samples answered before under each
+    rule, and ``ranks`` is the number of ranks.
     """
-    family = load_family(config, model)
-    check_questions(family, todo, config.predict.max_new_tokens)
+    if not batches:
+        return
+    config, rows = model.config, list(chain(*batches))
+    family = load_family(config, model.source)
+    check_questions(family, rows, config.predict.max_new_tokens)
     explore = None
-    if not is_greedy_alone(files):
+    if not is_greedy_alone(done):
         explore = Explorer(config.predict, family, config.task)
     if endpoint is None:
-        answers = _answers_of_model(config, family, model, todo, explore)
+        answers = _answers_of_model(model, family, batches, explore, ranks)
     else:
-        answers = endpoint_answers(endpoint, config, family, todo, explore)
-    with ExitStack() as stack:
-        stack.enter_context(closing(answers))
+        answers = endpoint_answers(endpoint, config, family, rows, explore)
+    bar = progress(desc="answering", unit="row", total=len(rows))
+    with closing(answers), bar, ExitStack() as stack:
         opened = {r: stack.enter_context(f.open("a", encoding="utf-8")) for r, f in files.items()}
-        for example, answer in zip(todo, answers, strict=True):
+        for number, (example, answer) in enumerate(zip(rows, answers, strict=True), start=1):
             for rule, file in opened.items():
                 if example.id not in done[rule]:
                     line = prediction(config, family, example, answer, rule)
                     file.write(json.dumps(line) + "\n")  # ASCII, so that each line is valid UTF-8
                     file.flush()
+                if number % config.predict.batch_size == 0:
+                    os.fsync(file.fileno())
             bar.update()
 
 
 def _answers_of_model(
-    config: Config, family: Family, source: str, todo: Sequence[Example], explore: Explorer | None
+    source: _Model,
+    family: Family,
+    batches: Sequence[Sequence[Example]],
+    explore: Explorer | None,
+    ranks: int,
 ) -> Generator[Generated]:
-    """Load the model ``source``, and return a generator of its answers to the samples ``todo``."""
-    settings = config.predict
-    model = load_model(config, family, source)
+    """Load a model, and return a generator of its answers to the samples in ``batches``."""
+    config, settings = source.config, source.config.predict
+    if settings.tensor_parallel:
+        share_weights(family, source.source, config.model, ranks)
+    model = load_model(config, family, source.source)
     model.to(device_type()).eval()
     constrainer = None
     if settings.constrain:
         constrainer = Constrainer(config.task, family, model.device)
     return (
         answer
-        for i in range(0, len(todo), settings.batch_size)
+        for batch in batches
         for answer in generate(
             model,
             family,
-            todo[i : i + settings.batch_size],
+            batch,
             settings.max_new_tokens,
             explore=explore,
             constrainer=constrainer,

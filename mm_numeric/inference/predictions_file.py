@@ -1,17 +1,29 @@
-"""The file predictions.jsonl.made_by.json: a predictions file has answers of one kind only.
+"""The files of a prediction: a predictions file has answers of one kind only.
 
-It stores digests of the run and of the rows, and the settings that the answers depend on.
+predictions.jsonl.made_by.json stores digests of the run and of the rows, and the settings that the
+answers depend on. If several ranks predict, rank 0 appends to predictions.jsonl, and each other one
+to a file of its own, such as predictions.jsonl.rank1. ``merge_ranks`` merges these.
 """
 
+import glob
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from mm_numeric.answers import Example
-from mm_numeric.config.decoding import MBR, PredictConfig, is_greedy_alone
+from mm_numeric.config.decoding import GREEDY, MBR, PredictConfig, is_greedy_alone
 from mm_numeric.files import write_json, write_text
+from mm_numeric.run_folder import decoded_name
+
+
+def files_of(out: Path, rules: Sequence[str]) -> dict[str, Path]:
+    """Return the predictions file of each decoding rule; ``out`` is that of the first one."""
+    if GREEDY in rules[1:] or len(set(rules)) < len(rules):
+        raise ValueError(f"rules: {list(rules)}; list greedy first, and each rule once.")
+    named = {rule: out.with_name(decoded_name(out.name, rule)) for rule in rules}
+    return named | {rules[0]: out}
 
 
 def made_with(settings: PredictConfig, rule: str, rules: Sequence[str]) -> dict[str, Any]:
@@ -29,9 +41,10 @@ def made_with(settings: PredictConfig, rule: str, rules: Sequence[str]) -> dict[
 def claim_predictions(
     out: Path, run: bytes, examples: Sequence[Example], settings: Mapping[str, Any]
 ) -> set[str]:
-    """Return the ids of the samples answered in the file ``out``; raise if another run wrote it.
+    """Return the ids of the samples that have been answered; raise if another run answered them.
 
-    ``run`` is the content of the file run.json of the run, or what else identifies the model.
+    ``run`` is the content of the file run.json of the run, or what else identifies the model. The
+    answers of each rank are merged into ``out``.
     """
     made_by = {
         "run": _digest(run),
@@ -41,8 +54,10 @@ def claim_predictions(
     record = out.with_name(out.name + ".made_by.json")
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
+        for part in _parts(out):  # of a file that was deleted
+            part.unlink()
+    if not any(path.stat().st_size for path in (out, *_parts(out)) if path.exists()):
         write_json(record, made_by, indent=1)
-        return set()
     theirs = _parse_object(record.read_text(encoding="utf-8"), record) if record.exists() else {}
     for key in {**made_by, **theirs}:
         value = made_by.get(key)
@@ -52,10 +67,57 @@ def claim_predictions(
                 f"({key} is {theirs.get(key)} there and {value} here); choose another file "
                 "with --out, or delete it."
             )
-    *lines, rest = out.read_text(encoding="utf-8").split("\n")
-    if rest:  # an incomplete line of a killed process
-        write_text(out, "".join(line + "\n" for line in lines))
-    return {_parse_object(line, out)["id"] for line in lines}
+    return merge_ranks(out, examples)
+
+
+def file_of_rank(out: Path, rank: int) -> Path:
+    """Return the file that a rank appends the answers for ``out`` to."""
+    return out if rank == 0 else out.with_name(f"{out.name}.rank{rank}")
+
+
+def merge_ranks(out: Path, examples: Sequence[Example]) -> set[str]:
+    """Merge the files of all ranks into ``out``, in the order of the samples, and delete them.
+
+    Incomplete lines of killed processes are removed. Returns the ids of the answered samples.
+    """
+    parts = _parts(out)
+    lines: dict[str, str] = {}
+    before = out.read_text(encoding="utf-8") if out.exists() else ""
+    for path, text in [(out, before), *((p, p.read_text(encoding="utf-8")) for p in parts)]:
+        for line in text.split("\n")[:-1]:
+            lines.setdefault(_parse_object(line, path)["id"], line)
+    order = {example.id: i for i, example in enumerate(examples)}
+    after = "".join(lines[key] + "\n" for key in sorted(lines, key=lambda key: order.get(key, -1)))
+    if after != before:
+        write_text(out, after)
+    for part in parts:
+        part.unlink()
+    return set(lines)
+
+
+def open_batches(examples: list[Example], size: int, todo: Set[str]) -> list[list[Example]]:
+    """Return the batches of samples in which a sample has not been answered.
+
+    The batches are the same in every start and on every rank: the answers, and above all their
+    probabilities, depend a little on the other samples of a batch.
+    """
+    batches = [examples[i : i + size] for i in range(0, len(examples), size)]
+    return [batch for batch in batches if any(example.id in todo for example in batch)]
+
+
+def merge_all(files: Iterable[Path], examples: Sequence[Example], todo: Sequence[str]) -> None:
+    """Merge the files of all ranks; raise ValueError if rank 0 does not see all answers."""
+    for file in files:
+        lost = set(todo) - merge_ranks(file, examples)
+        if lost:
+            raise ValueError(
+                f"{file}: the answers to {len(lost)} rows are missing; all ranks must write to the "
+                "same folder: choose a shared one with --out."
+            )
+
+
+def _parts(out: Path) -> list[Path]:
+    return sorted(out.parent.glob(f"{glob.escape(out.name)}.rank*"))
 
 
 def _digest(*parts: bytes) -> str:

@@ -78,8 +78,44 @@ def load_model(config: Config, family: Family, source: str) -> Any:
             model = load_adapted(family, source, config.model)
         else:
             model = family.load_model(source, config.model)
+    if family.tensor_parallel > 1 and not model.tp_size:  # loaded in another way
+        raise _no_plan(source)
     keep_checkpoint_names(model)
     return model
+
+
+def share_weights(family: Family, source: str, model: ModelConfig, ranks: int) -> None:
+    """Make ``load_model`` load this rank's part of the weights, for ``predict.tensor_parallel``.
+
+    Raises ValueError if ``ranks`` ranks cannot share the model in the folder ``source``.
+    """
+    where = "predict.tensor_parallel"
+    if ranks == 1:
+        raise ValueError(
+            f"{where}: there is one rank; start several with `torchrun --nproc-per-node N -m "
+            "mm_numeric predict ...`, or set it to false."
+        )
+    if has_adapters(source):
+        raise ValueError(
+            f"{where}: {source} holds adapters, which ranks cannot share; set it to false."
+        )
+    text = family.load_config(source, model).get_text_config()
+    if not text.base_model_tp_plan:
+        raise _no_plan(source)
+    heads = getattr(text, "num_key_value_heads", ranks)
+    if heads % ranks:
+        raise ValueError(
+            f"{where}: {ranks} ranks cannot share the {heads} key-value heads of {source} equally; "
+            "start a number of ranks that divides them, or set it to false."
+        )
+    family.tensor_parallel = ranks
+
+
+def _no_plan(source: str) -> ValueError:
+    return ValueError(
+        f"predict.tensor_parallel: there is no plan of how ranks share a model like {source}; set "
+        "it to false, so that each rank loads the model."
+    )
 
 
 def quiet_unless_terminal() -> None:

@@ -17,8 +17,8 @@ from mm_numeric.config.schema import Config
 from mm_numeric.data.examples import examples_and_errors
 from mm_numeric.inference.decode import check_rules
 from mm_numeric.inference.generate import predict
+from mm_numeric.ranks import num_ranks
 from mm_numeric.run_folder import MODEL, TEACHER, TRAINING_ANSWERS, decoded_name
-from mm_numeric.training.resume import num_ranks
 
 
 def check_distillation(config: Config) -> None:
@@ -28,10 +28,12 @@ def check_distillation(config: Config) -> None:
     examples = examples_and_errors(config.task, config.data.train, cache, training=True)
     first = [example for example, _ in [next(examples)] if example is not None]
     check_rules(settings, [settings.rule], config.task, first)
-    if num_ranks() > 1:
+    shards = [name for name in ("deepspeed", "fsdp") if config.trainer.get(name)]
+    if num_ranks() > 1 and shards:
         raise ValueError(
-            f"{config.title}, distil: several ranks cannot answer the training rows; train without "
-            "distil, then use `mm-numeric predict --training-rows` and data.train.answers."
+            f"{config.title}, distil: ranks that share a model by trainer.{shards[0]} cannot "
+            "answer the training rows; train without distil, then use `mm-numeric predict "
+            "--training-rows` and data.train.answers."
         )
 
 

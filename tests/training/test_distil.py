@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import rank_runs
 from tiny_models import CACHE, small_config
 from train_runs import cut_off, same
 
@@ -15,6 +16,7 @@ from mm_numeric.comparison.run import compare, seed_runs
 from mm_numeric.data.collator import make_collator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.report.results import read_summary
+from mm_numeric.inference.generate import predict
 from mm_numeric.models.loading import load_family
 from mm_numeric.run_folder import read_run
 from mm_numeric.training.run import train
@@ -152,9 +154,26 @@ def test_a_rule_or_ranks_that_do_not_fit_are_found_before_training(tmp_path, mon
     with pytest.raises(ValueError, match=r"accuracy_at_0\.5.*ClockTime"):
         train(small_config(tmp_path, "distil={decode: {for: accuracy_at_0.5}}"))
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match=r"distil: several ranks cannot answer the training rows"):
-        train(small_config(tmp_path, "distil={decode: median}"))
+    message = r"distil: ranks that share a model by trainer\.deepspeed cannot answer the training"
+    with pytest.raises(ValueError, match=message):
+        train(small_config(tmp_path, "distil={decode: median}", "trainer.deepspeed=zero2"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_two_ranks_answer_the_rows_that_they_are_trained_on(tmp_path):
+    batch = "trainer.per_device_train_batch_size=2"
+    config = job(tmp_path, f"distil={DISTIL}", batch, "predict.batch_size=8")
+    file = tmp_path / "distil.yaml"
+    file.write_text(config.to_yaml())
+    rank_runs.run(2, [str(file)])
+    answers = tmp_path / "run" / "training_answers.median.jsonl"
+    alone, teacher = tmp_path / "alone.jsonl", tmp_path / "run" / "teacher"
+    predict(teacher, config.data.train, alone, limit=30, decode="median", trust_remote_code=True)
+    assert answers.read_bytes() == alone.read_bytes()
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (facts["teacher"], facts["rows"]) == ({"steps": 4, "rows": 40}, KEPT)
+    assert (facts["steps"], facts["batch_rows"]) == (4, 4)
 
 
 ROWS = f"[ce, {{name: ce_distilled, preset: ce, with: {{distil: {DISTIL}}}}}]"
