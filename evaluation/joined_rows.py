@@ -60,14 +60,14 @@ def prediction_rows(
             answers to one question of ``rows`` are an error.
     """
     found: Iterator[tuple[str, dict[str, Any]]] = (
-        map(_as_predicted, read_rows(predictions))
+        map(as_predicted, read_rows(predictions))
         if rows is None
         else _joined(predictions, rows, task_name, keep)
     )
     return iter(_last_of_each_id(found, predictions)) if keep == "last" else found
 
 
-def _as_predicted(located: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+def as_predicted(located: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
     """Convert an id that is an integer to text, and remove end tokens after the answer."""
     where, row = located
     if type(row.get("id")) is int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mm_numeric.evaluation.score import Scores
+from mm_numeric.evaluation.scores import Scores
 from mm_numeric.evaluation.table import Cell, Column, Table
 from mm_numeric.registry import PROTOCOLS
 

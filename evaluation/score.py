@@ -5,20 +5,14 @@ version of the task's parser, and the scorer.
 """
 
 import json
-import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mm_numeric.answers import Instances, Unreadable
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.confidence import (
-    Confidences,
     check_same_rule,
     collect_confidences,
     decode_fields,
@@ -28,13 +22,10 @@ from mm_numeric.evaluation.joined_rows import prediction_rows
 from mm_numeric.evaluation.judge import Response, judged_answers
 from mm_numeric.evaluation.judge_client import Judge
 from mm_numeric.evaluation.metrics.base import (
-    MetricOnRows,
     Scorer,
-    metrics_by_category,
-    select_rows,
 )
-from mm_numeric.evaluation.metrics.bootstrap import interval
 from mm_numeric.evaluation.prepared_rows import PreparedRows
+from mm_numeric.evaluation.scores import Scores
 from mm_numeric.files import write_text
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.log import progress
@@ -42,68 +33,6 @@ from mm_numeric.parsing import read_dataclass
 from mm_numeric.registry import PROTOCOLS, SCORERS, TASKS, choose, load
 from mm_numeric.run_folder import RESULTS, SCORES, decoded_name
 from mm_numeric.tasks.base import Task, task_class
-
-
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """The scored rows of a predictions file, and the metrics computed from them."""
-
-    task: str
-    """Name of the task, or of the protocol if there is no task."""
-
-    scorer: Scorer
-    rows: list[dict[str, Any]]
-    """Rows of scores.jsonl, one dictionary per prediction: id, image, target, text, parsed answer,
-    reason of a parse failure, and its value in each column. A row may also have a prompt, buckets,
-    and, for a list of shapes, ``cut`` (truncated) and ``malformed`` (number of invalid shapes). For
-    MathVista it has ``extraction``, the answer that was extracted from the text and scored. If it
-    was decoded by a rule such as the median, it has ``decode`` and ``confidence``."""
-
-    columns: dict[str, NDArray[np.float64]]
-    """Column name, such as ``iou`` -> one value per row, [n]."""
-
-    bucket_labels: dict[str, list[tuple[str, ...]]]
-    """Name of a grouping, such as ``size`` -> for each row, its buckets, such as ``("small",)``."""
-
-    confidences: Confidences | None = None
-    """Confidences of the answers, and whether these are correct; None if there are none."""
-
-    @property
-    def failures(self) -> dict[str, int]:
-        """Return the number of unparseable answers per reason, the most frequent reason first."""
-        return dict(Counter(row["reason"] for row in self.rows if row["reason"]).most_common())
-
-    @property
-    def figures(self) -> list[MetricOnRows]:
-        """List the metrics to report: first those of single categories, then those of all rows."""
-        return metrics_by_category(self.scorer, [row.get("buckets", {}) for row in self.rows])
-
-    def metrics(self) -> dict[str, dict[str, float | None]]:
-        """Compute each metric (``value``) and its 95 % bootstrap interval (``low``, ``high``)."""
-        found = {}
-        for metric, rows in self.figures:
-            columns = select_rows(self.columns, rows)
-            low, high = interval(columns, metric.value)
-            ends = {"value": float(metric.value(columns)), "low": low, "high": high}
-            found[metric.name] = {name: finite(value) for name, value in ends.items()}
-        return found
-
-    def counts(self) -> dict[str, int]:
-        """Return the counts that the scorer reports, such as ``{"detections": 520}``."""
-        sums = {name: self.columns[column].sum() for name, column in self.scorer.counts.items()}
-        return {name: int(count) for name, count in sums.items()}
-
-    def buckets(self) -> dict[str, dict[str, dict[str, float | None]]]:
-        """Compute all metrics for each category, such as ``["size"]["small"]["mean_iou"]``."""
-        found: dict[str, dict[str, dict[str, float | None]]] = {}
-        for name, labels in self.bucket_labels.items():
-            found[name] = {}
-            for label in sorted({label for own in labels for label in own}, key=_natural):
-                rows = np.array([i for i, own in enumerate(labels) if label in own])
-                part = select_rows(self.columns, rows)
-                figures = {m.name: finite(float(m.value(part))) for m in self.scorer.metrics}
-                found[name][label] = {"rows": len(rows), **figures}
-        return found
 
 
 @dataclass(frozen=True)
@@ -165,12 +94,16 @@ def score(
         folder=out,
         rows=rows,
     )
-    version = task_class(scores.task, str(predictions)).version
-    head = {"task": scores.task, "task_version": version, "predictions": str(predictions)}
-    head.update(rows.record() if rows else {})
     rule = results_rule(predictions, scores.rows[0])
+    head = results_head(scores, predictions) | (rows.record() if rows else {})
     write_scores(scores, out or predictions.parent, head, rule=rule)
     return scores
+
+
+def results_head(scores: Scores, predictions: Path) -> dict[str, Any]:
+    """Return the entries of results.json that say what was scored."""
+    version = task_class(scores.task, str(predictions)).version
+    return {"task": scores.task, "task_version": version, "predictions": str(predictions)}
 
 
 def write_scores(
@@ -181,6 +114,15 @@ def write_scores(
     The names of the files have the name of ``rule``, unless it is ``greedy``.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(row) + "\n" for row in scores.rows]
+    write_text(folder / decoded_name(SCORES, rule), "".join(lines))
+    write_results(scores, folder, head, rule=rule)
+
+
+def write_results(
+    scores: Scores, folder: Path, head: Mapping[str, Any], *, rule: str = GREEDY
+) -> None:
+    """Write results.json, last of all, because its existence marks the scoring as complete."""
     results = {
         **head,
         "rows": len(scores.rows),
@@ -191,9 +133,6 @@ def write_scores(
         "failures": scores.failures,
         "buckets": scores.buckets(),
     }
-    lines = [json.dumps(row) + "\n" for row in scores.rows]
-    write_text(folder / decoded_name(SCORES, rule), "".join(lines))
-    # Last, because its existence marks the scoring as complete.
     write_text(folder / decoded_name(RESULTS, rule), json.dumps(results, indent=1) + "\n")
 
 
@@ -213,11 +152,7 @@ def read_scores(
     folder of the predictions.
     """
     read = read_answers(predictions, task_name=task_name, keep=keep, rows=rows)
-    if protocol is None:
-        scorer = scorer_of(read.task, read.name, read.targets[0], str(predictions))
-    else:
-        check_shapes(read, protocol, predictions)
-        scorer = choose(protocol, PROTOCOLS, "protocol", str(predictions))
+    scorer = chosen_scorer(read, protocol, predictions)
     answers: Sequence[Any] = read.answers
     folder = folder or predictions.parent
     judged = judged_answers(scorer, read.responses, judge, folder, str(predictions))
@@ -226,6 +161,15 @@ def read_scores(
         for row in read.rows:
             row["reason"] = None  # of the response; the reason of the extraction is set below
     return scores_of(read.name, scorer, read.rows, list(answers), read.targets, read.sizes_px)
+
+
+def chosen_scorer(read: ParsedPredictions, protocol: str | None, predictions: Path) -> Scorer:
+    """Return the scorer of a protocol, or that of the task if ``protocol`` is None."""
+    if protocol is None:
+        return scorer_of(read.task, read.name, read.targets[0], str(predictions))
+    check_shapes(read, protocol, predictions)
+    scorer: Scorer = choose(protocol, PROTOCOLS, "protocol", str(predictions))
+    return scorer
 
 
 def check_shapes(read: ParsedPredictions, protocol: str, predictions: Path) -> None:
@@ -245,10 +189,17 @@ def read_answers(
     rows: PreparedRows | None = None,
 ) -> ParsedPredictions:
     """Read a predictions file, and parse the generated text of each row into an answer."""
+    found = prediction_rows(predictions, rows, task_name=task_name, keep=keep)
+    return parse_rows(progress(found, desc="scoring", unit="row"), predictions, task_name)
+
+
+def parse_rows(
+    found: Iterable[tuple[str, dict[str, Any]]], predictions: Path, task_name: str | None
+) -> ParsedPredictions:
+    """Parse the generated texts of rows of a predictions file, which are pairs (location, row)."""
     read: ParsedPredictions | None = None
     seen: set[str] = set()
-    found = prediction_rows(predictions, rows, task_name=task_name, keep=keep)
-    for where, row in progress(found, desc="scoring", unit="row"):
+    for where, row in found:
         _check_prediction(row, where, seen)
         if read is None:
             read = _with_task(row, where, task_name)
@@ -384,12 +335,3 @@ def scorer_of(task: Task, name: str, answer: Any, where: str) -> Scorer:
         raise ValueError(f"{where}: the task {name!r} has no `scorer`; add one to score it.")
     found: Scorer = load(path, where)
     return found
-
-
-def _natural(label: str) -> tuple[bool, int, str]:
-    return not label.isdecimal(), int(label) if label.isdecimal() else 0, label
-
-
-def finite(value: float) -> float | None:
-    """Return None if a value is nan, because JSON has no nan; otherwise return the value."""
-    return None if math.isnan(value) else value

@@ -12,14 +12,8 @@ from mm_numeric.evaluation.confidence import results_rule
 from mm_numeric.evaluation.metrics.coco_ap import Ranking, Rules, rank_answers, rank_rows
 from mm_numeric.evaluation.prepared_rows import PreparedRows
 from mm_numeric.evaluation.results_table import in_unit, indented_table
-from mm_numeric.evaluation.score import (
-    Scores,
-    check_shapes,
-    finite,
-    read_answers,
-    scores_of,
-    write_scores,
-)
+from mm_numeric.evaluation.score import check_shapes, read_answers, scores_of, write_scores
+from mm_numeric.evaluation.scores import Scores, finite
 from mm_numeric.files import write_text
 from mm_numeric.geometry.row_shapes import instance_row
 from mm_numeric.registry import PROTOCOLS, RANK_FIELDS, choose, unknown

@@ -9,7 +9,7 @@ import uuid
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mm_numeric.archives import UnpackedSizeError, packed_lines, read_gzip
 
@@ -62,10 +62,10 @@ def rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueErr
 
 
 def _jsonl_rows(
-    lines: Iterable[str], path: Path
+    lines: Iterable[str], path: Path, first: int = 1
 ) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
     # The lines of the file and not str.splitlines, which also splits at U+2028 inside of strings.
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(lines, start=first):
         if line.strip():
             where = f"{path}, line {number}"
             try:
@@ -86,6 +86,43 @@ def _json_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]] | V
         return
     for number, row in enumerate(rows, start=1):
         yield _object(row, f"{path}, row {number}")
+
+
+class Shard(NamedTuple):
+    """Some lines of a .jsonl file."""
+
+    path: Path
+    start: int
+    """Position of its first byte."""
+
+    size: int
+    """Number of bytes."""
+
+    first: int
+    """Number of its first line; that of the file is 1."""
+
+    def rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the location and the fields of each row, like ``read_rows``."""
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            text = file.read(self.size).decode("utf-8" if self.start else "utf-8-sig")
+        for row in _jsonl_rows(text.split("\n"), self.path, self.first):
+            if isinstance(row, ValueError):
+                raise row
+            yield row
+
+
+def shards_of(path: Path, lines: int) -> list[Shard]:
+    """Split a .jsonl file into shards of ``lines`` lines, the last of which may have fewer."""
+    shards: list[Shard] = []
+    start = size = count = 0
+    with path.open("rb") as file:
+        for line in file:
+            size, count = size + len(line), count + 1
+            if count == lines:
+                shards.append(Shard(path, start, size, lines * len(shards) + 1))
+                start, size, count = start + size, 0, 0
+    return [*shards, Shard(path, start, size, lines * len(shards) + 1)] if size else shards
 
 
 def _object(row: Any, where: str) -> tuple[str, dict[str, Any]] | ValueError:

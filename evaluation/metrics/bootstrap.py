@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mm_numeric.evaluation.metrics.base import Columns
+from mm_numeric.evaluation.metrics.base import Columns, MetricOnRows, select_rows
 
 RESAMPLES = 2000
 _RESAMPLES_FOR_VARIANCE = 500  # which needs fewer than a percentile
@@ -28,6 +28,12 @@ def interval(
     ``value`` is a function from columns (arrays with one value per row) to the metric.
     """
     return draws_interval(_row_draws([columns], value, resamples, seed)[0])
+
+
+def metric_interval(figure: MetricOnRows, columns: Columns) -> tuple[float, float, float]:
+    """Compute a metric of one run, and the two ends of its 95 % confidence interval."""
+    columns = select_rows(columns, figure.rows)
+    return float(figure.metric.value(columns)), *interval(columns, figure.metric.value)
 
 
 def run_draws(

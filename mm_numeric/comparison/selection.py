@@ -18,7 +18,8 @@ from mm_numeric.comparison.tune import Trial
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.schema import Config, plain
 from mm_numeric.evaluation.metrics.base import Metric
-from mm_numeric.evaluation.score import finite, read_scores
+from mm_numeric.evaluation.score import read_scores
+from mm_numeric.evaluation.scores import finite
 from mm_numeric.files import read_json, write_json
 from mm_numeric.run_folder import PREDICTIONS, RESULTS
 

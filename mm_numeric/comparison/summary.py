@@ -17,7 +17,8 @@ from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.metrics.base import Metric
 from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS
 from mm_numeric.evaluation.results_table import in_unit, plain_figure
-from mm_numeric.evaluation.score import Scores, finite, read_scores
+from mm_numeric.evaluation.score import read_scores
+from mm_numeric.evaluation.scores import Scores, finite
 from mm_numeric.evaluation.table import Table, p_value
 from mm_numeric.files import read_json, write_json
 from mm_numeric.run_folder import CONFIG, FINISHED, PREDICTIONS, decoded_name

@@ -17,7 +17,7 @@ from mm_numeric.evaluation.metrics import calibration
 from mm_numeric.evaluation.metrics.base import Metric, select_rows
 from mm_numeric.evaluation.metrics.bootstrap import run_draws
 from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS, holm, seed_interval
-from mm_numeric.evaluation.score import Scores
+from mm_numeric.evaluation.scores import Scores
 
 _CURVE_POINTS = 100
 _CALIBRATION = {

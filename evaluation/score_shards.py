@@ -1,0 +1,198 @@
+"""Score a large predictions file on a Ray cluster: no machine holds all of its rows.
+
+Each task scores some lines of the file, writes its part of scores.jsonl, and returns the columns:
+8 bytes for each row and column. The results are those of ``score``, bit for bit.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mm_numeric.evaluation.confidence import results_rule
+from mm_numeric.evaluation.joined_rows import as_predicted
+from mm_numeric.evaluation.score import (
+    chosen_scorer,
+    parse_rows,
+    results_head,
+    scores_of,
+    write_results,
+)
+from mm_numeric.evaluation.scores import Scores
+from mm_numeric.files import Shard, shards_of
+from mm_numeric.ray_tasks import map_tasks
+from mm_numeric.run_folder import SCORES, decoded_name
+
+SHARD_ROWS = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Setting:
+    """What all shards have in common."""
+
+    folder: Path
+    task_name: str | None
+    protocol: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ScoredShard:
+    """What a task returns. ``scores`` has shortened rows: what metrics and counts depend on."""
+
+    scores: Scores
+    options: Any
+    ids: NDArray[np.uint64]
+    """A hash of the id of each row."""
+
+
+def score_on_ray(
+    predictions: Path,
+    *,
+    task_name: str | None = None,
+    out: Path | None = None,
+    protocol: str | None = None,
+) -> Scores:
+    """Score a predictions file like ``score``, in tasks of a Ray cluster that share its folder."""
+    folder = out or predictions.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    if not predictions.is_file() or predictions.suffix != ".jsonl":
+        raise ValueError(f"{predictions}: --engine ray scores a .jsonl file; there is none.")
+    shards = shards_of(predictions, SHARD_ROWS)
+    if not shards:
+        raise ValueError(f"{predictions}: no predictions to score.")
+    setting = _Setting(folder=folder, task_name=task_name, protocol=protocol)
+    parts = [_part(folder, shard) for shard in shards]
+    try:
+        scored = map_tasks(_score_shard, shards, setting)
+        _check_ids(np.concatenate([own.ids for own in scored]), parts, predictions)
+        scores = _merged(scored, predictions)
+        rule = results_rule(predictions, scores.rows[0])
+        _concatenate(parts, folder / decoded_name(SCORES, rule))
+    finally:
+        for part in parts:
+            part.unlink(missing_ok=True)
+    write_results(scores, folder, results_head(scores, predictions), rule=rule)
+    return scores
+
+
+def _score_shard(shard: Shard, setting: _Setting) -> _ScoredShard:
+    """Score some lines of a predictions file, and write their part of scores.jsonl."""
+    read = parse_rows(map(as_predicted, shard.rows()), shard.path, setting.task_name)
+    scorer = chosen_scorer(read, setting.protocol, shard.path)
+    if scorer.judge_rules is not None:
+        raise ValueError(f"{shard.path}: --engine ray cannot score a task with a judge; remove it.")
+    scores = scores_of(read.name, scorer, read.rows, read.answers, read.targets, read.sizes_px)
+    lines = [json.dumps(row) + "\n" for row in scores.rows]
+    _part(setting.folder, shard).write_text("".join(lines), encoding="utf-8")
+    known: dict[Any, Any] = {}
+    short = [_short(row) for row in scores.rows]
+    labels = {
+        name: [known.setdefault(label, label) for label in own]
+        for name, own in scores.bucket_labels.items()
+    }
+    rows = [known.setdefault(json.dumps(row), row) for row in short]
+    hashes = [hashlib.blake2b(row["id"].encode(), digest_size=8).digest() for row in scores.rows]
+    return _ScoredShard(
+        scores=replace(scores, rows=rows, bucket_labels=labels),
+        options=dict(read.options),
+        ids=np.frombuffer(b"".join(hashes), dtype=np.uint64),
+    )
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row that results.json depends on; many rows have the same."""
+    short = {name: row[name] for name in ("reason", "buckets") if name in row}
+    return short | ({"decode": {"rule": row["decode"]["rule"]}} if "decode" in row else {})
+
+
+def _merged(scored: Sequence[_ScoredShard], predictions: Path) -> Scores:
+    """Return the scores of all shards together."""
+    all_scores = [own.scores for own in scored]
+    first = all_scores[0]
+    for own in scored:
+        kinds = [(s.task, options, _rule(s)) for s, options in
+                 ((first, scored[0].options), (own.scores, own.options))]  # fmt: skip
+        if kinds[0] != kinds[1]:
+            raise ValueError(
+                f"{predictions}: rows of {kinds[0]} and of {kinds[1]} (task, options, rule); score "
+                "each in a file of its own."
+            )
+    confidences = [own.confidences for own in all_scores]
+    known = [own for own in confidences if own is not None]
+    if 0 < len(known) < len(confidences):
+        raise ValueError(f"{predictions}: not all answers have confidences; use --engine local.")
+    merged = None
+    if known:
+        merged = replace(
+            known[0],
+            rows=sum(own.rows for own in known),
+            confidence=np.concatenate([own.confidence for own in known]),
+            right=np.concatenate([own.right for own in known]),
+        )
+    names = dict.fromkeys(name for own in all_scores for name in own.bucket_labels)
+    return replace(
+        first,
+        rows=[row for own in all_scores for row in own.rows],
+        columns={
+            name: np.concatenate([own.columns[name] for own in all_scores])
+            for name in first.columns
+        },
+        bucket_labels={
+            name: [
+                label
+                for own in all_scores
+                for label in own.bucket_labels.get(name, [("none",)] * len(own.rows))
+            ]
+            for name in names
+        },
+        confidences=merged,
+        apply=map_tasks,
+    )
+
+
+def _rule(scores: Scores) -> Any:
+    return scores.rows[0].get("decode")
+
+
+def _check_ids(hashes: NDArray[np.uint64], parts: Sequence[Path], predictions: Path) -> None:
+    """Raise ValueError if two rows of the file have the same id."""
+    order = np.argsort(hashes, kind="stable")
+    same = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
+    for i in same.tolist():
+        ids = [_id_at(parts, int(order[j])) for j in (i, i + 1)]
+        if ids[0] == ids[1]:
+            raise ValueError(
+                f"{predictions}: the id {ids[0]!r} appears twice; remove one of the rows, or score "
+                "the last row of each id with --keep last."
+            )
+
+
+def _id_at(parts: Sequence[Path], row: int) -> Any:
+    """Return the id of a row of all parts of scores.jsonl."""
+    for part in parts:
+        with part.open(encoding="utf-8") as file:
+            for line in file:
+                if row == 0:
+                    return json.loads(line)["id"]
+                row -= 1
+    raise AssertionError("there are fewer rows")
+
+
+def _part(folder: Path, shard: Shard) -> Path:
+    return folder / f"{SCORES}.from{shard.first}"
+
+
+def _concatenate(parts: Sequence[Path], file: Path) -> None:
+    """Write the content of all parts into one file, atomically."""
+    unfinished = file.with_name(f"{file.name}.unfinished")
+    with unfinished.open("wb") as whole:
+        for part in parts:
+            with part.open("rb") as content:
+                shutil.copyfileobj(content, whole)
+    unfinished.replace(file)

@@ -1,0 +1,102 @@
+"""The scores of a predictions file: columns, metrics with intervals, and results per group."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mm_numeric.evaluation.confidence import Confidences
+from mm_numeric.evaluation.metrics.base import (
+    MetricOnRows,
+    Scorer,
+    metrics_by_category,
+    select_rows,
+)
+from mm_numeric.evaluation.metrics.bootstrap import metric_interval
+
+
+def apply_to_each(function: Callable[..., Any], items: Sequence[Any], common: Any) -> Iterable[Any]:
+    """Return the results of ``function(item, common)`` for all items."""
+    return [function(item, common) for item in items]
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The scored rows of a predictions file, and the metrics computed from them."""
+
+    task: str
+    """Name of the task, or of the protocol if there is no task."""
+
+    scorer: Scorer
+    rows: list[dict[str, Any]]
+    """Rows of scores.jsonl, one dictionary per prediction: id, image, target, text, parsed answer,
+    reason of a parse failure, and its value in each column. A row may also have a prompt, buckets,
+    and, for a list of shapes, ``cut`` (truncated) and ``malformed`` (number of invalid shapes). For
+    MathVista it has ``extraction``, the answer that was extracted from the text and scored. If it
+    was decoded by a rule such as the median, it has ``decode`` and ``confidence``."""
+
+    columns: dict[str, NDArray[np.float64]]
+    """Column name, such as ``iou`` -> one value per row, [n]."""
+
+    bucket_labels: dict[str, list[tuple[str, ...]]]
+    """Name of a grouping, such as ``size`` -> for each row, its buckets, such as ``("small",)``."""
+
+    confidences: Confidences | None = None
+    """Confidences of the answers, and whether these are correct; None if there are none."""
+
+    apply: Callable[[Callable[..., Any], Sequence[Any], Any], Iterable[Any]] = apply_to_each
+    """Function that calls a function with each item of a list and a common argument, and returns
+    the results: here, or in parallel on several machines."""
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Return the number of unparseable answers per reason, the most frequent reason first."""
+        return dict(Counter(row["reason"] for row in self.rows if row["reason"]).most_common())
+
+    @property
+    def figures(self) -> list[MetricOnRows]:
+        """List the metrics to report: first those of single categories, then those of all rows."""
+        return metrics_by_category(self.scorer, [row.get("buckets", {}) for row in self.rows])
+
+    @cached_property
+    def _metrics(self) -> dict[str, dict[str, float | None]]:
+        values = self.apply(metric_interval, self.figures, self.columns)
+        return {
+            metric.name: dict(zip(("value", "low", "high"), map(finite, own), strict=True))
+            for (metric, _), own in zip(self.figures, values, strict=True)
+        }
+
+    def metrics(self) -> dict[str, dict[str, float | None]]:
+        """Compute each metric (``value``) and its 95 % bootstrap interval (``low``, ``high``)."""
+        return self._metrics
+
+    def counts(self) -> dict[str, int]:
+        """Return the counts that the scorer reports, such as ``{"detections": 520}``."""
+        sums = {name: self.columns[column].sum() for name, column in self.scorer.counts.items()}
+        return {name: int(count) for name, count in sums.items()}
+
+    def buckets(self) -> dict[str, dict[str, dict[str, float | None]]]:
+        """Compute all metrics for each category, such as ``["size"]["small"]["mean_iou"]``."""
+        found: dict[str, dict[str, dict[str, float | None]]] = {}
+        for name, labels in self.bucket_labels.items():
+            found[name] = {}
+            for label in sorted({label for own in labels for label in own}, key=_natural):
+                rows = np.array([i for i, own in enumerate(labels) if label in own])
+                part = select_rows(self.columns, rows)
+                figures = {m.name: finite(float(m.value(part))) for m in self.scorer.metrics}
+                found[name][label] = {"rows": len(rows), **figures}
+        return found
+
+
+def _natural(label: str) -> tuple[bool, int, str]:
+    return not label.isdecimal(), int(label) if label.isdecimal() else 0, label
+
+
+def finite(value: float) -> float | None:
+    """Return None if a value is nan, because JSON has no nan; otherwise return the value."""
+    return None if math.isnan(value) else value
