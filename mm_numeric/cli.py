@@ -15,6 +15,7 @@ from mm_numeric.archives import set_limit
 from mm_numeric.cli_arguments import GLOBAL_FLAGS, make_parser
 from mm_numeric.cli_joined_rows import prepared_rows
 from mm_numeric.log import ALL_RANKS, logger, rank, set_verbosity, warnings_as_messages
+from mm_numeric.registry import LOCAL_ENGINE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -165,8 +166,8 @@ def _train(arguments: argparse.Namespace) -> None:
     from mm_numeric.config.reader import read_config
 
     config = read_config(arguments.config, arguments.overrides)
-    from mm_numeric.training.errors import StoppedError
     from mm_numeric.ranks import leave_process_group
+    from mm_numeric.training.errors import StoppedError
     from mm_numeric.training.run import train
 
     try:
@@ -195,11 +196,13 @@ def _predict(arguments: argparse.Namespace) -> None:
 
     if arguments.images and not arguments.data:
         raise ValueError("--images is the image folder of --data; add --data or remove --images.")
-    from mm_numeric.cli_decoding import endpoint_of, predict_settings
+    from mm_numeric.cli_decoding import endpoint_of, predict_settings, ray_resources
     from mm_numeric.inference.generate import predict, read_model
+    from mm_numeric.ranks import leave_process_group
     from mm_numeric.run_folder import PREDICTIONS, TRAINING_ANSWERS, decoded_name
 
     settings, endpoint = predict_settings(arguments), endpoint_of(arguments)
+    on_ray = ray_resources(arguments)
     if endpoint is not None and not (arguments.out or arguments.model.is_dir()):
         raise ValueError(f"{arguments.model} is no folder of a run; for a config, add --out FILE.")
     config = read_model(arguments.model, endpoint, arguments.trust_remote_code).config
@@ -218,8 +221,12 @@ def _predict(arguments: argparse.Namespace) -> None:
         limit=arguments.limit,
         trust_remote_code=arguments.trust_remote_code,
         endpoint=endpoint,
+        on_ray=on_ray,
         **settings,
     )
+    leave_process_group()
+    if rank() > 0:
+        return
     task = config.task_name
     option = f" --task {task}" if ":" in task else ""
     print(f"{count} new answers: {out}")
@@ -264,16 +271,35 @@ def _score(arguments: argparse.Namespace) -> None:
         options["judge"] = Judge(url=arguments.extract_with, model=arguments.extract_model)
     function: Any
     if is_ranked:
+        if arguments.engine != LOCAL_ENGINE:
+            raise ValueError("--protocol coco_ap requires --engine local.")
         if "rank_by" in settings:
             options["rank_by"] = settings.pop("rank_by")
         rules = Rules(**settings)
         function = score_external.rank_predictions if truth is None else score_external.rank_files
         print(score_external.ranked_table(function(predictions, rules=rules, **options), rules))
         return
+    if arguments.engine == "ray":
+        _score_on_ray(arguments, options)
+        return
     function = score if truth is None else score_external.score_files
     print(results_table(function(predictions, protocol=arguments.protocol, **options)))
     if truth is not None and not is_text and arguments.protocol is None:
         print("next: --protocol coco_ap computes COCO's average precision (AP) from the scores")
+
+
+def _score_on_ray(arguments: argparse.Namespace, options: dict[str, Any]) -> None:
+    """Score a .jsonl file of answers in tasks of a Ray cluster."""
+    from mm_numeric.evaluation.results_table import results_table
+    from mm_numeric.evaluation.score_shards import score_on_ray
+
+    kept = {name: options.pop(name, None) for name in ("task_name", "out")}
+    if any(value is not None for value in options.values()):
+        raise ValueError(
+            "--engine ray scores a .jsonl file with targets; --rows, --truth, --keep and "
+            "--extract-with require --engine local."
+        )
+    print(results_table(score_on_ray(arguments.predictions, protocol=arguments.protocol, **kept)))
 
 
 def _ranking_settings(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -294,13 +320,20 @@ def _ranking_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _compare(arguments: argparse.Namespace) -> None:
     from mm_numeric.comparison.rows import read_comparison
-    from mm_numeric.comparison.run import SeedFailedError, compare, exit_with_parent
+
+    config = read_comparison(arguments.config, arguments.overrides)
+    if arguments.plan:
+        from mm_numeric.comparison.plan import plan_text
+
+        print(plan_text(config))
+        return
+    from mm_numeric.comparison.engines.local import exit_with_parent
+    from mm_numeric.comparison.run import RunFailedError, compare
 
     exit_with_parent()
-    config = read_comparison(arguments.config, arguments.overrides)
     try:
-        folder = compare(config, seeds=arguments.seeds)
-    except SeedFailedError as error:
+        folder = compare(config, seeds=arguments.seeds, engine=arguments.engine)
+    except RunFailedError as error:
         message, code = error.args
         logger.error("%s", message)
         sys.exit(code)

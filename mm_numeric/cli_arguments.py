@@ -8,7 +8,7 @@ from pathlib import Path
 from mm_numeric.archives import add_limit_option
 from mm_numeric.cli_decoding import add_decoding, add_endpoint
 from mm_numeric.cli_joined_rows import add_joined_rows
-from mm_numeric.registry import RANK_FIELDS
+from mm_numeric.registry import ENGINES, LOCAL_ENGINE, RANK_FIELDS
 
 EXAMPLES = """\
 examples:
@@ -105,6 +105,13 @@ def _add_limit(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
         "--limit", type=_positive, metavar="N", help=f"use only the first N {what} (default: all)"
     )
+
+
+def _add_engine(
+    parser: argparse.ArgumentParser, text: str, engines: tuple[str, ...] = (LOCAL_ENGINE, "ray")
+) -> None:
+    text += "; all machines need the same folders and packages (default: local)"
+    parser.add_argument("--engine", choices=engines, default=LOCAL_ENGINE, help=text)
 
 
 def _add_trust(parser: argparse.ArgumentParser, whose: str) -> None:
@@ -211,6 +218,13 @@ def _add_predict(add: _Add) -> None:
         "predictions with --training-rows)",
     )
     add_endpoint(predict, _positive)
+    _add_engine(predict, "ray shares the rows between tasks of the Ray cluster of RAY_ADDRESS")
+    predict.add_argument(
+        "--resources",
+        nargs="+",
+        metavar="KEY=VALUE",
+        help="what each task of --engine ray reserves, such as gpus=1 cpus=4 memory_gib=16",
+    )
     add_decoding(predict, _positive)
     _add_limit(predict, "rows")
     _add_trust(predict, "the config of the run")
@@ -259,6 +273,7 @@ def _add_score(add: _Add) -> None:
         help="shape in each line of the text files: box, quad, polygon, polygon_yx "
         "(default: detected from the first line)",
     )
+    _add_engine(score, "ray scores a .jsonl file in tasks of the Ray cluster of RAY_ADDRESS")
     _add_ranking(score)
 
 
@@ -321,6 +336,13 @@ def _add_compare(add: _Add) -> None:
         metavar="SEED",
         help="run only these seeds and write no report, to split the work between machines "
         "(default: compare.seeds of the config)",
+    )
+    text = "ray uses the Ray cluster of RAY_ADDRESS, slurm submits jobs; both use compare.resources"
+    _add_engine(compare, text, tuple(ENGINES))
+    compare.add_argument(
+        "--plan",
+        action="store_true",
+        help="print the runs, what each waits for and the resources, and run nothing",
     )
 
 

@@ -5,11 +5,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mm_numeric.config.decoding import DECODE_RULES
+from mm_numeric.config.resources import Resources
+from mm_numeric.parsing import read_dataclass, with_override
 
 if TYPE_CHECKING:
     from mm_numeric.inference.endpoint import Endpoint
 
-_NAMES = ("batch_size", "max_new_tokens", "constrain", "decode", "mass", "branches", "samples")
+_NAMES = (
+    "batch_size",
+    "tensor_parallel",
+    "max_new_tokens",
+    "constrain",
+    "decode",
+    "mass",
+    "branches",
+    "samples",
+)
 
 
 def add_decoding(predict: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
@@ -24,6 +35,13 @@ def add_decoding(predict: argparse.ArgumentParser, positive: Callable[[str], int
 
     number("batch-size", "batch size in rows")
     number("max-new-tokens", "maximum number of new tokens")
+    predict.add_argument(
+        "--tensor-parallel",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="under torchrun: the ranks share the weights of one model instead of the rows "
+        "(default: predict.tensor_parallel of the run's config)",
+    )
     predict.add_argument(
         "--constrain",
         action=argparse.BooleanOptionalAction,
@@ -84,6 +102,8 @@ def endpoint_of(arguments: argparse.Namespace) -> "Endpoint | None":
         raise ValueError("--endpoint requires --served-model, the name of a model on the server.")
     if arguments.batch_size is not None:
         raise ValueError("--batch-size is for a model that is loaded here; use --concurrency.")
+    if arguments.tensor_parallel or arguments.engine == "ray":
+        raise ValueError("--tensor-parallel and --engine ray are for a model that is loaded here.")
     from mm_numeric.inference.endpoint import Endpoint
 
     return Endpoint(url=arguments.endpoint, **given)
@@ -95,3 +115,18 @@ def predict_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.decode_for is not None:
         given["decode"] = {"for": arguments.decode_for}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def ray_resources(arguments: argparse.Namespace) -> Resources | None:
+    """Return what each task of ``--engine ray`` reserves; None with another engine."""
+    if arguments.engine != "ray":
+        if arguments.resources:
+            raise ValueError("--resources requires --engine ray.")
+        return None
+    if not arguments.resources:
+        raise ValueError("--engine ray requires --resources, such as gpus=1 cpus=4.")
+    raw: dict[str, Any] = {}
+    for override in arguments.resources:
+        raw = with_override(raw, override)
+    resources: Resources = read_dataclass(Resources, raw, "--resources")
+    return resources

@@ -111,6 +111,10 @@ def _is_ours(folder: Path) -> bool:
     return any(folder.glob(f"{CONFIG}.*.unfinished"))
 
 
+class LockedError(ValueError):
+    """Raised if another process is using a folder or file."""
+
+
 @contextmanager
 def locked(path: Path, kind: str = "folder") -> Iterator[None]:
     """Lock a path inside the context. The lock is also released if the process is killed.
@@ -124,7 +128,7 @@ def locked(path: Path, kind: str = "folder") -> Iterator[None]:
         try:
             _lock(file)
         except OSError:
-            raise ValueError(
+            raise LockedError(
                 f"{path}: another process is using this {kind}; wait, or choose another {kind}."
             ) from None
         yield

@@ -21,24 +21,19 @@ each row answers the test samples. A trial fails if its loss diverges, or if it 
 answers of its own to be trained on; it is not repeated, and is never the best one.
 """
 
-import os
 import shutil
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from tqdm import tqdm
 
-from mm_numeric.comparison.rows import compared_rows
+from mm_numeric.comparison.plan import Run, open_runs, seed_runs
+from mm_numeric.comparison.rows import compared_rows, read_comparison
 from mm_numeric.comparison.seeds import run_of_seed, with_resolved_vary
 from mm_numeric.comparison.selection import (
     SELECTION,
-    chosen_rows,
     failure,
     selected_on,
     write_failure,
@@ -47,20 +42,20 @@ from mm_numeric.comparison.selection import (
 from mm_numeric.comparison.summary import write_summary
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.decoding import GREEDY
-from mm_numeric.config.reader import read_objective
 from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.results_table import in_unit
 from mm_numeric.evaluation.score import score
 from mm_numeric.files import read_rows
 from mm_numeric.log import progress
 from mm_numeric.losses.term import make_term
+from mm_numeric.registry import ENGINES, LOCAL_ENGINE, choose
 from mm_numeric.run_folder import (
     CONFIG,
     DIGITS,
     FINISHED,
     PREDICTIONS,
     RESULTS,
-    WARM_START,
+    LockedError,
     claim,
     decoded_name,
     is_resumable,
@@ -69,18 +64,27 @@ from mm_numeric.run_folder import (
 )
 
 _MAY_DIFFER = {"compare", "objective"}  # sections that do not change existing runs
+_LOCK_WAIT_S = 300.0
 
 
-class SeedFailedError(Exception):
-    """Raised if the process that runs one seed fails. ``args`` is (error message, exit code)."""
+class RunFailedError(Exception):
+    """Raised if a run fails in another process. ``args`` is (error message, exit code)."""
 
 
-def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
+def compare(
+    config: Config, *, seeds: Sequence[int] | None = None, engine: str = LOCAL_ENGINE
+) -> Path:
     """Execute the unfinished runs of a comparison, write summary.json and return the folder.
 
     With ``seeds``, only the runs of these seeds are executed and no summary is written, so that the
-    work can be split between machines.
+    work can be split between machines. ``engine`` is a name in ``mm_numeric.registry.ENGINES``, of
+    what executes the runs.
     """
+    execute = choose(engine, ENGINES, "engine", "--engine")
+    if seeds is not None and engine != LOCAL_ENGINE:
+        raise ValueError(
+            f"--seeds cannot be combined with --engine {engine}, which splits the work."
+        )
     if config.compare is None:
         raise ValueError(f"{config.title}: no section `compare`; see `mm-numeric cp clock_tiny`.")
     folder = Path(config.compare.output_dir)
@@ -106,7 +110,8 @@ def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
     _load_data_once(config, (seeds or config.compare.seeds)[0])
     if seeds is not None:
         claim(folder, config, ignore=_MAY_DIFFER)
-        _run_open(config, seeds)
+        while left := open_runs(config, seeds):
+            execute_here(left)
         return folder
     with locked(folder):
         claim(folder, config, ignore=_MAY_DIFFER)
@@ -116,91 +121,39 @@ def compare(config: Config, *, seeds: Sequence[int] | None = None) -> Path:
                     claim(run.output_dir, run)
         # Seeds and objectives may be added; claim has rejected other changes.
         write_config(folder, config)
-        while left := _open_runs(config, config.compare.seeds):
-            if config.compare.jobs > 1:
-                _run_in_processes(config, folder, left)
-            else:
-                _run_open(config, config.compare.seeds)
+        while left := open_runs(config, config.compare.seeds):
+            execute(config, folder, left)
         write_summary(config, folder)
     return folder
 
 
-class _Run(NamedTuple):
-    """A run to execute: train it unless it is trained, answer rows, and score the answers."""
-
-    config: Config
-    rules: Sequence[str]
-    """Decoding rules of the answers, of which ``greedy`` is the first."""
-
-    select_on: DataSource | None
-    """Rows to answer; None: the test rows."""
-
-    @property
-    def answers(self) -> Path:
-        """Return the folder of the answers."""
-        folder = self.config.output_dir
-        return folder if self.select_on is None else folder / SELECTION
-
-    def is_finished(self) -> bool:
-        """Return True if the answers under each rule have been scored, or the trial has failed."""
-        if self.select_on is not None and failure(self.answers) is not None:
-            return True
-        results = [self.answers / decoded_name(RESULTS, rule) for rule in self.rules]
-        is_current = self.select_on is None or selected_on(self.answers, self.select_on)
-        return is_current and all(path.is_file() for path in results)
+def execute_here(runs: Sequence[Run]) -> None:
+    """Execute runs in this process, one after the other."""
+    for run in progress(runs, desc="comparing", unit="run"):
+        _run(run)
 
 
-def _run_open(config: Config, seeds: Sequence[int]) -> None:
-    while left := _open_runs(config, seeds):
-        for run in progress(left, desc="comparing", unit="run"):
-            _run(run)
+def execute_one(folder: Path, name: str) -> None:
+    """Execute the run ``name`` of the comparison in ``folder``, such as ``seed0/ce``.
 
-
-def _open_runs(config: Config, seeds: Sequence[int]) -> list[_Run]:
-    """Return the unfinished runs of some seeds, in the order of execution.
-
-    If settings are tuned, these are all trials, which answer the rows of ``compare.select_on``. If
-    the trials of all seeds are finished, they are the chosen ones, which answer the test rows.
+    An engine calls this in another process, perhaps on another machine, while ``compare`` waits.
+    Nothing is done if the run is finished. If it was begun by a process that has been lost, that
+    process may take a while to release its files.
     """
+    config = with_resolved_vary(read_comparison(folder / CONFIG), folder)
     assert config.compare is not None
-    rules, select_on = config.compare.decode, config.compare.select_on
-    configs = [own for seed in seeds for own in seed_runs(config, seed)]
-    runs = []
-    for own in configs:
-        is_trial = select_on is not None and not own.output_dir.name.startswith(WARM_START)
-        runs.append(_Run(own, (GREEDY,), select_on) if is_trial else _Run(own, rules, None))
-    left = [run for run in runs if not run.is_finished()]
-    if left or select_on is None:
-        return left
-    chosen = {row.folder for row in chosen_rows(config)}
-    runs = [_Run(own, rules, None) for own in configs if own.output_dir.name in chosen]
-    return [run for run in runs if not run.is_finished()]
+    for run in open_runs(config, config.compare.seeds):
+        deadline = time.monotonic() + _LOCK_WAIT_S
+        while run.name == name and not run.is_finished():
+            try:
+                _run(run)
+            except LockedError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
 
 
-def seed_runs(config: Config, seed: int) -> list[Config]:
-    """Return the configs of all training runs with one seed, in the order of execution.
-
-    Each warm start (a model trained with cross-entropy) comes before the runs that continue from
-    its weights. ``model.name`` of these runs is the folder with the weights.
-    """
-    assert config.compare is not None
-    folder, vary = Path(config.compare.output_dir) / f"seed{seed}", config.compare.vary
-    warm_objective = read_objective("ce", "compare.warm_start")
-    runs: dict[str, Config] = {}
-    for row in compared_rows(config):
-        start = folder / row.warm_start
-        if row.warm_start not in runs:
-            warm = replace(row.config, objective=warm_objective, distil=None)
-            warm = replace(warm, trainer=row.warm_trainer)
-            runs[row.warm_start] = run_of_seed(warm, seed, vary, start)
-        model = replace(row.config.model, name=str(start / "model"), revision="main")
-        for trial in row.trials:
-            own = replace(trial.config, model=model)
-            runs[trial.name] = run_of_seed(own, seed, vary, folder / trial.name)
-    return list(runs.values())
-
-
-def _run(run: _Run) -> None:
+def _run(run: Run) -> None:
     """Train or resume one run, generate its answers, and score them under each decoding rule."""
     config, folder = run.config, run.config.output_dir
     started = time.monotonic()
@@ -227,7 +180,7 @@ def _run(run: _Run) -> None:
     sys.stdout.flush()
 
 
-def _is_trained(run: _Run) -> bool:
+def _is_trained(run: Run) -> bool:
     """Train or resume a run unless it is trained; return False if it is a trial that failed."""
     from mm_numeric.comparison.teachers import link_teacher
     from mm_numeric.data.examples import NoAnswersError
@@ -292,70 +245,6 @@ def _delete_other_answers(folder: Path, *, decoded: bool) -> None:
             return
     for name in (RESULTS, PREDICTIONS, f"{PREDICTIONS}.made_by.json"):
         (folder / name).unlink(missing_ok=True)
-
-
-def _run_in_processes(config: Config, folder: Path, left: Sequence[_Run]) -> None:
-    """Execute the runs in one process per seed, with ``compare.jobs`` processes at a time."""
-    assert config.compare is not None
-    folders = {run.config.output_dir.parent for run in left}
-    seeds = [seed for seed in config.compare.seeds if folder / f"seed{seed}" in folders]
-    threads = max(1, (os.cpu_count() or 1) // config.compare.jobs)
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), PARENT: str(os.getpid())}
-    waiting, running = list(seeds), dict[int, subprocess.Popen[bytes]]()
-    bar = progress(desc="comparing", unit="run", total=len(left))
-    try:
-        while waiting or running:
-            while waiting and len(running) < config.compare.jobs:
-                seed = waiting.pop(0)
-                command = [sys.executable, "-m", "mm_numeric", "compare", str(folder / CONFIG)]
-                command += ["--seeds", str(seed)]
-                log = (folder / f"seed{seed}.log").open("ab")
-                running[seed] = subprocess.Popen(command, env=environment, stderr=log)
-            time.sleep(0.5)
-            bar.update(sum(run.is_finished() for run in left) - bar.n)
-            for seed, process in list(running.items()):
-                if process.poll() is not None:
-                    del running[seed]
-                    _check_exit(folder, seed, process.returncode)
-    finally:
-        bar.close()
-        for process in running.values():
-            process.terminate()
-
-
-def _check_exit(folder: Path, seed: int, code: int) -> None:
-    """Raise SeedFailedError with the last log line if the process of ``seed`` has failed."""
-    if not code:
-        return
-    log = folder / f"seed{seed}.log"
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    message = lines[-1].removeprefix("mm-numeric: ") if lines else "no message"
-    raise SeedFailedError(
-        f"seed {seed} failed: {message} (see {log}); finished runs are kept, run compare again to "
-        "continue.",
-        code,
-    )
-
-
-PARENT = "MM_NUMERIC_COMPARE_PARENT"
-"""Environment variable with the id of the main process, set for the process of each seed."""
-
-
-def exit_with_parent() -> None:
-    """Start a thread that exits this process when the main process ends or is killed.
-
-    Does nothing unless ``_run_in_processes`` started this process to run a seed.
-    """
-    parent = os.environ.get(PARENT)
-    if parent is None:
-        return
-
-    def watch() -> None:
-        while os.getppid() == int(parent):
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _load_data_once(config: Config, seed: int) -> None:

@@ -3,8 +3,8 @@
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
+from mm_numeric.comparison.plan import training_settings
 from mm_numeric.config.schema import Config
 from mm_numeric.run_folder import FINISHED, LOG, MODEL, claim, read_run, write_config
 from mm_numeric.training.distil import teacher_of
@@ -22,7 +22,7 @@ def link_teacher(config: Config) -> None:
     if teacher.output_dir.exists():
         return
     for other in sorted(path.parent for path in config.output_dir.parent.glob(f"*/{FINISHED}")):
-        if _training(read_run(other, trust_remote_code=True)) != _training(teacher):
+        if training_settings(read_run(other, trust_remote_code=True)) != training_settings(teacher):
             continue
         claim(config.output_dir, config)
         unfinished = teacher.output_dir.with_suffix(".unfinished")
@@ -33,16 +33,6 @@ def link_teacher(config: Config) -> None:
         write_config(unfinished, teacher)
         unfinished.rename(teacher.output_dir)
         return
-
-
-def _training(config: Config) -> dict[str, Any]:
-    """Return the settings of a training without those that do not change its weights."""
-    settings = config.to_dict()
-    changed = {
-        "trainer": settings["trainer"] | {"output_dir": None},
-        "objective": settings["objective"] | {"name": None},
-    }
-    return settings | changed | {"predict": None, "compare": None}
 
 
 def _link(source: str | Path, target: str | Path) -> None:

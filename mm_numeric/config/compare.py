@@ -7,6 +7,7 @@ from typing import Any
 from mm_numeric.config.data import DataSource, check_not_training
 from mm_numeric.config.decoding import DECODE_RULES, GREEDY
 from mm_numeric.config.published_results import PUBLISHED
+from mm_numeric.config.resources import Resources
 from mm_numeric.parsing import check_at_least_1
 from mm_numeric.registry import unknown
 
@@ -75,6 +76,15 @@ class CompareConfig:
 
     jobs: int = 1
     """Number of seeds that run in parallel, each in its own process; at least 1."""
+
+    resources: Resources | None = None
+    """What each run reserves; required with ``--engine ray`` and ``--engine slurm``, not used by
+    others."""
+
+    slurm: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters of submitit's ``AutoExecutor`` for ``--engine slurm``, such as
+    ``{slurm_partition: gpu, timeout_min: 600}``. ``cluster: local`` runs the jobs on this
+    machine."""
 
     published: str | None = None
     """Published results to report: a name in ``published_results.PUBLISHED``; null: none."""

@@ -1,0 +1,54 @@
+"""Execute the runs of a comparison as tasks of a Ray cluster, whose nodes share the folder."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mm_numeric.comparison.engines.resources import required_resources, run_failed
+from mm_numeric.comparison.plan import Run, waits_for
+from mm_numeric.comparison.run import execute_one
+from mm_numeric.config.schema import Config
+from mm_numeric.log import progress
+from mm_numeric.ray_tasks import connect, remote
+
+
+def execute(config: Config, folder: Path, left: Sequence[Run]) -> None:
+    """Execute the open runs of a comparison, each as a task after those of the runs it waits for.
+
+    A run whose node is lost starts again on another node, and resumes from its last checkpoint. A
+    run that fails does not stop the others, except those that wait for it.
+    """
+    asked = required_resources(config, "ray")
+    ray = connect()
+    task, waits, refs = remote(asked), waits_for(left), dict[str, Any]()
+    for run in left:
+        needed = [refs[name] for name in waits[run.name]]
+        words = (os.getcwd(), _execute, folder, run.name, asked.cpus)
+        refs[run.name] = task.options(name=run.name).remote(*words, *needed)
+    _wait(ray, refs)
+
+
+def _execute(folder: Path, name: str, cpus: int, *_: None) -> None:
+    """Execute a run in a process of Ray; the last arguments are the results of those it needs."""
+    import torch
+
+    torch.set_num_threads(cpus)
+    execute_one(folder, name)
+
+
+def _wait(ray: Any, refs: dict[str, Any]) -> None:
+    """Wait for all runs; then raise RunFailedError if one has failed."""
+    waiting, failures = {ref: name for name, ref in refs.items()}, list[tuple[str, Exception]]()
+    bar = progress(desc="comparing", unit="run", total=len(refs))
+    while waiting:
+        (ref,), _ = ray.wait(list(waiting), num_returns=1)
+        name = waiting.pop(ref)
+        try:
+            ray.get(ref)
+        except ray.exceptions.RayError as error:
+            failures.append((name, getattr(error, "cause", None) or error))
+        bar.update()
+    bar.close()
+    if failures:
+        raise run_failed(*failures[0])

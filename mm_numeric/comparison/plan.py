@@ -1,0 +1,167 @@
+"""The runs of a comparison, their order, and which run waits for which. Does not import torch."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mm_numeric.comparison.rows import compared_rows
+from mm_numeric.comparison.seeds import run_of_seed, with_resolved_vary
+from mm_numeric.comparison.selection import SELECTION, chosen_rows, failure, selected_on
+from mm_numeric.config.data import DataSource
+from mm_numeric.config.decoding import GREEDY
+from mm_numeric.config.reader import read_objective
+from mm_numeric.config.schema import Config
+from mm_numeric.run_folder import MODEL, RESULTS, WARM_START, decoded_name
+
+
+class Run(NamedTuple):
+    """A run to execute: train it unless it is trained, answer rows, and score the answers."""
+
+    config: Config
+    rules: Sequence[str]
+    """Decoding rules of the answers, of which ``greedy`` is the first."""
+
+    select_on: DataSource | None
+    """Rows to answer; None: the test rows."""
+
+    @property
+    def name(self) -> str:
+        """Return the folder of the run in that of the comparison, such as ``seed0/ce``."""
+        return "/".join(self.config.output_dir.parts[-2:])
+
+    @property
+    def answers(self) -> Path:
+        """Return the folder of the answers."""
+        folder = self.config.output_dir
+        return folder if self.select_on is None else folder / SELECTION
+
+    def is_finished(self) -> bool:
+        """Return True if the answers under each rule have been scored, or the trial has failed."""
+        if self.select_on is not None and failure(self.answers) is not None:
+            return True
+        results = [self.answers / decoded_name(RESULTS, rule) for rule in self.rules]
+        is_current = self.select_on is None or selected_on(self.answers, self.select_on)
+        return is_current and all(path.is_file() for path in results)
+
+
+def open_runs(config: Config, seeds: Sequence[int]) -> list[Run]:
+    """Return the unfinished runs of some seeds, in the order of execution.
+
+    If settings are tuned, these are all trials, which answer the rows of ``compare.select_on``. If
+    the trials of all seeds are finished, they are the chosen ones, which answer the test rows.
+    """
+    assert config.compare is not None
+    runs = first_runs(config, seeds)
+    left = [run for run in runs if not run.is_finished()]
+    if left or config.compare.select_on is None:
+        return left
+    chosen = {row.folder for row in chosen_rows(config)}
+    runs = [
+        run._replace(rules=config.compare.decode, select_on=None)
+        for run in runs
+        if run.config.output_dir.name in chosen
+    ]
+    return [run for run in runs if not run.is_finished()]
+
+
+def first_runs(config: Config, seeds: Sequence[int]) -> list[Run]:
+    """Return the runs of some seeds in the order of execution, before trials are chosen."""
+    assert config.compare is not None
+    rules, select_on = config.compare.decode, config.compare.select_on
+    runs = []
+    for own in (own for seed in seeds for own in seed_runs(config, seed)):
+        is_trial = select_on is not None and not own.output_dir.name.startswith(WARM_START)
+        runs.append(Run(own, (GREEDY,), select_on) if is_trial else Run(own, rules, None))
+    return _in_order(runs)
+
+
+def seed_runs(config: Config, seed: int) -> list[Config]:
+    """Return the configs of all training runs with one seed, in the order of execution.
+
+    Each warm start (a model trained with cross-entropy) comes before the runs that continue from
+    its weights. ``model.name`` of these runs is the folder with the weights.
+    """
+    assert config.compare is not None
+    folder, vary = Path(config.compare.output_dir) / f"seed{seed}", config.compare.vary
+    warm_objective = read_objective("ce", "compare.warm_start")
+    runs: dict[str, Config] = {}
+    for row in compared_rows(config):
+        start = folder / row.warm_start
+        if row.warm_start not in runs:
+            warm = replace(row.config, objective=warm_objective, distil=None)
+            warm = replace(warm, trainer=row.warm_trainer)
+            runs[row.warm_start] = run_of_seed(warm, seed, vary, start)
+        model = replace(row.config.model, name=str(start / "model"), revision="main")
+        for trial in row.trials:
+            own = replace(trial.config, model=model)
+            runs[trial.name] = run_of_seed(own, seed, vary, folder / trial.name)
+    return list(runs.values())
+
+
+def waits_for(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Return for the name of each run the names of those of ``runs`` that it waits for.
+
+    A run waits for the warm start whose weights it continues from. With ``distil``, it also waits
+    for the run of another row that is its teacher, if there is one.
+    """
+    weights = {str(run.config.output_dir / MODEL): run.name for run in runs}
+    found = {}
+    for run in runs:
+        start, folder = run.config.model.name, run.config.output_dir.parent
+        found[run.name] = [weights[start]] if start in weights else []
+        if run.config.distil:
+            teacher = training_settings(replace(run.config, distil=None))
+            found[run.name] += [
+                other.name
+                for other in runs
+                if other.config.output_dir.parent == folder
+                and training_settings(other.config) == teacher
+            ]
+    return found
+
+
+def training_settings(config: Config) -> dict[str, Any]:
+    """Return the settings of a training without those that do not change its weights."""
+    settings = config.to_dict()
+    changed = {
+        "trainer": settings["trainer"] | {"output_dir": None},
+        "objective": settings["objective"] | {"name": None},
+    }
+    return settings | changed | {"predict": None, "compare": None}
+
+
+def _in_order(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs in the order of the argument, except that each comes after those it needs."""
+    by_name, waits = {run.name: run for run in runs}, waits_for(runs)
+    ordered: dict[str, Run] = {}
+
+    def add(name: str) -> None:
+        for other in waits[name]:
+            add(other)
+        ordered.setdefault(name, by_name[name])
+
+    for name in by_name:
+        add(name)
+    return list(ordered.values())
+
+
+def plan_text(config: Config) -> str:
+    """Format the runs of a comparison, what each waits for, and the resources that it asks for."""
+    assert config.compare is not None
+    config = with_resolved_vary(config, Path(config.compare.output_dir))
+    assert config.compare is not None
+    runs = first_runs(config, config.compare.seeds)
+    waits = waits_for(runs)
+    cells = [("run", "waits for", "state")]
+    for run in runs:
+        state = "finished" if run.is_finished() else "open"
+        cells.append((run.name, ", ".join(waits[run.name]) or "-", state))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(own, widths, strict=True)) for own in cells]
+    if config.compare.tune:
+        rows = ", ".join(row.name for row in compared_rows(config))
+        lines += [f"then, for each seed: the best trial of {rows} answers the test rows"]
+    asked = config.compare.resources
+    lines += [f"each run asks for {asked}" if asked else "compare.resources is not set"]
+    return "\n".join(line.rstrip() for line in lines)

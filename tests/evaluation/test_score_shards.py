@@ -1,0 +1,105 @@
+"""score --engine ray: the files of the shards together are those of one process, bit for bit.
+
+The tasks are called in this process here; tests/comparison/test_engines.py runs them on Ray.
+"""
+
+import json
+
+import pytest
+from decoded_runs import decoded_rows
+
+from mm_numeric import cli
+from mm_numeric.evaluation import score_shards
+from mm_numeric.evaluation.score import score
+from mm_numeric.evaluation.scores import apply_to_each
+
+TIMES = [f"{i % 12 + 1}:{i * 7 % 60:02d}" for i in range(30)]
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch):
+    monkeypatch.setattr(score_shards, "SHARD_ROWS", 8)
+    monkeypatch.setattr(score_shards, "map_tasks", apply_to_each)
+
+
+def clock_rows():
+    """Return 30 answers, of which some are wrong or unparseable, and some have categories."""
+    texts = [("noon", "12:00", time)[min(i % 5, 2)] for i, time in enumerate(TIMES)]
+    kinds = [{} if i < 9 else {"buckets": {"category": "ab"[i % 2]}} for i in range(30)]
+    found = enumerate(zip(texts, TIMES, kinds, strict=True))
+    return [{"id": i, "task": "clock", "text": text, "target": time, **own}
+            for i, (text, time, own) in found]  # fmt: skip
+
+
+def decoded():
+    """Return 30 answers with confidences, of the decoding rule median."""
+    answers = {str(i): (TIMES[i * i % 30], i / 30) for i in range(30)}
+    return decoded_rows(answers, {str(i): time for i, time in enumerate(TIMES)}, "median")
+
+
+def shape_rows():
+    """Return 20 images of which some have boxes."""
+    boxes = [[{"box": [i, i, i + 20 * k, i + 20]} for k in range(1, i % 3 + 1)]
+             for i in range(20)]  # fmt: skip
+    text = "<|box_start|>(100,100),(200,200)<|box_end|>"
+    size = {"width_px": 100, "height_px": 100}
+    frame = {**size, "view": {**size, "scale_x": 1, "scale_y": 1},
+             "coordinates": {"max_value": 1000, "format": "qwen_vl"}}  # fmt: skip
+    return [{"id": str(i), "task": "text_detection", "text": text, "target": own, "frame": frame}
+            for i, own in enumerate(boxes)]  # fmt: skip
+
+
+def write(folder, rows, name="predictions.jsonl"):
+    path = folder / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("rows", "name", "results"),
+    [
+        (clock_rows(), "predictions.jsonl", "results.json"),
+        (decoded(), "predictions.median.jsonl", "results.median.json"),
+        (shape_rows(), "predictions.jsonl", "results.json"),
+    ],
+)
+def test_the_files_are_those_of_one_process(tmp_path, rows, name, results):
+    file = write(tmp_path, rows, name)
+    alone, shards = tmp_path / "alone", tmp_path / "shards"
+    one, many = score(file, out=alone), score_shards.score_on_ray(file, out=shards)
+    names = {path.name for path in alone.iterdir()}
+    assert names == {path.name for path in shards.iterdir()}
+    assert results in names
+    assert len(names) == 2
+    for path in names:
+        assert (alone / path).read_bytes() == (shards / path).read_bytes()
+    assert many.failures == one.failures
+    assert many.counts() == one.counts()
+
+
+def test_errors_are_those_of_one_process(tmp_path):
+    rows = clock_rows()
+    twice = write(tmp_path, [*rows, rows[3]])
+    with pytest.raises(ValueError, match="the id '3' appears twice; remove one of the rows"):
+        score_shards.score_on_ray(twice)
+    rows[20]["target"] = None
+    with pytest.raises(ValueError, match=r'predictions\.jsonl, line 21: no "target"'):
+        score_shards.score_on_ray(write(tmp_path, rows))
+    mixed = [*clock_rows()[:8], *[{**row, "id": f"d{row['id']}"} for row in decoded()]]
+    with pytest.raises(ValueError, match=r"rows of \('clock', .* and of \('clock'"):
+        score_shards.score_on_ray(write(tmp_path, mixed))
+    with pytest.raises(ValueError, match="no predictions to score"):
+        score_shards.score_on_ray(write(tmp_path, []))
+    with pytest.raises(ValueError, match="--engine ray scores a"):
+        score_shards.score_on_ray(tmp_path / "absent.jsonl")
+    assert [path.name for path in tmp_path.iterdir()] == ["predictions.jsonl"]
+
+
+def test_options_that_need_all_rows_are_one_sentence(tmp_path, capsys):
+    file = str(write(tmp_path, clock_rows()))
+    assert cli.main(["score", file, "--engine", "ray", "--keep", "last"]) == 2
+    assert "--keep and --extract-with require --engine local." in capsys.readouterr().err
+    assert cli.main(["score", file, "--engine", "ray", "--protocol", "coco_ap"]) == 2
+    assert "--protocol coco_ap requires --engine local." in capsys.readouterr().err
+    assert cli.main(["score", file, "--engine", "ray"]) == 0
+    assert "30 rows, task clock" in capsys.readouterr().out
