@@ -197,7 +197,7 @@ def padded_block(
     repeats: int,
     logits: tuple[Tensor, ...],
 ) -> Block:
-    """Compare the call of the README with torch's CE: all logits, and labels like ``input_ids``.
+    """Compare the documented call with torch's CE: all logits, and labels like ``input_ids``.
 
     The time to find the numbers in the labels is included. ``ignored`` is the share of the labels
     of each sample, at its start, that have no loss.

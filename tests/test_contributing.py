@@ -1,4 +1,4 @@
-"""The complete example of CONTRIBUTING.md runs as a reader would paste it."""
+"""The complete files of docs/extending.md run as a reader would paste them."""
 
 import json
 import re
@@ -10,15 +10,17 @@ from PIL import Image
 
 from mm_numeric import cli
 
+MODULES = ("my_tasks", "my_formats", "my_families")
+
 
 @pytest.fixture
 def pasted(tmp_path, monkeypatch):
-    """The module and the config of CONTRIBUTING.md, with rows, in the working directory."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    (module,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (config,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "my_tasks.py").write_text(module, encoding="utf-8")
-    (tmp_path / "thermometer.yaml").write_text(config, encoding="utf-8")
+    """The files of docs/extending.md, with rows, in the working directory."""
+    text = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+    files = re.findall(r"^`(\w+\.\w+)`[^\n]*:\n\n```\w+\n(.*?)```", text, re.DOTALL | re.MULTILINE)
+    for name, content in files:
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    assert {name for name, _ in files} == {"thermometer.yaml", *(f"{m}.py" for m in MODULES)}
     for name, count in (("train", 16), ("test", 4)):
         lines = []
         for i in range(count):
@@ -35,7 +37,8 @@ def pasted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path
-    sys.modules.pop("my_tasks", None)
+    for name in MODULES:
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.slow
@@ -59,6 +62,24 @@ def test_the_example_reads_its_rows(pasted):
 
     with pytest.raises(ValueError, match=r"^line 1: no degrees"):
         list(Thermometer().examples([("line 1", {"id": "1", "image": "a.png"})], training=True))
+
+
+def test_the_importer_writes_rows_that_the_task_reads(pasted, capsys):
+    (pasted / "readings.csv").write_text("image,degrees\ntrain0.png,21\ntrain1.png,-3.5\n")
+    command = ["prepare", "my_formats:Readings", "readings.csv", "--season", "summer"]
+    assert cli.main([*command, "--out", "imported.jsonl"]) == 0
+    assert cli.main(["check-data", "thermometer.yaml", "data.train.path=imported.jsonl"]) == 0
+    assert "2 read, 2 usable" in capsys.readouterr().out
+    (pasted / "readings.csv").write_text("image,degrees\ntrain0.png,warm\n")
+    with pytest.raises(SystemExit, match=r"^1$"):
+        cli.main([*command, "--out", "bad.jsonl"])
+    assert "readings.csv, line 2: 'warm' is not a number." in capsys.readouterr().out
+
+
+def test_the_family_has_its_own_coordinates(pasted, capsys):
+    family = ["model.family=my_families:PixelQwen", "model.name=tiny"]
+    assert cli.main(["check-data", "thermometer.yaml", *family]) == 0
+    assert "0 to the pixels of the image" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,26 +1,48 @@
-"""What the README says can be pasted, can be pasted."""
+"""What README.md and the pages of docs/ show can be pasted: code, commands and configs."""
 
+import json
 import re
-from pathlib import Path
+import shlex
 
 import pytest
 import tiny_integrations
 import torch
+import yaml
 from datasets import Dataset
+from documents import PAGES, blocks, pages_with
+from PIL import Image
 from tiny_models import tiny_byt5, tiny_causal_lm, tiny_checkpoint
 from torch.utils.data import DataLoader
 from transformers import ByT5Tokenizer, Seq2SeqTrainingArguments, TrainingArguments
 from trl import SFTConfig
 
 from mm_numeric import cli
+from mm_numeric.cli_arguments import make_parser
+from mm_numeric.comparison.rows import read_comparison
+from mm_numeric.config.reader import find_config
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
+from mm_numeric.importers import command as prepare_command
+from mm_numeric.registry import IMPORTERS, choose
 
 BYT5 = ByT5Tokenizer()
-README = Path(__file__).parents[1] / "README.md"
+COMMANDS = ("ls", "cp", "check", "prepare", "check-data", "train", "predict", "score", "compare",
+            "export", "report")  # fmt: skip
+YOURS = "clock_qwen2_vl_2b"
+"""The config that stands for mine.yaml, which a reader has copied from a shipped one."""
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    """Maps the hub names of the examples to folders of tiny checkpoints."""
+    folder = tmp_path_factory.mktemp("hub")
+    BYT5.save_pretrained(folder / "byt5")
+    tiny_byt5().float().save_pretrained(folder / "byt5")
+    located = tiny_qwen2_tokenizer()
+    located.add_tokens([*(f"<loc{i:04d}>" for i in range(1024)), "none", "half", "one"])
+    located.save_pretrained(folder / "located")
+    return {"Qwen/Qwen2-VL-2B-Instruct": tiny_checkpoint(),
+            "google/paligemma-3b-pt-224": str(folder / "located"),
+            "google/byt5-small": str(folder / "byt5")}  # fmt: skip
 
 
 def stand_ins(folder):
@@ -36,6 +58,7 @@ def stand_ins(folder):
         "logits": torch.randn(1, 7, 284, requires_grad=True),
         "labels": torch.tensor([[-100, -100, 22, 24, 15, 20, 100]]),  # 7 9 0 5, then text
         "model": model,
+        "tokenizer": tiny_qwen2_tokenizer(),
         "args": TrainingArguments(**settings),
         "rows": rows,
         "collate": tiny_integrations.COLLATE,
@@ -49,52 +72,135 @@ def stand_ins(folder):
     }
 
 
-def test_every_python_example_trains(tmp_path, capsys):
+@pytest.mark.parametrize("page", pages_with("python"))
+def test_every_python_example_runs(page, hub, tmp_path, capsys):
     """One after the other, as a reader would paste them; hub names are folders here."""
-    BYT5.save_pretrained(tmp_path / "byt5")
-    tiny_byt5().float().save_pretrained(tmp_path / "byt5")
-    located = tiny_qwen2_tokenizer()
-    located.add_tokens([*(f"<loc{i:04d}>" for i in range(1024)), "none", "half", "one"])
-    located.save_pretrained(tmp_path / "located")
-    folders = {"Qwen/Qwen2-VL-2B-Instruct": tiny_checkpoint(),
-               "google/paligemma-3b-pt-224": str(tmp_path / "located"),
-               "google/byt5-small": str(tmp_path / "byt5")}  # fmt: skip
     torch.manual_seed(0)
     names = stand_ins(tmp_path)
-    first, *others = blocks("python")
-    for name, folder in folders.items():
-        first = first.replace(name, folder)
-        others = [example.replace(name, folder) for example in others]
-    exec(compile(first, "README.md", "exec"), names)
-    assert names["logits"].grad.abs().sum() > 0
-    printed = set(re.findall(r"'(\w+)'", capsys.readouterr().out))
-    assert printed == {"ce", "emd_exp", "relative", "magnitude"}
-    for example in others:
+    for example in blocks(page, "python"):
+        for name, folder in hub.items():
+            example = example.replace(name, folder)
         before, trainer = names["model"].model.norm.weight.clone(), names.get("trainer")
-        exec(compile(example, "README.md", "exec"), names)
+        exec(compile(example, page, "exec"), names)
         if names.get("trainer") is not trainer:
             assert names["trainer"].state.global_step == 2
-        elif "optimizer" in example:
+        if "optimizer.step" in example:
             assert (names["model"].model.norm.weight != before).all()
-        elif "number_distribution" in example:
+        if "result.parts" in example:
+            assert names["logits"].grad.abs().sum() > 0
+            printed = set(re.findall(r"'(\w+)'", capsys.readouterr().out))
+            assert printed == {"ce", "emd_exp", "relative", "magnitude"}
+        if "number_distribution" in example:
             assert names["found"] is None or 0 < names["found"].covered <= 1
-        elif "from_hidden" in example:
+        if "from_hidden" in example:
             assert names["model"].model.norm.weight.grad.abs().min() > 0
-            names["model"].zero_grad()
-        else:
-            assert (len(names["places"]), len(names["words"])) == (1024, 3)
-            assert len(names["both"]) == 1034
-    assert len(others) == 8
+        if "from_tokens" in example:
+            assert [len(names[n]) for n in ("locations", "words", "both")] == [1024, 3, 1034]
 
 
-def test_every_command_of_the_table_exists(capsys):
+def commands(page):
+    """Return the ``mm-numeric`` commands of a page, in shell blocks and in the text."""
+    found = []
+    for block in blocks(page, "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            found += " ".join(shlex.quote(w) for w in shlex.split(line, comments=True)).split(
+                "'&&'"
+            )
+    found += re.findall(r"`([^`\n]*mm[-_]numeric [^`\n]*)`", PAGES[page])
+    of_ours = [
+        re.search(r"(?:mm-numeric|-m mm_numeric|--module mm_numeric) +(.*)", c) for c in found
+    ]
+    return [match[1] for match in of_ours if match]
+
+
+def check(command):
+    """Parse a command. Read the config of a command that has one, with its changed settings."""
+    words = shlex.split(command)
+    if len(words) == 1 or re.search(r"\.\.\.|\b[A-Z]{3,}\b", command):  # a mention, or a pattern
+        assert words[0] in (*COMMANDS, "...")
+        return
+    arguments, rest = make_parser(dict.fromkeys(COMMANDS)).parse_known_args(words)
+    if words[0] == "prepare" and arguments.format in IMPORTERS:
+        kind = choose(arguments.format, IMPORTERS, "format", "prepare")
+        prepare_command._parser(arguments.format, kind).parse_args(arguments.words)
+    elif "overrides" in arguments:
+        own = arguments.config in ("mine.yaml", "thermometer.yaml", "detection.yaml")
+        read_comparison(YOURS if own else arguments.config, [*arguments.overrides, *rest])
+    else:
+        assert rest == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
+def test_every_command_is_valid(page):
+    for command in commands(page):
+        try:
+            check(command)
+        except (SystemExit, ValueError) as error:
+            pytest.fail(f"{page}: {command}: {error}")
+
+
+@pytest.mark.parametrize("page", pages_with("yaml"))
+def test_every_config_is_valid(page, tmp_path):
+    """A block that is part of a config replaces the settings of a shipped one."""
+    for i, block in enumerate(blocks(page, "yaml")):
+        given = yaml.safe_load(block)
+        config = yaml.safe_load(find_config(YOURS).read_text(encoding="utf-8"))
+        config["trainer"]["max_steps"] = 100
+        for section, own in given.items():
+            both = isinstance(own, dict) and isinstance(config.get(section), dict)
+            config[section] = {**config[section], **own} if both else own
+        path = tmp_path / f"block{i}.yaml"
+        path.write_text(yaml.safe_dump(given if "trainer" in given else config), encoding="utf-8")
+        read_comparison(path)
+
+
+def draw_coco(folder, split, images):
+    """Write a COCO file, and its images, which have one rectangle each."""
+    (folder / split).mkdir()
+    for i in range(images):
+        image = Image.new("RGB", (112, 84), "white")
+        image.paste("red", (10 + i, 20, 50 + i, 60))
+        image.save(folder / split / f"{i}.png")
+    listed = [{"id": i, "file_name": f"{i}.png", "width": 112, "height": 84} for i in range(images)]
+    boxes = [{"id": i + 1, "image_id": i, "category_id": 1, "bbox": [10 + i, 20, 40, 40],
+              "area": 1600, "iscrowd": 0} for i in range(images)]  # fmt: skip
+    data = {"images": listed, "annotations": boxes, "categories": [{"id": 1, "name": "red car"}]}
+    (folder / f"instances_{split}.json").write_text(json.dumps(data), encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_detection_quickstart_runs(tmp_path, monkeypatch, capsys):
+    page = "docs/quickstarts/detection.md"
+    for split, images in (("train", 6), ("val", 2)):
+        draw_coco(tmp_path, split, images)
+    (config,) = blocks(page, "yaml")
+    small = config.replace("Qwen/Qwen2.5-VL-3B-Instruct", "tiny").replace("1024", "48")
+    (tmp_path / "detection.yaml").write_text(small, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    done = []
+    for command in commands(page):
+        words = shlex.split(command)
+        if re.search(r"detection|instances", command) and words[0] != "compare":
+            assert cli.main(words) == 0, command
+            done.append(words[0])
+    assert done == [
+        "prepare",
+        "prepare",
+        "check",
+        "check-data",
+        "train",
+        "predict",
+        "score",
+        "export",
+    ]
+    assert "ready\n" in capsys.readouterr().out
+    assert (tmp_path / "runs/detection/results.json").is_file()
+    assert (tmp_path / "my-model/model.safetensors").is_file()
+
+
+def test_every_command_is_documented_and_exists(capsys):
     with pytest.raises(SystemExit):
         cli.main(["--help"])
-    help_text = capsys.readouterr().out
-    text = README.read_text(encoding="utf-8") + help_text
-    for verb in set(re.findall(r"mm-numeric ([a-z]+)\b", text)):
-        assert re.search(rf"^    {verb} ", help_text, re.MULTILINE), verb
-
-
-def test_nothing_is_left_to_fill_in():
-    assert "@@" not in README.read_text(encoding="utf-8")
+    verbs = re.findall(r"^    ([a-z-]+) ", capsys.readouterr().out, re.MULTILINE)
+    assert set(verbs) == set(COMMANDS)
+    assert {command.split()[0] for command in commands("README.md")} >= set(COMMANDS)

@@ -7,6 +7,7 @@ import tokenize
 from pathlib import Path
 
 import pytest
+from documents import PAGES
 from import_graph import ROOT, modules, syntax_tree
 
 BANNED = {
@@ -48,8 +49,7 @@ STORED = ("no number behind {END}",)
 OLD_NAMES = ("mm_numeric.moved", "mm_numeric.config.renamed")
 """Modules that must contain old names, to read them."""
 
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", *sorted(f"configs/{p.name}" for p in
-             (ROOT / "configs").glob("*.yaml"))]  # fmt: skip
+DOCUMENTS = [*PAGES, *sorted(f"configs/{p.name}" for p in (ROOT / "configs").glob("*.yaml"))]
 SOURCES = {name: path for name, path in modules().items() if name not in OLD_NAMES} | {
     f"scripts/{path.name}": path for path in sorted((ROOT / "scripts").glob("*.py"))
 }

@@ -51,7 +51,8 @@ class DataSource:
 
     answers: str | None = None
     """File of a model's answers to the rows of this training source, as written by ``mm-numeric
-    predict --training-rows``. They are trained on in place of the labels. None: the labels."""
+    predict --model RUN --training-rows``. They are trained on in place of the labels. None: the
+    labels."""
 
     keep_answers: Any = ALL
     """Answers to train on. ``all``: a row without a parseable answer is an error. ``parseable``:

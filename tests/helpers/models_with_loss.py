@@ -1,10 +1,10 @@
-"""Train the README's ``ModelWithLoss`` alone, under DDP and under FSDP2; run by each rank."""
+"""Train the documented ``ModelWithLoss`` alone, under DDP and under FSDP2; run by each rank."""
 
-import re
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from documents import blocks
 from safetensors.torch import save_file
 from tiny_integrations import COLLATE, NUMBERS, rows
 from tiny_models import tiny_causal_lm
@@ -15,14 +15,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mm_numeric import objective
 
-README = Path(__file__).parents[2] / "README.md"
 RANKS, STEPS, ROWS = 2, 3, 4
 
 
-def readme_class() -> type[torch.nn.Module]:
-    """Return the class ``ModelWithLoss`` of the README, which trains ``ntil_soft``."""
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    (block,) = (block for block in blocks if "class ModelWithLoss" in block)
+def documented_class() -> type[torch.nn.Module]:
+    """Return the class ``ModelWithLoss`` of the documentation, which trains ``ntil_soft``."""
+    page = blocks("docs/quickstarts/training-loop.md", "python")
+    (block,) = (block for block in page if "class ModelWithLoss" in block)
     names = {"loss_of": objective("ntil_soft", NUMBERS)}
     exec(block[: block.index("with_loss =")], names)
     return names["ModelWithLoss"]
@@ -35,7 +34,7 @@ def train(form: str, ranks: list[int]) -> dict[str, torch.Tensor]:
     on; the loss is their mean, as the average of the gradients over the ranks.
     """
     model = tiny_causal_lm()
-    with_loss = readme_class()(model)
+    with_loss = documented_class()(model)
     if form == "ddp":
         with_loss = DistributedDataParallel(with_loss)
     elif form == "fsdp":

@@ -1,4 +1,4 @@
-"""The README's module that computes the loss from hidden states, under DDP and FSDP2."""
+"""The documentation's module that computes the loss from hidden states, under DDP and FSDP2."""
 
 import models_with_loss
 import pytest

@@ -1,0 +1,222 @@
+"""Write the tables of docs/ that are generated from the code: presets, and all config settings.
+
+    python scripts/docs_tables.py            # write them
+    python scripts/docs_tables.py --check    # fail if a page is out of date
+
+A page has a generated part between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
+"""
+
+import argparse
+import ast
+import dataclasses
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
+
+from mm_numeric.baselines.baseline import Baseline
+from mm_numeric.config import compare, data, decoding, distil, modules, schema
+from mm_numeric.geometry.coordinates import Coordinates
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+from mm_numeric.registry import BASELINES, TASKS, TERMS, load
+
+ROOT = Path(__file__).parents[1]
+
+FAMILY_PAGES = {
+    "cross-entropy.md": ("ce", "digit_ce"),
+    "ntl.md": ("ntl_", "nl_ntl"),
+    "ntil.md": ("emd", "ntil"),
+    "soft-targets.md": ("gce", "dist2"),
+    "proper-scores.md": ("rps", "smmd"),
+    "digit-entropy.md": ("del",),
+    "pathrisk.md": ("pathrisk",),
+    "raft.md": ("raft",),
+    "boxes-and-times.md": ("box_", "time"),
+}
+"""Each page of losses, and the beginnings of the names of its presets."""
+
+SECTIONS: Mapping[str, type] = {
+    "data": data.DataConfig,
+    "data.train, data.test": data.DataSource,
+    "model": schema.ModelConfig,
+    "model.coordinates": Coordinates,
+    "modules.NAME": modules.ModuleSettings,
+    "lora": modules.LoraSettings,
+    "objective": ObjectiveSpec,
+    "objective.terms": TermSpec,
+    "distil": distil.DistilConfig,
+    "predict": decoding.PredictConfig,
+    "evaluate": data.EvaluateConfig,
+    "compare": compare.CompareConfig,
+}
+
+
+_TYPE_WORDS = {
+    r" \| ": " or ", r"\bNone\b": "null", r"\bAny\b": "see meaning", r"\bstr\b": "text",
+    r"\bint\b": "whole number", r"\bfloat\b": "number", r"\bbool\b": "true or false",
+    r"tuple\[see meaning, …\]": "list", r"(?:tuple|Sequence)\[(.*?)(?:, …)?\]": r"list of \1",
+    r"Mapping\[.*\]|\w+Style": "mapping",
+}  # fmt: skip
+
+
+def main() -> None:
+    """Write or check the generated part of each page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if out of date")
+    check = parser.parse_args().check
+    for page, text in pages():
+        if text == page.read_text(encoding="utf-8"):
+            continue
+        if check:
+            sys.exit(f"{page.relative_to(ROOT)} is out of date; run python {sys.argv[0]}.")
+        page.write_text(text, encoding="utf-8")
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Yield each page with a generated part, and its text as it should be."""
+    for path, part in (
+        ("losses/index.md", presets()),
+        ("config-reference.md", sections({f"`{name}`": cls for name, cls in SECTIONS.items()})),
+        ("config-tasks.md", sections(task_options())),
+        ("config-terms.md", sections(term_options())),
+    ):
+        page = ROOT / "docs" / path
+        head, begin, rest = page.read_text(encoding="utf-8").partition("<!-- generated -->\n")
+        _, end, tail = rest.partition("<!-- end -->\n")
+        if not (begin and end):
+            raise ValueError(
+                f"{page}: the comments <!-- generated --> and <!-- end --> are missing."
+            )
+        yield page, f"{head}{begin}\n{part}\n{end}{tail}"
+
+
+def presets() -> str:
+    """Return the table of all presets of ``objective``."""
+    lines = ["| preset | training loss | averaged over | page |", "|---|---|---|---|"]
+    for name, spec in PRESETS.items():
+        where = " of text" if spec.ce_on == "text" else ""
+        loss = f"{spec.ce_weight:g} CE{where}".replace("1 CE", "CE")
+        if spec.terms:
+            terms = " + ".join(f"{t.weight:g} {t.name}".removeprefix("1 ") for t in spec.terms)
+            terms = terms if len(spec.terms) == 1 else f"({terms})"
+            loss += f" + {spec.weight:g} {terms}".replace(" 1 ", " ")
+        if spec.balance == "ratio":
+            loss += ", terms scaled to CE"
+        unit = "samples" if spec.reduction == "samples" else "tokens or numbers"
+        page = _page(name)
+        lines.append(f"| `{name}` | {loss} | {unit} | [{_title(page)}]({page}) |")
+    return "\n".join(lines)
+
+
+def _page(name: str) -> str:
+    return next(page for page, names in FAMILY_PAGES.items() if name.startswith(names))
+
+
+def _title(page: str) -> str:
+    return (ROOT / "docs/losses" / page).read_text(encoding="utf-8").partition("\n")[0].strip("# ")
+
+
+def task_options() -> dict[str, type]:
+    """Return the class of each task, and those of its options that are mappings."""
+    classes = {f"Task `{name}`": load(path, name) for name, path in TASKS.items()}
+    for name, path in TASKS.items():
+        for field in fields(load(path, name)):
+            if dataclasses.is_dataclass(field.type):
+                classes[f"`{field.name}` of the task `{name}`"] = field.type
+    return classes
+
+
+def term_options() -> dict[str, type]:
+    """Return the class of each term, and the settings class of each baseline."""
+    classes = {f"Term `{name}`": load(path, name) for name, path in TERMS.items()}
+    for name, path in BASELINES.items():
+        baseline: type[Baseline] = load(path, name)
+        classes[f"Baseline `{name}`"] = baseline.settings_class
+    return classes
+
+
+def sections(classes: Mapping[str, type]) -> str:
+    """Return the section of each class that has fields."""
+    return "\n\n".join(section(title, cls) for title, cls in classes.items() if fields(cls))
+
+
+def section(title: str, cls: type) -> str:
+    """Return a heading and the table of the fields of a dataclass."""
+    meanings = field_docs(cls)
+    rows = [
+        f"| `{field.name}` | {kind(field)} | {default(field)} | {meanings[field.name]} |"
+        for field in fields(cls)
+    ]
+    table = "\n".join(["| setting | type | default | meaning |", "|---|---|---|---|", *rows])
+    return f"### {title}\n\n{table}"
+
+
+def field_docs(cls: type) -> dict[str, str]:
+    """Return the docstring of each field, as one line of Markdown.
+
+    It is the string after the field, or its entry under ``Attributes:`` in the class docstring.
+    """
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        body = class_bodies(base.__module__).get(base.__name__, [])
+        for field, after in zip(body, [*body[1:], None], strict=True):
+            if isinstance(field, ast.AnnAssign):
+                docs.setdefault(ast.unparse(field.target), "")
+                if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                    docs[ast.unparse(field.target)] = str(after.value.value)
+        _, _, attributes = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")
+        for name, text in re.findall(
+            r"^ {4}(\w+): (.*(?:\n {5,}.*|\n(?=\n? {8}))*)", attributes, re.M
+        ):
+            docs[name] = text
+    return {
+        name: " ".join(text.replace("``", "`").replace("|", "\\|").split())
+        for name, text in docs.items()
+    }
+
+
+@functools.cache
+def class_bodies(module: str) -> dict[str, list[ast.stmt]]:
+    """Return the statements in the body of each class of a module."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def kind(field: "dataclasses.Field[Any]") -> str:
+    """Return the type of a field in words: ``str or null``."""
+    text = inspect.formatannotation(field.type)
+    text = re.sub(r"[\w.]+\.", "", text.replace("...", "…"))  # without the names of modules
+    for found, word in _TYPE_WORDS.items():
+        text = re.sub(found, word, text)
+    return text
+
+
+def default(field: "dataclasses.Field[Any]") -> str:
+    """Return the default of a field as YAML, or ``required``."""
+    value = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    if value is dataclasses.MISSING:
+        return "required"
+    if dataclasses.is_dataclass(value):
+        value = {}
+    text = yaml.safe_dump(
+        schema.plain(value), default_flow_style=True, width=10**6, allow_unicode=True
+    )
+    text = text.removesuffix("...\n").strip()
+    return f"`{text}`"
+
+
+if __name__ == "__main__":
+    main()
