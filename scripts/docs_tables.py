@@ -10,6 +10,7 @@ import argparse
 import ast
 import dataclasses
 import functools
+import html
 import inspect
 import re
 import sys
@@ -63,7 +64,7 @@ SECTIONS: Mapping[str, type] = {
 _TYPE_WORDS = {
     r" \| ": " or ", r"\bNone\b": "null", r"\bAny\b": "see meaning", r"\bstr\b": "text",
     r"\bint\b": "whole number", r"\bfloat\b": "number", r"\bbool\b": "true or false",
-    r"tuple\[see meaning, …\]": "list", r"(?:tuple|Sequence)\[(.*?)(?:, …)?\]": r"list of \1",
+    r"tuple\[see meaning, …\]": "list", r"(?:tuple|Sequence)\[([^\[\]]*?)(?:, …)?\]": r"list of \1",
     r"Mapping\[.*\]|\w+Style": "mapping",
 }  # fmt: skip
 
@@ -180,10 +181,17 @@ def field_docs(cls: type) -> dict[str, str]:
             r"^ {4}(\w+): (.*(?:\n {5,}.*|\n(?=\n? {8}))*)", attributes, re.M
         ):
             docs[name] = text
-    return {
-        name: " ".join(text.replace("``", "`").replace("|", "\\|").split())
-        for name, text in docs.items()
-    }
+    return {name: _in_a_cell(text) for name, text in docs.items()}
+
+
+def _in_a_cell(text: str) -> str:
+    """Return a docstring as Markdown in one cell of a table."""
+    text = " ".join(text.replace("``", "`").split())
+
+    def code(found: re.Match[str]) -> str:
+        return f"<code>{html.escape(found[1])}</code>".replace("|", "&#124;")
+
+    return re.sub(r"`([^`]*\|[^`]*)`", code, text)  # GitHub and MkDocs escape | in code differently
 
 
 @functools.cache
@@ -197,7 +205,7 @@ def kind(field: "dataclasses.Field[Any]") -> str:
     """Return the type of a field in words: ``str or null``."""
     text = inspect.formatannotation(field.type)
     text = re.sub(r"[\w.]+\.", "", text.replace("...", "…"))  # without the names of modules
-    for found, word in _TYPE_WORDS.items():
+    for found, word in 2 * [*_TYPE_WORDS.items()]:  # twice: a list of lists
         text = re.sub(found, word, text)
     return text
 
