@@ -1,4 +1,4 @@
-"""Write the tables of docs/ that are generated from the code: presets, and all config settings.
+"""Write what is generated from the code in docs/: presets, config settings, the figure of frames.
 
     python scripts/docs_tables.py            # write them
     python scripts/docs_tables.py --check    # fail if a page is out of date
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from docs_frames import draw_frames
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
 
@@ -85,7 +86,8 @@ def main() -> None:
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Yield each page with a generated part, and its text as it should be."""
+    """Yield each file that is generated, or has a generated part, and its text as it should be."""
+    yield ROOT / "docs/images/frames.svg", draw_frames()
     for path, part in (
         ("losses/index.md", presets()),
         ("config-reference.md", sections({f"`{name}`": cls for name, cls in SECTIONS.items()})),
