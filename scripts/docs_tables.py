@@ -162,7 +162,7 @@ def section(title: str, cls: type) -> str:
         for field in fields(cls)
     ]
     table = "\n".join(["| setting | type | default | meaning |", "|---|---|---|---|", *rows])
-    return f"### {title}\n\n{table}"
+    return f"## {title}\n\n{table}"
 
 
 def field_docs(cls: type) -> dict[str, str]:
