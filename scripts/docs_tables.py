@@ -123,7 +123,10 @@ def presets() -> str:
 
 
 def _page(name: str) -> str:
-    return next(page for page, names in FAMILY_PAGES.items() if name.startswith(names))
+    pages = [page for page, names in FAMILY_PAGES.items() if name.startswith(names)]
+    if len(pages) != 1:
+        raise ValueError(f"FAMILY_PAGES has {len(pages)} pages for the preset {name}; name one.")
+    return pages[0]
 
 
 def _title(page: str) -> str:
