@@ -3,7 +3,8 @@
     python scripts/docs_tables.py            # write them
     python scripts/docs_tables.py --check    # fail if a page is out of date
 
-A page has a generated part between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
+The generated part of a page is between ``<!-- generated -->`` and ``<!-- end -->``. The figure of the
+frames is a whole file.
 """
 
 import argparse
