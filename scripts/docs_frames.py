@@ -16,8 +16,8 @@ HOW = {
     "letterbox": "padded to a square",
     "smart": "multiples of {}",
 }
-COLUMNS = 3
-PANEL = (400, 240)
+COLUMNS = 2
+PANEL = (360, 236)
 SIDE = 170
 SCENE = (  # x, y, width, height and colour of rectangles, in pixels of the original image
     (0, 0, 640, 300, "#cfe3f5"),
@@ -63,7 +63,7 @@ def _panel(family: str) -> str:
     padded = element("rect", x=0, y=0, width=width, height=height, fill="#e9e7e1", stroke="#59626f")
     size = f"{view.width_px} x {view.height_px}: {HOW[resize.kind].format(resize.factor)}"
     written = frame.write([Instance(Box(*BOX), "red car")]).text
-    lines = [written[at : at + 56] for at in range(0, len(written), 56)]
+    lines = [written[at : at + 54] for at in range(0, len(written), 54)]
     return "".join(
         [
             words(0, 12, family, "name"),
