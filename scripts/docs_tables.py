@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether i
 
 from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.config import compare, data, decoding, distil, modules, schema
+from mm_numeric.config.resources import Resources
 from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
@@ -60,6 +61,7 @@ SECTIONS: Mapping[str, type] = {
     "predict": decoding.PredictConfig,
     "evaluate": data.EvaluateConfig,
     "compare": compare.CompareConfig,
+    "compare.resources": Resources,
 }
 
 
