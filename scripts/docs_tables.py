@@ -3,8 +3,8 @@
     python scripts/docs_tables.py            # write them
     python scripts/docs_tables.py --check    # fail if a page is out of date
 
-The generated part of a page is between ``<!-- generated -->`` and ``<!-- end -->``. The figure of the
-frames is a whole file.
+The generated part of a page is between ``<!-- generated -->`` and ``<!-- end -->``. The figure is a
+whole file.
 """
 
 import argparse
