@@ -79,7 +79,7 @@ def add_endpoint(predict: argparse.ArgumentParser, positive: Callable[[str], int
         metavar="URL",
         help="let a server with an OpenAI-compatible API answer (vLLM, SGLang, transformers serve, "
         "llama.cpp), such as http://localhost:8000/v1; it serves what `mm-numeric export` wrote, "
-        "and gets the API key in MM_NUMERIC_API_KEY or else OPENAI_API_KEY",
+        "and gets the API key in MM_NUMERIC_API_KEY",
     )
     predict.add_argument("--served-model", metavar="NAME", help="model of --endpoint")
     predict.add_argument(

@@ -66,7 +66,7 @@ def claim(folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER) -> bo
     left = [p for p in entries if any(p.match(name) for name in _LEFTOVERS)]
     begun = len(left) < len(entries) or last_checkpoint(folder)
     if (folder / CONFIG).is_file() and begun:
-        stored, own = _stored(folder), config.to_dict()
+        stored, own = stored_settings(folder), config.to_dict()
         # Before the stored config is read, because that would import what only it names.
         difference = _first_difference(named_code(stored), named_code(own))
         if difference is None:
@@ -156,13 +156,13 @@ def read_run(folder: Path, *, trust_remote_code: bool = False) -> Config:
         raise ValueError(f"{folder} contains no run; use the output_dir of `mm-numeric train`.")
     if not (folder / FINISHED).is_file():
         raise ValueError(f"{folder} is not finished; resume with `mm-numeric train ... --resume`.")
-    stored = _stored(folder)
+    stored = stored_settings(folder)
     if not trust_remote_code:
         require_no_code(stored, folder, folder / MODEL)
     return _read(folder, stored)
 
 
-def _stored(folder: Path) -> dict[str, Any]:
+def stored_settings(folder: Path) -> dict[str, Any]:
     """Return the settings in the config.yaml of a run, with deprecated names replaced."""
     path = folder / CONFIG
     return with_new_names(read_yaml(path), str(path), warn=False)

@@ -26,10 +26,9 @@ from mm_numeric.comparison.summary import SUMMARY
 from mm_numeric.evaluation.report.charts import SeriesStyle
 from mm_numeric.evaluation.report.decoding_section import decoding_chart
 from mm_numeric.evaluation.report.report import SWEEPS
-from mm_numeric.evaluation.report.results import Comparison, read_comparison
+from mm_numeric.evaluation.report.results import Comparison, read_comparison, read_summary
 from mm_numeric.evaluation.report.sweeps import grid_sweeps, sweep_chart, sweeps_csv
-from mm_numeric.files import read_json, write_text
-from mm_numeric.run_folder import CONFIG
+from mm_numeric.files import write_text
 
 FIGURE = "figure.svg"
 WIDTH = 860
@@ -54,11 +53,11 @@ def main() -> None:
 
 def publish(comparison: Path, target: Path) -> None:
     """Write the files of ``target`` from the output folder of a comparison."""
+    summary = _rounded(read_summary(comparison))
+    # The folder of the runs is another one on each machine.
+    summary["facts"]["command"] = f"mm-numeric compare scripts/experiments/{target.name}.yaml"
     target.mkdir(parents=True, exist_ok=True)
-    summary = _rounded(read_json(comparison / SUMMARY))
     text = json.dumps(summary, ensure_ascii=False, separators=(",", ":"))
-    # The folder is another one on each machine.
-    text = text.replace(str(comparison / CONFIG), f"scripts/experiments/{target.name}.yaml")
     write_text(target / SUMMARY, text + "\n")
     draw(target)
 

@@ -219,7 +219,9 @@ def _moved(
 
     def two_edges(first: float, second: float, limit: int) -> list[float]:
         shifted = (edge + noise.gauss(0, deviation_px) for edge in (first, second))
-        low, high = sorted(min(max(edge, 0.0), float(limit)) for edge in shifted)
+        # A box that is outside before stays so, for ``outside`` to treat.
+        least, most = min(0.0, first), max(float(limit), second)
+        low, high = sorted(min(max(edge, least), most) for edge in shifted)
         return [low, high] if low < high else [first, second]
 
     x1, x2 = two_edges(shape.x1, shape.x2, size_px[0])

@@ -6,7 +6,16 @@ from pathlib import Path
 
 from mm_numeric.comparison.plan import training_settings
 from mm_numeric.config.schema import Config
-from mm_numeric.run_folder import FINISHED, LOG, MODEL, claim, read_run, write_config
+from mm_numeric.config.trust import named_code
+from mm_numeric.run_folder import (
+    FINISHED,
+    LOG,
+    MODEL,
+    claim,
+    read_run,
+    stored_settings,
+    write_config,
+)
 from mm_numeric.training.distil import teacher_of
 
 
@@ -22,7 +31,7 @@ def link_teacher(config: Config) -> None:
     if teacher.output_dir.exists():
         return
     for other in sorted(path.parent for path in config.output_dir.parent.glob(f"*/{FINISHED}")):
-        if training_settings(read_run(other, trust_remote_code=True)) != training_settings(teacher):
+        if not _is_equal(other, teacher):
             continue
         claim(config.output_dir, config)
         unfinished = teacher.output_dir.with_suffix(".unfinished")
@@ -33,6 +42,18 @@ def link_teacher(config: Config) -> None:
         write_config(unfinished, teacher)
         unfinished.rename(teacher.output_dir)
         return
+
+
+def _is_equal(folder: Path, teacher: Config) -> bool:
+    """Return True if the run in a folder is trained like the teacher; False if it is unreadable."""
+    try:
+        # First, because reading a config imports the modules that it names.
+        if named_code(stored_settings(folder)) != named_code(teacher.to_dict()):
+            return False
+        own = read_run(folder, trust_remote_code=True)
+    except ValueError:
+        return False
+    return training_settings(own) == training_settings(teacher)
 
 
 def _link(source: str | Path, target: str | Path) -> None:

@@ -12,7 +12,8 @@ GREEDY, MBR = "greedy", "mbr"
 DECODE_RULES = (GREEDY, "mean", "median", MBR, "raft")
 """Rules that choose an answer. ``greedy`` takes the most likely token at each step. The others
 choose from the distribution of the model's answers: its mean, its median, the answer with the least
-expected risk (minimum Bayes risk), or the sum that the loss ``raft`` is a squared error of."""
+expected risk (minimum Bayes risk), or, for answers of one token, the sum that the loss ``raft`` is
+a squared error of."""
 
 
 def is_greedy_alone(rules: Iterable[str]) -> bool:

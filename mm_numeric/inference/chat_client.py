@@ -42,8 +42,8 @@ class RejectedError(ValueError):
 class ChatClient:
     """Sends requests for chat completions to a server, again if the server is busy or fails."""
 
-    key_names: ClassVar[tuple[str, ...]] = (OPENAI_KEY,)
-    """Environment variables that may have the API key; the first one that is set has it."""
+    key_name: ClassVar[str] = OPENAI_KEY
+    """Environment variable that has the API key."""
 
     what: ClassVar[str] = "server"
     """What the server is to the user, for error messages."""
@@ -74,7 +74,7 @@ class ChatClient:
         if parts.username is not None or parts.query:
             raise ValueError(
                 f"the URL of a {self.what} has no user, password or query, because it is stored in "
-                f"files; set {self.key_names[0]} instead."
+                f"files; set {self.key_name} instead."
             )
 
     @property
@@ -127,8 +127,7 @@ class ChatClient:
             with _OPENER.open(sent, timeout=self.timeout_s) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            detail = _detail(error).replace(key, "***") if key else _detail(error)
-            problem = f"{self.endpoint}: HTTP {error.code} ({detail})"
+            problem = f"{self.endpoint}: HTTP {error.code} ({_detail(error, key)})"
             if error.code in _TRY_AGAIN:
                 wait = error.headers.get("Retry-After", "")
                 wait_s = float(wait) if _SECONDS.fullmatch(wait) else 0.0
@@ -142,20 +141,17 @@ class ChatClient:
             raise TryAgainError(f"{self.endpoint}: the answer is not JSON ({error})") from error
 
     def _key(self) -> str | None:
-        for name in self.key_names:
-            key = os.environ.get(name, "").strip()
-            if key and not (key.isascii() and key.isprintable()):  # http.client would show it
-                raise ValueError(
-                    f"{name} is no API key: it has a line break or a character that is not ASCII; "
-                    "set it again."
-                )
-            if key:
-                return key
-        return None
+        key = os.environ.get(self.key_name, "").strip()
+        if not (key.isascii() and key.isprintable()):  # http.client would show it
+            raise ValueError(
+                f"{self.key_name} is no API key: it has a line break or a character that is not "
+                "ASCII; set it again."
+            )
+        return key or None
 
     def _hint(self, status: int) -> str:
         if status in (401, 403):
-            return f"; set {self.key_names[0]} to a valid key"
+            return f"; set {self.key_name} to a valid key"
         if status == 404:
             return f"; check the URL, and name a model of the server with {self.model_option}"
         return ""
@@ -171,8 +167,8 @@ class _RejectRedirects(urllib.request.HTTPRedirectHandler):
 _OPENER = urllib.request.build_opener(_RejectRedirects)
 
 
-def _detail(error: urllib.error.HTTPError) -> str:
-    """Return the message in the body of an HTTP error, or else the reason phrase."""
+def _detail(error: urllib.error.HTTPError, key: str | None) -> str:
+    """Return the message in the body of an HTTP error without the API key, or else the reason."""
     text = error.read(10_000).decode("utf-8", "replace")
     try:
         body = json.loads(text)
@@ -180,4 +176,5 @@ def _detail(error: urllib.error.HTTPError) -> str:
         text = found["message"] if isinstance(found, dict) else str(found or error.reason)
     except (ValueError, KeyError, TypeError, AttributeError):
         text = str(error.reason)
-    return " ".join(text.split())[:200]
+    hidden = text.replace(key, "***") if key else text
+    return " ".join(hidden.split())[:200]

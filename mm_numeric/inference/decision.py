@@ -5,9 +5,10 @@ Rules
     mean      numbers, clock times and boxes: the mean, which minimises the expected squared error
     median    the same: the median, which minimises the expected absolute error
     mbr       minimum Bayes risk: the candidate with the least expected cost, under any risk
-    raft      numbers: the sum of each number times its probability, which is not normalised; the
-              loss ``raft`` compares this sum with the label (Regression-Aware Fine-Tuning,
-              https://openreview.net/forum?id=xGs7Ch3Vyo)
+    raft      numbers: the sum of each number times its probability, which is not normalised. For
+              answers of one token, the loss ``raft`` compares this sum with the label
+              (Regression-Aware Fine-Tuning, https://openreview.net/forum?id=xGs7Ch3Vyo). The sum of
+              longer answers is too small, as more of their probability is left out
 
 Means and medians of clock times are circular, those of boxes are taken for each coordinate. Of two
 boxes with the same probability, the mean and the median may contain neither object; ``mbr`` always

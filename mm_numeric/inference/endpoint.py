@@ -28,22 +28,29 @@ from mm_numeric.data.framing import load_framed_image
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.inference.candidates import Explored
-from mm_numeric.inference.chat_client import OPENAI_KEY, ChatClient, TryAgainError
+from mm_numeric.inference.chat_client import ChatClient, TryAgainError
 from mm_numeric.inference.constrain import grammar_of
 from mm_numeric.inference.decode import Explorer
-from mm_numeric.inference.endpoint_probe import Abilities, ServerAnswer, probe, read_answers
+from mm_numeric.inference.endpoint_probe import (
+    Abilities,
+    ServerAnswer,
+    probe,
+    prompt_tokens,
+    read_answers,
+)
 from mm_numeric.inference.generated import Generated
 from mm_numeric.log import logger
 
 ENDPOINT_KEY = "MM_NUMERIC_API_KEY"
-"""Environment variable with the API key of the server; if it is not set, ``OPENAI_API_KEY`` is."""
+"""Environment variable with the API key of the server. Not ``OPENAI_API_KEY``, which other servers
+must not get."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint(ChatClient):
     """A server with an OpenAI-compatible API, and the name of the model on it."""
 
-    key_names: ClassVar[tuple[str, ...]] = (ENDPOINT_KEY, OPENAI_KEY)
+    key_name: ClassVar[str] = ENDPOINT_KEY
     model_option: ClassVar[str] = "--served-model"
 
     model: str
@@ -96,22 +103,22 @@ def _answers(served: "_Served", examples: Sequence[Example]) -> Generator[Genera
     """Yield the answer to each example; several are asked at the same time, and a few ahead."""
     count = served.endpoint.concurrency
     waiting: deque[Future[Generated]] = deque()
-    with ThreadPoolExecutor(count) as pool:
-        try:
-            for example in examples:
-                waiting.append(pool.submit(served.answer, example))
-                if len(waiting) == 4 * count:
-                    yield waiting.popleft().result()
-            while waiting:
+    pool = ThreadPoolExecutor(count)
+    try:
+        for example in examples:
+            waiting.append(pool.submit(served.answer, example))
+            if len(waiting) == 4 * count:
                 yield waiting.popleft().result()
-        except TryAgainError as error:
-            raise ValueError(
-                f"{error}; the answers so far are stored: start the server, and run the same "
-                "command again for the missing ones."
-            ) from error
-        finally:
-            served.stopped.set()
-            pool.shutdown(wait=False, cancel_futures=True)
+        while waiting:
+            yield waiting.popleft().result()
+    except TryAgainError as error:
+        raise ValueError(
+            f"{error}; the answers so far are stored: start the server, and run the same command "
+            "again for the missing ones."
+        ) from error
+    finally:
+        served.stopped.set()
+        pool.shutdown(cancel_futures=True)  # waits for the answers that the server is writing
 
 
 class _Served:
@@ -211,7 +218,9 @@ class _Served:
     def _check_prompt(self, question: "_Question", found: Any) -> None:
         """Raise ValueError if the server's prompt has other tokens than the family's."""
         ids, own = found.get("prompt_token_ids"), question.prompt_ids
-        counted = (found.get("usage") or {}).get("prompt_tokens", len(own))
+        counted = prompt_tokens(found)
+        if counted is None:  # not reported
+            counted = len(own)
         if counted != len(own) or (ids is not None and ids != own):
             counts = f"has {counted} tokens on the server and {len(own)} in {self.family.name}"
             if counted == len(own):

@@ -75,6 +75,13 @@ def read_answers(found: Any, where: str) -> list[ServerAnswer]:
     return answers
 
 
+def prompt_tokens(found: Any) -> int | None:
+    """Return the number of prompt tokens in a chat completion; None if it is not reported."""
+    usage = found.get("usage")
+    counted = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    return counted if type(counted) is int else None
+
+
 def probe(client: ChatClient, body: dict[str, Any], family: Family) -> Abilities:
     """Return what a server does, and log it, with one line for each ability.
 
@@ -101,7 +108,7 @@ def probe(client: ChatClient, body: dict[str, Any], family: Family) -> Abilities
         if result == "obeyed":
             regex = fields
             break
-    counted = (found.get("usage") or {}).get("prompt_tokens")
+    counted = prompt_tokens(found)
     lines = {
         "prompt tokens": f"{counted}, as in {family.name}; compared for each row",
         "token ids": _returned(choice.ids is not None, "return_token_ids" in accepted),

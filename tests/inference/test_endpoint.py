@@ -24,6 +24,7 @@ from mm_numeric.data.images import open_image
 from mm_numeric.families.llava import Llava
 from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
 from mm_numeric.inference.endpoint import ENDPOINT_KEY, Endpoint, endpoint_answers
+from mm_numeric.inference.endpoint_probe import prompt_tokens
 from mm_numeric.inference.generate import predict
 from mm_numeric.inference.generated import Generated
 from mm_numeric.registry import FAMILIES, choose
@@ -255,7 +256,14 @@ def test_the_api_key_is_sent_and_nowhere_written(config, tmp_path, monkeypatch, 
         words += ["--endpoint", endpoint.url, "--out", str(tmp_path / "p.jsonl")]
         assert cli.main(words) == 0
         assert {headers["Authorization"] for _, headers, _ in requests} == {f"Bearer {KEY}"}
-    echo = (401, {"error": {"message": f"Incorrect API key provided: {KEY}"}})
+    text = f"Incorrect API key provided: {KEY}"
+    cut = (401, {"error": {"message": f"{'x' * (200 - len(KEY) // 2)}{KEY}"}})
+    with serving(failures=[cut]) as (endpoint, _):
+        words[words.index("--endpoint") + 1] = endpoint.url
+        assert cli.main([*words, "--out", str(tmp_path / "cut.jsonl")]) == 2
+    said = capfd.readouterr()
+    assert KEY[: len(KEY) // 2] not in said.out + said.err
+    echo = (401, {"error": {"message": text}})
     with serving(failures=[echo]) as (endpoint, _):
         words[words.index("--endpoint") + 1] = endpoint.url
         assert cli.main([*words, "--out", str(tmp_path / "q.jsonl")]) == 2
@@ -269,6 +277,20 @@ def test_the_api_key_is_sent_and_nowhere_written(config, tmp_path, monkeypatch, 
     files = [path for path in [*tmp_path.rglob("*"), *config.parent.rglob("*")] if path.is_file()]
     assert len(files) >= 8
     assert not [path for path in files if KEY.encode() in path.read_bytes()]
+
+
+def test_the_key_of_openai_is_not_sent_to_other_servers(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-other")
+    with serving() as (endpoint, requests):
+        words = ["predict", "--model", str(config), "--served-model", "tiny"]
+        assert cli.main([*words, "--endpoint", endpoint.url, "--out", str(tmp_path / "p")]) == 0
+    assert not any("Authorization" in headers for _, headers, _ in requests)
+
+
+@pytest.mark.parametrize("usage", [None, [], {}, {"prompt_tokens": None}, {"prompt_tokens": "7"}])
+def test_prompt_tokens_may_be_missing(usage):
+    assert prompt_tokens({"usage": usage}) is None
+    assert prompt_tokens({"usage": {"prompt_tokens": 7}}) == 7
 
 
 def test_answers_of_another_server_model_or_run_are_not_mixed(config, tmp_path):

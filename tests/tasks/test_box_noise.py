@@ -60,6 +60,13 @@ def test_boxes_stay_boxes_inside_the_image():
         assert 0 <= box.y1 < box.y2 <= 800
 
 
+def test_a_box_outside_the_image_is_not_hidden():
+    rows = [(ROWS[0][0], {**ROWS[0][1], "box": [-300, 10, 100, 900]})]
+    (box,) = boxes(Grounding(label_noise_pixels=3.0), rows).values()
+    assert box.x1 < -280
+    assert box.y2 > 880
+
+
 def test_each_box_of_a_list_moves():
     task = Grounding(answer="list", label_noise_pixels=3.0)
     shapes = [{"box": [10, 10, 50, 50], "label": "cup"}] * 2

@@ -13,6 +13,7 @@ from train_runs import cut_off, same
 from mm_numeric import cli
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.comparison.run import compare, seed_runs
+from mm_numeric.comparison.teachers import link_teacher
 from mm_numeric.data.collator import make_collator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.report.results import read_summary
@@ -210,3 +211,16 @@ def test_a_comparison_reports_the_cost_and_resumes(tmp_path):
         (row / name).unlink()
     compare(config)  # with a finished teacher and answers, and no checkpoint
     assert same(row, whole)
+
+
+def test_a_teacher_is_only_linked_from_runs_that_name_the_same_code(tmp_path, monkeypatch):
+    (tmp_path / "imported_by_nobody.py").write_text("raise AssertionError('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = job(tmp_path / "seed0", f"distil={DISTIL}")
+    for name, text in (("foreign", "task: 'imported_by_nobody:Task'\n"), ("broken", "task: [\n")):
+        other = tmp_path / "seed0" / name
+        other.mkdir(parents=True)
+        (other / "config.yaml").write_text(text, encoding="utf-8")
+        (other / "run.json").write_text("{}", encoding="utf-8")
+    link_teacher(config)
+    assert not config.output_dir.exists()

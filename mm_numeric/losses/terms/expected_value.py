@@ -121,9 +121,9 @@ class RegressionAware:
     computed at each number token. v_j is the value of token j, v_y that of the label, and the sum
     is over the tokens that can replace the label, without renormalising P. Probability on text thus
     counts as the value 0, and costs nothing if the label is 0. The preset ``raft`` replaces
-    cross-entropy at the number tokens, as in the paper: use ``decode: mean``, because the most
-    likely digit is not trained. Unlike the paper's mean, ``decode: mean`` renormalises over the
-    explored answers.
+    cross-entropy at the number tokens, as in the paper: use ``decode: raft``, because the most
+    likely digit is not trained. The paper has answers of one token. For longer ones, use ``decode:
+    mean``, which renormalises over the explored answers.
     """
 
     per: ClassVar[Literal["token"]] = "token"
