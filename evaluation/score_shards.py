@@ -7,6 +7,7 @@ Each task scores some lines of the file, writes its part of scores.jsonl, and re
 import hashlib
 import json
 import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from mm_numeric.evaluation.score import (
     write_results,
 )
 from mm_numeric.evaluation.scores import Scores
-from mm_numeric.files import Shard, shards_of
+from mm_numeric.files import Shard, shards_of, write_text
 from mm_numeric.ray_tasks import map_tasks
 from mm_numeric.run_folder import SCORES, decoded_name
 
@@ -36,7 +37,9 @@ SHARD_ROWS = 20_000
 class _Setting:
     """What all shards have in common."""
 
-    folder: Path
+    parts: Path
+    """Folder of the parts of scores.jsonl; each call has its own."""
+
     task_name: str | None
     protocol: str | None
 
@@ -60,23 +63,24 @@ def score_on_ray(
 ) -> Scores:
     """Score a predictions file like ``score``, in tasks of a Ray cluster that share its folder."""
     folder = out or predictions.parent
-    folder.mkdir(parents=True, exist_ok=True)
     if not predictions.is_file() or predictions.suffix != ".jsonl":
         raise ValueError(f"{predictions}: --engine ray scores a .jsonl file; there is none.")
     shards = shards_of(predictions, SHARD_ROWS)
     if not shards:
         raise ValueError(f"{predictions}: no predictions to score.")
-    setting = _Setting(folder=folder, task_name=task_name, protocol=protocol)
-    parts = [_part(folder, shard) for shard in shards]
-    try:
+    folder.mkdir(parents=True, exist_ok=True)
+    # A task that outlives a failure finds no folder, or writes a part that nothing reads.
+    with tempfile.TemporaryDirectory(
+        prefix=f"{SCORES}.", dir=folder, ignore_cleanup_errors=True
+    ) as own:
+        setting = _Setting(parts=Path(own), task_name=task_name, protocol=protocol)
+        parts = [_part(setting, shard) for shard in shards]
         scored = map_tasks(_score_shard, shards, setting)
         _check_ids(np.concatenate([own.ids for own in scored]), parts, predictions)
         scores = _merged(scored, predictions)
         rule = results_rule(predictions, scores.rows[0])
-        _concatenate(parts, folder / decoded_name(SCORES, rule))
-    finally:
-        for part in parts:
-            part.unlink(missing_ok=True)
+        _concatenate(parts, setting.parts / SCORES)
+        (setting.parts / SCORES).replace(folder / decoded_name(SCORES, rule))
     write_results(scores, folder, results_head(scores, predictions), rule=rule)
     return scores
 
@@ -89,7 +93,7 @@ def _score_shard(shard: Shard, setting: _Setting) -> _ScoredShard:
         raise ValueError(f"{shard.path}: --engine ray cannot score a task with a judge; remove it.")
     scores = scores_of(read.name, scorer, read.rows, read.answers, read.targets, read.sizes_px)
     lines = [json.dumps(row) + "\n" for row in scores.rows]
-    _part(setting.folder, shard).write_text("".join(lines), encoding="utf-8")
+    write_text(_part(setting, shard), "".join(lines))  # atomic: Ray may start a task twice
     known: dict[Any, Any] = {}
     short = [_short(row) for row in scores.rows]
     labels = {
@@ -184,15 +188,13 @@ def _id_at(parts: Sequence[Path], row: int) -> Any:
     raise AssertionError("there are fewer rows")
 
 
-def _part(folder: Path, shard: Shard) -> Path:
-    return folder / f"{SCORES}.from{shard.first}"
+def _part(setting: _Setting, shard: Shard) -> Path:
+    return setting.parts / f"from{shard.first}"
 
 
 def _concatenate(parts: Sequence[Path], file: Path) -> None:
-    """Write the content of all parts into one file, atomically."""
-    unfinished = file.with_name(f"{file.name}.unfinished")
-    with unfinished.open("wb") as whole:
+    """Write the content of all parts into one file."""
+    with file.open("wb") as whole:
         for part in parts:
             with part.open("rb") as content:
                 shutil.copyfileobj(content, whole)
-    unfinished.replace(file)

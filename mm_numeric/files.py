@@ -105,24 +105,32 @@ class Shard(NamedTuple):
         """Yield the location and the fields of each row, like ``read_rows``."""
         with self.path.open("rb") as file:
             file.seek(self.start)
-            text = file.read(self.size).decode("utf-8" if self.start else "utf-8-sig")
+            content = file.read(self.size)
+        try:
+            text = content.decode("utf-8" if self.start else "utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{self.path}: cannot be read ({error}).") from error
         for row in _jsonl_rows(text.split("\n"), self.path, self.first):
             if isinstance(row, ValueError):
                 raise row
             yield row
 
 
-def shards_of(path: Path, lines: int) -> list[Shard]:
-    """Split a .jsonl file into shards of ``lines`` lines, the last of which may have fewer."""
+def shards_of(path: Path, rows: int) -> list[Shard]:
+    """Split a .jsonl file into shards of ``rows`` rows, the last of which may have fewer.
+
+    Blank lines are no rows; those after the last row may be in no shard.
+    """
     shards: list[Shard] = []
     start = size = count = 0
+    first = 1
     with path.open("rb") as file:
-        for line in file:
-            size, count = size + len(line), count + 1
-            if count == lines:
-                shards.append(Shard(path, start, size, lines * len(shards) + 1))
-                start, size, count = start + size, 0, 0
-    return [*shards, Shard(path, start, size, lines * len(shards) + 1)] if size else shards
+        for number, line in enumerate(file, start=1):
+            size, count = size + len(line), count + bool(line.strip())
+            if count == rows:
+                shards.append(Shard(path, start, size, first))
+                start, size, count, first = start + size, 0, 0, number + 1
+    return [*shards, Shard(path, start, size, first)] if count else shards
 
 
 def _object(row: Any, where: str) -> tuple[str, dict[str, Any]] | ValueError:

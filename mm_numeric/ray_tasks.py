@@ -61,14 +61,17 @@ def map_tasks(
 ) -> list[Any]:
     """Call ``function(item, common)`` in a task for each item, and return the results in order.
 
-    Raises the ValueError that a task raises.
+    Raises the ValueError that a task raises, and cancels the other tasks.
     """
     ray = connect()
     task, shared = remote(asked), ray.put(common)
     refs = [task.remote(os.getcwd(), function, item, shared) for item in items]
     try:
         return list(ray.get(refs))
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ValueError):
-            raise error.cause from error
+    except BaseException as error:
+        for ref in refs:
+            ray.cancel(ref)  # no effect on a task that has finished
+        cause = getattr(error, "cause", None)  # of ray.exceptions.RayTaskError
+        if isinstance(cause, ValueError):
+            raise cause from error
         raise

@@ -92,7 +92,47 @@ def test_errors_are_those_of_one_process(tmp_path):
         score_shards.score_on_ray(write(tmp_path, []))
     with pytest.raises(ValueError, match="--engine ray scores a"):
         score_shards.score_on_ray(tmp_path / "absent.jsonl")
+    with pytest.raises(ValueError, match="--engine ray scores a"):
+        score_shards.score_on_ray(tmp_path / "mistyped" / "predictions.jsonl")
+    broken = write(tmp_path, clock_rows())
+    broken.write_bytes(broken.read_bytes() + b'{"id": "\xff"}')
+    with pytest.raises(ValueError, match=r"predictions\.jsonl: cannot be read \(.*0xff"):
+        score_shards.score_on_ray(broken)
     assert [path.name for path in tmp_path.iterdir()] == ["predictions.jsonl"]
+
+
+def test_blank_lines_are_no_rows(tmp_path):
+    rows = [json.dumps(row) + "\n" for row in clock_rows()]
+    file = tmp_path / "predictions.jsonl"
+    file.write_text("\n" * 9 + "".join(rows[:16]) + "\n" * 9 + "".join(rows[16:]) + "\n" * 9)
+    score(file, out=tmp_path / "alone")
+    score_shards.score_on_ray(file, out=tmp_path)
+    assert (tmp_path / "scores.jsonl").read_bytes() == (
+        tmp_path / "alone" / "scores.jsonl"
+    ).read_bytes()
+    rows[25] = "{}\n"
+    file.write_text("\n" * 9 + "".join(rows))
+    with pytest.raises(ValueError, match=r"predictions\.jsonl, line 35: "):
+        score_shards.score_on_ray(file)
+
+
+def test_two_scorings_in_one_folder_share_no_part(tmp_path, monkeypatch):
+    """The second one starts and ends when the first one has scored its shards."""
+    greedy, median = clock_rows(), decoded()
+    files = [write(tmp_path, greedy), write(tmp_path, median, "predictions.median.jsonl")]
+
+    def score_another(function, items, common):
+        found = list(apply_to_each(function, items, common))
+        monkeypatch.setattr(score_shards, "map_tasks", apply_to_each)
+        score_shards.score_on_ray(files[1])
+        return found
+
+    monkeypatch.setattr(score_shards, "map_tasks", score_another)
+    score_shards.score_on_ray(files[0])
+    for file in files:
+        score(file, out=tmp_path / "alone")
+    for name in ("scores.jsonl", "scores.median.jsonl"):
+        assert (tmp_path / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
 
 
 def test_options_that_need_all_rows_are_one_sentence(tmp_path, capsys):
