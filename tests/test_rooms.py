@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "run_folder": f"{LEAVES} config",
     "importers": f"{LEAVES} importers run_folder config data tasks",
     "compat ranks": "",
-    "ray_tasks": "registry config",
+    "ray_tasks": "registry log config",
     "data families baselines models": f"{LEAVES} compat numbers losses config run_folder data "
     "families baselines models tasks.base",
     "inference": f"{LEAVES} compat ranks ray_tasks numbers losses config run_folder data families "

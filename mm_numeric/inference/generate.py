@@ -41,11 +41,7 @@ from mm_numeric.data.positions import check_questions
 from mm_numeric.families.family import Family
 from mm_numeric.inference.candidates import PLAIN_SETTINGS
 from mm_numeric.inference.constrain import Constrainer, Constraint
-from mm_numeric.inference.decode import (
-    Explorer,
-    check_rules,
-    decode,
-)
+from mm_numeric.inference.decode import Explorer, check_rules, decode
 from mm_numeric.inference.endpoint import Endpoint, endpoint_answers
 from mm_numeric.inference.generated import Generated
 from mm_numeric.inference.predictions_file import (
@@ -65,7 +61,7 @@ from mm_numeric.models.loading import (
     quiet_unless_terminal,
     share_weights,
 )
-from mm_numeric.ranks import Ranks
+from mm_numeric.ranks import EveryRankError, Ranks, num_ranks
 from mm_numeric.ray_tasks import map_tasks, parallel_tasks
 from mm_numeric.run_folder import FINISHED, MODEL, locked, read_run
 
@@ -106,6 +102,10 @@ def predict(
         The number of new answers.
     """
     quiet_unless_terminal()
+    if on_ray and num_ranks() > 1:
+        raise EveryRankError(
+            "--engine ray starts tasks of its own; run predict without a launcher such as torchrun."
+        )
     ranks = Ranks.of_launcher()
 
     def load() -> tuple[_Model, list[Example]]:
@@ -141,7 +141,7 @@ def predict(
         if on_ray and batches:
             tasks = min(parallel_tasks(on_ray), len(batches))
             shares = [(i + 1, batches[i::tasks]) for i in range(tasks)]
-            map_tasks(_append_share, shares, (model, files, done), on_ray)
+            map_tasks(_append_share, shares, (model, files, done, on_ray.cpus), on_ray)
             batches = []
         own = {rule: file_of_rank(file, ranks.rank) for rule, file in files.items()}
         if not config.predict.tensor_parallel or endpoint is not None:
@@ -180,7 +180,8 @@ def _append_share(share: tuple[int, list[list[Example]]], common: Any) -> None:
 
     If the task had started on a node that was lost, its complete answers are kept.
     """
-    (number, batches), (model, files, done) = share, common
+    (number, batches), (model, files, done, cpus) = share, common
+    torch.set_num_threads(cpus)
     own = {rule: file_of_rank(file, number) for rule, file in files.items()}
     done = {rule: ids | merge_ranks(own[rule], ()) for rule, ids in done.items()}
     batches = [b for b in batches if any(e.id not in ids for e in b for ids in done.values())]

@@ -5,6 +5,7 @@ import signal
 
 import predict_ranks
 import pytest
+import torch
 from tiny_models import small_config
 
 from mm_numeric import cli
@@ -133,10 +134,17 @@ def test_a_task_that_starts_again_keeps_its_complete_answers(run, tmp_path, monk
                         original(*args, **more))  # fmt: skip
     monkeypatch.setattr(generate, "parallel_tasks", lambda asked: 2)
     monkeypatch.setattr(generate, "map_tasks", lose_and_map)
-    assert predict(run, None, out, batch_size=2, on_ray=Resources()) == 12
+    threads = Resources(cpus=torch.get_num_threads())
+    assert predict(run, None, out, batch_size=2, on_ray=threads) == 12
     assert out.read_text() == whole
     assert len(answered) == 5
     assert files(tmp_path) == ["p.jsonl", "p.jsonl.made_by.json"]
+
+
+def test_tasks_are_not_started_by_several_ranks(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"--engine ray .* without a launcher such as torchrun"):
+        predict(tmp_path, None, tmp_path / "p.jsonl", on_ray=Resources())
 
 
 @pytest.mark.parametrize(
