@@ -325,7 +325,7 @@ def _compare(arguments: argparse.Namespace) -> None:
     if arguments.plan:
         from mm_numeric.comparison.plan import plan_text
 
-        print(plan_text(config))
+        print(plan_text(config, arguments.seeds))
         return
     from mm_numeric.comparison.engines.local import exit_with_parent
     from mm_numeric.comparison.run import RunFailedError, compare

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.comparison.seeds import run_of_seed, with_resolved_vary
 from mm_numeric.comparison.selection import SELECTION, chosen_rows, failure, selected_on
+from mm_numeric.config.compare import CompareConfig
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.reader import read_objective
@@ -146,12 +147,24 @@ def _in_order(runs: Sequence[Run]) -> list[Run]:
     return list(ordered.values())
 
 
-def plan_text(config: Config) -> str:
-    """Format the runs of a comparison, what each waits for, and the resources that it asks for."""
+def check_compared(config: Config, seeds: Sequence[int] | None) -> CompareConfig:
+    """Return the section ``compare``; raise ValueError if there is none, or it lacks a seed."""
+    if config.compare is None:
+        raise ValueError(f"{config.title}: no section `compare`; see `mm-numeric cp clock_tiny`.")
+    for seed in seeds or ():
+        if seed not in config.compare.seeds:
+            raise ValueError(f"compare.seeds: {seed} is not one of {list(config.compare.seeds)}.")
+    return config.compare
+
+
+def plan_text(config: Config, seeds: Sequence[int] | None = None) -> str:
+    """Format the runs of a comparison, what each waits for, and the resources that it asks for.
+
+    With ``seeds``, only the runs of these seeds.
+    """
+    config = with_resolved_vary(config, Path(check_compared(config, seeds).output_dir))
     assert config.compare is not None
-    config = with_resolved_vary(config, Path(config.compare.output_dir))
-    assert config.compare is not None
-    runs = first_runs(config, config.compare.seeds)
+    runs = first_runs(config, seeds or config.compare.seeds)
     waits = waits_for(runs)
     cells = [("run", "waits for", "state")]
     for run in runs:

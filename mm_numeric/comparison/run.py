@@ -29,7 +29,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from mm_numeric.comparison.plan import Run, open_runs, seed_runs
+from mm_numeric.comparison.plan import Run, check_compared, open_runs, seed_runs
 from mm_numeric.comparison.rows import compared_rows, read_comparison
 from mm_numeric.comparison.seeds import run_of_seed, with_resolved_vary
 from mm_numeric.comparison.selection import (
@@ -85,9 +85,7 @@ def compare(
         raise ValueError(
             f"--seeds cannot be combined with --engine {engine}, which splits the work."
         )
-    if config.compare is None:
-        raise ValueError(f"{config.title}: no section `compare`; see `mm-numeric cp clock_tiny`.")
-    folder = Path(config.compare.output_dir)
+    folder = Path(check_compared(config, seeds).output_dir)
     config = with_resolved_vary(config, folder)
     assert config.compare is not None
     for row in compared_rows(config):
@@ -104,9 +102,6 @@ def compare(
                 f"{config.title}, compare.decode: the baseline {row.name} predicts its answers "
                 f"without a distribution over texts; use [{GREEDY}], or compare it on its own."
             )
-    for seed in seeds or ():
-        if seed not in config.compare.seeds:
-            raise ValueError(f"compare.seeds: {seed} is not one of {list(config.compare.seeds)}.")
     _load_data_once(config, (seeds or config.compare.seeds)[0])
     if seeds is not None:
         claim(folder, config, ignore=_MAY_DIFFER)

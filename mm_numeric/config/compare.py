@@ -83,8 +83,8 @@ class CompareConfig:
 
     slurm: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of submitit's ``AutoExecutor`` for ``--engine slurm``, such as
-    ``{slurm_partition: gpu, timeout_min: 600}``. ``cluster: local`` runs the jobs on this
-    machine."""
+    ``{slurm_partition: gpu, timeout_min: 600}``. On Slurm, the time limit of a run is required:
+    ``timeout_min`` or ``slurm_time``. ``cluster: local`` runs the jobs on this machine."""
 
     published: str | None = None
     """Published results to report: a name in ``published_results.PUBLISHED``; null: none."""

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tiny_models import small_config
@@ -13,12 +14,15 @@ from train_runs import same
 
 from mm_numeric import cli
 from mm_numeric.comparison.engines.resources import required_resources, run_failed
+from mm_numeric.comparison.engines.slurm import execute as execute_jobs
+from mm_numeric.comparison.plan import open_runs
 from mm_numeric.comparison.run import compare, execute_one
 from mm_numeric.config.resources import Resources
 from mm_numeric.evaluation.report.results import read_summary
 from mm_numeric.evaluation.score import score
 from mm_numeric.files import read_json
 from mm_numeric.inference.generate import predict
+from mm_numeric.ray_tasks import map_tasks
 from mm_numeric.registry import import_extra
 from mm_numeric.run_folder import LockedError
 
@@ -38,6 +42,20 @@ def needs(package):
 def here(tmp_path_factory):
     """Return the folder of the comparison that this process has executed."""
     return compare(small_config(tmp_path_factory.mktemp("here"), *SMALL))
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """Return the folder of programs that stand in for those of Slurm, and log their arguments."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    texts = {"srun": "", "sacct": "", "scancel": "", "sbatch": "echo Submitted batch job $$"}
+    for name, text in texts.items():
+        program = folder / name
+        program.write_text(f'#!/bin/sh\necho {name} "$@" >> {folder}/log\n{text}\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +141,14 @@ def test_the_plan_names_the_runs_in_order_and_what_they_wait_for(tmp_path, capsy
     assert "seed3/plain_learning_rate_0.002" in text
     assert "for each seed: the best trial of emd, distilled, plain answers the test rows" in text
     assert text.endswith("compare.resources is not set\n")
+    assert cli.main(["compare", str(file), "compare.seeds=[3, 4]", "--plan", "--seeds", "4"]) == 0
+    text = capsys.readouterr().out
+    assert "seed4/plain" in text
+    assert "seed3" not in text
+    assert cli.main(["compare", str(file), "--plan", "--seeds", "5"]) == 2
+    assert "compare.seeds: 5 is not one of [3]" in capsys.readouterr().err
+    assert cli.main(["compare", str(file), "--plan", "compare=null"]) == 2
+    assert "no section `compare`; see" in capsys.readouterr().err
     assert not (tmp_path / "compare").exists()
 
 
@@ -174,6 +200,36 @@ def test_a_run_waits_until_a_lost_process_has_released_its_files(tmp_path, monke
     assert tried == ["seed1/ce", "seed1/ce"]
 
 
+@needs("submitit")
+def test_jobs_are_cancelled_if_this_process_is_interrupted(slurm, tmp_path, monkeypatch):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    clock = SimpleNamespace(sleep=interrupt)
+    monkeypatch.setattr("mm_numeric.comparison.engines.slurm.time", clock)
+    settings = "compare.slurm={timeout_min: 60, slurm_max_num_timeout: 9, slurm_partition: gpu}"
+    config = small_config(tmp_path, *SMALL, settings)
+    with pytest.raises(KeyboardInterrupt):
+        execute_jobs(config, tmp_path, open_runs(config, [0, 1]))
+    calls = (slurm / "log").read_text().split("\n")
+    cancelled = {line for line in calls if line.startswith("scancel")}
+    assert len(cancelled) == sum(line.startswith("sbatch") for line in calls) == 2
+
+
+@needs("submitit")
+def test_what_slurm_rejects_is_one_sentence(slurm, tmp_path):
+    (slurm / "sbatch").write_text("#!/bin/sh\necho invalid partition gpv >&2; exit 1\n")
+    for settings, message in [
+        ("slurm_partition: gpu", r"no time limit of a run, and submitit's is 5 minutes; set it"),
+        ("timeout_min: long", r'Parameter "timeout_min" expected type'),
+        ("timeout_min: 60, slurm_partitions: gpu", "Unknown argument 'partitions'"),
+        ("slurm_time: 60, slurm_partition: gpv", "invalid partition gpv"),
+    ]:
+        config = small_config(tmp_path, *SMALL, f"compare.slurm={{{settings}}}")
+        with pytest.raises(ValueError, match=rf"(?s)compare\.slurm: .*{message}"):
+            execute_jobs(config, tmp_path, open_runs(config, [0]))
+
+
 @pytest.mark.slow
 @needs("ray")
 def test_tasks_answer_and_score_the_same_rows(here, cluster, tmp_path):
@@ -196,3 +252,21 @@ def test_tasks_answer_and_score_the_same_rows(here, cluster, tmp_path):
     assert results[0] | {"predictions": ""} == results[1] | {"predictions": ""}
     with pytest.raises(ValueError, match="no machine of the cluster has 1 GPU, 1 CPU for a task"):
         predict(run, None, tmp_path / "q.jsonl", on_ray=Resources(gpus=1))
+    asked = "compare.resources={cpus: 1000}"
+    with pytest.raises(ValueError, match="no machine of the cluster has 0 GPU, 1000 CPU"):
+        compare(small_config(tmp_path, *SMALL, asked), engine="ray")
+
+
+@pytest.mark.slow
+@needs("ray")
+def test_a_task_that_fails_cancels_the_others(cluster, tmp_path):
+    def fail_or_wait(item, folder):
+        if item == 0:
+            raise ValueError("row 1: no target")
+        time.sleep(1)
+        (folder / str(item)).touch()
+
+    with pytest.raises(ValueError, match="row 1: no target"):
+        map_tasks(fail_or_wait, range(9), tmp_path)
+    time.sleep(3)
+    assert len(list(tmp_path.iterdir())) < 4

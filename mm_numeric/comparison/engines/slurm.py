@@ -10,11 +10,17 @@ from typing import Any
 from mm_numeric.comparison.engines.resources import required_resources, run_failed
 from mm_numeric.comparison.plan import Run, waits_for
 from mm_numeric.comparison.run import execute_one
+from mm_numeric.config.resources import Resources
 from mm_numeric.config.schema import Config
 from mm_numeric.log import progress
 from mm_numeric.registry import import_extra
 
 _POLL_S = 1.0
+
+_TIME_LIMITS = {"timeout_min", "slurm_timeout_min", "slurm_time"}
+
+_OF_EXECUTOR = ("slurm_max_num_timeout", "slurm_python")
+"""Settings that submitit takes when it makes the executor; the others are those of its jobs."""
 
 
 def execute(config: Config, folder: Path, left: Sequence[Run]) -> None:
@@ -22,42 +28,62 @@ def execute(config: Config, folder: Path, left: Sequence[Run]) -> None:
 
     A preempted job is submitted again, and resumes from its last checkpoint. The logs of the jobs
     are in the subfolder ``slurm``. If a run fails, those that wait for it are not submitted.
+    If this process fails or is interrupted, its jobs are cancelled.
     """
     asked = required_resources(config, "slurm")
-    assert config.compare is not None
     submitit = import_extra("submitit", "--engine slurm", "slurm")
-    settings = {"cluster": "slurm", **config.compare.slurm}
-    memory = {} if asked.memory_gib is None else {"mem_gb": asked.memory_gib}
+    executor = _executor(config, folder, submitit, asked)
+    waits, jobs, finished = waits_for(left), dict[str, Any](), set[str]()
+    failures: dict[str, Exception] = {}
+    bar = progress(desc="comparing", unit="run", total=len(left))
     try:
-        executor = submitit.AutoExecutor(folder / "slurm", cluster=settings.pop("cluster"))
+        while True:
+            for run in left:
+                if run.name not in jobs and finished.issuperset(waits[run.name]):
+                    executor.update_parameters(name=run.name.replace("/", "_"))
+                    job = ComparedRunJob(os.getcwd(), folder, run.name, asked.cpus)
+                    jobs[run.name] = executor.submit(job)
+            running = jobs.keys() - finished - failures.keys()
+            if not running:
+                break
+            for name in sorted(running):
+                if jobs[name].done():
+                    failure = jobs[name].exception()
+                    if failure is None:
+                        finished.add(name)
+                    else:
+                        failures[name] = _short(failure)
+                    bar.update()
+            time.sleep(_POLL_S)
+    except submitit.core.utils.FailedJobError as error:  # a job cannot be submitted
+        raise ValueError(f"{config.title}, compare.slurm: {error}") from error
+    finally:
+        bar.close()
+        for name in jobs.keys() - finished - failures.keys():
+            jobs[name].cancel(check=False)
+    if failures:
+        raise run_failed(*next(iter(failures.items())))
+
+
+def _executor(config: Config, folder: Path, submitit: Any, asked: Resources) -> Any:
+    """Return what submits jobs with the settings of ``compare.slurm``."""
+    assert config.compare is not None
+    settings = {"cluster": "slurm", **config.compare.slurm}
+    if settings["cluster"] == "slurm" and settings.keys().isdisjoint(_TIME_LIMITS):
+        raise ValueError(
+            f"{config.title}, compare.slurm: no time limit of a run, and submitit's is 5 minutes; "
+            "set it, such as {timeout_min: 600}."
+        )
+    memory = {} if asked.memory_gib is None else {"mem_gb": asked.memory_gib}
+    own = {name: settings.pop(name) for name in _OF_EXECUTOR if name in settings}
+    try:
+        executor = submitit.AutoExecutor(folder / "slurm", cluster=settings.pop("cluster"), **own)
         executor.update_parameters(
             cpus_per_task=asked.cpus, gpus_per_node=asked.gpus, **memory, **settings
         )
-    except (RuntimeError, TypeError, NameError, ValueError) as error:
+    except (AssertionError, RuntimeError, TypeError, NameError, ValueError) as error:
         raise ValueError(f"{config.title}, compare.slurm: {error}") from error
-    waits, jobs, finished = waits_for(left), dict[str, Any](), set[str]()
-    failures: list[tuple[str, Exception]] = []
-    bar = progress(desc="comparing", unit="run", total=len(left))
-    while True:
-        for run in left:
-            if run.name not in jobs and finished.issuperset(waits[run.name]):
-                executor.update_parameters(name=run.name.replace("/", "_"))
-                jobs[run.name] = executor.submit(ComparedRunJob(os.getcwd(), folder, run.name))
-        running = [name for name in jobs if name not in finished and name not in dict(failures)]
-        if not running:
-            break
-        for name in running:
-            if jobs[name].done():
-                failure = jobs[name].exception()
-                if failure is None:
-                    finished.add(name)
-                else:
-                    failures.append((name, _short(failure)))
-                bar.update()
-        time.sleep(_POLL_S)
-    bar.close()
-    if failures:
-        raise run_failed(*failures[0])
+    return executor
 
 
 def _short(failure: Exception) -> Exception:
@@ -69,11 +95,14 @@ def _short(failure: Exception) -> Exception:
 class ComparedRunJob:
     """A run of a comparison as a function that submitit can call, and submit again."""
 
-    def __init__(self, cwd: str, folder: Path, name: str) -> None:
-        self.cwd, self.folder, self.name = cwd, folder, name
+    def __init__(self, cwd: str, folder: Path, name: str, cpus: int) -> None:
+        self.cwd, self.folder, self.name, self.cpus = cwd, folder, name, cpus
 
     def __call__(self) -> None:
         """Execute the run in the job."""
+        import torch
+
+        torch.set_num_threads(self.cpus)
         os.chdir(self.cwd)
         execute_one(self.folder, self.name)
 
