@@ -22,7 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Execute one command and return its exit code.
 
     0: success. 1: ``check-data`` or ``prepare`` found errors in the data. 2: an error that the user
-    can fix, with one message on stderr. 130: interrupted by Ctrl-C. 141: stdout was closed.
+    can fix, with one message on stderr, or the list of commands if none was given. 130: interrupted
+    by Ctrl-C. 141: stdout was closed.
     """
     parser = make_parser(
         {
@@ -40,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
     )
     arguments, rest = parser.parse_known_args(argv)
+    if "command" not in arguments and not rest:
+        print(f"{parser.format_usage()}\n{parser.description}", file=sys.stderr)
+        return 2  # as for other missing arguments
     if rest:
         # argparse fills a positional list only once: overrides after an option are left over.
         overrides = all("=" in word and not word.startswith("-") for word in rest)

@@ -5,26 +5,12 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from mm_numeric import __version__
 from mm_numeric.archives import add_limit_option
 from mm_numeric.cli_decoding import add_decoding, add_endpoint
 from mm_numeric.cli_joined_rows import add_joined_rows
+from mm_numeric.cli_overview import EXAMPLES, CommandParser, overview
 from mm_numeric.registry import ENGINES, LOCAL_ENGINE, RANK_FIELDS
-
-EXAMPLES = """\
-examples:
-  mm-numeric ls                                        list tasks, families, losses and configs
-  mm-numeric cp clock_tiny mine.yaml                   copy a shipped config
-  mm-numeric check mine.yaml                           validate it and print it with all defaults
-  mm-numeric prepare coco instances_val2017.json --out val.jsonl    convert a published format
-  mm-numeric check-data mine.yaml                      validate the data before training
-  mm-numeric train mine.yaml objective=emd             train, with one setting changed
-  mm-numeric predict --model runs/mine --data test.jsonl --out predictions.jsonl
-  mm-numeric score predictions.jsonl                   metrics, intervals, parse failures
-  mm-numeric score submit.zip --truth gt.zip           score detections of another tool (ICDAR)
-  mm-numeric compare clock_tiny                        compare objectives over several seeds
-  mm-numeric export runs/mine --out my-model           merge adapters and write a model card
-  torchrun --nproc-per-node 8 -m mm_numeric train mine.yaml
-"""
 
 GLOBAL_FLAGS = ("--verbose", "--quiet")
 """Options that each command accepts, before or after the name of the command."""
@@ -37,23 +23,27 @@ def make_parser(commands: Mapping[str, Run]) -> argparse.ArgumentParser:
     """Return the argument parser of ``mm-numeric`` with all its commands.
 
     ``commands`` maps the name of each command to its function. Parsing stores the function of the
-    chosen command as ``arguments.command``.
+    chosen command as ``arguments.command``, or nothing if no command was given.
     """
     shared = _global_options()
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="mm-numeric",
-        description="Fine-tune and evaluate models whose answers are numbers.",
+        usage="mm-numeric [-h] [--version] [--verbose | --quiet] COMMAND ...",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[shared],
     )
+    version = f"mm-numeric {__version__}"
+    parser.add_argument("--version", action="version", version=version, help="print the version")
     # DeepSpeed's launcher puts it before the command; the rank is read from the environment.
     parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(prog="mm-numeric", metavar="COMMAND", help=argparse.SUPPRESS)
+    texts = {}
 
     def add(name: str, text: str) -> argparse.ArgumentParser:
+        texts[name] = text
         description = text[0].upper() + text[1:] + "."
-        added = subparsers.add_parser(name, help=text, description=description, parents=[shared])
+        added = subparsers.add_parser(name, description=description, parents=[shared])
         added.set_defaults(command=commands[name])
         return added
 
@@ -68,11 +58,15 @@ def make_parser(commands: Mapping[str, Run]) -> argparse.ArgumentParser:
     _add_compare(add)
     _add_export(add)
     _add_report(add)
+    parser.description = (
+        f"Fine-tune and evaluate models whose answers are numbers.\n\n{overview(texts)}\n\n"
+        "`mm-numeric COMMAND --help` lists the options of a command."
+    )
     return parser
 
 
-def _global_options() -> argparse.ArgumentParser:
-    shared = argparse.ArgumentParser(add_help=False)
+def _global_options() -> CommandParser:
+    shared = CommandParser(add_help=False)
     level = shared.add_mutually_exclusive_group()
     # A default would overwrite the value that was given before the command.
     level.add_argument(

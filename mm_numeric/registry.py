@@ -255,10 +255,18 @@ def import_extra(package: str, where: str, extra: str) -> Any:
 
 
 def unknown(name: object, known: Iterable[str], what: str, where: str) -> ValueError:
-    """Return a ValueError for an unknown name. Its message lists the known names."""
+    """Return a ValueError for an unknown name.
+
+    Its message lists the known names, or the nearest three if there are more than 40.
+    """
     names = sorted(known)
     near = get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     if not near and "." in str(name):
         hint = " An import path has a colon before the name: package.module:Name."
-    return ValueError(f"{where}: there is no {what} {name!r}.{hint} Known: {', '.join(names)}.")
+    listed = f"Known: {', '.join(names)}."
+    if len(names) > 40:
+        within = [known_name for known_name in names if str(name) in known_name]
+        nearest = [*near, *within, *get_close_matches(str(name), names, n=3, cutoff=0)]
+        listed = f"Nearest of {len(names)}: {', '.join(list(dict.fromkeys(nearest))[:3])}."
+    return ValueError(f"{where}: there is no {what} {name!r}.{hint} {listed}")

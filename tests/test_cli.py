@@ -11,7 +11,9 @@ import pytest
 import thermometer
 from processes import python
 
+import mm_numeric as mm_numeric_package
 from mm_numeric import cli
+from mm_numeric.cli_overview import GROUPS
 from mm_numeric.config.reader import CONFIGS, read_config
 
 CONFIG = """\
@@ -126,6 +128,10 @@ def test_what_check_prints_is_the_same_config(capsys, tmp_path):
         (["check", "clock_tiny", "predict.batch_size=a"], "'a' is not a whole number."),
         (["check", "clock_tiny", "x"], "write an override as name.of.setting=value."),
         (["check", "none.yaml"], "none.yaml: there is no such file."),
+        (["check", "clock_tny.yaml"], "no such file. Did you mean 'clock_tiny'? Shipped"),
+        (["check", "none/clock_tiny.yaml"], "no such file. Did you mean 'clock_tiny'? Shipped"),
+        (["check", "mien.yaml"], "no such file. Did you mean 'mine.yaml'? Shipped"),
+        (["check", "mine"], "no config 'mine'. Did you mean 'mine.yaml'?"),
         (["check", "clock_tyni"], "no config 'clock_tyni'. Did you mean 'clock_tiny'?"),
         (["cp", "clock_tyni", "x.yaml"], "no config 'clock_tyni'."),
         (["cp", "clock_tiny", "no/such/x.yaml"], "no/such: there is no such folder."),
@@ -147,7 +153,39 @@ def test_what_check_prints_is_the_same_config(capsys, tmp_path):
 )
 def test_a_mistake_is_one_line(capsys, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").touch()
     assert message in fails_with(capsys, *arguments)
+
+
+def test_without_a_command_the_commands_are_listed_in_groups(capsys):
+    assert cli.main([]) == 2
+    said = capsys.readouterr().err
+    assert "several objectives:\n    compare     compare objectives from one warm start" in said
+    listed = re.findall(r"\n    ([a-z-]+)\s", said)
+    assert listed == [name for group in GROUPS.values() for name in group]
+    for name in listed:  # each is a command, and no command is missing
+        with pytest.raises(SystemExit):
+            cli.main([name, "--help"])
+    assert capsys.readouterr().out.count("usage: mm-numeric ") == len(listed)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["trian"])
+    assert end.value.code == 2
+    error = capsys.readouterr().err
+    assert "COMMAND: there is no command 'trian'. Did you mean 'train'? Known: " in error
+    assert set(error.rpartition("Known: ")[2].strip(".\n").split(", ")) == set(listed)
+
+
+def test_a_wrong_choice_names_the_nearest(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "clock_tiny", "--engine", "slrum"])
+    assert "--engine: there is no choice 'slrum'. Did you mean 'slurm'?" in capsys.readouterr().err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"mm-numeric {mm_numeric_package.__version__}\n"
 
 
 def test_files_of_other_tools_are_scored(capsys, tmp_path):

@@ -5,6 +5,7 @@ Every error names the file, the field, the value that was found, and what is all
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,16 @@ def find_config(name: str | Path) -> Path:
     if path.is_file():
         return path
     shipped = {p.stem: p for p in sorted(CONFIGS.glob("*.yaml"))}
+    if str(name) in shipped:
+        return shipped[str(name)]
+    files = {p.name: str(p) for p in path.parent.glob("[!.]*.y*ml")}
+    known = {**{stem: stem for stem in shipped}, **files}
     if path.suffix or path.parent != Path():
-        raise ValueError(f"{name}: there is no such file. Shipped configs: {', '.join(shipped)}.")
-    if str(name) not in shipped:
-        raise unknown(str(name), shipped, "config", str(name))
-    return shipped[str(name)]
+        near = [known[found] for found in get_close_matches(path.name, known, n=1)]
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        listed = ", ".join(shipped)
+        raise ValueError(f"{name}: there is no such file.{hint} Shipped configs: {listed}.")
+    raise unknown(str(name), known, "config", str(name))
 
 
 def config_from_dict(

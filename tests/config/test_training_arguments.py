@@ -73,8 +73,10 @@ def test_right_settings_are_handed_on_unchanged(settings):
         (
             {"learning_rat": 1.0},
             r"^t: there is no setting of transformers\.TrainingArguments 'learning_rat'\. "
-            r"Did you mean 'learning_rate'\?",
+            r"Did you mean 'learning_rate'\? Nearest of \d+: learning_rate, \w+, \w+\.$",
         ),
+        ({"batch_size": 1}, r"per_device_eval_batch_size, per_device_train_batch_size\.$"),
+        ({"lr": 1}, r"'lr'\. Nearest of \d+: lr_scheduler_kwargs, lr_scheduler_type, \w+\.$"),
         ({"learning_rate": "1e-5"}, r"^t\.learning_rate: '1e-5' is not a number\. .* 1\.0e-5\.$"),
         ({"learning_rate": None}, r"^t\.learning_rate: None is not a number\."),
         ({"learning_rate": float("nan")}, r"^t\.learning_rate: nan is not a number\."),
@@ -93,7 +95,7 @@ def test_right_settings_are_handed_on_unchanged(settings):
         ({"dataloader_prefetch_factor": 0}, r"^t\.dataloader_prefetch_factor must be at least 1"),
         ({"label_names": 5}, r"^t\.label_names: 5 is not one of list\[str\], None\."),
         ({"label_names": {"a": 1}}, r"^t\.label_names: \{'a': 1\} is not one of list"),
-        ({3: 5}, r"^t: there is no setting of transformers\.TrainingArguments 3\. Known: "),
+        ({3: 5}, r"^t: there is no setting of transformers\.TrainingArguments 3\. Nearest of "),
         (None, r"^t: expected settings as `key: value`, found None\."),
         (["a"], r"^t: expected settings as `key: value`, found \['a'\]\."),
     ],
