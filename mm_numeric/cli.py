@@ -5,7 +5,9 @@ Each command imports its modules when it is executed, so that ``--help`` does no
 
 import argparse
 import os
+import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -170,10 +172,11 @@ def _train(arguments: argparse.Namespace) -> None:
     from mm_numeric.config.reader import read_config
 
     config = read_config(arguments.config, arguments.overrides)
-    from mm_numeric.ranks import leave_process_group
+    from mm_numeric.ranks import leave_process_group, num_ranks
     from mm_numeric.training.errors import StoppedError
     from mm_numeric.training.run import train
 
+    stop: StoppedError | None = None
     try:
         model = train(
             config,
@@ -181,11 +184,18 @@ def _train(arguments: argparse.Namespace) -> None:
             stoppable=True,
             trust_remote_code=arguments.trust_remote_code,
         )
-    except StoppedError as stopped:
-        logger.warning("%s", stopped)
-        model = None
+    except StoppedError as error:
+        logger.warning("%s", error)
+        stop = error
     leave_process_group()
-    if rank() == 0 and model is not None:
+    if stop is not None:
+        if num_ranks() == 1 and stop.resumable:  # a launcher has a command of its own
+            flags = ["--trust-remote-code"] if arguments.trust_remote_code else []
+            words = [arguments.config, *arguments.overrides, "--resume", *flags]
+            print(f"next: mm-numeric train {shlex.join(words)}")
+        if stop.received == signal.SIGINT:
+            sys.exit(130)
+    elif rank() == 0:
         from mm_numeric.config.trust import FLAG, code_of_predictions
 
         flag = f" {FLAG}" if code_of_predictions(config.to_dict()) else ""

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,10 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 class StoppedError(Exception):
     """Raised after a signal stopped the run and a checkpoint was saved."""
+
+    def __init__(self, message: str, *, received: signal.Signals, resumable: bool) -> None:
+        super().__init__(message)
+        self.received, self.resumable = received, resumable
 
 
 class NotFiniteError(EveryRankError):

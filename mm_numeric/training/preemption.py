@@ -1,8 +1,8 @@
-"""Preemption: save a checkpoint and stop the run when it receives SIGTERM or SIGUSR1."""
+"""Save a checkpoint and stop the run when it receives SIGTERM, SIGUSR1 or SIGINT (Ctrl-C)."""
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +10,20 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from mm_numeric.log import logger
 from mm_numeric.ranks import Ranks
 from mm_numeric.run_folder import last_checkpoint
+from mm_numeric.training.errors import StoppedError
 
-_SIGNALS = [s for s in signal.Signals if s.name in ("SIGTERM", "SIGUSR1")]  # no SIGUSR1 on Windows
+_NAMES = ("SIGTERM", "SIGUSR1", "SIGINT")
+_SIGNALS = [s for s in signal.Signals if s.name in _NAMES]  # no SIGUSR1 on Windows
 
 
 class StopOnSignal(TrainerCallback):
-    """Callback that saves a checkpoint and stops the run after SIGTERM or SIGUSR1.
+    """Callback that saves a checkpoint and stops the run after one of ``_SIGNALS``.
 
-    The current step is finished first. A signal to any rank stops all ranks.
+    The current step is finished first. A signal to any rank stops all ranks. Ctrl-C after another
+    signal raises KeyboardInterrupt at once.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -31,10 +35,10 @@ class StopOnSignal(TrainerCallback):
 
     @contextmanager
     def listening(self, stoppable: bool) -> Iterator[None]:
-        """Context manager that records SIGTERM and SIGUSR1 instead of ending the process.
+        """Context manager that records the signals instead of ending the process.
 
-        Does nothing if ``stoppable`` is False. If a signal was received, both signals are ignored
-        after the context. Otherwise the previous signal handlers are restored.
+        Does nothing if ``stoppable`` is False. If a signal was received, SIGTERM and SIGUSR1 are
+        ignored after the context. Otherwise the previous signal handlers are restored.
         """
         numbers = _SIGNALS if stoppable else []
         before = {number: signal.signal(number, self._receive) for number in numbers}
@@ -44,7 +48,8 @@ class StopOnSignal(TrainerCallback):
         finally:
             self.is_listening.fill_(False)
             for number, handler in before.items():
-                signal.signal(number, signal.SIG_IGN if self.received else handler)
+                ignored = self.received and number != signal.SIGINT
+                signal.signal(number, signal.SIG_IGN if ignored else handler)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Request a checkpoint and a stop if a rank received a signal, except at the last step."""
@@ -53,23 +58,32 @@ class StopOnSignal(TrainerCallback):
             self.stopped = received[0]
             control.should_save = control.should_training_stop = True
 
-    def message(self, folder: Path, *, resumable: bool) -> str:
-        """Return a message that names the saved checkpoint and tells how to resume from it."""
+    def error(self, folder: Path, *, resumable: bool) -> StoppedError:
+        """Return an error that names the saved checkpoint and tells how to resume from it."""
         how = "resume with the same command and --resume"
         if not resumable:
             how = "the run cannot be resumed, because trainer.save_only_model saves only weights"
         assert self.stopped is not None
-        return f"stopped by {self.stopped.name}; saved {last_checkpoint(folder)}: {how}."
+        message = f"stopped by {self.stopped.name}; saved {last_checkpoint(folder)}: {how}."
+        return StoppedError(message, received=self.stopped, resumable=resumable)
 
     def _receive(self, number: int, frame: Any) -> None:
+        if number == signal.SIGINT:
+            if self.received:
+                raise KeyboardInterrupt
+            with suppress(RuntimeError):  # the signal interrupted another write to stderr
+                logger.warning(
+                    "Ctrl-C: the run stops after this step and saves a checkpoint; press Ctrl-C "
+                    "again to stop at once."
+                )
         self.received = signal.Signals(number)
 
 
 class IgnoreSignalsInWorker:
-    """A ``worker_init_fn`` that makes DataLoader workers ignore SIGTERM and SIGUSR1.
+    """A ``worker_init_fn`` that makes DataLoader workers ignore SIGTERM, SIGUSR1 and SIGINT.
 
-    A cluster scheduler sends the signal to all processes, but the run needs its workers to finish
-    the step. They ignore signals only during training (while the shared flag ``is_listening`` is
+    A cluster scheduler and a terminal send the signal to all processes, but the run needs its
+    workers to finish the step. They ignore signals only during training (while the shared flag ``is_listening`` is
     True), so that Python can end them with SIGTERM when the run exits. ``init_fn`` is another
     ``worker_init_fn`` to call, or None.
     """

@@ -57,7 +57,7 @@ from mm_numeric.training.deepspeed import (
     without_zero3_init,
 )
 from mm_numeric.training.distil import check_distillation, student_of, teacher_of
-from mm_numeric.training.errors import StoppedError, translate_disk_full
+from mm_numeric.training.errors import translate_disk_full
 from mm_numeric.training.evaluation_callback import EvaluationCallback, evaluated_rows
 from mm_numeric.training.gradient_check import GradientCheck
 from mm_numeric.training.json_log import JsonLog, validate_report_to
@@ -79,7 +79,7 @@ def train(
     Args:
         config: Config of the run.
         resume: Resume from the last checkpoint of the run folder.
-        stoppable: Save a checkpoint and stop when SIGTERM or SIGUSR1 is received.
+        stoppable: Save a checkpoint and stop when SIGTERM, SIGUSR1 or SIGINT is received.
         trust_remote_code: Resume even from a DeepSpeed or FSDP checkpoint whose files contain other
             objects than tensors. Loading such files could execute code.
 
@@ -233,8 +233,7 @@ def _fit_and_save(
     """
     fit(trainer, checkpoint)
     if trainer.stopping.stopped:
-        resumable = not trainer.args.save_only_model
-        raise StoppedError(trainer.stopping.message(folder, resumable=resumable))
+        raise trainer.stopping.error(folder, resumable=not trainer.args.save_only_model)
     trainer.skipped_rows.count()
     trainer.save_model(str(folder / MODEL))
     if trainer.args.should_save:

@@ -112,7 +112,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
             raise ValueError(f"trainer.lr_scheduler_kwargs: {error}.") from error
 
     def get_train_dataloader(self) -> Any:
-        """Return the training dataloader, whose workers ignore SIGTERM and SIGUSR1 (preemption)."""
+        """Return the training dataloader, whose workers ignore signals that stop the run."""
         if isinstance(self.train_dataset, ExampleStream):
             loader = stream_loader(
                 self.train_dataset, self.args, self.accelerator, self.data_collator

@@ -239,6 +239,7 @@ def test_a_worker_that_is_left_over_can_be_ended():
     worker = processes.Process(target=work, args=(IgnoreSignalsInWorker(None, is_listening), ready))
     worker.start()
     ready.get(timeout=60)
+    os.kill(worker.pid, signal.SIGINT)
     worker.terminate()
     worker.join(0.5)
     assert worker.is_alive()
