@@ -83,9 +83,9 @@ class IgnoreSignalsInWorker:
     """A ``worker_init_fn`` that makes DataLoader workers ignore SIGTERM, SIGUSR1 and SIGINT.
 
     A cluster scheduler and a terminal send the signal to all processes, but the run needs its
-    workers to finish the step. They ignore signals only during training (while the shared flag ``is_listening`` is
-    True), so that Python can end them with SIGTERM when the run exits. ``init_fn`` is another
-    ``worker_init_fn`` to call, or None.
+    workers to finish the step. They ignore signals only during training (while the shared flag
+    ``is_listening`` is True), so that Python can end them with SIGTERM when the run exits.
+    ``init_fn`` is another ``worker_init_fn`` to call, or None.
     """
 
     def __init__(self, init_fn: Any, is_listening: Tensor) -> None:

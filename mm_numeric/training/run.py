@@ -12,7 +12,7 @@ from typing import Any
 
 import transformers
 from accelerate import PartialState
-from transformers import PrinterCallback, TrainerState, TrainingArguments
+from transformers import PrinterCallback, ProgressCallback, TrainerState, TrainingArguments
 
 from mm_numeric.answers import Example
 from mm_numeric.config.schema import Config
@@ -61,6 +61,7 @@ from mm_numeric.training.errors import translate_disk_full
 from mm_numeric.training.evaluation_callback import EvaluationCallback, evaluated_rows
 from mm_numeric.training.gradient_check import GradientCheck
 from mm_numeric.training.json_log import JsonLog, validate_report_to
+from mm_numeric.training.log_lines import BarOnly, LogLines
 from mm_numeric.training.manifest import check_files
 from mm_numeric.training.resume import with_same_rows
 from mm_numeric.training.tensor_files import require_tensor_files
@@ -272,12 +273,14 @@ def make_trainer(
         train_dataset=examples,
         data_collator=collator,
         objective=objective,
-        callbacks=[JsonLog(config.output_dir / LOG), GradientCheck(modules)],
+        callbacks=[JsonLog(config.output_dir / LOG), LogLines(), GradientCheck(modules)],
     )
     if args.train_sampling_strategy == "group_by_length":
         trainer.lengths = collator.lengths(known)
     validate_sharding(trainer, f"{config.title}, trainer")
     trainer.remove_callback(PrinterCallback)
+    if trainer.pop_callback(ProgressCallback):
+        trainer.add_callback(BarOnly)
     return trainer
 
 

@@ -1,0 +1,57 @@
+"""What ``train`` writes for each logged step, on a terminal and in a pipe."""
+
+import json
+import re
+
+import pytest
+from train_runs import write_config
+
+from mm_numeric import cli
+from mm_numeric.training.log_lines import WIDTH, wrapped
+
+NUMBER = r"-?[0-9.]+(?:e-?[0-9]+)?"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_line_of_each_logged_step(tmp_path, capsys, terminal):
+    overrides = (
+        "objective=ntil", "trainer.max_steps=4", "trainer.logging_steps=2",
+        "trainer.save_strategy='no'", f"trainer.disable_tqdm={str(not terminal).lower()}",
+    )  # fmt: skip
+    config = str(write_config(tmp_path, *overrides))
+    assert cli.main(["train", config]) == 0
+    said = capsys.readouterr().err
+    assert ("4/4" in said.replace("step 4/4", "")) is terminal  # the progress bar
+    assert "{'" not in said
+    logged = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").open()]
+    assert [line["step"] for line in logged] == [2, 4]
+    found = re.findall(r"(?<![^\r\n])step \d.*\n(?: {4}.*\n)*", said)
+    assert len(found) == 2
+    for text, line in zip(found, logged, strict=True):
+        assert all(len(part) <= WIDTH for part in text.split("\n"))
+        pattern = (
+            rf"step (\d)/4  loss ({NUMBER})  lr ({NUMBER})  {NUMBER} rows/s  \d:\d\d:\d\d left  "
+        )
+        step, loss, rate = re.match(pattern, text).groups()
+        assert int(step) == line["step"]
+        assert float(loss) == pytest.approx(line["loss"], rel=1e-3)
+        assert float(rate) == pytest.approx(line["learning_rate"], rel=1e-2, abs=1e-12)
+        for name, value in line["parts"].items():
+            assert float(re.search(rf"  {name} ({NUMBER})", text)[1]) == pytest.approx(
+                value, rel=6e-3
+            )
+    assert "0:00:00 left" in found[1]
+
+
+def test_a_quiet_run_writes_no_lines(tmp_path, capsys):
+    config = str(write_config(tmp_path, "trainer.max_steps=1", "trainer.logging_steps=1"))
+    assert cli.main(["--quiet", "train", config]) == 0
+    assert "step 1/1" not in capsys.readouterr().err
+
+
+def test_items_are_wrapped_and_none_is_lost():
+    items = ["step 1/9", *(f"component_{i} {i / 7:.3g}" for i in range(20))]
+    lines = wrapped(items).split("\n")
+    assert max(map(len, lines)) <= WIDTH
+    assert [word for line in lines for word in line.strip().split("  ")] == items
+    assert all(line.startswith("    component_") for line in lines[1:])
