@@ -43,12 +43,6 @@ def test_a_line_of_each_logged_step(tmp_path, capsys, terminal):
     assert "0:00:00 left" in found[1]
 
 
-def test_a_quiet_run_writes_no_lines(tmp_path, capsys):
-    config = str(write_config(tmp_path, "trainer.max_steps=1", "trainer.logging_steps=1"))
-    assert cli.main(["--quiet", "train", config]) == 0
-    assert "step 1/1" not in capsys.readouterr().err
-
-
 def test_items_are_wrapped_and_none_is_lost():
     items = ["step 1/9", *(f"component_{i} {i / 7:.3g}" for i in range(20))]
     lines = wrapped(items).split("\n")
