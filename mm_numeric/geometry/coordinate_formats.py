@@ -29,6 +29,8 @@ search to the end, which takes quadratic time.
 
 _SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>")  # as in Qwen's <|box_start|> and InternVL's <box>
 
+_POINT_SEPARATOR = re.compile(r"\)(\s*,\s*)\(")
+
 
 class Piece(NamedTuple):
     """A substring of a written box or polygon: a coordinate, a label or a separator."""
@@ -166,10 +168,10 @@ class CoordinateFormat:
         # Without text between two shapes, only a comma continues a shape.
         continuing = {self.between_points.strip(), "" if self.between else None}
         if not self.close and shapes and rest in continuing:
-            # These shapes have no closing text. The last one is truncated if a number starts after
-            # it, or if it is shorter than all others.
+            # These shapes have no closing text. The last one is truncated if a number or a comma
+            # follows it, or if it is shorter than all others.
             shortest = min((len(shape.numerals) for shape in shapes[:-1]), default=0)
-            if begun or len(shapes[-1].numerals) < shortest:
+            if begun or rest or len(shapes[-1].numerals) < shortest:
                 shapes.pop()
                 return Reading(tuple(shapes), True)
         cut = begun is not None
@@ -178,8 +180,13 @@ class CoordinateFormat:
     def read_answer(self, text: str) -> Reading:
         """Parse an answer like ``read``, also if its special tokens were removed by an engine.
 
-        A group of numbers without its special tokens may be a box, a part of a label, or the first
-        points of a truncated polygon. ``ambiguous`` is True if more than one of these is possible.
+        A group of numbers without its special tokens may be a box, a part of a label, several
+        shapes, or the first points of a truncated polygon. ``ambiguous`` is True if a group has
+        neither two nor four points, if its points have different separators, or if the last group
+        is shorter than all others. It is not possible to detect a quadrilateral that is truncated
+        after two points and therefore looks like a box, if it is the only shape or another shape
+        is a box. For the same reason, the first four points of a longer polygon are a
+        quadrilateral.
         """
         if self.bins:  # the coordinates themselves are tokens
             return self.read(text)._replace(ambiguous="<loc" not in text)
@@ -193,7 +200,10 @@ class CoordinateFormat:
             and counts[-1] < min(counts[:-1])
             and not (reading.cut or text[reading.shapes[-1].span[1] :].strip())
         )
-        return reading._replace(ambiguous=is_last_shorter or min(counts, default=4) < 4)
+        groups = (text[slice(*shape.span)] for shape in reading.shapes)
+        is_mixed = any(len(set(_POINT_SEPARATOR.findall(group))) > 1 for group in groups)
+        ambiguous = is_last_shorter or is_mixed or not {4, 8}.issuperset(counts)
+        return reading._replace(ambiguous=ambiguous)
 
     @cached_property
     def _without_special_tokens(self) -> tuple[frozenset[str], "CoordinateFormat"]:

@@ -119,16 +119,25 @@ JOINS = re.compile(r"\)\s*,|,\s*\(|^\s*,\s*$")
 """Labels with a comma next to a point, which makes it a part of the shape: ``at (1,2),(3,4)``."""
 
 
-@pytest.mark.parametrize("name", ["qwen2_vl", "paligemma", "llava", "yi_vl", "qwen3_vl", "gemma3"])
-@given(items=st.lists(st.tuples(shapes, labels), max_size=4))
-@settings(max_examples=50, deadline=None, derandomize=True)
-def test_an_answer_without_special_tokens_is_the_same_or_has_a_reason(name, items):
-    assume(not any(JOINS.search(label) or label.strip() == "none" for _, label in items))
-    frame = frame_of(name)
+items = st.lists(st.tuples(shapes, labels), max_size=4)
+
+
+def written(frame, shapes_and_labels):
+    """Return shapes and labels as text, unless it has no single meaning even with all tokens."""
+    found = [label for _, label in shapes_and_labels]
+    assume(not any(JOINS.search(label) or label.strip() == "none" for label in found))
     try:
-        text = frame.write([Instance(shape, label) for shape, label in items]).text
+        return frame.write([Instance(*item) for item in shapes_and_labels]).text
     except ValueError:  # the label has text of the format
         assume(False)
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "paligemma", "llava", "yi_vl", "qwen3_vl", "gemma3"])
+@given(items=items)
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_an_answer_without_special_tokens_is_the_same_or_has_a_reason(name, items):
+    frame = frame_of(name)
+    text = written(frame, items)
     tokenizer = LOCATIONS if name == "paligemma" else PLAIN
     with_tokens = frame.read(without_end_tokens(text + END))
     found = frame.read(stripped(text, tokenizer))
@@ -136,3 +145,47 @@ def test_an_answer_without_special_tokens_is_the_same_or_has_a_reason(name, item
         assert name in ("qwen2_vl", "paligemma")
         return
     assert found == with_tokens
+
+
+@given(items=items, part=st.floats(0, 1))
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_a_truncated_answer_without_special_tokens_has_no_shape_of_its_own(items, part):
+    """Only the last shape may be one that looks complete after its second or fourth point."""
+    frame = frame_of("qwen2_vl")
+    text = written(frame, items)
+    whole = frame.read(text)
+    plain = stripped(text, PLAIN)
+    found = frame.read(plain[: round(part * len(plain))])
+    if isinstance(found, Unreadable) or not found.items:
+        return
+    *complete, last = found.items
+    assert complete == list(whole.items[: len(complete)])
+    original = whole.items[len(complete)]
+    assert last.label == original.label
+    points = last.shape.points
+    assert points == original.shape.points[: len(points)]
+    assert len(points) in (2, 4)
+    assert len(points) == len(original.shape.points) or not found.cut
+
+
+@given(items=st.lists(shapes, min_size=2, max_size=4), between=st.sampled_from([", ", " ,", ",\n"]))
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_shapes_that_are_joined_by_another_separator_are_not_one_shape(items, between):
+    frame = frame_of("qwen2_vl")
+    plain = between.join(stripped(frame.write([Instance(s)]).text, PLAIN) for s in items)
+    found = frame.read(plain)
+    assert isinstance(found, Unreadable)
+    assert found.reason == TOKENS_REMOVED
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("(1,2),(3,4),(5,6)", TOKENS_REMOVED),  # of a quadrilateral
+        ("(1,2),(3,4), (5,6),(7,8)", TOKENS_REMOVED),  # two boxes
+        ("(1,2),(3,4),", "cut off within a shape"),
+        ("car(1,2),(3,4)bus(5,6),(7,8),(9,10)", TOKENS_REMOVED),
+    ],
+)
+def test_what_is_left_of_several_or_truncated_shapes_is_no_shape(text, reason):
+    assert frame_of("qwen2_vl").read(text) == Unreadable(reason)
