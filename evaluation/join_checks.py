@@ -144,10 +144,11 @@ def _targets(
         parsed = task.parse(without_end_tokens(label), frame)
         found = None if isinstance(parsed, Unreadable) else _comparable(parsed, task)
         answers.append((found, 2 * max(frame.step_px) if frame else 0.0))
-        target = example.answer
-        if not isinstance(target, Box | Instances):
-            read = task.parse(task.format(target).text)
-            target = target if isinstance(read, Unreadable) else read
+        try:  # with the task's own changes, such as boxes clipped to the image
+            target = task.parse(task.format(example.answer, frame).text, frame)
+        except ValueError:  # a box outside the image cannot be written
+            target = example.answer
+        target = example.answer if isinstance(target, Unreadable) else target
         questions.append(_comparable(target, task))
     return _Evidence("correct answer", answers, questions, _is_close)
 
@@ -156,9 +157,7 @@ def _comparable(answer: Any, task: Task) -> Any:
     """Return the sorted x and the sorted y of shapes, in pixels; other answers as JSON."""
     if not isinstance(answer, Box | Instances):
         return json.dumps(task.record(answer))
-    shapes = (
-        [answer] if isinstance(answer, Box) else [i.shape for i in answer.items if not i.ignore]
-    )
+    shapes = [answer] if isinstance(answer, Box) else [item.shape for item in answer.items]
     points = [point for shape in shapes for point in shape.points]
     return [sorted(x for x, _ in points), sorted(y for _, y in points)]
 

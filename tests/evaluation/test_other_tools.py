@@ -122,6 +122,17 @@ def test_boxes_with_the_same_prompt_are_compared_by_their_correct_answers(tmp_pa
         scored(write(tmp_path / "answers.jsonl", lines[::-1]))
 
 
+def test_correct_answers_that_the_task_clips_to_the_image_are_those_of_the_rows(tmp_path):
+    rows = [json.loads(line) for line in lines_of(ROWS)]
+    rows[1]["box"] = [300, 200, 700, 300]  # the image is 640 pixels wide
+    path = write(tmp_path / "rows.jsonl", [json.dumps(row) + "\n" for row in rows])
+    answers = [json.loads(line) for line in lines_of(FILES / "llamafactory.jsonl")]
+    answers[1]["label"] = "(469,417),(1000,625)"
+    lines = [json.dumps({**answer, "prompt": "Locate."}) + "\n" for answer in answers]
+    file = write(tmp_path / "answers.jsonl", lines)
+    assert len(scored(file, path, options={"outside": "clip"}).rows) == 4
+
+
 def clocks(folder, labels):
     """Score clocks, which all have the same prompt, with the labels of LLaMA-Factory."""
     times = [{"id": i, "image": "a.png", "time": f"{i + 1}:30"} for i in range(3)]
