@@ -76,7 +76,8 @@ def test_other_rows_of_the_same_number_are_an_error(tmp_path, name):
         json.dumps({**other, "id": i, "phrase": f"tree {i}", "box": [i, 7, i + 70, 77]}) + "\n"
         for i in range(4)
     ]
-    with pytest.raises(ValueError, match=r"have no id, and their .*prompt and correct answer can"):
+    found = r"have no id, and their prompt and correct answer can|about the image 0.png, but the"
+    with pytest.raises(ValueError, match=found):
         scored(FILES / name, write(tmp_path / "rows.jsonl", lines))
 
 
@@ -110,6 +111,60 @@ def test_the_prompt_may_have_other_words_around_the_question(tmp_path):
         ValueError, match=r"the prompt is that of the question 'row-1'.* up to 2 of"
     ):
         scored(path)
+
+
+def phrases_scored(folder, phrases, prompts, images=()):
+    """Score answers with these prompts and images to rows with these phrases."""
+    row = {"width": 640, "height": 480}
+    lines = [
+        {**row, "id": i, "image": f"{i}.png", "phrase": phrase, "box": [i, 7, i + 70, 77]}
+        for i, phrase in enumerate(phrases)
+    ]
+    answers = [{"response": "none", "messages": prompt} for prompt in prompts]
+    for answer, image in zip(answers, images, strict=False):
+        answer["images"] = [image]
+    rows = write(folder / "rows.jsonl", [json.dumps(line) + "\n" for line in lines])
+    file = write(folder / "a.jsonl", [json.dumps(answer) + "\n" for answer in answers])
+    return scored(file, rows, options={"prompt": 'Find "{phrase}".'})
+
+
+def test_prompts_are_compared_by_whole_words_without_case_and_punctuation(tmp_path):
+    phrases = ["cat", "car", "red car", "Scar"]
+    prompts = [f"Where is the {phrase.lower()}?" for phrase in phrases]
+    assert len(phrases_scored(tmp_path, phrases, prompts).rows) == 4
+    with pytest.raises(ValueError, match="line 2: the prompt is that of the question '2', but"):
+        phrases_scored(tmp_path, phrases, [prompts[i] for i in (0, 2, 1, 3)])
+    with pytest.raises(ValueError, match="line 1: the prompt is that of the question '3', but"):
+        phrases_scored(tmp_path, phrases, [prompts[i] for i in (3, 1, 2, 0)])
+
+
+def test_what_all_questions_share_does_not_refuse_a_file(tmp_path):
+    assert len(phrases_scored(tmp_path, ["cat", "cat"], ["Where?", "Where?"]).rows) == 2
+    assert len(phrases_scored(tmp_path, ["cat"], ["Where?"]).rows) == 1
+
+
+@pytest.mark.parametrize("phrases", [["cat"], ["cat", "dog"]])
+def test_names_of_images_must_not_differ_even_if_the_prompts_agree(tmp_path, phrases):
+    names = ["/data/0.png", "/data/1.png"]
+    assert phrases_scored(tmp_path, phrases, phrases, names[: len(phrases)]).rows
+    with pytest.raises(ValueError, match=r"the answer is about the image b\.png, but the question"):
+        phrases_scored(tmp_path, phrases, phrases, ["b.png", "c.png"])
+
+
+def test_positions_of_lmms_eval_are_refused_only_if_all_other_prompts_are_of_other_rows(
+    tmp_path, caplog
+):
+    rows = [json.loads(line) for line in lines_of(FILES / "lmms_eval.jsonl")]
+    lines = [{k: row[k] for k in ("doc_id", "filtered_resps", "input")} for row in rows]
+    lines[0]["input"] = "Locate: blue bus"
+    lines[1]["input"] = "Locate: something else"
+    file = write(tmp_path / "a.jsonl", [json.dumps(line) + "\n" for line in lines])
+    assert len(scored(file).rows) == 4
+    assert "the prompt of 2 of 4 answers is not that of the question at the" in caplog.text
+    lines[1]["input"] = "Locate: red car"
+    write(file, [json.dumps(line) + "\n" for line in lines])
+    with pytest.raises(ValueError, match="the prompt is that of the question 'row-1', but"):
+        scored(file)
 
 
 def test_boxes_with_the_same_prompt_are_compared_by_their_correct_answers(tmp_path):
@@ -146,7 +201,9 @@ def test_rows_with_the_same_prompt_are_compared_by_their_correct_answers(tmp_pat
     assert len(clocks(tmp_path, ["1:30", "<pad>2:30</s>", "3:30"]).rows) == 3
     with pytest.raises(ValueError, match="the correct answer is that of the question '2', but"):
         clocks(tmp_path, ["1:30", "3:30", "2:30"])
-    with pytest.raises(ValueError, match="their prompt and correct answer cannot be assigned to"):
+    with pytest.raises(
+        ValueError, match=r"their correct answer cannot be assigned to .*write the id"
+    ):
         clocks(tmp_path, ["half past one", "half past two", "half past three"])
 
 
