@@ -24,7 +24,7 @@ trl/trainer/grpo_trainer.py.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,7 +73,7 @@ TOOLS = (
     AnswerFields(
         tool="OpenAI batch", text=("response.body.choices.0.message.content",), id="custom_id"
     ),
-    AnswerFields(tool="TRL", text=("completion.0.content", "completion")),
+    AnswerFields(tool="TRL", text=("completion",)),
 )
 
 _END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<eos>",
@@ -127,12 +127,14 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             f"{path}: a .parquet file is read with `datasets`, which is not installed; run "
             "`pip install 'mm-numeric[datasets]'`."
         ) from error
+    numbers = count(1)
     try:
-        tables = [batch.to_pylist() for batch in ParquetFile(path).iter_batches()]
-    except (OSError, pyarrow.ArrowException) as error:
-        raise ValueError(f"{path}: cannot be read ({str(error).splitlines()[0]}).") from error
-    for number, row in enumerate(chain.from_iterable(tables), start=1):
-        yield f"{path}, row {number}", row
+        for batch in ParquetFile(path).iter_batches():
+            for row in batch.to_pylist():
+                yield f"{path}, row {next(numbers)}", row
+    except (OSError, OverflowError, ValueError, pyarrow.ArrowException) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{path}: cannot be read ({reason}).") from error
 
 
 def without_end_tokens(text: str) -> str:
@@ -187,8 +189,13 @@ def _fields(
 
 
 def _raw_text(row: Mapping[str, Any], fields: AnswerFields) -> Any:
+    """Return the text of an answer; of messages, that of the last one of the model."""
     values = (value_at(row, name) for name in fields.text)
-    return next((value for value in values if value is not None), None)
+    found = next((value for value in values if value is not None), None)
+    if not isinstance(found, list) or not all(isinstance(part, Mapping) for part in found):
+        return found
+    said = [part.get("content") for part in found if part.get("role") == "assistant"]
+    return said[-1] if said else found
 
 
 def _generated(

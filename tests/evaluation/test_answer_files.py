@@ -39,6 +39,11 @@ BATCH = {
     "response": {"status_code": 200, "body": {"choices": [{"message": {"content": "A"}}]}},
     "error": None,
 }
+TURNS = [
+    {"role": "assistant", "content": "", "tool_calls": [{"type": "function"}]},
+    {"role": "tool", "content": "a clock"},
+    {"role": "assistant", "content": "A"},
+]
 
 
 def written(folder, *rows):
@@ -64,6 +69,8 @@ def read(path, **options):
         ({**LMMS, "resps": [["A"]], "filtered_resps": ["cut by a filter"]}, "lmms-eval", 3),
         ({"index": 7, "question": "?", "answer": "B", "prediction": "A"}, "VLMEvalKit", "7"),
         (BATCH, "OpenAI batch", "row-3"),
+        ({"prompt": "?", "completion": "A", "id": 7}, "TRL", "7"),
+        ({"prompt": "?", "completion": TURNS, "id": 7}, "TRL", "7"),
     ],
 )
 def test_a_tool_is_recognised_by_its_fields(tmp_path, row, tool, identity):
@@ -82,6 +89,11 @@ def test_other_fields_can_be_named(tmp_path):
     assert read(path, text_field="more.said.1", id_field="doc.id")[1] == [("12", "C")]
     path = written(tmp_path, {"index": 5, "text": "of the page", "prediction": "A"})
     assert read(path, text_field="prediction") == ("VLMEvalKit", [("5", "A")])
+    path = written(tmp_path, {"id": 5, "text": "of the page", "completion": TURNS})
+    with pytest.raises(ValueError, match=r"'text' of mm-numeric and 'completion' of TRL.*--text"):
+        read(path)
+    assert read(path, text_field="completion") == ("TRL", [("5", "A")])
+    assert read(path, text_field="text") == ("mm-numeric", [("5", "of the page")])
 
 
 @pytest.mark.parametrize("ending", ["xlsx", "tsv", "json", "csv"])
@@ -115,6 +127,7 @@ def test_files_of_vlmevalkit_have_the_same_answers_in_each_format(tmp_path, endi
         ([{"id": 1, "text": "A"}, {"text": "B"}], 'line 2: the id "id" is None; it must be a text'),
         ([{"id": 1.5, "text": "A"}], 'line 1: the id "id" is 1.5; it must be a text or a whole nu'),
         ([{**LMMS, "doc_id": "x"}], "line 1: \"doc_id\" is 'x', and not a position"),
+        ([{"completion": TURNS[1:2] * 2}], 'line 1: "completion" is 2 texts, and not one generate'),
         ([{**LMMS, "resps": [["A", "B"]]}], 'line 1: "resps" is 2 texts, and not one generated te'),
     ],
 )

@@ -15,6 +15,7 @@ where the generated texts were given instead of a model.
 import json
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
 from mm_numeric import cli
@@ -216,5 +217,9 @@ def test_only_end_and_padding_tokens_around_an_answer_are_removed(text):
 
 def test_a_damaged_parquet_file_is_an_error(tmp_path):
     path = write(tmp_path / "completions.parquet", ["PAR1"])
+    with pytest.raises(ValueError, match=r"completions\.parquet: cannot be read \("):
+        scored(path)
+    time = pyarrow.array([2**62], pyarrow.timestamp("ms"))  # after the year 9999
+    pyarrow.parquet.write_table(pyarrow.table({"completion": ["A"], "time": time}), path)
     with pytest.raises(ValueError, match=r"completions\.parquet: cannot be read \("):
         scored(path)
