@@ -42,7 +42,11 @@ MOST_DIGITS = 18
 
 @dataclass(frozen=True, kw_only=True)
 class FoneSettings(NumberTokenSettings):
-    """Settings of the FoNE baseline: numbers of digits, and the weight of digits in the loss."""
+    """Settings of the FoNE baseline: numbers of digits, and the weight of digits in the loss.
+
+    Every number in a question must fit into these numbers of digits. Before the first step,
+    ``train`` checks the questions of ``data.test`` and ``evaluate.data``.
+    """
 
     integer_digits: int | None = None
     """Number of digits before the decimal point; None: the largest in the training data."""
@@ -107,6 +111,7 @@ class Fone(NumberTokenBaseline):
     """A model family that represents every number by [NUM] and Fourier features of its digits."""
 
     settings_class = FoneSettings
+    limits_numbers = True
     model_mixin = WithFourierFeatures
 
     @property
@@ -153,8 +158,8 @@ class Fone(NumberTokenBaseline):
         if stored.denominator > 1 or stored >= 10 ** (whole + decimals):
             raise ValueError(
                 f"the number {number.value:.17g} needs more than {whole} digits before the point "
-                f"or {decimals} after it; set integer_digits and decimals of model.baseline and "
-                "train again."
+                f"or {decimals} after it; set integer_digits and decimals of model.baseline before "
+                "training."
             )
         return FIRST_VALUE + int(stored)
 

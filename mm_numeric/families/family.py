@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from PIL import Image
 from transformers import ProcessorMixin
@@ -55,6 +55,9 @@ class Family(Prompting, ImageGeometry, Checkpoint):
                 raise ValueError(
                     f"model.image_size.{setting}: {self.name} has no such setting. Known: {known}."
                 )
+
+    limits_numbers: ClassVar[bool] = False
+    """True if a question is rejected after ``fit`` when its number has too many digits."""
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:

@@ -62,13 +62,19 @@ class Best(NamedTuple):
     """Number of evaluations since the best one."""
 
 
-def evaluated_rows(config: Config) -> list[Example]:
-    """Load the examples for evaluation during training ([] if the config has no ``evaluate``)."""
+def evaluation_data(config: Config) -> list[Example]:
+    """Load all rows of the source for ``evaluate`` ([] if the config has no ``evaluate``)."""
+    if config.evaluate is None:
+        return []
+    source = config.evaluate.data or config.data.test
+    return load_examples(config.task, source, Path(config.data.cache), training=False)
+
+
+def evaluated_rows(config: Config, examples: list[Example]) -> list[Example]:
+    """Return those of the ``evaluation_data`` that are evaluated during training, once checked."""
     settings = config.evaluate
     if settings is None:
         return []
-    source = settings.data or config.data.test
-    examples = load_examples(config.task, source, Path(config.data.cache), training=False)
     examples = examples[: settings.rows]
     for example in examples:
         if example.answer is None:

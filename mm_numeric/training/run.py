@@ -18,6 +18,7 @@ from mm_numeric.answers import Example
 from mm_numeric.config.schema import Config
 from mm_numeric.config.training_arguments import find_deepspeed
 from mm_numeric.data.collator import has_mixed_modalities, make_collator
+from mm_numeric.data.examples import examples_and_errors
 from mm_numeric.data.positions import check_questions
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.data.training_set import TrainingRows
@@ -58,7 +59,11 @@ from mm_numeric.training.deepspeed import (
 )
 from mm_numeric.training.distil import check_distillation, student_of, teacher_of
 from mm_numeric.training.errors import translate_disk_full
-from mm_numeric.training.evaluation_callback import EvaluationCallback, evaluated_rows
+from mm_numeric.training.evaluation_callback import (
+    EvaluationCallback,
+    evaluated_rows,
+    evaluation_data,
+)
 from mm_numeric.training.gradient_check import GradientCheck
 from mm_numeric.training.json_log import JsonLog, validate_report_to
 from mm_numeric.training.log_lines import BarOnly, LogLines
@@ -143,7 +148,8 @@ def _train(
     with ExitStack() as stack:
         with PartialState().main_process_first():
             rows = TrainingRows(config)
-            evaluated = evaluated_rows(config)
+            loaded = evaluation_data(config)
+            evaluated = evaluated_rows(config, loaded)
             if args.should_save:
                 stack.enter_context(locked(folder))
                 if whole_run is None:
@@ -157,8 +163,11 @@ def _train(
             family = load_family(config, source)
             check_questions(family, evaluated, config.predict.max_new_tokens)
             examples = rows.for_trainer(make_collator(config, family))
+            asked = [*evaluated, *_test_rows(config, loaded)] if family.limits_numbers else []
         logger.debug("loading %s", source)
         trainer = make_trainer(config, args, examples, family, source)
+        # The family is fitted now, so that a number that is too long for it raises ValueError.
+        family.prompts([e.prompt for e in asked], [None] * len(asked), [e.where for e in asked])
         trainer.trust_remote_code = trust_remote_code
         assert trainer.modules is not None
         modules = trainer.modules.table(trainer.model)
@@ -177,6 +186,19 @@ def _train(
         with translate_disk_full(folder), trainer.stopping.listening(stoppable):
             _fit_and_save(trainer, family, folder, checkpoint, facts)
     return folder / MODEL
+
+
+def _test_rows(config: Config, loaded: list[Example]) -> list[Example]:
+    """Return the valid rows of ``data.test``, whose answers are generated after training.
+
+    ``loaded`` are the rows of the source for ``evaluate``, which may be the same. Training needs no
+    test rows, so a missing file or an invalid row causes no error here, but in ``predict``.
+    """
+    if config.evaluate is not None and config.evaluate.data is None:
+        return loaded
+    cache = Path(config.data.cache)
+    found = examples_and_errors(config.task, config.data.test, cache, training=False)
+    return [example for example, error in found if error is None]
 
 
 def _validate(

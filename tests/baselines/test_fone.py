@@ -1,12 +1,14 @@
 """FoNE: Fourier features of digits, digits from hidden states, and numbers that do not fit."""
 
+import dataclasses
+import json
 import math
 import random
 from fractions import Fraction
 
 import pytest
 import torch
-from baseline_runs import FAMILIES, TOKENIZERS, checkpoint, family_of
+from baseline_runs import FAMILIES, TOKENIZERS, baseline_config, checkpoint, family_of
 from hypothesis import given
 from hypothesis import strategies as st
 from sums import Sums, collator_of, sums_config
@@ -15,7 +17,11 @@ from tiny_models import TINY, examples_of
 from mm_numeric.baselines.fone import fourier_features
 from mm_numeric.baselines.number_head import NumberOutput
 from mm_numeric.baselines.values import FIRST_VALUE, is_value
+from mm_numeric.config.data import DataSource, EvaluateConfig
+from mm_numeric.data import examples
 from mm_numeric.losses.presets import PRESETS
+from mm_numeric.training.run import train
+from mm_numeric.training.trainer import NumericTrainer
 
 each_family = pytest.mark.parametrize("kind", FAMILIES)
 
@@ -175,6 +181,52 @@ def test_a_number_that_does_not_fit_is_rejected(tmp_path):
     assert longer.text(longer.answer("1000 0.125").ids) == "1000 0.125"
     whole = fitted("causal_lm", tmp_path, decimals=0)
     assert whole.text(whole.answer("100 0 7.0").ids) == "100 0 7"
+
+
+def rows_file(path, question):
+    path.write_text(json.dumps({"id": "a", "question": question, "answer": "7"}) + "\n")
+    return DataSource(path=str(path))
+
+
+def test_questions_are_checked_before_the_first_step(tmp_path, monkeypatch):
+    """Those of data.test and evaluate.data, each read once, and only if the baseline needs it."""
+    read = []
+    own = examples.source_rows
+    monkeypatch.setattr(
+        examples, "source_rows", lambda task, source, cache: read.append(source.name)
+        or own(task, source, cache),
+    )  # fmt: skip
+    monkeypatch.setattr(NumericTrainer, "train", lambda *args, **kwargs: pytest.fail("a step"))
+    config = baseline_config(tmp_path, "causal_lm", "fone", max_steps=1)
+    short = rows_file(tmp_path / "short.jsonl", "3+4=")
+    long = rows_file(tmp_path / "long.jsonl", "1234+1=")
+    gone = DataSource(path=str(tmp_path / "gone.jsonl"))
+    for test, evaluate, rejects, sources in (
+        (long, None, True, [long]),
+        (long, EvaluateConfig(every_steps=1), True, [long]),
+        (short, EvaluateConfig(every_steps=1, data=long), True, [long, short]),
+        (long, EvaluateConfig(every_steps=1, data=short), True, [short, long]),
+        (short, EvaluateConfig(every_steps=1), False, [short]),
+        (gone, None, False, [gone]),
+    ):
+        data = dataclasses.replace(config.data, test=test)
+        changed = dataclasses.replace(config, data=data, evaluate=evaluate)
+        read.clear()
+        if rejects:
+            why = r"long.jsonl.*: the number 1234 needs.*integer_digits and decimals.* before train"
+            with pytest.raises(ValueError, match=why):
+                train(changed)
+        else:
+            with pytest.raises(pytest.fail.Exception, match="a step"):
+                train(changed)
+        assert read[1:] == [source.name for source in sources]
+    data = dataclasses.replace(config.data, test=long)
+    other = dataclasses.replace(config.model, baseline="regression_head")
+    other = dataclasses.replace(config, data=data, model=other)
+    read.clear()
+    with pytest.raises(pytest.fail.Exception, match="a step"):
+        train(other)
+    assert len(read) == 1
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,11 @@ from tiny_models import small_config, tiny_family
 from mm_numeric.evaluation.score import read_scores
 from mm_numeric.inference.generate import predict
 from mm_numeric.run_folder import last_checkpoint
-from mm_numeric.training.evaluation_callback import EvaluationCallback, evaluated_rows
+from mm_numeric.training.evaluation_callback import (
+    EvaluationCallback,
+    evaluated_rows,
+    evaluation_data,
+)
 from mm_numeric.training.run import train
 
 BEST = "mean_deviation_minutes"
@@ -118,7 +122,9 @@ def test_zero3_cannot_decode_by_a_rule(tmp_path):
     plugin = SimpleNamespace(zero_stage=3)
     trainer = SimpleNamespace(args=SimpleNamespace(deepspeed_plugin=plugin, should_save=False))
     with pytest.raises(ValueError, match=r"evaluate\.decode: median .* use greedy, or ZeRO-2\."):
-        EvaluationCallback(trainer, config, tiny_family(), evaluated_rows(config), dict)
+        EvaluationCallback(
+            trainer, config, tiny_family(), evaluated_rows(config, evaluation_data(config)), dict
+        )
 
 
 @pytest.mark.parametrize(("metric", "best"), [(BEST, min), ("minute_accuracy", max)])
