@@ -94,13 +94,11 @@ def _agrees(
     answers, questions = evidence.answers, evidence.questions
     wrong = [i for i, own in enumerate(answers) if not evidence.is_same(own, questions[i])]
     compared = wrong[:_COMPARED]
-    swapped = [
-        (i, other)
+    owners = (
+        next((j for j, value in enumerate(questions) if evidence.is_same(answers[i], value)), None)
         for i in compared
-        for other in [
-            j for j, value in enumerate(questions) if evidence.is_same(answers[i], value)
-        ][:1]
-    ]
+    )
+    swapped = [(i, j) for i, j in zip(compared, owners, strict=True) if j is not None]
     if len(swapped) < len(compared) and pairs[0][0].id is not None:
         logger.warning(
             "%s: the %s of %d of %d answers is not that of the question at the same position in "

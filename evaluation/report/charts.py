@@ -180,6 +180,12 @@ def plain_axis(low: float, high: float, label: str = "", wanted: int = 5) -> Axi
     return Axis(low=low, high=high, ticks=ticks, label=label)
 
 
+def axis_around(values: Sequence[float]) -> Axis:
+    """Return an axis with a margin of 6 % below and above the values."""
+    margin = 0.06 * (max(values) - min(values))
+    return plain_axis(min(values) - margin, max(values) + margin)
+
+
 def line_chart(
     lines: Sequence[Line],
     x: Axis,

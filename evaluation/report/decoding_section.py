@@ -7,7 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from mm_numeric.config.decoding import GREEDY
-from mm_numeric.evaluation.report.charts import Axis, line_chart, plain_axis, styled_line
+from mm_numeric.evaluation.report.charts import Axis, axis_around, line_chart, styled_line
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, chart_ends
 from mm_numeric.evaluation.report.sections import Content, Section, figure, fold, heading, note
 from mm_numeric.evaluation.table import Cell, Column, Table, TableRow
@@ -78,8 +78,7 @@ def decoding_chart(comparison: Comparison, metric: ReportedMetric) -> Markup | N
             lines.append(styled_line(replace(style, dash=""), [(at, end) for end in ends]))
             lines.append(replace(mean, marker=style.drawn()))
             values += [metric.scale * cell["mean"], *ends]
-    margin = 0.06 * (max(values) - min(values))
-    y = plain_axis(min(values) - margin, max(values) + margin)
+    y = axis_around(values)
     rule_order = f"{', '.join(rules[:-1])} and {rules[-1]}"
     unit = f", {metric.unit}" if metric.unit else ""
     label = f"{metric.label}{unit} {metric.direction}, from left to right decoded by {rule_order}"

@@ -16,10 +16,10 @@ from mm_numeric.evaluation.report.charts import (
     Axis,
     Line,
     SeriesStyle,
+    axis_around,
     choose_styles,
     legend,
     line_chart,
-    plain_axis,
     styled_line,
     tick_text,
 )
@@ -205,8 +205,7 @@ def sweep_chart(sweep: Sweep, metric: ReportedMetric) -> Markup | None:
         ends = [(at, metric.scale * level["mean"]) for at in (x.low, x.high)]
         drawn.insert(0, Line(points=ends, colour=sweep.level[0].colour, width=1.25, dash="3 3"))
     values = [end for line in drawn for _, *ends in (*line.points, *line.band) for end in ends]
-    margin = 0.06 * (max(values) - min(values))
-    y = plain_axis(min(values) - margin, max(values) + margin)
+    y = axis_around(values)
     names = ", ".join(dict.fromkeys(line.style.name for line in sweep.lines))
     description = f"{metric.label} by {sweep.axis} for {names}."
     return line_chart(drawn, x, y, description=description, width=820, height=400)

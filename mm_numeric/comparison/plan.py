@@ -148,7 +148,7 @@ def _in_order(runs: Sequence[Run]) -> list[Run]:
 
 
 def check_compared(config: Config, seeds: Sequence[int] | None) -> CompareConfig:
-    """Return the section ``compare``; raise ValueError if there is none, or it lacks a seed."""
+    """Return the section ``compare``; raise ValueError if it is missing or lacks a seed."""
     if config.compare is None:
         raise ValueError(f"{config.title}: no section `compare`; see `mm-numeric cp clock_tiny`.")
     for seed in seeds or ():

@@ -71,7 +71,7 @@ class Explorer:
     def __call__(self, batch: Sequence[Example], constraint: Constraint | None) -> Exploration:
         """Return the exploration of a batch.
 
-        ``constraint`` limits answers to the task's grammar; None if there is none.
+        ``constraint`` limits answers to the task's grammar; None permits all texts.
         """
         ends = {*self.family.stop_ids, self.family.pad_id}  # the text ends at either
         if self.count:
