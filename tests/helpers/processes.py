@@ -6,7 +6,6 @@ have tests of their own, because such a process does not pass through the start 
 Python.
 """
 
-import gc
 import multiprocessing
 import os
 import runpy
@@ -17,25 +16,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
-IMPORTED = [
-    "mm_numeric.cli",
-    "mm_numeric.training.run",
-    "mm_numeric.inference.generate",
-    "mm_numeric.families.paligemma",
-    "mm_numeric.families.qwen2_vl",
-    "deepspeed",
-    "deepspeed.runtime.zero.muon.muon_optimizer",  # imports torch._inductor, for any optimiser
-]
+import pytest
+
 TIMEOUT = 180.0
 
 
 def context() -> ForkServerContext:
-    """Return the context of processes that are forked with everything in ``IMPORTED``."""
+    """Return the context of processes that are forked from one that has imported `preloaded`."""
     found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(IMPORTED)
+    found.set_forkserver_preload(["preloaded"])
+    with pytest.MonkeyPatch.context() as patch:  # until Python 3.13 it does not get sys.path
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        forkserver.ensure_running()
     return found
 
 
@@ -136,7 +132,6 @@ def free_port() -> int:
 def _work(function, arguments: list[str], variables: dict[str, str], output: str) -> None:
     """Run a function in a process of its own group, and exit with what it returns."""
     os.setsid()
-    gc.freeze()  # accelerate runs the garbage collector in every training
     os.environ.update(variables)
     # As in a process that is started anew; otherwise data loaders would use the forkserver too.
     multiprocessing.set_start_method("fork", force=True)

@@ -209,7 +209,7 @@ def test_what_cannot_be_scored_is_said_before_anything_is_written(tmp_path):
 def test_two_ranks_share_the_rows_and_score_as_one(tmp_path):
     """Three batches for two ranks: one of them has none left, and ZeRO-3 needs it all the same."""
     files = []
-    for mode in ("ddp", "zero2", "zero3"):
+    for mode in ("ddp", "zero3"):
         setting = () if mode == "ddp" else (f"trainer.deepspeed={mode}",)
         more = ("trainer.per_device_train_batch_size=2", *setting)
         config = job(tmp_path / mode, f"every_steps: 3, best: {BEST}", *more)
@@ -219,7 +219,7 @@ def test_two_ranks_share_the_rows_and_score_as_one(tmp_path):
     run_on_ranks(2, [str(file) for file in files])
     train(job(tmp_path / "one", f"every_steps: 3, best: {BEST}"))
     first = evaluations(tmp_path / "one" / "run")
-    for mode in ("one", "ddp", "zero2", "zero3"):
+    for mode in ("one", "ddp", "zero3"):
         run = tmp_path / mode / "run"
         assert_same_as_afterwards(run, tmp_path / f"{mode}.jsonl")
         _, figures = afterwards(run / "best", tmp_path / f"{mode}.best.jsonl")

@@ -246,7 +246,8 @@ def test_a_worker_that_is_left_over_can_be_ended():
     is_listening.fill_(False)
     worker.terminate()
     worker.join(60)
-    assert worker.exitcode == -signal.SIGTERM
+    # Python handles both at once, in the order of their numbers, where a thread got the first.
+    assert worker.exitcode in (-signal.SIGTERM, -signal.SIGINT)
 
 
 @pytest.mark.slow

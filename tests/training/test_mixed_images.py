@@ -133,14 +133,15 @@ def alone(tmp_path_factory, rows):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["ddp", "zero2", "zero3"])
+@pytest.mark.parametrize("mode", ["ddp", "zero3"])
 def test_ranks_with_and_without_images_reach_the_weights_of_one(tmp_path, rows, alone, mode):
     """A hang would be the end of this test: the ranks wait for each other for 100 s and no more."""
-    overrides = ["trainer.ddp_timeout=100"]
-    if mode != "ddp":
-        overrides.append(f"trainer.deepspeed={mode}")
-    run(2, [job(tmp_path / family, rows, family, *overrides) for family in FAMILIES])
-    for family in FAMILIES:
+    families, overrides = FAMILIES, ["trainer.ddp_timeout=100"]
+    if mode == "zero3":
+        families = FAMILIES[:1]  # the wait is in ZeRO, not in the model
+        overrides.append("trainer.deepspeed=zero3")
+    run(2, [job(tmp_path / family, rows, family, *overrides) for family in families])
+    for family in families:
         whole, split = weights(alone / family), weights(tmp_path / family)
         for name, value in whole.items():
             torch.testing.assert_close(split[name], value, rtol=0, atol=1e-5, msg=name)

@@ -18,9 +18,10 @@ from mm_numeric.models.loading import load_family, model_source
 
 STEPS = 4
 CASES = [
-    (family, objective)
-    for family in ("qwen2_vl", "paligemma")
-    for objective in ("{preset: ntil_soft, balance: running}", "ce")
+    ("qwen2_vl", "{preset: ntil_soft, balance: running}"),
+    ("qwen2_vl", "ce"),
+    ("paligemma", "{preset: ntil_soft, balance: running}"),
+    ("paligemma", "{preset: ntil, balance: fixed}"),
 ]
 SHAPES = (1, 2, 0, 0, 3, 1, 0, 1)
 """How many shapes there are to find in each image: a rank whose images are the third and the

@@ -18,7 +18,6 @@ from train_runs import (
     write_config,
 )
 
-from mm_numeric.config.reader import read_config
 from mm_numeric.run_folder import last_checkpoint, locked
 from mm_numeric.training.manifest import write_manifest
 from mm_numeric.training.run import train
@@ -30,25 +29,6 @@ def test_same_seed_same_weights_other_seed_other_weights(tmp_path):
         train(small_config(tmp_path / name, f"trainer.seed={seed}", "trainer.max_steps=3"))
     assert same(tmp_path / "a" / "run", tmp_path / "b" / "run")
     assert not same(tmp_path / "a" / "run", tmp_path / "c" / "run")
-
-
-@pytest.mark.slow
-def test_two_ranks_reach_the_weights_of_one_with_double_accumulation(tmp_path):
-    steps = ("trainer.max_steps=3", "trainer.per_device_train_batch_size=3", "objective=ntil",
-             "objective.balance=fixed", "trainer.save_strategy='no'")  # fmt: skip
-    two = write_config(tmp_path / "two", *steps)
-    one = write_config(tmp_path / "one", *steps, "trainer.gradient_accumulation_steps=2")
-    job = start(two, ranks=2)
-    assert job.wait() == [0, 0], job.text()
-    train(read_config(one))
-    first, second = weights(tmp_path / "two" / "run"), weights(tmp_path / "one" / "run")
-    for name in first:
-        torch.testing.assert_close(first[name], second[name], rtol=1e-4, atol=1e-5)
-    logs = [json.loads((tmp_path / x / "run/log.jsonl").open().readline()) for x in ("two", "one")]
-    for what in ("loss", "grad_norm"):  # Adam alone would not notice a gradient that is halved
-        assert logs[0][what] == pytest.approx(logs[1][what], rel=1e-4)
-    for part in ("ce", "emd_exp", "relative", "magnitude"):
-        assert logs[0]["parts"][part] == pytest.approx(logs[1]["parts"][part], rel=1e-4)
 
 
 def test_a_run_is_not_trained_over(tmp_path):
