@@ -60,4 +60,9 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name not in _MODULES:
         raise AttributeError(f"module 'mm_numeric' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    try:
+        return getattr(importlib.import_module(_MODULES[name]), name)
+    except ModuleNotFoundError as error:
+        from mm_numeric.registry import missing_package
+
+        raise ImportError(f"mm_numeric.{name}: {missing_package(error)}") from error

@@ -17,7 +17,7 @@ from mm_numeric.archives import set_limit
 from mm_numeric.cli_arguments import GLOBAL_FLAGS, make_parser
 from mm_numeric.cli_joined_rows import prepared_rows
 from mm_numeric.log import ALL_RANKS, logger, rank, set_verbosity, warnings_as_messages
-from mm_numeric.registry import LOCAL_ENGINE
+from mm_numeric.registry import LOCAL_ENGINE, missing_package
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,6 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # raises BrokenPipeError here and not when Python exits
     except (ValueError, OSError, KeyboardInterrupt) as error:
         return _exit_code(error)
+    except ModuleNotFoundError as error:
+        scores = arguments.command in (_prepare, _report, _score)
+        return _exit_code(ValueError(missing_package(error, "eval" if scores else "train")))
     return 0
 
 

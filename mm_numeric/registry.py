@@ -197,6 +197,24 @@ RANK_FIELDS = ("scores", "token_scores")
 """Fields of a row of a predictions file that have one number for each shape of the answer. COCO's
 average precision can rank by either; the first is the default."""
 
+EXTRA_OF: Mapping[str, str] = {
+    "PIL": "eval",
+    "jinja2": "eval",
+    "markupsafe": "eval",
+    "pycocotools": "eval",
+    "shapely": "eval",
+    "tqdm": "eval",
+    "accelerate": "train",
+    "huggingface_hub": "train",
+    "peft": "train",
+    "safetensors": "train",
+    "tokenizers": "train",
+    "torch": "train",
+    "transformers": "train",
+}
+"""Each package that scoring and training import, and the extra of mm-numeric that installs it; the
+extra ``train`` includes ``eval``. The losses need torch, but no extra."""
+
 
 _THRESHOLD = re.compile(r"(?<=_)[0-9]+(?:\.[0-9]+)?(?=_|$)")
 
@@ -237,7 +255,26 @@ def load(path: str, where: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError, TypeError) as error:  # ":X", ".a:X"
+        if isinstance(error, ModuleNotFoundError) and _package(error) in EXTRA_OF:
+            raise
         raise ValueError(f"{where}: {path!r} cannot be imported ({error}).") from error
+
+
+def missing_package(error: ModuleNotFoundError, extra: str = "eval") -> str:
+    """Return an error message that names the extra with the missing package.
+
+    ``extra`` is the extra that the caller needs in any case. Re-raises the error if no extra has
+    the package.
+    """
+    package = _package(error)
+    if package not in EXTRA_OF:
+        raise error
+    extra = max(extra, EXTRA_OF[package])  # "train", if either is
+    return f"{package} is not installed; run `pip install 'mm-numeric[{extra}]'`."
+
+
+def _package(error: ModuleNotFoundError) -> str:
+    return (error.name or "").partition(".")[0]
 
 
 def import_extra(package: str, where: str, extra: str) -> Any:

@@ -86,7 +86,9 @@ def trainer_settings() -> dict[str, TrainerSetting]:
     """Return types and default of each field of the installed TrainingArguments, by name."""
     spec = find_spec("transformers")
     if spec is None or spec.origin is None:
-        raise ValueError("trainer: transformers is not installed; run `pip install mm-numeric`.")
+        raise ValueError(
+            "trainer: transformers is not installed; run `pip install 'mm-numeric[train]'`."
+        )
     source = Path(spec.origin).with_name("training_args.py").read_text(encoding="utf-8")
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments":

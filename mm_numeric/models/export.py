@@ -119,8 +119,8 @@ def _loading(family: Family, model: Any, folder: str) -> str:
         imports = f"from transformers import {', '.join(autos)}\n"
         imports += f"\nfrom {kind.__module__} import {kind.__name__}\n"
         text += (
-            f" Loading needs mm-numeric (`pip install mm-numeric`): transformers has no class for "
-            f"{family.name}, and the class that its config.json names would leave weights out."
+            " Loading needs mm-numeric (`pip install 'mm-numeric[train]'`): transformers has no "
+            f"class for {family.name}, and the class in its config.json would leave weights out."
         )
     lines = [f'model = {kind.__name__}.from_pretrained("{folder}")']
     lines += [f'tokenizer = AutoTokenizer.from_pretrained("{folder}")']

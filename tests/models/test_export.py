@@ -96,7 +96,7 @@ def test_yi_vl_says_what_it_needs(exported, monkeypatch):
     folder, logits, printed = exported
     assert printed["yi_vl"] == "needs mm_numeric"
     card = (folder / "yi_vl" / "README.md").read_text(encoding="utf-8")
-    assert "Loading needs mm-numeric (`pip install mm-numeric`): transformers has no class" in card
+    assert "needs mm-numeric (`pip install 'mm-numeric[train]'`): transformers has no class" in card
     (code,) = re.findall("```python\n(.*?)```", card, re.DOTALL)
     monkeypatch.chdir(folder)
     found = {}
