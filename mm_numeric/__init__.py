@@ -7,7 +7,7 @@ not load torch.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from mm_numeric.answers import ClockTime as ClockTime

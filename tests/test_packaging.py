@@ -1,5 +1,6 @@
 """The wheel has everything that the repository has, under one import name."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ("mm_numeric", "tasks", "evaluation", "configs")
-FILES = ("pyproject.toml", "README.md", "LICENSE")
+FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +69,12 @@ def test_it_runs_from_there(installed, tmp_path):
     listed = run([sys.executable, "-m", "mm_numeric", "ls"], cwd=tmp_path, env=environment)
     assert ", clock, " in listed
     assert "clock_tiny" in listed
+
+
+@pytest.mark.slow
+def test_the_description_has_no_link_to_a_file(installed):
+    (metadata,) = installed.glob("*.dist-info/METADATA")
+    text = metadata.read_text(encoding="utf-8")
+    assert "# mm-numeric\n" in text
+    assert "[CONTRIBUTING.md](CONTRIBUTING.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"\]\((?!https?:)", text) == []
