@@ -16,8 +16,9 @@ from mm_numeric.data.images import image_size
 from mm_numeric.files import read_json, read_rows
 from mm_numeric.geometry.frame_presets import FrameRule
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.moved import renamed_task
 from mm_numeric.parsing import read_dataclass
-from mm_numeric.registry import TASK_OF_FORMAT
+from mm_numeric.registry import TASK_OF_FORMAT, task_of_row
 from mm_numeric.tasks.base import Task, task_class
 
 
@@ -32,7 +33,7 @@ class PreparedRows:
     """How the model resized images and wrote coordinates; None for answers without coordinates."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the task, such as ``{"answer": "list"}``."""
+    """Options of the task, such as ``{"answer": "yes_no"}``."""
 
     images: str | None = None
     """Folder of the images, to read the sizes that rows do not declare; None: that of ``path``."""
@@ -67,11 +68,10 @@ def read_task(rows: PreparedRows, task_name: str | None) -> tuple[str, Task]:
         )
     if task_name is None:
         raise ValueError(f"{rows.path}: the rows do not contain the task; name it with --task.")
-    options = dict(rows.options)
-    if task_name == "grounding" and "answer" not in options:
+    if task_name in ("grounding", "detection") and "answer" not in rows.options:
         _, first = next(read_rows(rows.path), ("", {}))
-        is_list = "instances" in first and not {"box", "box_xyxy", "box_xywh"} & set(first)
-        options["answer"] = "list" if is_list else "box"
+        task_name = task_of_row(first) or task_name
+    task_name, options = renamed_task(task_name, rows.options)
     task: Task = read_dataclass(task_class(task_name, str(rows.path)), options, "--option")
     return task_name, task
 

@@ -6,6 +6,9 @@ from mm_numeric.evaluation.scores import Scores
 from mm_numeric.evaluation.table import Cell, Column, Table
 from mm_numeric.registry import PROTOCOLS
 
+MOST_LABELS_SHOWN = 20
+"""A terminal shows the scores of each label up to this number of labels."""
+
 
 def results_table(scores: Scores) -> str:
     """Format metrics, counts (such as the number of rows) and parse failures for a terminal.
@@ -32,12 +35,48 @@ def results_table(scores: Scores) -> str:
     lines.append(indented_table(rows))
     if missing:
         lines.append(f"metrics without a value: {'; '.join(missing)}")
+    lines += label_lines(scores)
     if scores.confidences:
         lines.append(scores.confidences.line())
     if scores.failures:
         lines.append("answers that could not be parsed:")
         lines.append(indented_table([[r, str(count)] for r, count in scores.failures.items()]))
     return "\n".join(lines)
+
+
+def label_lines(scores: Scores) -> list[str]:
+    """Format COCO's AP and the scores of each label for a terminal; [] without labels."""
+    rows = scores.label_rows()
+    if scores.labels is None:
+        return []
+    if scores.ranking is None:
+        lines = [
+            "AP: not computed, because it ranks objects by confidence, and all are equal or missing"
+        ]
+    else:
+        found = scores.ranking.results()
+        names = {"ap": "AP", "ap_50": "AP50", "ap_75": "AP75"}
+        shown = ", ".join(f"{label} {in_unit(found[name], '%')}" for name, label in names.items())
+        lines = [f"COCO {shown}, of objects ranked by confidence"]
+    if len(rows) > MOST_LABELS_SHOWN:
+        lines.append(f"results.json has the scores of each of the {len(rows)} labels")
+    elif rows:
+        headers = ("label", "truths", "detections", "F1@0.5", "AP")
+        columns = [
+            Column(header=Cell(content=header), min_width=8, align="right" if i else "left")
+            for i, header in enumerate(headers)
+        ]
+        cells = [
+            (
+                row["name"] or "(no label)",
+                f"{row['truths']:,}",
+                f"{row['detections']:,}",
+                *(in_unit(row.get(name), "%") for name in ("f1_at_0.5", "ap")),
+            )
+            for row in rows
+        ]
+        lines.append(Table.of(columns, cells).to_terminal(indent=2))
+    return lines
 
 
 def indented_table(rows: Sequence[Sequence[str]]) -> str:

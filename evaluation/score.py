@@ -6,7 +6,7 @@ version of the task's parser, and the scorer.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,15 @@ from mm_numeric.evaluation.judge_client import Judge
 from mm_numeric.evaluation.metrics.base import (
     Scorer,
 )
+from mm_numeric.evaluation.metrics.coco_ap import Ranking, rank_answers
 from mm_numeric.evaluation.prepared_rows import PreparedRows
 from mm_numeric.evaluation.scores import Scores
 from mm_numeric.files import write_text
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.log import progress
+from mm_numeric.moved import renamed_task
 from mm_numeric.parsing import read_dataclass
-from mm_numeric.registry import PROTOCOLS, SCORERS, TASKS, choose, load
+from mm_numeric.registry import PROTOCOLS, RANK_FIELDS, SCORERS, TASKS, choose, load
 from mm_numeric.run_folder import RESULTS, SCORES, decoded_name
 from mm_numeric.tasks.base import Task, task_class
 
@@ -71,7 +73,7 @@ def score(
 
     Args:
         predictions: A .jsonl file; each row has ``id``, ``text`` and ``target``, and may have
-            ``task``, ``task_options`` (options of the task, such as ``{"answer": "list"}``),
+            ``task``, ``task_options`` (options of the task, such as ``{"answer": "yes_no"}``),
             ``image``, ``buckets`` (such as ``{"category": "interpolation"}``) and, for MathVista,
             ``extraction``, the answer that a judge extracted from ``text``.
         task_name: Name or import path of the task; overrides the field ``task`` of the rows, which
@@ -130,6 +132,8 @@ def write_results(
         "counts": scores.counts(),
         "metrics": scores.metrics(),
         **({"calibration": scores.confidences.results()} if scores.confidences else {}),
+        **({"labels": scores.label_rows()} if scores.labels is not None else {}),
+        **({"coco_ap": scores.ranking.results()} if scores.ranking else {}),
         "failures": scores.failures,
         "buckets": scores.buckets(),
     }
@@ -160,7 +164,28 @@ def read_scores(
         scorer, answers = judged
         for row in read.rows:
             row["reason"] = None  # of the response; the reason of the extraction is set below
-    return scores_of(read.name, scorer, read.rows, list(answers), read.targets, read.sizes_px)
+    scores = scores_of(read.name, scorer, read.rows, list(answers), read.targets, read.sizes_px)
+    return replace(scores, ranking=_ranking(scores, answers, read.targets))
+
+
+def _ranking(
+    scores: Scores, answers: Sequence[Any], targets: Sequence[Instances]
+) -> Ranking | None:
+    """Return COCO's AP of objects with labels, or None if AP is undefined.
+
+    AP ranks all objects by their confidence. It is undefined without confidences, if they are all
+    equal, and without any true or predicted object.
+    """
+    if scores.scorer.labels is None:
+        return None
+    read = [answer if isinstance(answer, Instances) else None for answer in answers]
+    ranks = [row.get(RANK_FIELDS[0]) for row in scores.rows]
+    known = [own for own, answer in zip(ranks, read, strict=True) if answer and answer.items]
+    values = {value for own in known for value in own or [None]}
+    has_truths = any(target.items for target in targets)
+    if not has_truths or len(values) < 2 or None in values:
+        return None
+    return rank_answers(read, targets, ranks)
 
 
 def chosen_scorer(read: ParsedPredictions, protocol: str | None, predictions: Path) -> Scorer:
@@ -201,6 +226,7 @@ def parse_rows(
     seen: set[str] = set()
     for where, row in found:
         _check_prediction(row, where, seen)
+        row = _with_current_task(row)
         if read is None:
             read = _with_task(row, where, task_name)
         if task_name is None and row.get("task", read.name) != read.name:
@@ -238,6 +264,14 @@ def _check_prediction(row: Mapping[str, Any], where: str, seen: set[str]) -> Non
             "last row of each id with --keep last."
         )
     seen.add(row["id"])
+
+
+def _with_current_task(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with the current name and options of its task, which may be older ones."""
+    if not row.get("task_options"):
+        return row
+    name, options = renamed_task(str(row.get("task")), row["task_options"])
+    return {**row, "task": name, "task_options": options}
 
 
 def _with_task(row: Mapping[str, Any], where: str, task_name: str | None) -> ParsedPredictions:
@@ -322,7 +356,11 @@ def scores_of(
         labels[kind] = [(own,) if isinstance(own, str) else own for own in found]
     for kind in dict.fromkeys(kind for row in rows for kind in row.get("buckets", ())):
         labels[kind] = [(row.get("buckets", {}).get(kind, "none"),) for row in rows]
-    return Scores(name, scorer, rows, columns, labels, confidences)
+    counted = None
+    if scorer.labels is not None:
+        read = [answer if isinstance(answer, Instances) else None for answer in answers]
+        counted = scorer.labels(read, targets)
+    return Scores(name, scorer, rows, columns, labels, confidences, counted)
 
 
 def scorer_of(task: Task, name: str, answer: Any, where: str) -> Scorer:

@@ -11,7 +11,7 @@ from mm_numeric.evaluation import formats
 from mm_numeric.evaluation.confidence import results_rule
 from mm_numeric.evaluation.metrics.coco_ap import Ranking, Rules, rank_answers, rank_rows
 from mm_numeric.evaluation.prepared_rows import PreparedRows
-from mm_numeric.evaluation.results_table import in_unit, indented_table
+from mm_numeric.evaluation.results_table import MOST_LABELS_SHOWN, in_unit, indented_table
 from mm_numeric.evaluation.score import check_shapes, read_answers, scores_of, write_scores
 from mm_numeric.evaluation.scores import Scores, finite
 from mm_numeric.files import write_text
@@ -21,9 +21,6 @@ from mm_numeric.run_folder import RESULTS, decoded_name
 
 COCO_AP = "coco_ap"
 """Name of the COCO AP protocol. AP has no value per image, thus no bootstrap interval."""
-
-MOST_LABELS_SHOWN = 20
-"""A terminal shows the AP of each label up to this number of labels."""
 
 
 def score_files(
@@ -198,13 +195,12 @@ def _source(rank_by: str, row: Mapping[str, Any]) -> str:
 
 
 def _write_ranked(path: Path, head: Mapping[str, Any], ranking: Ranking) -> None:
-    shown = {name: finite(value) for name, value in ranking.metrics.items()}
     labels = [
         {k: finite(v) if isinstance(v, float) else v for k, v in row.items()}
         for row in ranking.labels
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    results = {**head, "metrics": shown, "labels": labels}
+    results = {**head, "metrics": ranking.results(), "labels": labels}
     write_text(path, json.dumps(results, indent=1) + "\n")
 
 

@@ -1,7 +1,8 @@
 """Score a large predictions file on a Ray cluster: no machine holds all of its rows.
 
 Each task scores some lines of the file, writes its part of scores.jsonl, and returns the columns:
-8 bytes for each row and column. The results are those of ``score``, bit for bit.
+8 bytes for each row and column. The results are those of ``score``, bit for bit, without COCO's
+average precision, which ranks the objects of all rows.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from mm_numeric.evaluation.confidence import results_rule
 from mm_numeric.evaluation.joined_rows import as_predicted
+from mm_numeric.evaluation.metrics.label_scores import add_labels
 from mm_numeric.evaluation.score import (
     chosen_scorer,
     parse_rows,
@@ -156,6 +158,9 @@ def _merged(scored: Sequence[_ScoredShard], predictions: Path) -> Scores:
             for name in names
         },
         confidences=merged,
+        labels=None
+        if first.labels is None
+        else add_labels([own.labels or {} for own in all_scores]),
         apply=map_tasks,
     )
 

@@ -18,6 +18,8 @@ from mm_numeric.evaluation.metrics.base import (
     select_rows,
 )
 from mm_numeric.evaluation.metrics.bootstrap import metric_interval
+from mm_numeric.evaluation.metrics.coco_ap import Ranking
+from mm_numeric.evaluation.metrics.label_scores import LabelCounts, label_rows
 
 
 def apply_to_each(function: Callable[..., Any], items: Sequence[Any], common: Any) -> Iterable[Any]:
@@ -49,6 +51,12 @@ class Scores:
     confidences: Confidences | None = None
     """Confidences of the answers, and whether these are correct; None if there are none."""
 
+    labels: LabelCounts | None = None
+    """Counts of each label; None if the scorer does not compare labels."""
+
+    ranking: Ranking | None = None
+    """COCO's average precision; None without confidences, or if the scorer compares no labels."""
+
     apply: Callable[[Callable[..., Any], Sequence[Any], Any], Iterable[Any]] = apply_to_each
     """Function that calls a function with each item of a list and a common argument, and returns
     the results: here, or in parallel on several machines."""
@@ -79,6 +87,15 @@ class Scores:
         """Return the counts that the scorer reports, such as ``{"detections": 520}``."""
         sums = {name: self.columns[column].sum() for name, column in self.scorer.counts.items()}
         return {name: int(count) for name, count in sums.items()}
+
+    def label_rows(self) -> list[dict[str, Any]]:
+        """Return the scores of each label (F1, and AP if there are confidences), 0 to 1."""
+        ranked = {row["name"]: row for row in self.ranking.labels} if self.ranking else {}
+        rows = label_rows(self.labels or {})
+        for row in rows:
+            own = ranked.get(row["name"], {})
+            row.update({name: finite(own[name]) for name in ("ap", "ap_50", "ap_75") if own})
+        return rows
 
     def buckets(self) -> dict[str, dict[str, dict[str, float | None]]]:
         """Compute all metrics for each category, such as ``["size"]["small"]["mean_iou"]``."""

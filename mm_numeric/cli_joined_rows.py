@@ -44,7 +44,7 @@ def add_joined_rows(score: argparse.ArgumentParser) -> None:
         "--option",
         action="append",
         metavar="NAME=VALUE",
-        help="option of the task, such as answer=list; may be repeated",
+        help="option of the task, such as ask=each; may be repeated",
     )
     joined.add_argument(
         "--id", metavar="FIELD", help="field of the answers with the id of the row; a.b is b in a"

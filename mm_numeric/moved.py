@@ -42,6 +42,21 @@ PREPARE_VALUES: Mapping[str, str] = {"picture": "image"}
 """Maps old values of the option ``--per`` of ``mm-numeric prepare`` to new ones."""
 
 
+def renamed_task(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the current name and options of a task.
+
+    ``grounding`` with ``answer: list`` is now ``detection``, and ``answer: box`` its only setting.
+    """
+    options = dict(options)
+    if name != "grounding" or options.get("answer") not in ("box", "list"):
+        return name, options
+    if options.pop("answer") == "box":
+        return name, options
+    if "prompt" in options:
+        options["prompt"] = str(options["prompt"]).replace("{phrase}", "{classes}")
+    return "detection", {"shape": "polygon", "order": "rows", **options}
+
+
 def warn_renamed(where: str, old: str, new: str) -> None:
     """Issue a FutureWarning that ``old``, a setting or an argument, is now called ``new``."""
     message = f"{where}: {old} is now {new}; the old name stops working in 0.3."

@@ -27,6 +27,7 @@ TASKS: Mapping[str, str] = {
     "arithmetic": "mm_numeric.tasks.arithmetic:Arithmetic",
     "clock": "mm_numeric.tasks.clock:Clock",
     "clockbench": "mm_numeric.tasks.clockbench:ClockBench",
+    "detection": "mm_numeric.tasks.detection:Detection",
     "grounding": "mm_numeric.tasks.grounding:Grounding",
     "gsm8k": "mm_numeric.tasks.gsm8k:GSM8K",
     "mathematics": "mm_numeric.tasks.mathematics:Mathematics",
@@ -49,17 +50,35 @@ FAMILIES: Mapping[str, str] = {
     "t5": "mm_numeric.families.t5:T5",
 }
 
-HABITS: Mapping[str, Mapping[str, str]] = {
-    "paligemma": {"grounding": "detect {phrase}", "text_detection": "detect text"},
-    "llava": {
-        "grounding": "Provide the bounding box coordinate of the region this sentence describes: "
-        "{phrase}"
+HABITS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    "paligemma": {
+        "detection": {"prompt": "detect {classes}", "between_classes": " ; "},
+        "grounding": {"prompt": "detect {phrase}"},
+        "text_detection": {"prompt": "detect text"},
     },
-    "qwen2_5_vl": {"grounding": "Locate {phrase}, output its bbox coordinates using JSON format."},
-    "qwen3_vl": {"grounding": "Locate {phrase}, output its bbox coordinates in JSON format."},
+    "llava": {
+        "grounding": {
+            "prompt": "Provide the bounding box coordinate of the region this sentence describes: "
+            "{phrase}"
+        }
+    },
+    "qwen2_5_vl": {
+        "detection": {
+            "prompt": "Locate every item from the category list in the image and output the "
+            "coordinates in JSON format. The category set includes {classes}."
+        },
+        "grounding": {"prompt": "Locate {phrase}, output its bbox coordinates using JSON format."},
+    },
+    "qwen3_vl": {
+        "detection": {
+            "prompt": "locate every instance that belongs to the following categories: "
+            '"{classes}". Report bbox coordinates in JSON format.'
+        },
+        "grounding": {"prompt": "Locate {phrase}, output its bbox coordinates in JSON format."},
+    },
 }
-"""``HABITS[family][task]`` is the prompt that the family's authors used for the task. It is the
-default for configs without a prompt."""
+"""``HABITS[family][task]`` are options of the task, such as the prompt that the family's authors
+used for it. They are the defaults for configs without these options."""
 
 BASELINES: Mapping[str, str] = {
     "regression_head": "mm_numeric.baselines.regression_head:RegressionHead",
@@ -114,7 +133,7 @@ IMPORTERS: Mapping[str, str] = {
 }
 
 TASK_OF_FORMAT: Mapping[str, str] = {
-    "coco": "grounding",
+    "coco": "detection",
     "refcoco": "grounding",
     "llava": "grounding",
     "swift": "grounding",
@@ -131,7 +150,16 @@ TASK_OF_FORMAT: Mapping[str, str] = {
     "clockbench": "clockbench",
 }
 """Format of ``mm-numeric prepare`` -> the task that the prepared rows are made for, which ``score``
-uses if no task is named. The format ``rows`` is for several tasks."""
+uses if no task is named. Rows of ``grounding`` and ``detection`` are distinguished by their fields
+(``task_of_row``), because one format may have both. The format ``rows`` is for several tasks."""
+
+
+def task_of_row(row: Mapping[str, Any]) -> str | None:
+    """Return the task that reads a row with shapes: ``grounding``, ``detection`` or None."""
+    if {"box", "box_xyxy", "box_xywh"} & set(row):
+        return "grounding"
+    return "detection" if "instances" in row else None
+
 
 SCORERS: Mapping[type, str] = {
     Box: "mm_numeric.evaluation.metrics.boxes:BOXES",

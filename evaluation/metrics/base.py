@@ -121,6 +121,10 @@ class Scorer:
     success: Success | None = None
     """When an answer counts as correct; None if confidences cannot be compared with it."""
 
+    labels: Callable[[Sequence[Any], Sequence[Any]], Mapping[str, NDArray[np.int64]]] | None = None
+    """Function from predictions and targets to the counts of each label; see ``label_scores``. Only
+    for objects with labels, whose average precision is computed, too, if they have confidences."""
+
     judge_rules: JudgeRules | None = None
     """How answers are scored that a judge extracted; None if the benchmark has no judge."""
 

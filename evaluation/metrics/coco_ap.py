@@ -125,6 +125,10 @@ class Ranking:
     """For each label: its ``name``, the number of ``truths`` without crowds, and its ``ap``,
     ``ap_50``, ``ap_75`` and AR."""
 
+    def results(self) -> dict[str, float | None]:
+        """Return the metrics for results.json, with None in place of nan."""
+        return {k: None if math.isnan(v) else v for k, v in self.metrics.items()}
+
 
 def average_precision(
     predictions: Sequence[Instances | None],

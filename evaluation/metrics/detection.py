@@ -118,6 +118,32 @@ def score_instances(
     return columns
 
 
+def count_labels(
+    predictions: Sequence[Instances | None], targets: Sequence[Instances]
+) -> dict[str, NDArray[np.int64]]:
+    """Count true shapes, detections and pairs of each label, as ``score_instances`` does per image.
+
+    A detection is counted under its own label, so that a box with a wrong label is an error of two
+    labels. Labels are those of true shapes () and of counted detections.
+    """
+    found = pair_detections(predictions, targets, labelled=True)
+    pairs, iou, counted = found.best_pairs()
+    predicted = [i.label for p in predictions if p is not None for i in p.items]
+    true = [i.label for target in targets for i in target.items]
+    number: dict[str, int] = {}
+    of_predicted, of_true = (
+        np.array([number.setdefault(label, len(number)) for label in own], dtype=np.int64)
+        for own in (predicted, true)
+    )
+    groups = [
+        of_true[found.care],
+        of_predicted[counted],
+        *(of_true[pairs.truth[iou >= threshold]] for threshold in THRESHOLDS),
+    ]
+    columns = np.stack([np.bincount(own, minlength=len(number)) for own in groups], axis=1)
+    return {label: columns[i] for label, i in sorted(number.items()) if columns[i].any()}
+
+
 class PairedDetections(NamedTuple):
     """Predicted shapes (detections) and true shapes (truths) of many images, and their overlaps."""
 
@@ -328,6 +354,7 @@ TEXT_DETECTION = Scorer(
 
 LABELLED_DETECTION = Scorer(
     columns=partial(score_instances, labelled=True),
+    labels=count_labels,
     metrics=(*_PAIRS, *_BY_SIZE),
     buckets=_BUCKETS,
     counts={"matched": _AT_HALF, **_COUNTS, "detections": "counted"},

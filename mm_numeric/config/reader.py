@@ -27,6 +27,7 @@ from mm_numeric.config.training_arguments import OURS, check_trainer_settings
 from mm_numeric.geometry.coordinates import COORDINATES, RENAMED, Coordinates
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec
+from mm_numeric.moved import renamed_task, warn_renamed
 from mm_numeric.parsing import read_dataclass, read_yaml
 from mm_numeric.registry import FAMILIES, HABITS, TASKS, TERMS, choose, unknown
 from mm_numeric.tasks.base import task_class
@@ -117,11 +118,13 @@ def _read_task(raw: Any, family: str, where: str) -> tuple[str, Any]:
     name = options.pop("name", None)
     if not isinstance(name, str):
         raise ValueError(f"{where}.name: name a task. Known: {', '.join(TASKS)}.")
+    new = renamed_task(name, options)
+    if new != (name, options):
+        warn_renamed(where, f"{name}, answer: {options['answer']}", new[0])
+    name, options = new
     cls = task_class(name, f"{where}.name")
-    prompt = HABITS.get(family, {}).get(name)
-    if prompt is not None:
-        options.setdefault("prompt", prompt)
-    return name, read_dataclass(cls, options, where)
+    habits = HABITS.get(family, {}).get(name, {})
+    return name, read_dataclass(cls, {**habits, **options}, where)
 
 
 def _read_optional(section: type, raw: Any, where: str) -> Any:

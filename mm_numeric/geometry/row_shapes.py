@@ -34,6 +34,25 @@ def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int
     return Path(image), (width, height)
 
 
+def read_phrases(row: Mapping[str, Any], where: str, *, optional: bool = False) -> list[str]:
+    """Return the phrases of a row, from ``phrase``, ``sentence`` or ``sentences``.
+
+    If ``optional``, the result may be empty; otherwise, a row without a phrase is an error.
+    """
+    found = row.get("phrase") or row.get("sentence") or row.get("sentences")
+    if found is None and optional:
+        return []
+    phrases = [found] if isinstance(found, str) else found
+    if not (isinstance(phrases, list) and phrases and all(map(is_text, phrases))):
+        raise ValueError(f'{where}: no phrase; each row needs "phrase" (or "sentences").')
+    return phrases
+
+
+def is_text(value: Any) -> bool:
+    """Return True if a value is a text that is not blank."""
+    return isinstance(value, str) and bool(value.strip())
+
+
 def read_box(value: Any, where: str, *, xywh: bool = False) -> Box:
     """Read a box from ``[x1, y1, x2, y2]``, or from ``[x, y, width, height]`` if ``xywh``."""
     numbers = finite_numbers(value, where)

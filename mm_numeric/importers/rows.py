@@ -16,6 +16,7 @@ from typing import Any
 from mm_numeric.geometry.row_shapes import read_id, read_image
 from mm_numeric.importers.files import FileImporter, ImageFolder, rows_from_objects
 from mm_numeric.importers.importer import ImagesFolder, ImportedItem, InvalidRowError, Row
+from mm_numeric.tasks.detection import Detection
 from mm_numeric.tasks.grounding import Grounding
 from mm_numeric.tasks.numbers import Numbers
 
@@ -44,9 +45,9 @@ def _row(
 def _fields(where: str, raw: Mapping[str, Any], image_folder: ImageFolder) -> dict[str, Any]:
     """Validate a row, rename its fields (``file`` becomes ``image``), and add its image size."""
     text_only = {"question", "answer"} <= set(raw) and not raw.get("image")
-    task = Grounding(answer="list" if "instances" in raw else "box")
+    task = Numbers() if text_only else Detection() if "instances" in raw else Grounding()
     try:
-        list((Numbers() if text_only else task).examples([(where, raw)], training=True))
+        list(task.examples([(where, raw)], training=True))
         if text_only:
             return {**raw, "id": str(raw["id"])}
         image, size_px = read_image(raw, where)

@@ -72,7 +72,8 @@ class _Shape:
 def render_scenes(folder: Path, count: int, seed: int, style: SceneStyle, *, lists: bool) -> Path:
     """Generate images of coloured shapes; return the path of the .jsonl file with their rows.
 
-    If ``lists`` is True, a row asks for all shapes of one colour; otherwise, for one shape.
+    If ``lists`` is True, a row has all shapes, labelled with their form (a circle, a square, a
+    triangle; perhaps none of them); otherwise, a row has a phrase and one shape.
     """
     size = {"width": style.width_px, "height": style.height_px}
 
@@ -91,13 +92,10 @@ def _one(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
 
 
 def _list(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
-    """Return a row that asks for all shapes of a colour. In 1 of 5 rows, no shape has it."""
-    present = {shape.colour for shape in shapes}
-    absent = [colour for colour in _COLOURS if colour not in present]
-    colour = rng.choice(absent) if rng.random() < 0.2 else rng.choice(sorted(present))
-    named = [shape for shape in shapes if shape.colour == colour]
-    instances = [{"box": list(shape.box), "label": shape.name} for shape in named]
-    return {"phrase": f"{colour} shapes", "instances": instances}
+    """Return a row with all shapes in random order, labelled with their form."""
+    instances = [{"box": list(shape.box), "label": shape.kind} for shape in shapes]
+    rng.shuffle(instances)
+    return {"classes": list(_KINDS), "instances": instances}
 
 
 def _by_name(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:

@@ -205,7 +205,10 @@ def read_with_rows(override):
         ("dta=1", r"^small\.yaml: there is no setting 'dta'\. Did you mean 'data'\?"),
         ("data=null", r"^small\.yaml: the setting 'data' is missing\."),
         ("task=clok", r"task\.name: there is no task 'clok'\. Did you mean 'clock'\? Known: "),
-        ("task={prompt: a}", r"task\.name: name a task\. Known: .*clock, clockbench, grounding, "),
+        (
+            "task={prompt: a}",
+            r"task\.name: name a task\. Known: .*clock, clockbench, detection, grounding, ",
+        ),
         ("task=7", r"task\.name: name a task\."),
         ("task=a.b:C", r"task\.name: 'a\.b:C' cannot be imported \(No module named 'a'\)\."),
         ("task=os:nothing", r"'os:nothing' cannot be imported \(module 'os' has no"),

@@ -16,7 +16,7 @@ from mm_numeric.data.decoded_answers import DecodedAnswers
 from mm_numeric.data.examples import load_examples
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.tasks.clock import Clock
-from mm_numeric.tasks.grounding import Grounding
+from mm_numeric.tasks.detection import Detection
 
 NOISY = Clock(prompt="What time is it?", label_noise_minutes=90.0)
 ROWS = load_examples(NOISY, DataSource(render=6, seed=5), CACHE, training=False)
@@ -135,7 +135,7 @@ def test_a_share_needs_confidences(tmp_path):
 
 
 def test_a_truncated_list_is_unparseable(tmp_path):
-    task = Grounding(answer="list")
+    task = Detection()
     source = DataSource(render=1, seed=5)
     (row,) = load_examples(task, source, CACHE, training=True)
     size = {"width_px": 64, "height_px": 64}

@@ -41,7 +41,7 @@ def list_rows(rule="greedy"):
     }  # fmt: skip
     answers = [[((0, 0, 40, 20), "a"), ((50, 50, 90, 80), "b")], [((0, 0, 40, 20), "b")] * 2]
     targets = [[((0, 0, 40, 20), "a"), ((50, 50, 90, 80), "a")], [((0, 0, 40, 18), "b")]]
-    shared = {"task": "grounding", "task_options": {"answer": "list"}, "frame": frame}
+    shared = {"task": "detection", "frame": frame}
     return [
         {
             **shared,

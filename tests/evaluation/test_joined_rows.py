@@ -216,9 +216,9 @@ def test_the_task_and_its_options_come_from_what_prepare_wrote(tmp_path, capsys)
     )
     words = ["score", str(answers), "--rows", str(rows), "--frame", str(tmp_path)]
     assert cli.main(words) == 0
-    assert "task grounding" in capsys.readouterr().out
+    assert "task detection" in capsys.readouterr().out
     results = json.loads((tmp_path / "results.json").read_text())
-    assert results["task"] == "grounding"
+    assert results["task"] == "detection"
     assert results["metrics"]["recall_at_0.5"]["value"] == pytest.approx(2 / 3)
     assert cli.main([*words, "--protocol", "coco_ap"]) == 0
     assert "COCO average precision" in capsys.readouterr().out

@@ -5,11 +5,10 @@ import json
 import pytest
 from tiny_models import small_config
 
-from mm_numeric.answers import Box, Example, Instance, Instances
+from mm_numeric.answers import Choice, Example
 from mm_numeric.evaluation import score as score_module
 from mm_numeric.evaluation.results_table import in_unit, results_table
 from mm_numeric.evaluation.score import read_scores, score
-from mm_numeric.geometry.frames import Frame
 from mm_numeric.inference.generate import Generated, prediction
 from mm_numeric.models.loading import load_family, model_source
 
@@ -236,28 +235,18 @@ def test_shapes_may_be_judged_by_another_protocol(tmp_path):
 
 
 def test_a_prediction_says_what_its_text_is_read_by(tmp_path):
-    config = small_config(tmp_path, "task={name: grounding, answer: list}")
-    size = {"width_px": 100, "height_px": 100}
-    frame = Frame.from_dict(
-        {**size, "view": {**size, "scale_x": 1, "scale_y": 1}, "coordinates": {"format": "json"}}
-    )
-    items = (Instance(Box(0, 0, 9, 9), label="a"), Instance(Box(50, 0, 59, 9), label="b"))
-    truth = Instances(items)
-    text = config.task.format(Instances(items[::-1]), frame).text
-    example = Example(id="1", image=None, prompt="", answer=truth, where="")
+    config = small_config(tmp_path, "task={name: multirc, answer: yes_no}")
+    example = Example(id="1", image=None, prompt="", answer=Choice("yes"), where="")
     family = load_family(config, model_source(config, config.output_dir))
-    ids = family.tokenizer(text)["input_ids"]
-    rows = [prediction(config, family, example, Generated(text, frame, ids, [0.5] * len(ids)))]
-    assert rows[0]["task_options"] == {"answer": "list"}
-    scores = read_scores(predictions(tmp_path, rows, task="grounding"))
-    assert scores.metrics()["f1_at_0.5"]["value"] == 1
-    assert scores.scorer.protocols["all"]["labels"] == "must be equal, including case"
+    rows = [prediction(config, family, example, Generated("yes", None, [], []))]
+    assert rows[0]["task_options"] == {"answer": "yes_no"}
+    assert read_scores(predictions(tmp_path, rows, task="multirc")).task == "multirc"
     other = {**rows[0], "id": "2", "task_options": None}
     with pytest.raises(ValueError, match=r"line 2: task_options None among rows of \{'answer'"):
-        read_scores(predictions(tmp_path, [*rows, other], task="grounding"))
+        read_scores(predictions(tmp_path, [*rows, other], task="multirc"))
     wrong = {**rows[0], "task_options": {"answer": "boxes"}}
     with pytest.raises(ValueError, match="line 1, task: answer is one of"):
-        read_scores(predictions(tmp_path, [wrong], task="grounding"))
+        read_scores(predictions(tmp_path, [wrong], task="multirc"))
 
 
 def test_rows_of_two_tasks_are_not_scored_as_one(tmp_path):

@@ -13,7 +13,7 @@ from mm_numeric.evaluation.score import score
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import NO_LOCATION_TOKENS, TOKENS_REMOVED, Frame, Resize
-from mm_numeric.tasks.grounding import Grounding
+from mm_numeric.tasks.detection import Detection
 from mm_numeric.tasks.text_detection import TextDetection
 
 END = "<|im_end|>"
@@ -45,7 +45,7 @@ def box(i):
 
 
 ANSWERS = {
-    "grounding": [
+    "detection": [
         (Instances((Instance(box(0), "red car"), Instance(box(1), "blue bus 7"))), 0),
         (Instances((Instance(box(2)), Instance(box(3)), Instance(box(4)))), 1),
         (Instances((Instance(quad(8.0, 8.0), "sign (left)"),)), 0),
@@ -70,14 +70,13 @@ def moved(item, by):
 def scored(folder, task, name, change):
     """Score the answers in a coordinate format, after ``change`` of their texts."""
     frame, rows = frame_of(name), []
-    tasks = {"grounding": Grounding(answer="list"), "text_detection": TextDetection()}
+    tasks = {"detection": Detection(shape="polygon"), "text_detection": TextDetection()}
     for i, (answer, by) in enumerate(ANSWERS[task]):
         target = Instances(tuple(moved(item, by) for item in answer.items))
         rows.append(
             {
                 "id": str(i),
                 "task": task,
-                "task_options": {"answer": "list"} if task == "grounding" else {},
                 "text": change(tasks[task].format(answer, frame).text),
                 "target": tasks[task].record(target),
                 "frame": frame.to_dict(),

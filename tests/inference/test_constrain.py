@@ -29,9 +29,8 @@ from mm_numeric.registry import FAMILIES, TASKS, choose
 from mm_numeric.tasks.base import task_class
 from mm_numeric.training.run import train
 
-SHAPES = ("grounding", "text_detection")
+SHAPES = ("detection", "grounding", "text_detection")
 OPTIONS = {
-    "grounding": [{}, {"answer": "list"}],
     "multirc": [{}, {"answer": "yes_no"}],
     "gsm8k": [{}, {"solution": False}],
 }
@@ -162,14 +161,13 @@ def answers_of(task):
     return {
         "clock": [ClockTime(7, 5), ClockTime(12, 59)],
         "numbers": [Number("-12"), Number("3.50"), Number("2/7"), Number("120e3")],
-        "grounding": [Box(3, 4, 50, 51), Box(0, 0, 80, 60), boxes],
+        "grounding": [Box(3, 4, 50, 51), Box(0, 0, 80, 60)],
+        "detection": [boxes],
     }[task]
 
 
 def check_training_tokens(family, automaton, task, answer):
     frame = family.frame(80, 60) if family.takes_images else None
-    if isinstance(answer, Instances):
-        task = replace(task, answer="list")
     state = automaton.start(task.grammar(frame), task.grammar_after(frame))
     constraint = Constraint(automaton, [state], 200)
     text = task.format(answer, frame).text
@@ -189,7 +187,7 @@ WAYS = [(name, None) for name in FAMILIES] + [
 def test_the_tokens_of_training_answers_are_allowed(name, coordinates):
     family = tiny(name, coordinates)[0]
     automaton = TokenAutomaton(family)
-    for task in ("clock", "numbers", *(["grounding"] if family.takes_images else [])):
+    for task in ("clock", "numbers", *(["grounding", "detection"] if family.takes_images else [])):
         for answer in answers_of(task):
             check_training_tokens(family, automaton, task_class(task, "test")(), answer)
 
@@ -218,7 +216,7 @@ def test_real_tokenizers_write_their_training_tokens(name):
         cls = T5 if name == "t5-small" else CausalLM
         family = cls(tokenizer, None, TINY)
     automaton = TokenAutomaton(family)
-    for task in ("clock", "numbers", *(["grounding"] if family.takes_images else [])):
+    for task in ("clock", "numbers", *(["grounding", "detection"] if family.takes_images else [])):
         for answer in answers_of(task):
             check_training_tokens(family, automaton, task_class(task, "test")(), answer)
 

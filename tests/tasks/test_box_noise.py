@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from mm_numeric.answers import Box, Instance, Instances
+from mm_numeric.tasks.detection import Detection
 from mm_numeric.tasks.grounding import Grounding
 
 SIZE = {"width": 1000, "height": 800}
@@ -68,7 +69,7 @@ def test_a_box_outside_the_image_is_not_hidden():
 
 
 def test_each_box_of_a_list_moves():
-    task = Grounding(answer="list", label_noise_pixels=3.0)
+    task = Detection(label_noise_pixels=3.0)
     shapes = [{"box": [10, 10, 50, 50], "label": "cup"}] * 2
     row = {"id": "0", "image": "a.png", "phrase": "cup", **SIZE, "instances": shapes}
     (example,) = task.examples([("f, line 1", row)], training=True)
@@ -90,7 +91,7 @@ def test_each_box_of_a_list_moves():
     ],
 )
 def test_rows_whose_boxes_cannot_be_moved(change, message):
-    task = Grounding(answer="list", label_noise_pixels=3.0)
+    task = Detection(shape="polygon", label_noise_pixels=3.0)
     row = {**ROWS[0][1], "instances": [{"box": [1, 1, 5, 5], "label": "a"}]} | change
     with pytest.raises(ValueError, match=message):
         list(task.examples([("f, line 1", row)], training=True))

@@ -27,7 +27,8 @@ from mm_numeric.tasks.base import BaseTask, Task, task_class
 
 EVERY = [*TASKS, thermometer.NAME]
 CHAPTERS = {
-    "clock": ("clock",), "grounding": ("shapes",), "text_detection": ("shapes",),
+    "clock": ("clock",), "detection": ("shapes",), "grounding": ("shapes",),
+    "text_detection": ("shapes",),
     "clockbench": (), "mathvista": (), "multirc": (),
     thermometer.NAME: ("numbers", f"{thermometer.MODULE}:sections"),
 }  # fmt: skip

@@ -26,8 +26,9 @@ from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.registry import TASKS
 from mm_numeric.tasks.base import BaseTask, task_class
 
+SHAPES = ("detection", "grounding", "text_detection")
 OPTIONS = {
-    "grounding": [{}, {"answer": "list"}],
+    "detection": [{}, {"shape": "polygon", "ask": "each"}],
     "text_detection": [{}, {"shape": "box"}],
     "multirc": [{}, {"answer": "yes_no"}],
     "gsm8k": [{}, {"solution": False}, {"plain": True}],
@@ -41,7 +42,7 @@ each = pytest.mark.parametrize(("name", "options"), EVERY, ids=NAMES)
 
 def frames_of(name):
     """Return a frame for each coordinate preset, or None where a task has no coordinates."""
-    if name not in ("grounding", "text_detection"):
+    if name not in SHAPES:
         return [None]
     sizes = [(640, 480), (84, 84), (100, 333)]
     resize = Resize(kind="letterbox", side=336)
@@ -92,10 +93,10 @@ def test_what_a_task_writes_matches(name, options, tmp_path):
 
 
 def test_lists_of_labelled_boxes_and_polygons_match_and_come_back():
-    task = task_class("grounding", "test")(answer="list")
+    task = task_class("detection", "test")(shape="polygon", order="rows")
     polygon = Polygon(((5, 5), (60, 9), (40, 70)))
     items = (Instance(polygon, "red car"), Instance(Box(3, 4, 50, 51), "sign"), Instance(polygon))
-    for frame in frames_of("grounding"):
+    for frame in frames_of("detection"):
         text = task.format(Instances(items), frame).text
         assert re.fullmatch(task.grammar(frame), text, re.DOTALL), text
         found = task.parse(text, frame)
@@ -142,10 +143,10 @@ def test_texts_with_a_letter_or_sign_match(text):
 
 
 def test_a_shape_needs_its_frame_and_another_task_has_no_grammar():
-    for name in ("grounding", "text_detection"):
+    for name in SHAPES:
         with pytest.raises(ValueError, match="the frame of"):
             task_class(name, "test")().grammar()
-    clock, boxes = task_class("clock", "test")(), task_class("grounding", "test")(answer="list")
+    clock, boxes = task_class("clock", "test")(), task_class("detection", "test")()
     assert BaseTask.grammar(clock) is None
     assert clock.grammar_after() is None
-    assert boxes.grammar_after(frames_of("grounding")[0]) is None
+    assert boxes.grammar_after(frames_of("detection")[0]) is None

@@ -13,12 +13,13 @@ from mm_numeric.geometry.coordinate_formats import COORDINATE_FORMATS
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.tasks.clock import Clock
+from mm_numeric.tasks.detection import Detection
 from mm_numeric.tasks.grounding import Grounding
 from mm_numeric.tasks.text_detection import TextDetection
 
 PARSERS = {
     "grounding": (Grounding(), Box),
-    "list": (Grounding(answer="list"), Instances),
+    "detection": (Detection(), Instances),
     "text_detection": (TextDetection(), Instances),
 }
 WORDS = '0 1 23 1000 -5 0.25 1e9 <loc0000> <loc1023> <loc12 : , . ( ) [ ] { } < > " \\ ` é 図'
@@ -108,7 +109,7 @@ labels = st.sampled_from(["", "a", "red car", "naïve 図", "7 dogs", "x-y", "it
 @given(items=st.lists(st.builds(Instance, shapes, labels), max_size=6))
 @settings(max_examples=30, deadline=None, derandomize=True)
 def test_every_written_answer_is_read_as_itself(name, items):
-    frame, task = frame_of(name), Grounding(answer="list")
+    frame, task = frame_of(name), Detection(shape="polygon", order="rows")
     if not frame.coordinates.text.close:  # nothing says where a shape ends but that all are alike
         items = [item for item in items if isinstance(item.shape, Box)]
     written = task.format(Instances(tuple(items)), frame)

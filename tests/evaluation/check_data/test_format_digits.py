@@ -27,11 +27,7 @@ def report_of(folder, coordinates, label="", **changes):
     ]
     rows.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     model = {"name": "tiny", "dtype": "float32", "coordinates": coordinates}
-    return check_data(
-        config_of(
-            folder, rows, task={"name": "grounding", "answer": "list"}, model=model, **changes
-        )
-    )
+    return check_data(config_of(folder, rows, task="detection", model=model, **changes))
 
 
 @pytest.mark.parametrize("coordinates", ["qwen2_5_vl", "qwen3_vl", "gemma3"])

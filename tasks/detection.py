@@ -1,0 +1,182 @@
+"""Task: detect all objects of the classes asked for, as boxes with labels.
+
+Rows     {"id": text, "image": path, "instances": [{"box": [x1, y1, x2, y2], "label": text,
+         "ignore": true or false}, ...]}, in pixels of the original, upright image; the list is
+         empty for an image without objects; "polygon": [x1, y1, x2, y2, ...] may replace "box";
+         "width" and "height" of the image are optional
+Classes  asked for are those of the option ``classes``, or else the list "classes" of the row, or
+         else every object. They never depend on the objects of the image, which a question must
+         not reveal. "phrase": text (or "sentences": [text, ...]) asks for the objects that match a
+         text instead; "instances" are then these objects
+Answer   all objects without "ignore": true, in the order that the option ``order`` names, each with
+         its label, in the coordinate format of the model family. If there is none, the answer is
+         the text of the format for it: ``[]`` for JSON (Qwen2.5-VL, Qwen3-VL), otherwise ``none``
+Scorer   mm_numeric.evaluation.metrics.detection; ``order`` does not change the ground truth
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mm_numeric.answers import Example, Instance, Instances
+from mm_numeric.geometry.row_shapes import is_text, read_id, read_image, read_phrases
+from mm_numeric.tasks.base import Rows, check_choice
+from mm_numeric.tasks.rendering.scenes import SceneStyle, render_scenes
+from mm_numeric.tasks.shape_lists import NoisyBoxTask, ShapeListTask
+
+_EVERYTHING = "every object"  # asked for if no classes are named
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detection(NoisyBoxTask, ShapeListTask):
+    """Task: detect all objects of some classes in an image."""
+
+    labels: ClassVar[bool] = True
+
+    prompt: str = "Locate every object of these classes: {classes}."
+    """Prompt; ``{classes}`` is replaced by the classes asked for, or by the phrase of the row."""
+
+    between_classes: str = ", "
+    """Text between two classes in the prompt."""
+
+    classes: tuple[str, ...] = ()
+    """Classes to ask for, in this order, also in images without them. Empty: ``classes`` of each
+    row, or else every object."""
+
+    other_labels: str = "refuse"
+    """Treatment of objects with a label that is not asked for. ``refuse``: raise an error.
+    ``drop``: leave them out of the answer."""
+
+    ask: str = "together"
+    """``together``: one question per image, about all classes. ``each``: one question per image
+    and class; the id of the row is followed by a point and the class."""
+
+    negatives: int | None = None
+    """Maximum number of questions per training image about classes that are not in it, with ``ask:
+    each``. They are drawn at random, always the same for a row. null: all of them."""
+
+    shape: str = "box"
+    """``box``: use the bounding boxes of polygons. ``polygon``: use shapes as the rows have them.
+    """
+
+    scene: SceneStyle = field(default_factory=SceneStyle)
+    """Options for rendered scenes."""
+
+    def __post_init__(self) -> None:
+        NoisyBoxTask.__post_init__(self)
+        ShapeListTask.__post_init__(self)
+        if "{classes}" not in self.prompt:
+            raise ValueError(f"prompt needs {{classes}} where they go, not {self.prompt!r}")
+        check_choice("ask", self.ask, ("together", "each"))
+        check_choice("other_labels", self.other_labels, ("refuse", "drop"))
+        _check_classes(self.classes, "classes")
+        if self.negatives is not None and (self.ask != "each" or self.negatives < 0):
+            raise ValueError(
+                f"negatives is 0 or more and requires ask: each, not {self.negatives} with ask: "
+                f"{self.ask}"
+            )
+
+    def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
+        """Yield one example per image, or one per image and class with ``ask: each``.
+
+        With ``label_noise_pixels``, random errors are added to the boxes in training data. With
+        ``negatives``, some questions about absent classes are left out of training data.
+        """
+        for where, row in rows:
+            image, size_px = read_image(row, where)
+            identity = read_id(row, ("id", "ref_id"), image)
+            items = self.read_shapes(_with_instances(row, where), where)
+            if training:
+                shapes = [item.shape for item in items]
+                noisy = self.with_noise(shapes, size_px, identity, where)
+                items = [replace(i, shape=s) for i, s in zip(items, noisy, strict=True)]
+            for ending, asked, own in self._questions(row, where, items, identity, training):
+                yield Example(
+                    id=identity + ending,
+                    image=image,
+                    prompt=self.prompt.replace("{classes}", asked),
+                    answer=Instances(tuple(own)),
+                    where=where,
+                    size_px=size_px,
+                )
+
+    def _questions(
+        self,
+        row: Mapping[str, Any],
+        where: str,
+        items: Sequence[Instance],
+        identity: str,
+        training: bool,
+    ) -> Iterator[tuple[str, str, Sequence[Instance]]]:
+        """Yield (end of the id, what is asked for, the objects to detect) for each question."""
+        phrases = read_phrases(row, where, optional=True)
+        classes = self.classes or row.get("classes", ())
+        _check_classes(classes, f"{where}, classes")
+        if phrases or not classes:
+            if self.ask == "each":
+                raise ValueError(
+                    f"{where}: ask: each needs classes and no phrase; set `classes` of the task, "
+                    'or give the row "classes".'
+                )
+            for i, phrase in enumerate(phrases or [_EVERYTHING]):
+                yield (f".{i}" if len(phrases) > 1 else "", phrase, items)
+            return
+        items = self._asked_for(items, classes, where)
+        if self.ask == "together":
+            yield "", self.between_classes.join(classes), items
+            return
+        present = {item.label for item in items if not item.ignore}
+        left_out: set[str] = set()
+        if training and self.negatives is not None:
+            absent = [name for name in classes if name not in present]
+            kept = min(self.negatives, len(absent))
+            left_out = set(absent).difference(random.Random(identity).sample(absent, kept))
+        for name in classes:
+            if name not in left_out:
+                # An ignored region without a label is of any class.
+                own = [i for i in items if i.label == name or (i.ignore and not i.label)]
+                yield f".{name}", name, own
+
+    def _asked_for(
+        self, items: Sequence[Instance], classes: Sequence[str], where: str
+    ) -> Sequence[Instance]:
+        """Return the objects whose label is in ``classes``, and ignored regions without a label."""
+        other = [i for i in items if i.label not in classes and not (i.ignore and not i.label)]
+        if other and self.other_labels == "refuse":
+            raise ValueError(
+                f"{where}: the label {other[0].label!r} is not among the classes asked for "
+                f"({', '.join(classes):.100}); add it to `classes`, or set other_labels: drop."
+            )
+        return [item for item in items if item not in other]
+
+    @property
+    def scorer(self) -> str:
+        """Return the import path of the scorer, which compares labels, too."""
+        return "mm_numeric.evaluation.metrics.detection:LABELLED_DETECTION"
+
+    @property
+    def render_settings(self) -> dict[str, Any]:
+        """Return the options that affect the generated images and rows."""
+        return asdict(self.scene)
+
+    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
+        """Generate images of coloured shapes; return the path of the file with their rows."""
+        return render_scenes(folder, count, seed, self.scene, lists=True)
+
+
+def _with_instances(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Return the row; raise ValueError for a row of the task ``grounding``."""
+    if "instances" not in row and {"box", "box_xyxy", "box_xywh"} & set(row):
+        raise ValueError(
+            f'{where}: the row has one "box", and detection reads the list "instances"; set '
+            "`task: grounding` for rows with a phrase and one box."
+        )
+    return row
+
+
+def _check_classes(classes: Any, where: str) -> None:
+    valid = isinstance(classes, list | tuple) and all(map(is_text, classes))
+    if not valid or len(set(classes)) < len(classes):
+        raise ValueError(f"{where}: expected a list of different names, found {classes!r:.60}")

@@ -1,0 +1,169 @@
+"""Base classes of tasks whose answers are lists of shapes, or whose training boxes have noise."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+from mm_numeric.answers import Box, Instance, Instances, Shape, Unreadable, Written
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.grammar import list_regex
+from mm_numeric.geometry.row_shapes import around, clipped, instance_row, read_instances
+from mm_numeric.tasks.base import BaseTask, check_choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeListTask(BaseTask):
+    """Base class of tasks whose answer is a list of boxes or polygons, such as detection."""
+
+    report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
+
+    sampled_answers: ClassVar[int] = 32
+
+    labels: ClassVar[bool] = False
+    """True if the shapes in an answer may have labels."""
+
+    shape: str = "polygon"
+    """``polygon``: use shapes as the rows have them. ``box``: replace them by bounding boxes."""
+
+    order: str = "raster"
+    """Order of the shapes in the training text. ``raster``: by smallest y, then smallest x.
+    ``area``: largest first. ``random``: random but fixed for each image. ``rows``: as in the row.
+    Scoring always uses the order of the row."""
+
+    outside: str = "refuse"
+    """Treatment of shapes that extend more than one pixel beyond the image. ``refuse``: raise an
+    error. ``clip``: move their points to the image edge in the training text."""
+
+    def __post_init__(self) -> None:
+        check_choice("shape", self.shape, ("polygon", "box"))
+        check_choice("order", self.order, ("raster", "area", "random", "rows"))
+        check_choice("outside", self.outside, ("refuse", "clip"))
+
+    def read_shapes(self, row: Any, where: str) -> list[Instance]:
+        """Read the field ``instances`` of a row, with boxes in place of polygons if set so."""
+        items = read_instances(row, where).items
+        if self.shape == "box":
+            return [replace(item, shape=around(item.shape)) for item in items]
+        return list(items)
+
+    def format(self, answer: Instances, frame: Frame | None = None) -> Written:
+        """Sort shapes by the option ``order`` and format them as text, skipping ignored shapes."""
+        if frame is None:
+            raise ValueError("shapes need the frame of their image")
+        items = [item for item in answer.items if not item.ignore]
+        if self.order == "random":
+            random.Random(repr(items)).shuffle(items)
+        elif self.order != "rows":
+            items.sort(key=_raster if self.order == "raster" else _area)
+        if self.outside == "clip":
+            size = frame.width_px, frame.height_px
+            items = [replace(item, shape=clipped(item.shape, *size)) for item in items]
+        return frame.write(items)
+
+    def parse(self, text: str, frame: Frame | None = None) -> Instances | Unreadable:
+        """Parse all shapes in a generated text."""
+        if frame is None:
+            raise ValueError("shapes need the frame that they were written in")
+        return frame.read(text)
+
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of a list of shapes: polygons and boxes, or boxes only."""
+        if frame is None:
+            raise ValueError("shapes need the frame of their image")
+        return list_regex(frame, polygons=self.shape == "polygon", labels=self.labels)
+
+    def record(self, answer: Instances) -> list[dict[str, Any]]:
+        """Convert shapes to JSON, in pixels of the original image."""
+        return [instance_row(item) for item in answer.items]
+
+    def recorded(self, value: Any) -> Instances:
+        """Convert a JSON value in predictions.jsonl back to shapes."""
+        return read_instances({"instances": value}, "the target")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyBoxTask(BaseTask):
+    """Base class of tasks that can add noise to the boxes of training labels."""
+
+    label_noise_pixels: float = 0.0
+    """Standard deviation of Gaussian noise, in pixels of the original image, added to each edge of
+    the boxes of training labels to simulate annotation errors. Test labels have no noise."""
+
+    label_noise_seed: int = 0
+    """Seed of the label noise. The noise of a row depends only on this seed and the row's id."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_noise_pixels < math.inf:
+            raise ValueError(f"label_noise_pixels is 0 or more, not {self.label_noise_pixels}")
+
+    def with_noise_of(self, seed: int) -> Self | None:
+        """Return the task with the label noise of another seed; None if labels have no noise."""
+        if not self.label_noise_pixels:
+            return None
+        return replace(self, label_noise_seed=self.label_noise_seed + seed)
+
+    def describe(self) -> str:
+        """Describe the label noise in a sentence, for a report."""
+        if not self.label_noise_pixels:
+            return super().describe()
+        noise = f"{self.label_noise_pixels:g}"
+        return f"Trained on boxes with Gaussian noise of {noise} pixels, tested on clean ones."
+
+    def with_noise(
+        self, shapes: Sequence[Shape], size_px: tuple[int, int] | None, identity: str, where: str
+    ) -> list[Shape]:
+        """Return the training boxes of a row with label noise, or unchanged if there is none.
+
+        Args:
+            shapes: The boxes of the row, in pixels of the original image.
+            size_px: Width and height of the image, which the boxes do not leave.
+            identity: Id of the row, which the noise depends on.
+            where: File and line of the row, for error messages.
+        """
+        if not self.label_noise_pixels:
+            return list(shapes)
+        if size_px is None:
+            raise ValueError(
+                f"{where}: label_noise_pixels needs the width and height of the image, so that "
+                "boxes stay inside; add both to the row."
+            )
+        if not all(isinstance(shape, Box) for shape in shapes):
+            raise ValueError(
+                f"{where}: label_noise_pixels moves boxes, and this row has a polygon."
+            )
+        noise = random.Random(f"{self.label_noise_seed}:{identity}")
+        return [_moved(shape, size_px, noise, self.label_noise_pixels) for shape in shapes]
+
+
+def _moved(box: Any, size_px: tuple[int, int], noise: random.Random, deviation_px: float) -> Box:
+    """Move each edge of a box by Gaussian noise, inside the image.
+
+    An axis on which nothing would be left of the box keeps its edges.
+    """
+
+    def two_edges(first: float, second: float, limit: int) -> list[float]:
+        shifted = (edge + noise.gauss(0, deviation_px) for edge in (first, second))
+        # A box that is outside before stays so, for ``outside`` to treat.
+        least, most = min(0.0, first), max(float(limit), second)
+        low, high = sorted(min(max(edge, least), most) for edge in shifted)
+        return [low, high] if low < high else [first, second]
+
+    x1, x2 = two_edges(box.x1, box.x2, size_px[0])
+    y1, y2 = two_edges(box.y1, box.y2, size_px[1])
+    return Box(x1, y1, x2, y2)
+
+
+def _raster(item: Instance) -> tuple[float, float]:
+    xs, ys = zip(*item.shape.points, strict=True)
+    return min(ys), min(xs)
+
+
+def _area(item: Instance) -> float:
+    points = item.shape.points
+    if isinstance(item.shape, Box):
+        (x1, y1), (x2, y2) = points
+        return -(x2 - x1) * (y2 - y1)
+    pairs = zip(points, points[1:] + points[:1], strict=True)
+    return -abs(sum(x1 * y2 - x2 * y1 for (x1, y1), (x2, y2) in pairs)) / 2

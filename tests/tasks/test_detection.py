@@ -1,0 +1,355 @@
+"""The task `detection`: what is asked, in which order and form it is answered, and its scores."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from mm_numeric.answers import Box, Instance, Instances
+from mm_numeric.config.reader import config_from_dict
+from mm_numeric.evaluation.metrics.detection import count_labels
+from mm_numeric.evaluation.results_table import results_table
+from mm_numeric.evaluation.score import read_scores
+from mm_numeric.geometry.coordinates import COORDINATES
+from mm_numeric.geometry.frames import Frame, Resize
+from mm_numeric.tasks.detection import Detection
+
+CUP, DOG, CROWD = (
+    {"box": [10, 60, 50, 90], "label": "cup"},
+    {"box": [0, 0, 99, 59], "label": "dog"},
+    {"box": [1, 1, 9, 9], "label": "cup", "ignore": True},
+)
+ROW = {"id": "7", "image": "a.png", "width": 100, "height": 100, "instances": [CUP, DOG, CROWD]}
+RESIZE = Resize(kind="none")
+
+
+def examples(task, row=ROW, *, training=True):
+    return list(task.examples([("f, line 1", row)], training=training))
+
+
+def frame_of(name):
+    return Frame(100, 100, RESIZE.view(100, 100), COORDINATES[name])
+
+
+def test_questions_depend_on_the_declared_classes_and_never_on_the_objects():
+    asked = Detection(classes=("cup", "dog", "cat"))
+    for row in (ROW, {**ROW, "instances": []}, {**ROW, "instances": [DOG]}):
+        (example,) = examples(asked, row)
+        assert example.prompt == "Locate every object of these classes: cup, dog, cat."
+        (example,) = examples(Detection(), row)
+        assert example.prompt == "Locate every object of these classes: every object."
+    (example,) = examples(asked, {**ROW, "classes": ["dog", "cup"]})
+    assert "cup, dog, cat" in example.prompt  # the config restricts what the rows offer
+    (example,) = examples(Detection(), {**ROW, "classes": ["dog", "cup"]})
+    assert "dog, cup" in example.prompt
+    (example,) = examples(asked, {**ROW, "phrase": "things on the table"})
+    assert "classes: things on the table." in example.prompt
+
+
+def test_a_label_that_is_not_asked_for_is_an_error_or_dropped():
+    with pytest.raises(ValueError, match=r"^f, line 1: the label 'dog' is not among .*\(cup\); a"):
+        examples(Detection(classes=("cup",)))
+    (example,) = examples(Detection(classes=("cup",), other_labels="drop"))
+    assert [item.label for item in example.answer.items] == ["cup", "cup"]
+
+
+def test_one_question_per_class_has_negatives():
+    task = Detection(classes=("cup", "dog", "cat", "cow"), ask="each")
+    found = {e.id: e for e in examples(task)}
+    assert list(found) == ["7.cup", "7.dog", "7.cat", "7.cow"]
+    assert found["7.cow"].prompt == "Locate every object of these classes: cow."
+    assert found["7.cow"].answer == Instances(())
+    assert [i.ignore for i in found["7.cup"].answer.items] == [False, True]
+    few = replace(task, negatives=1)
+    kept = [e.id for e in examples(few)]
+    assert kept[:2] == ["7.cup", "7.dog"]
+    assert len(kept) == 3
+    assert kept == [e.id for e in examples(few)]
+    assert len(examples(few, training=False)) == 4  # a test that left some out would be easier
+    drawn = {examples(few, {**ROW, "id": str(i)})[2].id.partition(".")[2] for i in range(20)}
+    assert drawn == {"cat", "cow"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "nothing"),
+    [
+        (
+            "qwen2_5_vl",
+            '[{"bbox_2d": [0, 0, 99, 59], "label": "dog"}, '
+            '{"bbox_2d": [10, 60, 50, 90], "label": "cup"}]',
+            "[]",
+        ),
+        (
+            "qwen3_vl",
+            '[{"bbox_2d": [0, 0, 990, 590], "label": "dog"}, '
+            '{"bbox_2d": [100, 600, 500, 900], "label": "cup"}]',
+            "[]",
+        ),
+        (
+            "paligemma",
+            "<loc0000><loc0000><loc0604><loc1013> dog ; <loc0614><loc0102><loc0921><loc0512> cup",
+            "none",
+        ),
+        (
+            "qwen2_vl",
+            "<|object_ref_start|>dog<|object_ref_end|><|box_start|>(0,0),(990,590)<|box_end|>"
+            "<|object_ref_start|>cup<|object_ref_end|><|box_start|>(100,600),(500,900)<|box_end|>",
+            "none",
+        ),
+    ],
+)
+def test_each_family_writes_its_own_format(name, text, nothing):
+    """Sorted by y; ignored regions are not written; an absent class has an answer of its own."""
+    task, frame = Detection(), frame_of(name)
+    (example,) = examples(task)
+    assert task.format(example.answer, frame).text == text
+    assert [item.label for item in task.parse(text, frame).items] == ["dog", "cup"]
+    assert task.format(Instances(()), frame).text == nothing
+    assert task.parse(nothing, frame) == Instances(())
+
+
+def test_the_order_is_declared():
+    boxes = [Box(5, 40, 10, 45), Box(0, 10, 90, 90), Box(60, 10, 70, 20)]
+    answer = Instances(tuple(map(Instance, boxes)))
+    frame = frame_of("qwen2_5_vl")
+
+    def written(order):
+        task = Detection(order=order)
+        return [item.shape for item in task.parse(task.format(answer, frame).text, frame).items]
+
+    assert written("rows") == boxes
+    assert written("raster") == [boxes[1], boxes[2], boxes[0]]
+    assert written("area") == [boxes[1], boxes[2], boxes[0]]
+    assert sorted(written("random"), key=str) == sorted(boxes, key=str)
+    assert written("random") == written("random")
+
+
+@pytest.mark.parametrize(
+    ("family", "prompt", "between"),
+    [
+        ("paligemma", "detect {classes}", " ; "),
+        ("qwen3_vl", 'categories: "{classes}". Report bbox', ", "),
+        ("yi_vl", "Locate every object of", ", "),
+    ],
+)
+def test_the_prompt_is_the_family_s_habit(tmp_path, family, prompt, between):
+    raw = {
+        "task": "detection",
+        "data": {"train": {"render": 1}, "test": {"render": 1}},
+        "model": {"name": "tiny", "family": family},
+        "trainer": {"output_dir": str(tmp_path)},
+    }
+    task = config_from_dict(raw, where="a", title="a").task
+    assert prompt in task.prompt
+    assert task.between_classes == between
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prompt": "Find all."}, r"prompt needs \{classes\} where they go"),
+        ({"ask": "one"}, "ask is one of together, each, not 'one'"),
+        ({"negatives": 2}, "negatives is 0 or more and requires ask: each"),
+        ({"negatives": -1, "ask": "each"}, "negatives is 0 or more"),
+        ({"classes": ("a", "a")}, "classes: expected a list of different names"),
+        ({"order": "name"}, "order is one of raster"),
+        ({"label_noise_pixels": -1.0}, "label_noise_pixels is 0 or more"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_sentence(options, message):
+    with pytest.raises(ValueError, match=message):
+        Detection(**options)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"instances": None}, r'^f, line 1: no "instances" \(a list\)'),
+        ({"classes": "cup"}, r"^f, line 1, classes: expected a list of different names"),
+        ({"phrase": 3}, r"^f, line 1: no phrase"),
+    ],
+)
+def test_rows_that_do_not_fit_are_one_sentence(change, message):
+    with pytest.raises(ValueError, match=message):
+        examples(Detection(), {**ROW, **change})
+    with pytest.raises(ValueError, match=r"^f, line 1: ask: each needs classes and no phrase"):
+        examples(Detection(ask="each"))
+    grounding = {"id": "1", "image": "a.png", "phrase": "cup", "box": [1, 2, 3, 4]}
+    with pytest.raises(ValueError, match=r'^f, line 1: the row has one "box".* `task: grounding`'):
+        examples(Detection(), grounding)
+
+
+def test_grounding_with_a_list_of_answers_is_now_detection(tmp_path):
+    raw = {
+        "task": {"name": "grounding", "answer": "list", "prompt": "Find {phrase}"},
+        "data": {"train": {"render": 1}, "test": {"render": 1}},
+        "model": {"name": "tiny"},
+        "trainer": {"output_dir": str(tmp_path)},
+    }
+    with pytest.warns(FutureWarning, match="grounding, answer: list is now detection"):
+        config = config_from_dict(raw, where="a", title="a")
+    assert config.task_name == "detection"
+    assert config.task == Detection(shape="polygon", order="rows", prompt="Find {classes}")
+    old = {"id": "1", "task": "grounding", "task_options": {"answer": "list"}, "text": "none",
+           "target": [], "frame": frame_of("qwen2_vl").to_dict()}  # fmt: skip
+    path = tmp_path / "predictions.jsonl"
+    path.write_text(json.dumps(old), encoding="utf-8")
+    assert read_scores(path).task == "detection"
+
+
+LABELS = ("cup", "dog", "cat")
+
+
+def scenes(seed, images=14):
+    """Return true and predicted objects with confidences: moved, missing, doubled, mislabelled."""
+    rng = random.Random(seed)
+    targets, answers, scores = [], [], []
+    for _ in range(images):
+        true, found = [], []
+        for _ in range(rng.randint(0, 5)):
+            x, y = rng.randint(0, 60), rng.randint(0, 60)
+            box = Box(x, y, x + rng.randint(5, 40), y + rng.randint(5, 40))
+            true.append(Instance(box, rng.choice(LABELS), ignore=rng.random() < 0.1))
+            for _ in range(rng.choice([0, 1, 1, 1, 2])):
+                by = rng.choice([0, 0, 1, 2, 9])
+                label = true[-1].label if rng.random() < 0.8 else rng.choice(LABELS)
+                moved = Box(box.x1 + by, box.y1, box.x2 + by, box.y2)
+                found.append(Instance(moved, label))
+        targets.append(Instances(tuple(true)))
+        answers.append(Instances(tuple(found)))
+        scores.append([round(rng.random(), 6) for _ in found])
+    return targets, answers, scores
+
+
+def predictions_file(folder, targets, answers, scores, task):
+    """Write predictions of the task, in pixels of the original image."""
+    frame = Frame(100, 110, RESIZE.view(100, 110), replace(COORDINATES["llava"], space="original",
+                  max_value=None, decimals=0)).to_dict()  # fmt: skip
+    lines = [
+        {"id": str(i), "task": "detection", "target": task.record(target), "scores": own,
+         "text": task.format(answer, Frame.from_dict(frame)).text, "frame": frame}
+        for i, (target, answer, own) in enumerate(zip(targets, answers, scores, strict=True))
+    ]  # fmt: skip
+    path = folder / "predictions.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def coco_rows(instances, image, scores=None):
+    return [
+        {
+            "image_id": image,
+            "category_id": LABELS.index(item.label),
+            "bbox": [item.shape.x1, item.shape.y1, item.shape.x2 - item.shape.x1,
+                     item.shape.y2 - item.shape.y1],
+            "area": (item.shape.x2 - item.shape.x1) * (item.shape.y2 - item.shape.y1),
+            "iscrowd": int(item.ignore),
+            **({} if scores is None else {"score": scores[i]}),
+        }
+        for i, item in enumerate(instances.items)
+    ]  # fmt: skip
+
+
+def pycocotools_ap(targets, answers, scores):
+    """Return AP, AP50, AP75 and the AP of each label, by pycocotools."""
+    truth = COCO()
+    rows = [row for i, t in enumerate(targets) for row in coco_rows(t, i)]
+    truth.dataset = {
+        "images": [{"id": i} for i in range(len(targets))],
+        "categories": [{"id": i, "name": name} for i, name in enumerate(LABELS)],
+        "annotations": [{"id": n, **row} for n, row in enumerate(rows, start=1)],
+    }
+    truth.createIndex()
+    found = [row for i, a in enumerate(answers) for row in coco_rows(a, i, scores[i])]
+    evaluation = COCOeval(truth, truth.loadRes(found), "bbox")
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    precision = evaluation.eval["precision"][:, :, :, 0, -1]
+    by_label = {name: precision[:, :, k].mean() for k, name in enumerate(LABELS)}
+    return evaluation.stats[:3], by_label
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ap_equals_pycocotools_together_and_per_class(tmp_path, seed):
+    """A question per class gives the same AP: COCO matches each class of an image on its own."""
+    targets, answers, scores = scenes(seed)
+    task = Detection(order="rows")
+    expected, by_label = pycocotools_ap(targets, answers, scores)
+    found = read_scores(predictions_file(tmp_path, targets, answers, scores, task))
+    split = [
+        [(Instances(tuple(i for i in side.items if i.label == name))) for side in (target, answer)]
+        + [[s for s, i in zip(own, answer.items, strict=True) if i.label == name]]
+        for target, answer, own in zip(targets, answers, scores, strict=True)
+        for name in LABELS
+    ]
+    each = read_scores(predictions_file(tmp_path, *zip(*split, strict=True), task))
+    for result in (found, each):
+        metrics = result.ranking.metrics
+        assert [metrics[n] for n in ("ap", "ap_50", "ap_75")] == pytest.approx(expected, abs=1e-12)
+        assert {r["name"]: r["ap"] for r in result.label_rows()} == pytest.approx(by_label)
+        assert f"COCO AP {100 * expected[0]:.2f} %" in results_table(result)
+
+
+def overlap(a, b):
+    width = min(a.x2, b.x2) - max(a.x1, b.x1)
+    height = min(a.y2, b.y2) - max(a.y1, b.y1)
+    return max(width, 0) * max(height, 0)
+
+
+def area(box):
+    return (box.x2 - box.x1) * (box.y2 - box.y1)
+
+
+def slow_counts(answers, targets):
+    """Count per label with loops: greedy by decreasing IoU, ignored regions as the docs say."""
+    counts = {name: [0, 0, 0, 0, 0] for name in LABELS}
+    for answer, target in zip(answers, targets, strict=True):
+        truths = [t for t in target.items if not t.ignore]
+        ignored = [t for t in target.items if t.ignore]
+        candidates = []
+        for t, truth in enumerate(truths):
+            counts[truth.label][0] += 1
+            for d, found in enumerate(answer.items):
+                both = overlap(truth.shape, found.shape)
+                iou = both / (area(truth.shape) + area(found.shape) - both)
+                if truth.label == found.label and iou >= 0.5:
+                    candidates.append((-iou, t, d))
+        used_truths, used = set(), set()
+        for iou, t, d in sorted(candidates):
+            if t not in used_truths and d not in used:
+                used_truths.add(t)
+                used.add(d)
+                for k, threshold in enumerate((0.5, 0.75, 0.9)):
+                    counts[truths[t].label][2 + k] += -iou >= threshold
+        for d, found in enumerate(answer.items):
+            inside = any(
+                region.label == found.label
+                and overlap(region.shape, found.shape) > 0.5 * area(found.shape)
+                for region in ignored
+            )
+            counts[found.label][1] += d in used or not inside
+    return counts
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_counts_per_label_equal_a_slow_reference(seed):
+    targets, answers, _ = scenes(seed, images=30)
+    found = {name: own.tolist() for name, own in count_labels(answers, targets).items()}
+    assert found == slow_counts(answers, targets)
+
+
+def test_without_confidences_ap_is_not_computed(tmp_path):
+    """Equal scores give an AP that depends on the order of the images."""
+    targets, answers, scores = scenes(0)
+    for constant in ([[1.0] * len(own) for own in scores], [None] * len(scores)):
+        found = read_scores(
+            predictions_file(tmp_path, targets, answers, constant, Detection(order="rows"))
+        )
+        assert found.ranking is None
+        text = results_table(found)
+        assert "AP: not computed, because" in text
+        assert "F1@0.5" in text
