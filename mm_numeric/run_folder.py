@@ -22,6 +22,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
@@ -159,7 +160,11 @@ def read_run(folder: Path, *, trust_remote_code: bool = False) -> Config:
     stored = stored_settings(folder)
     if not trust_remote_code:
         require_no_code(stored, folder, folder / MODEL)
-    return _read(folder, stored)
+    config = _read(folder, stored)
+    if config.predict.max_new_tokens is None:  # those of the training answers
+        number = read_json(folder / FINISHED).get("max_new_tokens")
+        config = replace(config, predict=replace(config.predict, max_new_tokens=number))
+    return config
 
 
 def stored_settings(folder: Path) -> dict[str, Any]:

@@ -287,7 +287,7 @@ def decode_run(run: Path, rows: int, rounds: int) -> None:
         def run_once() -> int:
             # A new one each time: it keeps the answers that it has parsed.
             explore = None if rule == GREEDY else Explorer(own.predict, family, config.task)
-            length = own.predict.max_new_tokens
+            length = own.predict.new_tokens
             answers = generate(
                 model, family, examples, length, explore=explore, constrainer=constrainer
             )

@@ -224,7 +224,7 @@ def _check_batches(
 
 def _check_lengths(report: DataReport, source: SourceReport) -> None:
     """Report sequences too long for the model or, in test data, for ``predict.max_new_tokens``."""
-    length, positions = report.config.predict.max_new_tokens, report.positions
+    length, positions = report.max_new_tokens, report.positions
     longest = max((e.answer_tokens for e in source.examples), default=0)
     for encoded in source.examples:
         where, written = encoded.example.where, encoded.answer_tokens

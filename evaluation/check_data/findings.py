@@ -6,6 +6,7 @@ from typing import Any
 
 from mm_numeric.answers import Example, ImageSource, Written
 from mm_numeric.config.schema import Config
+from mm_numeric.data.answer_lengths import new_tokens_for
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.evaluation.metrics.base import Scorer
 from mm_numeric.families.family import Family, Tokens
@@ -125,6 +126,12 @@ class DataReport:
 
     sources: list[SourceReport]
     notes: list[str]
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Return ``predict.max_new_tokens``, by default from the checked training answers."""
+        longest = max((e.answer_tokens for e in self.sources[0].examples), default=0)
+        return self.config.predict.max_new_tokens or new_tokens_for(longest)
 
     @property
     def family(self) -> Family:

@@ -65,7 +65,7 @@ def facts(report: DataReport, source: SourceReport) -> Iterator[tuple[str, str]]
         yield "image tokens", _spread([e.image_tokens for e in examples])
     included = ", including the image" if sizes else ""
     yield "question tokens", _spread([e.question_tokens for e in examples]) + included
-    limit = report.config.predict.max_new_tokens
+    limit = report.max_new_tokens
     answers = _spread([e.answer_tokens for e in examples])
     stop = f"; predict.max_new_tokens is {limit}" if source.name == "test" else ""
     yield "answer tokens", f"{answers}, including the end token{stop}"

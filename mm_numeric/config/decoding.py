@@ -44,8 +44,9 @@ class PredictConfig:
     batch_size: int = 64
     """Rows per batch, at least 1."""
 
-    max_new_tokens: int = 16
-    """Maximum length of an answer in tokens, at least 1; longer answers are truncated."""
+    max_new_tokens: int | None = None
+    """Maximum length of an answer in tokens, at least 1; longer answers are truncated. null: a
+    quarter more than the longest training answer, which ``train`` measures."""
 
     tensor_parallel: bool = False
     """True if the ranks that a launcher such as torchrun started share the weights of one model,
@@ -78,6 +79,16 @@ class PredictConfig:
         if not 0 < self.mass <= 1:
             raise ValueError(f"mass is a probability above 0 and at most 1, not {self.mass!r}")
         check_decode(self.decode)
+
+    @property
+    def new_tokens(self) -> int:
+        """Return ``max_new_tokens``; raise ValueError if it is neither set nor measured."""
+        if self.max_new_tokens is None:
+            raise ValueError(
+                "predict.max_new_tokens is not set, and no training answers were measured, because "
+                "they are streamed or there is no run; set it (--max-new-tokens)."
+            )
+        return self.max_new_tokens
 
     @property
     def rule(self) -> str:

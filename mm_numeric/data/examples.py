@@ -16,6 +16,7 @@ from mm_numeric.config.data import DataSource, Sources, listed
 from mm_numeric.data.decoded_answers import DecodedAnswers
 from mm_numeric.files import rows_or_errors
 from mm_numeric.log import logger
+from mm_numeric.registry import TASKS, task_of_row
 from mm_numeric.tasks.base import Task
 
 
@@ -196,7 +197,8 @@ def examples_of_row(
             examples = answers.labelled(task, (row.where, row.row), examples)
     except ValueError as error:
         located = str(error).startswith((row.where, *([answers.file] if answers else [])))
-        yield None, error if located else ValueError(f"{row.where}: {error}")
+        own = error if located else ValueError(f"{row.where}: {error}")
+        yield None, _other_task(task, row) or own
         return
     except Exception as error:  # of a user's task, whose author needs the row and the kind
         name = type(task).__name__
@@ -211,6 +213,18 @@ def examples_of_row(
             yield replace(example, image=embedded or _find_image(example, row, folder)), None
         except ValueError as error:
             yield example, error
+
+
+def _other_task(task: Task, row: SourceRow) -> ValueError | None:
+    """Return the error for a row of objects that a shipped task of something else cannot read."""
+    shipped = {path: name for name, path in TASKS.items()}
+    name = shipped.get(f"{type(task).__module__}:{type(task).__name__}")
+    if name in (None, "detection", "text_detection") or task_of_row(row.row) != "detection":
+        return None
+    return ValueError(
+        f'{row.where}: the row has "instances", which the task {name} does not read; set `task: '
+        "detection` for objects, or `task: text_detection` for words."
+    )
 
 
 def _check_surrogates(where: str, row: dict[str, Any]) -> None:

@@ -6,6 +6,8 @@ import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import yaml
+
 from mm_numeric.archives import add_limit_option, set_limit
 from mm_numeric.importers.importer import Option
 from mm_numeric.importers.prepare import Prepared, prepare
@@ -13,7 +15,8 @@ from mm_numeric.moved import warn_renamed
 from mm_numeric.registry import IMPORTERS, choose
 
 MAX_LISTED = 20
-"""Maximum number of invalid lines, and of files, in the report; .prepared.json lists all."""
+"""Maximum number of invalid lines, of files and of classes in the report; .prepared.json lists all.
+"""
 
 
 def report_text(prepared: Prepared) -> str:
@@ -34,8 +37,24 @@ def report_text(prepared: Prepared) -> str:
     if len(files) > MAX_LISTED:
         lines.append(f"  and {len(files) - MAX_LISTED} more files in {prepared.out}.prepared.json")
     lines.append(f"sha256 {record['output']['sha256']}  {prepared.out}")
+    lines += _config_lines(prepared)
     # A file name may contain terminal escape sequences.
     return "\n".join(line if line.isprintable() else repr(line) for line in lines)
+
+
+def _config_lines(prepared: Prepared) -> list[str]:
+    """Return the setting of a config for the prepared rows, as YAML; [] if it is not known."""
+    task, counts = prepared.record["task"], len(prepared.record["labels"])
+    if task is None:
+        return []
+    if counts > MAX_LISTED:
+        return [
+            f"config: `task: detection`, with the {counts} classes of {prepared.out}.prepared.json"
+        ]
+    text = yaml.safe_dump(
+        task, default_flow_style=True, sort_keys=False, width=10**6, allow_unicode=True
+    )
+    return [f"config: `task: {text.removesuffix('...' + chr(10)).strip()}`"]
 
 
 def run(name: str, words: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from mm_numeric.answers import Shape
 from mm_numeric.files import sha256_of, write_text
 from mm_numeric.geometry.row_shapes import clipped, read_box, read_polygon
 from mm_numeric.importers.importer import (
+    ImportedItem,
     Importer,
     InvalidLine,
     InvalidRowError,
@@ -29,6 +30,7 @@ from mm_numeric.importers.importer import (
     round_coordinates,
 )
 from mm_numeric.log import progress
+from mm_numeric.registry import TASK_OF_FORMAT, task_of_row
 
 _SHAPES = {"box", "box_xywh", "polygon"}
 _TOLERANCE_PX = 1.0  # as in a frame: a rounded annotation may be this far outside its image
@@ -74,13 +76,16 @@ def prepare(
         raise ValueError(f"{out} is also an input; name another file.")
     checksums = [{"path": str(path), "sha256": sha256_of(path)} for path in files]
     counts: Counter[str] = Counter()
+    labels: Counter[str] = Counter()
+    tasks: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
     invalid: list[InvalidLine] = []
     digest = hashlib.sha256()
     unfinished = out.with_name(f"{out.name}.{uuid.uuid4().hex}.unfinished")
     try:
         with unfinished.open("wb") as file:
-            lines = _checked_lines(importer.rows(files), counts, clip=clip)
+            rows = _noted(importer.rows(files), name, tasks, labels)
+            lines = _checked_lines(rows, counts, clip=clip)
             for item in progress(lines, desc="preparing", unit="row"):
                 if isinstance(item, InvalidLine):
                     invalid.append(item)
@@ -103,7 +108,9 @@ def prepare(
         "options": {**_options(importer), "clip": clip},
         "inputs": checksums,
         "output": {"path": str(out), "sha256": digest.hexdigest()},
+        "task": _task_setting(tasks, labels),
         "counts": dict(counts),
+        "labels": dict(sorted(labels.items())),
         "left_out": dict(sorted(skipped.items())),
         "bad_by_kind": dict(sorted(Counter(line.kind for line in invalid).items())),
         "bad_lines": [line._asdict() for line in invalid],
@@ -111,6 +118,32 @@ def prepare(
     # ASCII, because file names may not be valid UTF-8.
     write_text(record_path, json.dumps(record, indent=1) + "\n")
     return Prepared(out, record)
+
+
+def _noted(
+    items: Iterable[ImportedItem], name: str, tasks: Counter[str], labels: Counter[str]
+) -> Iterator[ImportedItem]:
+    """Yield the items of the importer ``name``; count the tasks of its rows and their labels."""
+    task = TASK_OF_FORMAT.get(name)
+    for item in items:
+        if isinstance(item, Row):
+            of_boxes = task in (None, "grounding", "detection")
+            found = task_of_row(item.fields) if of_boxes else task
+            tasks.update([found] if found else [])
+            own = item.fields.get("instances", ()) if found == "detection" else ()
+            labels.update(i["label"] for i in own if i.get("label"))
+        yield item
+
+
+def _task_setting(tasks: Counter[str], labels: Counter[str]) -> Any:
+    """Return the setting ``task`` of a config for the rows, or None if they are for several."""
+    if len(tasks) != 1:
+        return None
+    (task,) = tasks
+    if task != "detection":
+        return task
+    # Objects without labels may as well be words, for text_detection.
+    return {"name": task, "classes": sorted(labels)} if labels else None
 
 
 def _check_out(out: Path, record_path: Path, *, force: bool) -> None:

@@ -187,7 +187,7 @@ class _Served:
         body = {
             "model": self.endpoint.model,
             "messages": [{"role": "user", "content": content}],
-            "max_tokens": self.settings.max_new_tokens,
+            "max_tokens": self.settings.new_tokens,
             "temperature": 0.0,
             "frequency_penalty": 0.0,  # transformers serve: no repetition penalty of the checkpoint
         }

@@ -205,7 +205,7 @@ def _append_answers(
         return
     config, rows = model.config, list(chain(*batches))
     family = load_family(config, model.source)
-    check_questions(family, rows, config.predict.max_new_tokens)
+    check_questions(family, rows, config.predict.new_tokens)
     explore = None
     if not is_greedy_alone(done):
         explore = Explorer(config.predict, family, config.task)
@@ -250,7 +250,7 @@ def _answers_of_model(
             model,
             family,
             batch,
-            settings.max_new_tokens,
+            settings.new_tokens,
             explore=explore,
             constrainer=constrainer,
         )

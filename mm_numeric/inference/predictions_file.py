@@ -28,7 +28,7 @@ def files_of(out: Path, rules: Sequence[str]) -> dict[str, Path]:
 
 def made_with(settings: PredictConfig, rule: str, rules: Sequence[str]) -> dict[str, Any]:
     """Return the settings that the answers of a rule depend on."""
-    found: dict[str, Any] = {"max_new_tokens": settings.max_new_tokens}
+    found: dict[str, Any] = {"max_new_tokens": settings.new_tokens}
     if settings.constrain:
         found["constrain"] = True
     if not is_greedy_alone(rules):

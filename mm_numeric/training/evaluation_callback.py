@@ -201,7 +201,7 @@ class EvaluationCallback(TrainerCallback):
         of batches. When a rank has no more batches, it repeats the last one without using the
         answers.
         """
-        trainer, length = self.trainer, self.config.predict.max_new_tokens
+        trainer, length = self.trainer, self.config.predict.new_tokens
         rank, ranks = trainer.args.process_index, trainer.args.world_size
         size = min(self.config.predict.batch_size, math.ceil(len(self.examples) / ranks))
         starts = range(0, len(self.examples), size)

@@ -3,7 +3,7 @@
 import gc
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerState, Traini
 from mm_numeric.answers import Example
 from mm_numeric.config.schema import Config
 from mm_numeric.config.training_arguments import find_deepspeed
+from mm_numeric.data.answer_lengths import with_new_tokens
 from mm_numeric.data.collator import has_mixed_modalities, make_collator
 from mm_numeric.data.examples import examples_and_errors
 from mm_numeric.data.positions import check_questions
@@ -161,8 +162,9 @@ def _train(
             if checkpoint and args.should_save:
                 _open_checkpoint(checkpoint, args, trust_remote_code)
             family = load_family(config, source)
-            check_questions(family, evaluated, config.predict.max_new_tokens)
             examples = rows.for_trainer(make_collator(config, family))
+            config = with_new_tokens(config, family, rows.rows())
+            _check_answers(config, family, evaluated)
             asked = [*evaluated, *_test_rows(config, loaded)] if family.limits_numbers else []
         logger.debug("loading %s", source)
         trainer = make_trainer(config, args, examples, family, source)
@@ -186,6 +188,12 @@ def _train(
         with translate_disk_full(folder), trainer.stopping.listening(stoppable):
             _fit_and_save(trainer, family, folder, checkpoint, facts)
     return folder / MODEL
+
+
+def _check_answers(config: Config, family: Family, evaluated: Sequence[Example]) -> None:
+    """Check that the model has positions for an answer to each question asked during training."""
+    if evaluated or config.predict.max_new_tokens is not None:
+        check_questions(family, evaluated, config.predict.new_tokens)
 
 
 def _test_rows(config: Config, loaded: list[Example]) -> list[Example]:
@@ -239,6 +247,7 @@ def _facts(
         "batch_rows": batch_rows,
         "parameters": num_parameters(trainer.model),
         "modules": modules,
+        "max_new_tokens": config.predict.max_new_tokens,
         "task_version": config.task.version,
     }
 

@@ -1,9 +1,11 @@
 """COCO instances: a row an image or a category, and one of each fault."""
 
 import pytest
+import yaml
 from importing import examples, json_file, make_image, outcome
 
 from mm_numeric.answers import Box
+from mm_numeric.importers import command as prepare_command
 from mm_numeric.importers.coco import Coco
 
 CATEGORIES = [{"id": 1, "name": "dog"}, {"id": 7, "name": "red car"}]
@@ -144,3 +146,13 @@ def test_images_are_compared_with_the_file(tmp_path):
     assert done.row["id"] == "3"
     assert "declared size is 640 x 480, but the upright image has 480 x 640" in done.bad[0].why
     assert f"there is no image {tmp_path / 'images' / '5.jpg'}" in done.bad[1].why
+
+
+def test_the_report_names_the_task_and_the_classes(tmp_path, capsys):
+    path, rows = coco(tmp_path, *GOOD), tmp_path / "rows.jsonl"
+    prepare_command.run("coco", [str(path), "--out", str(rows)])
+    setting = capsys.readouterr().out.splitlines()[-1]
+    assert setting == "config: `task: {name: detection, classes: [dog, red car]}`"
+    assert yaml.safe_load(setting.split("`")[1])["task"]["classes"] == ["dog", "red car"]
+    prepare_command.run("coco", [str(path), "--out", str(rows), "--force", "--per", "category"])
+    assert capsys.readouterr().out.splitlines()[-1] == "config: `task: grounding`"

@@ -45,6 +45,7 @@ def config(tmp_path_factory):
     Qwen2_5VL.make_tiny(folder / "model", seed=0)
     made = small_config(
         folder,
+        "predict.max_new_tokens=16",
         "task=arithmetic",
         "data={train: {render: 4}, test: {render: 12, seed: 2}}",
         f"model={{family: qwen2_5_vl, name: {folder / 'model'}, dtype: float32}}",
@@ -187,7 +188,9 @@ def test_constrained_answers_match_the_grammar_or_it_is_an_error(config, tmp_pat
     with serving(texts={"default": "-12"}) as (endpoint, requests):
         predict(config, None, out, endpoint=endpoint, constrain=True)
         assert "regex" in requests[-1][2]["structured_outputs"]
-        constrained = replace(read_config(config), predict=PredictConfig(constrain=True))
+        constrained = replace(
+            read_config(config), predict=PredictConfig(constrain=True, max_new_tokens=16)
+        )
         example = Example(id="1", image=None, prompt="7 - 19?", answer=None, where="row 1")
         (found,) = endpoint_answers(endpoint, constrained, qwen(Qwen2_5VL), [example], None)
         assert (found.text, found.probabilities) == ("-12", ())  # the server's are other ones
@@ -232,7 +235,9 @@ TEXT = "a<|box_start|>(1,22),(3,4)<|box_end|>é<|box_start|>(5,6),(7,8)<|box_end
 @pytest.mark.parametrize("ignores", [(), ("return_token_ids",), ("logprobs",)])
 def test_token_scores_are_those_of_the_tokens(tmp_path, ignores):
     family = qwen(Qwen2_5VL)
-    made = small_config(tmp_path, "task=text_detection", "model.family=qwen2_5_vl")
+    made = small_config(
+        tmp_path, "task=text_detection", "model.family=qwen2_5_vl", "predict.max_new_tokens=16"
+    )
     example = Example(id="1", image=None, prompt="words", answer=None, where="row 1")
     with serving(ignores=ignores, texts={"default": TEXT}) as (endpoint, _):
         (found,) = endpoint_answers(endpoint, made, family, [example], None)
@@ -317,6 +322,7 @@ def test_a_family_without_a_chat_template_is_refused(tmp_path, name):
     choose(name, FAMILIES, "family", "").make_tiny(tmp_path / "model", seed=0)
     made = small_config(
         tmp_path,
+        "predict.max_new_tokens=16",
         "task=arithmetic",
         "data={train: {render: 4}, test: {render: 2, seed: 2}}",
         f"model={{family: {name}, name: {tmp_path / 'model'}, dtype: float32}}",
@@ -338,7 +344,7 @@ def test_the_image_that_is_sent_has_the_pixels_that_the_family_sees(tmp_path, cl
     family = cls.load(str(folder), ModelConfig(name=str(folder), dtype="float32"))
     if cls is Llava:  # which is trained with or without a template
         family.tokenizer.chat_template = "<image> {{ messages[0]['content'][1]['text'] }}"
-    made = small_config(tmp_path, "task=grounding")
+    made = small_config(tmp_path, "task=grounding", "predict.max_new_tokens=16")
     pixels = torch.randint(0, 256, (90, 130, 4), generator=torch.manual_seed(0)).byte()
     image, exif = Image.fromarray(pixels.numpy(), "RGBA"), Image.Exif()
     exif[0x0112] = 6

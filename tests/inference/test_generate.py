@@ -139,7 +139,7 @@ def test_another_model_s_answers_are_not_mixed_in(run, tmp_path):
     predict(run, None, out, limit=2)
     with pytest.raises(ValueError, match=r"of other rows or with other settings \(rows is"):
         predict(run, DataSource(render=3, seed=9), out)
-    with pytest.raises(ValueError, match="max_new_tokens is 16 there and 3 here"):
+    with pytest.raises(ValueError, match="max_new_tokens is 8 there and 3 here"):
         predict(run, None, out, max_new_tokens=3)
 
 

@@ -9,12 +9,15 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from mm_numeric.answers import Box, Instance, Instances
+from mm_numeric.config.data import DataSource
 from mm_numeric.config.reader import config_from_dict
+from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.metrics.detection import count_labels
 from mm_numeric.evaluation.results_table import results_table
 from mm_numeric.evaluation.score import read_scores
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
+from mm_numeric.tasks.base import task_class
 from mm_numeric.tasks.detection import Detection
 
 CUP, DOG, CROWD = (
@@ -180,6 +183,16 @@ def test_rows_that_do_not_fit_are_one_sentence(change, message):
     grounding = {"id": "1", "image": "a.png", "phrase": "cup", "box": [1, 2, 3, 4]}
     with pytest.raises(ValueError, match=r'^f, line 1: the row has one "box".* `task: grounding`'):
         examples(Detection(), grounding)
+
+
+@pytest.mark.parametrize("name", ["clock", "grounding", "numbers", "gsm8k"])
+def test_another_task_names_detection_for_rows_with_instances(tmp_path, name):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(ROW), encoding="utf-8")
+    source, task = DataSource(path=str(path)), task_class(name, "test")()
+    message = rf'line 1: the row has "instances", which the task {name} does not read; set `task: d'
+    with pytest.raises(ValueError, match=message):
+        load_examples(task, source, tmp_path, training=True)
 
 
 def test_grounding_with_a_list_of_answers_is_now_detection(tmp_path):
