@@ -16,6 +16,7 @@ from typing import Any
 from mm_numeric.archives import set_limit
 from mm_numeric.cli_arguments import GLOBAL_FLAGS, make_parser
 from mm_numeric.cli_joined_rows import prepared_rows
+from mm_numeric.cli_ranking import ranking_settings
 from mm_numeric.log import ALL_RANKS, logger, rank, set_verbosity, warnings_as_messages
 from mm_numeric.registry import LOCAL_ENGINE, missing_package
 
@@ -119,23 +120,9 @@ def _cp(arguments: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    import yaml
+    from mm_numeric.cli_check import check
 
-    from mm_numeric.comparison.rows import read_comparison
-    from mm_numeric.config.training_arguments import BY_MACHINE, trainer_defaults
-
-    config = read_comparison(arguments.config, arguments.overrides)
-    for term in config.objective.spec.terms:
-        if ":" in term.name:  # those of this library are not loaded: they need torch
-            from mm_numeric.losses.term import make_term
-
-            make_term(term.name, term.options, f"{arguments.config}, objective")
-    print(config.to_yaml(), end="")
-    defaults = {"trainer": trainer_defaults(config.trainer)}
-    text = yaml.safe_dump(defaults, sort_keys=True, width=100)
-    print("\n# Defaults of transformers.TrainingArguments for the rest of `trainer`:")
-    print("\n".join(f"# {line}" for line in text.splitlines()))
-    print(f"# Chosen by the machine: {', '.join(BY_MACHINE)}.")
+    check(arguments)
 
 
 def _prepare(arguments: argparse.Namespace) -> None:
@@ -256,7 +243,7 @@ def _predict(arguments: argparse.Namespace) -> None:
 def _score(arguments: argparse.Namespace) -> None:
     predictions, truth = arguments.predictions, arguments.truth
     is_ranked = arguments.protocol == "coco_ap"
-    settings = _ranking_settings(arguments)
+    settings = ranking_settings(arguments)
     rows = prepared_rows(arguments)
     if truth is not None and (arguments.task or predictions.suffix == ".jsonl"):
         raise ValueError("--truth cannot be combined with --task or a .jsonl file of answers.")
@@ -317,22 +304,6 @@ def _score_on_ray(arguments: argparse.Namespace, options: dict[str, Any]) -> Non
             "--extract-with require --engine local."
         )
     print(results_table(score_on_ray(arguments.predictions, protocol=arguments.protocol, **kept)))
-
-
-def _ranking_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of the protocol coco_ap; raise ValueError if another protocol is used."""
-    names = {"ties": "ties", "iou": "iou", "max_dets": "max_detections", "areas": "areas"}
-    names["rank_by"] = "rank_by"
-    given = {name: getattr(arguments, name) for name in names}
-    settings = {names[name]: value for name, value in given.items() if value is not None}
-    if settings and arguments.protocol != "coco_ap":
-        used = next(name for name in names if names[name] in settings).replace("_", "-")
-        raise ValueError(f"--{used} requires --protocol coco_ap.")
-    if "rank_by" in settings and arguments.truth is not None:
-        raise ValueError("--rank-by is for a .jsonl file of answers; remove it, or --truth.")
-    if "areas" in settings:
-        settings["areas"] = dict(settings["areas"])
-    return settings
 
 
 def _compare(arguments: argparse.Namespace) -> None:

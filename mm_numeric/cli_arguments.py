@@ -4,13 +4,15 @@ import argparse
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
 from mm_numeric import __version__
 from mm_numeric.archives import add_limit_option
 from mm_numeric.cli_decoding import add_decoding, add_endpoint
 from mm_numeric.cli_joined_rows import add_joined_rows
 from mm_numeric.cli_overview import EXAMPLES, CommandParser, overview
-from mm_numeric.registry import ENGINES, LOCAL_ENGINE, RANK_FIELDS
+from mm_numeric.cli_ranking import add_ranking
+from mm_numeric.registry import ENGINES, LOCAL_ENGINE
 
 GLOBAL_FLAGS = ("--verbose", "--quiet")
 """Options that each command accepts, before or after the name of the command."""
@@ -85,13 +87,15 @@ def _global_options() -> CommandParser:
     return shared
 
 
-def _add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", help="path of a YAML file, or name of a shipped config")
+def _add_config(parser: argparse.ArgumentParser, nargs: Literal["?"] | None = None) -> None:
+    text = "path of a YAML file, or name of a shipped config"
+    parser.add_argument("config", nargs=nargs, help=text)
     parser.add_argument(
         "overrides",
         nargs="*",
         metavar="KEY=VALUE",
-        help="setting to change, such as trainer.learning_rate=1.0e-4",
+        help="setting to change, such as trainer.learning_rate=1.0e-4; `mm-numeric check --explain "
+        "trainer` explains the settings of a section",
     )
 
 
@@ -126,7 +130,14 @@ def _add_cp(add: _Add) -> None:
 
 
 def _add_check(add: _Add) -> None:
-    _add_config(add("check", "validate a config and print it with all defaults"))
+    check = add("check", "validate a config and print it with all defaults, or explain a setting")
+    _add_config(check, nargs="?")
+    check.add_argument(
+        "--explain",
+        metavar="KEY",
+        help="print type, default and meaning of a setting, such as trainer.learning_rate, or of "
+        "all settings of a section, such as data.train",
+    )
 
 
 def _add_prepare(add: _Add) -> None:
@@ -268,44 +279,11 @@ def _add_score(add: _Add) -> None:
         "(default: detected from the first line)",
     )
     _add_engine(score, "ray scores a .jsonl file in tasks of the Ray cluster of RAY_ADDRESS")
-    _add_ranking(score)
+    add_ranking(score, _positive)
+    _add_judge(score)
 
 
-def _add_ranking(score: argparse.ArgumentParser) -> None:
-    score.add_argument(
-        "--ties",
-        metavar="ORDER",
-        help="order of equal scores under coco_ap: official (as in pycocotools; default) or "
-        "averaged over all orders, which also allows results without scores",
-    )
-    score.add_argument(
-        "--iou",
-        choices=["bbox", "segm"],
-        help="shapes that coco_ap compares: bbox (boxes; default) or segm (masks of COCO files, as "
-        "polygons or RLE)",
-    )
-    score.add_argument(
-        "--rank-by",
-        choices=RANK_FIELDS,
-        help="field of the answers in a .jsonl file that coco_ap ranks by (default: scores, the "
-        "confidence of each object; token_scores is the mean probability of its tokens)",
-    )
-    score.add_argument(
-        "--max-dets",
-        type=_positive,
-        nargs="+",
-        metavar="N",
-        help="detections per image and label under coco_ap: AR for each N, and AP for the largest "
-        "(default: 1 10 100)",
-    )
-    score.add_argument(
-        "--areas",
-        type=_area,
-        nargs="+",
-        metavar="NAME=MIN:MAX",
-        help="area ranges under coco_ap, in square pixels (default: small=0:1024 medium=1024:9216 "
-        "large=9216:1e10)",
-    )
+def _add_judge(score: argparse.ArgumentParser) -> None:
     score.add_argument(
         "--extract-with",
         metavar="URL",
@@ -375,14 +353,6 @@ def _size(text: str) -> tuple[int, int]:
     if not found:
         raise argparse.ArgumentTypeError(f"{text:.40} is not a size such as 640x480")
     return int(found[1]), int(found[2])
-
-
-def _area(text: str) -> tuple[str, tuple[float, float]]:
-    number = r"[0-9]+(?:\.[0-9]*)?(?:e[0-9]+)?"
-    found = re.fullmatch(f"([a-z][a-z0-9_]*)=({number}):({number})", text)
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text:.40} is not a range such as small=0:1024")
-    return found[1], (float(found[2]), float(found[3]))
 
 
 def _positive(text: str) -> int:

@@ -8,11 +8,8 @@ whole file.
 """
 
 import argparse
-import ast
 import dataclasses
-import functools
 import html
-import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,17 +17,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import yaml
 from docs_frames import draw_frames
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
 
 from mm_numeric.baselines.baseline import Baseline
-from mm_numeric.config import compare, data, decoding, distil, modules, schema
-from mm_numeric.config.resources import Resources
-from mm_numeric.geometry.coordinates import Coordinates
+from mm_numeric.config.explain import SECTIONS
+from mm_numeric.config.field_docs import default, kind, meanings
 from mm_numeric.losses.presets import PRESETS
-from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.registry import BASELINES, TASKS, TERMS, load
 
 ROOT = Path(__file__).parents[1]
@@ -47,30 +41,6 @@ FAMILY_PAGES = {
     "boxes-and-times.md": ("box_", "time"),
 }
 """Each page of losses, and the beginnings of the names of its presets."""
-
-SECTIONS: Mapping[str, type] = {
-    "data": data.DataConfig,
-    "data.train, data.test": data.DataSource,
-    "model": schema.ModelConfig,
-    "model.coordinates": Coordinates,
-    "modules.NAME": modules.ModuleSettings,
-    "lora": modules.LoraSettings,
-    "objective": ObjectiveSpec,
-    "objective.terms": TermSpec,
-    "distil": distil.DistilConfig,
-    "predict": decoding.PredictConfig,
-    "evaluate": data.EvaluateConfig,
-    "compare": compare.CompareConfig,
-    "compare.resources": Resources,
-}
-
-
-_TYPE_WORDS = {
-    r" \| ": " or ", r"\bNone\b": "null", r"\bAny\b": "see meaning", r"\bstr\b": "text",
-    r"\bint\b": "whole number", r"\bfloat\b": "number", r"\bbool\b": "true or false",
-    r"tuple\[see meaning, …\]": "list", r"(?:tuple|Sequence)\[([^\[\]]*?)(?:, …)?\]": r"list of \1",
-    r"Mapping\[.*\]|\w+Style": "mapping",
-}  # fmt: skip
 
 
 def main() -> None:
@@ -162,76 +132,27 @@ def sections(classes: Mapping[str, type]) -> str:
 
 def section(title: str, cls: type) -> str:
     """Return a heading and the table of the fields of a dataclass."""
-    meanings = field_docs(cls)
+    texts = meanings(cls)
     rows = [
-        f"| `{field.name}` | {kind(field)} | {default(field)} | {meanings[field.name]} |"
+        f"| `{field.name}` | {kind(field)} | {_default(field)} | {_in_a_cell(texts[field.name])} |"
         for field in fields(cls)
     ]
     table = "\n".join(["| setting | type | default | meaning |", "|---|---|---|---|", *rows])
     return f"## {title}\n\n{table}"
 
 
-def field_docs(cls: type) -> dict[str, str]:
-    """Return the docstring of each field, as one line of Markdown.
-
-    It is the string after the field, or its entry under ``Attributes:`` in the class docstring.
-    """
-    docs: dict[str, str] = {}
-    for base in reversed(cls.__mro__[:-1]):
-        body = class_bodies(base.__module__).get(base.__name__, [])
-        for field, after in zip(body, [*body[1:], None], strict=True):
-            if isinstance(field, ast.AnnAssign):
-                docs.setdefault(ast.unparse(field.target), "")
-                if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-                    docs[ast.unparse(field.target)] = str(after.value.value)
-        _, _, attributes = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")
-        for name, text in re.findall(
-            r"^ {4}(\w+): (.*(?:\n {5,}.*|\n(?=\n? {8}))*)", attributes, re.M
-        ):
-            docs[name] = text
-    return {name: _in_a_cell(text) for name, text in docs.items()}
+def _default(field: "dataclasses.Field[Any]") -> str:
+    value = default(field)
+    return value if value == "required" else f"`{value}`"
 
 
 def _in_a_cell(text: str) -> str:
-    """Return a docstring as Markdown in one cell of a table."""
-    text = " ".join(text.replace("``", "`").split())
+    """Return the docstring of a field as Markdown in one cell of a table."""
 
     def code(found: re.Match[str]) -> str:
         return f"<code>{html.escape(found[1])}</code>".replace("|", "&#124;")
 
     return re.sub(r"`([^`]*\|[^`]*)`", code, text)  # GitHub and MkDocs escape | in code differently
-
-
-@functools.cache
-def class_bodies(module: str) -> dict[str, list[ast.stmt]]:
-    """Return the statements in the body of each class of a module."""
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
-    return {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
-
-
-def kind(field: "dataclasses.Field[Any]") -> str:
-    """Return the type of a field in words: ``str or null``."""
-    text = inspect.formatannotation(field.type)
-    text = re.sub(r"[\w.]+\.", "", text.replace("...", "…"))  # without the names of modules
-    for found, word in 2 * [*_TYPE_WORDS.items()]:  # twice: a list of lists
-        text = re.sub(found, word, text)
-    return text
-
-
-def default(field: "dataclasses.Field[Any]") -> str:
-    """Return the default of a field as YAML, or ``required``."""
-    value = field.default
-    if field.default_factory is not dataclasses.MISSING:
-        value = field.default_factory()
-    if value is dataclasses.MISSING:
-        return "required"
-    if dataclasses.is_dataclass(value):
-        value = {}
-    text = yaml.safe_dump(
-        schema.plain(value), default_flow_style=True, width=10**6, allow_unicode=True
-    )
-    text = text.removesuffix("...\n").strip()
-    return f"`{text}`"
 
 
 if __name__ == "__main__":

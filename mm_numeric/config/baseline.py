@@ -28,6 +28,10 @@ def read_baseline(value: Any, where: str) -> BaselineChoice:
         )
     name = options["name"]
     kind = choose(name, BASELINES, "baseline", where)
+    if not hasattr(kind, "settings_class"):
+        raise ValueError(
+            f"{where}: {name!r} is not a subclass of mm_numeric.baselines.baseline:Baseline."
+        )
     rest = {key: own for key, own in options.items() if key != "name"}
     return BaselineChoice(name, kind, read_dataclass(kind.settings_class, rest, where))
 

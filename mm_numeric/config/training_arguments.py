@@ -34,13 +34,14 @@ run in any case.
 BY_MACHINE = ("disable_tqdm", "use_cpu", "dataloader_pin_memory")
 """Settings whose default depends on the terminal or the accelerator of the machine."""
 
-_ONLY: Mapping[str, tuple[Any, str]] = {
+ONLY: Mapping[str, tuple[Any, str]] = {
     "remove_unused_columns": (False, "the collator reads examples, not columns"),
     "label_smoothing_factor": (0, "the objective is the loss"),
     "average_tokens_across_devices": (True, "the objective counts over all ranks"),
     "enable_jit_checkpoint": (False, "SIGTERM saves a checkpoint anyway"),
     "resume_from_checkpoint": (None, "there is `mm-numeric train ... --resume`"),
 }
+"""Settings with only one allowed value, and why."""
 
 _LEVELS = ("detail", "debug", "info", "warning", "error", "critical", "passive")
 
@@ -73,17 +74,18 @@ NO_DEFAULT = object()
 
 @dataclass(frozen=True)
 class TrainerSetting:
-    """Types and default of one field of TrainingArguments."""
+    """Types, default and help text of one field of TrainingArguments."""
 
     types: tuple[str, ...]
     """Types in the field's annotation, such as ``("float", "str", "None")``."""
 
     default: Any
+    help: str
 
 
 @functools.cache
 def trainer_settings() -> dict[str, TrainerSetting]:
-    """Return types and default of each field of the installed TrainingArguments, by name."""
+    """Return types, default and help text of each field of the installed TrainingArguments."""
     spec = find_spec("transformers")
     if spec is None or spec.origin is None:
         raise ValueError(
@@ -93,7 +95,9 @@ def trainer_settings() -> dict[str, TrainerSetting]:
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments":
             return {
-                line.target.id: TrainerSetting(_types(line.annotation), _default(line.value))
+                line.target.id: TrainerSetting(
+                    _types(line.annotation), _default(line.value), _help(line.value)
+                )
                 for line in node.body
                 if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
                 if not line.target.id.startswith("_")
@@ -112,7 +116,7 @@ def check_trainer_settings(raw: Any, where: str) -> dict[str, Any]:
             raise unknown(key, known, "setting of transformers.TrainingArguments", where)
         types = (*_MORE_TYPES.get(key, ()), *known[key].types)
         checked[str(key)] = _check(types, value, f"{where}.{key}")
-        only, why = _ONLY.get(key, (value, ""))
+        only, why = ONLY.get(key, (value, ""))
         if value != only:
             raise ValueError(f"{where}.{key}: only {only!r} can be used here, for {why}.")
         if key in _WORDS and value not in _WORDS[key]:
@@ -188,3 +192,13 @@ def _default(value: ast.expr | None) -> Any:
         return ast.literal_eval(value)
     except ValueError:
         return NO_DEFAULT
+
+
+def _help(value: ast.expr | None) -> str:
+    """Parse the help text in ``field(metadata={"help": ...})``; empty if there is none."""
+    for found in ast.walk(value) if value else ():
+        if isinstance(found, ast.Dict):
+            for key, text in zip(found.keys, found.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == "help":
+                    return " ".join(str(ast.literal_eval(text)).split())
+    return ""

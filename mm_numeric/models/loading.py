@@ -40,16 +40,28 @@ def model_source(config: Config, folder: Path) -> str:
         return config.model.name
     source = folder / "init"
     if not source.is_dir():
-        cls = choose(config.model.family, FAMILIES, "family", f"{config.title}, model.family")
+        cls = family_class(config)
         unfinished = folder / "init.unfinished"
         cls.make_tiny(unfinished, seed=config.trainer.get("seed", 42))
         unfinished.rename(source)
     return str(source)
 
 
+def family_class(config: Config) -> type[Family]:
+    """Return the class of a config's model family, and check that it is one."""
+    where = f"{config.title}, model.family"
+    cls: type[Family] = choose(config.model.family, FAMILIES, "family", where)
+    if not isinstance(cls, type) or not issubclass(cls, Family):
+        raise ValueError(
+            f"{where}: {config.model.family!r} is not a subclass of "
+            "mm_numeric.families.family:Family."
+        )
+    return cls
+
+
 def load_family(config: Config, source: str) -> Family:
     """Load the prompt format, tokenizer and image processor of a checkpoint (its ``Family``)."""
-    cls = choose(config.model.family, FAMILIES, "family", f"{config.title}, model.family")
+    cls = family_class(config)
     if config.model.baseline is not None:
         cls = with_baseline(cls, config.model.baseline, f"{config.title}, model.baseline")
     with _short_errors(config, source):

@@ -6,7 +6,6 @@ import pytest
 
 from mm_numeric.config.training_arguments import (
     NO_DEFAULT,
-    TrainerSetting,
     check_trainer_settings,
     trainer_defaults,
     trainer_settings,
@@ -38,7 +37,8 @@ def test_the_types_are_those_of_the_class(real):
     for name, kind in [("learning_rate", "float"), ("max_steps", "int"), ("bf16", "bool")]:
         assert kind in trainer_settings()[name].types
         assert kind in str(real[name].type)
-    assert trainer_settings()["max_steps"] == TrainerSetting(("int",), -1)
+        assert trainer_settings()[name].help == " ".join(real[name].metadata["help"].split())
+    assert sum(not setting.help for setting in trainer_settings().values()) == 0
 
 
 def test_what_is_not_given_has_its_default():
