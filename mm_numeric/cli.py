@@ -237,7 +237,8 @@ def _predict(arguments: argparse.Namespace) -> None:
     if arguments.training_rows:
         print(f"next: mm-numeric train CONFIG data.train.answers={out}")
     else:
-        print(f"next: mm-numeric score {out}{option}")
+        plugins = f"PYTHONPATH={shlex.quote(config.plugins)} " if config.plugins and option else ""
+        print(f"next: {plugins}mm-numeric score {out}{option}")
 
 
 def _score(arguments: argparse.Namespace) -> None:

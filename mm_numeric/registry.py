@@ -5,7 +5,9 @@ table here. The tables hold import paths instead of classes, so importing this m
 """
 
 import importlib
+import os
 import re
+import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -21,6 +23,7 @@ from mm_numeric.answers import (
     ShortAnswer,
     Text,
 )
+from mm_numeric.log import logger
 from mm_numeric.moved import MOVED_MODULES
 
 TASKS: Mapping[str, str] = {
@@ -283,9 +286,21 @@ def load(path: str, where: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError, TypeError) as error:  # ":X", ".a:X"
-        if isinstance(error, ModuleNotFoundError) and _package(error) in EXTRA_OF:
-            raise
-        raise ValueError(f"{where}: {path!r} cannot be imported ({error}).") from error
+        hint = ""
+        if isinstance(error, ModuleNotFoundError):
+            if _package(error) in EXTRA_OF:
+                raise
+            hint = " Modules are found next to the config, in the working folder and in PYTHONPATH."
+        raise ValueError(f"{where}: {path!r} cannot be imported ({error}).{hint}") from error
+
+
+def import_from(folder: str) -> None:
+    """Add a folder to the end of the import path, for this process and those that it starts."""
+    if folder not in sys.path:
+        logger.info("modules of the config are also imported from %s", folder)
+        sys.path.append(folder)
+        path = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join([path, folder] if path else [folder])
 
 
 def missing_package(error: ModuleNotFoundError, extra: str = "eval") -> str:

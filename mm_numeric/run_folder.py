@@ -36,6 +36,7 @@ from mm_numeric.config.trust import named_code, require_no_code
 from mm_numeric.files import read_json, write_json, write_text
 from mm_numeric.machine import machine_name, source_commit
 from mm_numeric.parsing import read_yaml
+from mm_numeric.registry import import_from
 
 CONFIG, LOG, MODEL, FINISHED = "config.yaml", "log.jsonl", "model", "run.json"
 EVALUATION, BEST, TEACHER = "evaluation", "best", "teacher"
@@ -47,7 +48,9 @@ STEP, MANIFEST = "step.json", "manifest.json"  # in a checkpoint
 WARM_START = "warm_start"
 """Prefix of the folder names of warm starts; no other run of a comparison may begin with it."""
 
-_MAY_DIFFER = frozenset({"predict", "compare"})  # sections that do not change the training
+_MAY_DIFFER = frozenset(
+    {"predict", "compare", "plugins"}
+)  # sections that do not change the training
 _LEFTOVERS = (CONFIG, LOG, EVALUATION, BEST, "init", "checkpoint-*", "*.unfinished")
 _HEADER = "# Written by mm-numeric: the config of this folder, every default filled in.\n"
 _PACKAGES = ("torch", "transformers", "accelerate", "peft", "numpy", "pillow")
@@ -160,6 +163,8 @@ def read_run(folder: Path, *, trust_remote_code: bool = False) -> Config:
     stored = stored_settings(folder)
     if not trust_remote_code:
         require_no_code(stored, folder, folder / MODEL)
+    else:
+        import_plugins(stored)
     config = _read(folder, stored)
     if config.predict.max_new_tokens is None:  # those of the training answers
         number = read_json(folder / FINISHED).get("max_new_tokens")
@@ -171,6 +176,12 @@ def stored_settings(folder: Path) -> dict[str, Any]:
     """Return the settings in the config.yaml of a run, with deprecated names replaced."""
     path = folder / CONFIG
     return with_new_names(read_yaml(path), str(path), warn=False)
+
+
+def import_plugins(stored: dict[str, Any]) -> None:
+    """Add the folder ``plugins`` of stored settings that the user trusts to the import path."""
+    if stored.get("plugins"):
+        import_from(str(stored["plugins"]))
 
 
 def _read(folder: Path, stored: dict[str, Any]) -> Config:

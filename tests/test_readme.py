@@ -19,6 +19,7 @@ from trl import SFTConfig
 from mm_numeric import cli
 from mm_numeric.cli_arguments import make_parser
 from mm_numeric.comparison.rows import read_comparison
+from mm_numeric.config.explain import explain
 from mm_numeric.config.reader import find_config
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
 from mm_numeric.importers import command as prepare_command
@@ -115,6 +116,8 @@ def check(words):
     if words[0] == "prepare" and arguments.format in IMPORTERS:
         kind = choose(arguments.format, IMPORTERS, "format", "prepare")
         prepare_command._parser(arguments.format, kind).parse_args(arguments.words)
+    elif "explain" in arguments and arguments.explain:
+        explain(arguments.explain)
     elif "overrides" in arguments:
         own = arguments.config in ("mine.yaml", "thermometer.yaml", "detection.yaml")
         read_comparison(YOURS if own else arguments.config, [*arguments.overrides, *rest])

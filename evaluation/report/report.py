@@ -37,6 +37,7 @@ from mm_numeric.evaluation.report.verdict import verdict
 from mm_numeric.evaluation.table import Cell, Column, Table, TableRow
 from mm_numeric.files import write_text
 from mm_numeric.registry import REPORT_SECTIONS, TASKS, choose
+from mm_numeric.run_folder import CONFIG, import_plugins, stored_settings
 from mm_numeric.tasks.base import task_class
 
 FORMATS = {"html": "report.html", "md": "report.md", "latex": "report.tex", "csv": "report.csv"}
@@ -118,6 +119,8 @@ def _task_sections(name: str, folder: Path, styles: Styles, scores: Scores) -> l
 
     If the module of the task cannot be imported, warn and return no sections.
     """
+    if ":" in name and (folder / CONFIG).is_file():  # the user trusts the module
+        import_plugins(stored_settings(folder))
     try:
         names = task_class(name, "the report").report_sections
     except ValueError as error:

@@ -63,7 +63,7 @@ from mm_numeric.run_folder import (
     write_config,
 )
 
-_MAY_DIFFER = {"compare", "objective"}  # sections that do not change existing runs
+_MAY_DIFFER = {"compare", "objective", "plugins"}  # sections that do not change existing runs
 _LOCK_WAIT_S = 300.0
 
 

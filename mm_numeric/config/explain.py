@@ -78,6 +78,8 @@ def _settings() -> Iterator[_Explained]:
         for setting in _fields("task", load(import_path, task)):
             yield setting._replace(task=task)
     yield from _trainer()
+    whole = {field.name: field for field in fields(schema.Config)}
+    yield _Explained("plugins", kind(whole["plugins"]), "null", meanings(schema.Config)["plugins"])
 
 
 def _fields(section: str, cls: type) -> Iterator[_Explained]:

@@ -24,19 +24,20 @@ from mm_numeric.config.schema import (
     PredictConfig,
 )
 from mm_numeric.config.training_arguments import OURS, check_trainer_settings
+from mm_numeric.config.trust import names_module
 from mm_numeric.geometry.coordinates import COORDINATES, RENAMED, Coordinates
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.moved import renamed_task, warn_renamed
-from mm_numeric.parsing import read_dataclass, read_yaml
-from mm_numeric.registry import FAMILIES, HABITS, TASKS, TERMS, choose, unknown
+from mm_numeric.parsing import read_dataclass, read_value, read_yaml
+from mm_numeric.registry import FAMILIES, HABITS, TASKS, TERMS, choose, import_from, unknown
 from mm_numeric.tasks.base import task_class
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 """Folder of the shipped configs."""
 
 _REQUIRED = ("task", "data", "model", "trainer")
-_OPTIONAL = ("modules", "lora", "objective", "distil", "predict", "evaluate", "compare")
+_OPTIONAL = ("modules", "lora", "objective", "distil", "predict", "evaluate", "compare", "plugins")
 _SECTIONS = (*_REQUIRED, *_OPTIONAL)
 
 
@@ -47,6 +48,10 @@ def read_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     path = find_config(name)
     raw = with_overrides(read_yaml(path), overrides, path.name)
+    if names_module(raw):
+        own = read_value(str | None, raw.get("plugins"), f"{path.name}, plugins")
+        raw = {**raw, "plugins": str(Path(own or path.parent).resolve())}
+        import_from(raw["plugins"])
     return config_from_dict(raw, where=path.name, title=path.stem)
 
 
@@ -101,6 +106,7 @@ def config_from_dict(
         predict=_read_optional(PredictConfig, predict, f"{where}, predict"),
         evaluate=_read_optional(EvaluateConfig, raw.get("evaluate"), f"{where}, evaluate"),
         compare=_read_optional(CompareConfig, raw.get("compare"), f"{where}, compare"),
+        plugins=read_value(str | None, raw.get("plugins"), f"{where}, plugins"),
     )
     _check_model(config, where)
     if not config.trainer.get("output_dir"):

@@ -117,6 +117,11 @@ class Config:
 
     compare: CompareConfig | None
 
+    plugins: str | None
+    """Folder of modules that the config names by import paths, such as ``my_tasks:Thermometer``.
+    The default is the folder of the config file, and null if the config names no module. Modules in
+    the working directory come first."""
+
     @property
     def output_dir(self) -> Path:
         """Return the folder that the run writes to, ``trainer.output_dir``."""
@@ -136,6 +141,7 @@ class Config:
             "predict": asdict(self.predict),
             "evaluate": asdict(self.evaluate) if self.evaluate else None,
             "compare": asdict(self.compare) if self.compare else None,
+            "plugins": self.plugins,
         }
         return plain(sections)
 

@@ -1,0 +1,90 @@
+"""Modules next to a config are found by every command, also from other folders and processes."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import thermometer
+
+from mm_numeric import cli
+from mm_numeric.config.trust import FLAG, names_module
+
+CONFIG = f"""\
+task: {thermometer.NAME}
+data: {{train: {{render: 4}}, test: {{render: 2, seed: 1}}}}
+model: {{name: tiny, dtype: float32}}
+trainer: {{output_dir: run, max_steps: 1, per_device_train_batch_size: 1}}
+compare: {{output_dir: compared, objectives: [ce], seeds: [0], control: null}}
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A config with its module in one folder, and two other folders to work in."""
+    for name in ("project", "work", "elsewhere"):
+        (tmp_path / name).mkdir()
+    (tmp_path / f"project/{thermometer.MODULE}.py").write_text(thermometer.SOURCE, encoding="utf-8")
+    (tmp_path / "project/mine.yaml").write_text(CONFIG, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "first")
+    monkeypatch.chdir(tmp_path / "work")
+    yield tmp_path
+    sys.modules.pop(thermometer.MODULE, None)
+
+
+def run(*words):
+    """Run a command as in a new process, where the module is neither imported nor found."""
+    sys.path[:] = [path for path in sys.path if not path.endswith(("/project", "/work"))]
+    sys.modules.pop(thermometer.MODULE, None)
+    return cli.main(words)
+
+
+@pytest.mark.slow
+def test_a_module_next_to_the_config_is_found_by_every_command(project, monkeypatch, capsys):
+    found = f"modules of the config are also imported from {project}/project\n"
+    assert run("compare", "../project/mine.yaml") == 0
+    assert capsys.readouterr().err.count(found) == 1
+    assert run("check", "compared/config.yaml") == 0  # which processes of a comparison read
+    Path("compared/report.md").unlink()
+    monkeypatch.chdir("../elsewhere")
+    capsys.readouterr()
+    predict = ["predict", "--model", "../work/compared/seed0/ce", "--out", "p.jsonl"]
+    assert run(*predict) == 2
+    assert found not in capsys.readouterr().err
+    assert run(*predict, FLAG) == 0
+    assert capsys.readouterr().out.endswith(
+        f"next: PYTHONPATH={project}/project mm-numeric score p.jsonl --task {thermometer.NAME}\n"
+    )
+    assert run("report", "../work/compared", FLAG) == 0
+    assert "2 readings" in Path("../work/compared/report.md").read_text(encoding="utf-8")
+
+
+def test_the_folder_of_the_config_is_searched_last_and_reported_once(project, capsys):
+    assert run("check", "../project/mine.yaml") == 0
+    assert cli.main(["check", "../project/mine.yaml"]) == 0
+    said = capsys.readouterr()
+    assert said.err == (
+        f"mm-numeric: modules of the config are also imported from {project}/project\n"
+    )
+    assert f"\nplugins: {project}/project\n" in said.out
+    assert sys.path[-1] == str(project / "project")
+    assert os.environ["PYTHONPATH"] == f"first{os.pathsep}{project}/project"
+    assert run("check", "clock_tiny") == 0
+    assert "\nplugins: null\n" in capsys.readouterr().out
+
+
+def test_another_folder_may_be_named(project, capsys):
+    Path("mine.yaml").write_text(CONFIG, encoding="utf-8")
+    assert run("check", "mine.yaml") == 2
+    assert "Modules are found next to the config, in the working folder" in capsys.readouterr().err
+    assert run("check", "mine.yaml", "plugins=../project") == 0
+    assert f"\nplugins: {project}/project\n" in capsys.readouterr().out
+    assert run("check", "mine.yaml", "plugins=[a]") == 2
+    assert "mine.yaml, plugins: ['a'] is not text." in capsys.readouterr().err
+
+
+def test_which_settings_name_a_module():
+    assert names_module({"compare": {"objectives": [{"terms": [{"name": "my_terms:Term"}]}]}})
+    assert names_module({"predict": {"decode": {"for": "my.risks:RISK"}}})
+    assert not names_module({"task": "mm_numeric.tasks.clock:Clock", "a": "7:05", "b": ["c: d", 1]})
