@@ -24,9 +24,9 @@ from mm_numeric.registry import LOCAL_ENGINE, missing_package
 def main(argv: Sequence[str] | None = None) -> int:
     """Execute one command and return its exit code.
 
-    0: success. 1: ``check-data`` or ``prepare`` found errors in the data. 2: an error that the user
-    can fix, with one message on stderr, or the list of commands if none was given. 130: interrupted
-    by Ctrl-C. 141: stdout was closed.
+    0: success. 1: ``check-data`` or ``prepare`` found errors in the data, or ``doctor`` in the
+    installation. 2: an error that the user can fix, with one message on stderr, or the list of
+    commands if none was given. 130: interrupted by Ctrl-C. 141: stdout was closed.
     """
     parser = make_parser(
         {
@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "compare": _compare,
             "export": _export,
             "report": _report,
+            "doctor": _doctor,
         }
     )
     arguments, rest = parser.parse_known_args(argv)
@@ -340,6 +341,12 @@ def _export(arguments: argparse.Namespace) -> None:
 def _report(arguments: argparse.Namespace) -> None:
     formats = [arguments.format] if arguments.format else ["html", "md"]
     _show_report(arguments.folder, formats, trust_remote_code=arguments.trust_remote_code)
+
+
+def _doctor(_: argparse.Namespace) -> None:
+    from mm_numeric.cli_doctor import doctor
+
+    doctor()
 
 
 def _show_report(

@@ -60,6 +60,7 @@ def make_parser(commands: Mapping[str, Run]) -> argparse.ArgumentParser:
     _add_compare(add)
     _add_export(add)
     _add_report(add)
+    add("doctor", "check the installation and the GPU, and try one training step")
     parser.description = (
         f"Fine-tune and evaluate models whose answers are numbers.\n\n{overview(texts)}\n\n"
         "`mm-numeric COMMAND --help` lists the options of a command."

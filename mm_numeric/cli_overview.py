@@ -27,6 +27,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "data": ("prepare", "check-data"),
     "one model": ("train", "predict", "score", "export"),
     "several objectives": ("compare", "report"),
+    "installation": ("doctor",),
 }
 """Title of each group of commands in the overview -> the names of its commands."""
 

@@ -27,7 +27,7 @@ from mm_numeric.registry import IMPORTERS, choose
 
 BYT5 = ByT5Tokenizer()
 COMMANDS = ("ls", "cp", "check", "prepare", "check-data", "train", "predict", "score", "compare",
-            "export", "report")  # fmt: skip
+            "export", "report", "doctor")  # fmt: skip
 YOURS = "clock_qwen2_vl_2b"
 """The config that stands for mine.yaml, which a reader has copied from a shipped one."""
 
@@ -186,4 +186,4 @@ def test_every_command_is_documented_and_exists(capsys):
         cli.main(["--help"])
     verbs = re.findall(r"^    ([a-z-]+) ", capsys.readouterr().out, re.MULTILINE)
     assert set(verbs) == set(COMMANDS)
-    assert {words[0] for words in commands("README.md")} >= set(COMMANDS)
+    assert {words[0] for page in PAGES for words in commands(page)} >= set(COMMANDS)

@@ -1,0 +1,37 @@
+"""``mm-numeric doctor`` finds what is wrong with an installation."""
+
+import re
+import tempfile
+
+import pytest
+import torch
+
+from mm_numeric import cli, cli_doctor
+
+REQUIRED = ["torch>=2", "numpy<1", "nowhere>=3", 'datasets; extra == "datasets"',
+            'elsewhere>=1; extra == "more"', 'nobody; extra == "test"']  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_working_installation(capsys):
+    assert cli.main(["doctor"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert re.search(r"^ok +mm-numeric \S+, Python 3", out)
+    assert f"ok       torch {torch.__version__}\n" in out
+    loss = re.search(r"\nok +training step of a tiny model: loss (\d+\.\d+), \d+\.\d s\n$", out)
+    assert 3 < float(loss[1]) < 30
+    assert ("missing  GPU: none" in out) is not torch.cuda.is_available()
+
+
+def test_what_is_needed_and_wrong_is_exit_code_1(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(cli_doctor, "requires", lambda name: REQUIRED)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(SystemExit, match=r"^1$"):
+        cli.main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    assert re.match(r"WRONG    numpy \S+: pip install 'numpy<1'$", lines[2])
+    assert lines[3] == "WRONG    nowhere is not installed: pip install 'nowhere>=3'"
+    assert lines[5] == "missing  elsewhere: optional; pip install 'mm-numeric[more]'"
+    assert not any("nobody" in line for line in lines)
+    assert lines[-1].startswith("WRONG    training step: FileNotFoundError: ")
