@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from mm_numeric.escaping import plain
 from mm_numeric.evaluation.scores import Scores
 from mm_numeric.evaluation.table import Cell, Column, Table
 from mm_numeric.registry import PROTOCOLS
@@ -34,7 +35,7 @@ def results_table(scores: Scores) -> str:
             rows.append([label, value, "" if found["low"] is None else f"{low} to {high}"])
     lines.append(indented_table(rows))
     if missing:
-        lines.append(f"metrics without a value: {'; '.join(missing)}")
+        lines.append(f"metrics without a value: {'; '.join(map(plain, missing))}")
     lines += label_lines(scores)
     if scores.confidences:
         lines.append(scores.confidences.line())

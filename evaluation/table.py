@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
-from mm_numeric.evaluation import markup
-from mm_numeric.evaluation.markup import csv_text, element, latex_text, markdown_text
+from mm_numeric.escaping import csv_text, latex_text, markdown_code, markdown_text, plain
+from mm_numeric.evaluation.markup import MISSING, element, joined
 
 
 def number(value: float, decimals: int = 1, *, sign: bool = False) -> str:
@@ -74,7 +74,7 @@ class Cell:
     @property
     def text(self) -> str:
         """Return the text or number of the cell, without interval or difference to the baseline."""
-        return markup.MISSING if self.content is None else markup.plain(self.content, self.limit)
+        return MISSING if self.content is None else plain(self.content, self.limit)
 
     @property
     def interval(self) -> str:
@@ -100,9 +100,9 @@ class Cell:
         if self.is_name:
             name = element("span", self.text, class_="name")
             name = element("span", self.symbol, name, class_="who") if self.symbol else name
-            return markup.joined(name, element("small", self.note)) if self.note else name
+            return joined(name, element("small", self.note)) if self.note else name
         kind = self.css or ("best" if self.best else None)
-        parts = [element("span", self.text, class_=kind) if kind else markup.joined(self.text)]
+        parts = [element("span", self.text, class_=kind) if kind else joined(self.text)]
         if self.bar:
             style = f"width:{self.bar[0]:.1f}px;background:{self.bar[1]}"
             parts.append(element("span", class_="bar", style=style))
@@ -111,12 +111,12 @@ class Cell:
         if self.change:
             reach = [element("br"), self.change.interval] if self.change.interval else []
             parts.append(element("small", f"Δ {self.change}", *reach, class_=self.trend or None))
-        return markup.joined(*parts)
+        return joined(*parts)
 
     def to_markdown(self) -> str:
         """Return the cell as Markdown."""
         text = markdown_text(self.text, self.limit)
-        text = markup.markdown_code(self.text) if self.is_name else text
+        text = markdown_code(self.text) if self.is_name else text
         details = "".join(self._details())
         space = " " * details.startswith(" ")
         return (f"**{text}**" if self.best else text) + space + markdown_text(details, 400)
@@ -272,11 +272,10 @@ class Table:
             cells = [row.cells[index].csv_values() for row in self.rows]
             contents = [row.cells[index].content for row in self.rows]
             units = {c.unit for c in contents if isinstance(c, Quantity) and c.unit}
-            label = csv_text(column.header.text)
             for suffix in dict.fromkeys(["", *(suffix for cell in cells for suffix in cell)]):
                 unit = f" ({', '.join(sorted(units))})" if units and not suffix else ""
                 values = [cell.get(suffix, "") for cell in cells]
-                columns.append([label + suffix + unit, *values])
+                columns.append([csv_text(f"{column.header.text}{suffix}{unit}"), *values])
         file = io.StringIO()
         csv.writer(file, lineterminator="\n").writerows(zip(*columns, strict=True))
         return file.getvalue()

@@ -17,7 +17,7 @@ from mm_numeric.archives import set_limit
 from mm_numeric.cli_arguments import GLOBAL_FLAGS, make_parser
 from mm_numeric.cli_joined_rows import prepared_rows
 from mm_numeric.cli_ranking import ranking_settings
-from mm_numeric.log import ALL_RANKS, logger, rank, set_verbosity, warnings_as_messages
+from mm_numeric.log import ALL_RANKS, logger, rank, set_verbosity, show, warnings_as_messages
 from mm_numeric.registry import LOCAL_ENGINE, missing_package
 
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments, rest = parser.parse_known_args(argv)
     if "command" not in arguments and not rest:
-        print(f"{parser.format_usage()}\n{parser.description}", file=sys.stderr)
+        print(f"{parser.format_usage()}\n{parser.description}", file=sys.stderr)  # noqa: T201
         return 2  # as for other missing arguments
     if rest:
         # argparse fills a positional list only once: overrides after an option are left over.
@@ -100,7 +100,7 @@ def _exit_code(error: BaseException) -> int:
 def _ls(_: argparse.Namespace) -> None:
     from mm_numeric.config.catalog import shipped
 
-    print(shipped())
+    show(shipped())
 
 
 def _cp(arguments: argparse.Namespace) -> None:
@@ -117,7 +117,7 @@ def _cp(arguments: argparse.Namespace) -> None:
     command = f"check {arguments.file}"
     if settings:
         command = f"train ... trainer.deepspeed={arguments.file}"
-    print(f"{arguments.file}: copied from {source.name}; use it with `mm-numeric {command}`")
+    show(f"{arguments.file}: copied from {source.name}; use it with `mm-numeric {command}`")
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -154,7 +154,7 @@ def _check_data(arguments: argparse.Namespace) -> None:
     report = check_data(config, limit=arguments.limit, size_px=arguments.size)
     write_check_page(report, page, samples=arguments.samples)
     *lines, last = report_text(report).split("\n")
-    print("\n".join([*lines, f"page: {page.resolve()}", last]))
+    show("\n".join([*lines, f"page: {page.resolve()}", last]))
     if not report.ready:
         sys.exit(1)
 
@@ -183,15 +183,15 @@ def _train(arguments: argparse.Namespace) -> None:
         if num_ranks() == 1 and stop.resumable:  # a launcher has a command of its own
             flags = ["--trust-remote-code"] if arguments.trust_remote_code else []
             words = [arguments.config, *arguments.overrides, "--resume", *flags]
-            print(f"next: mm-numeric train {shlex.join(words)}")
+            show(f"next: mm-numeric train {shlex.join(words)}")
         if stop.received == signal.SIGINT:
             sys.exit(130)
     elif rank() == 0:
         from mm_numeric.config.trust import FLAG, code_of_predictions
 
         flag = f" {FLAG}" if code_of_predictions(config.to_dict()) else ""
-        print(f"trained: {model}")
-        print(f"next: mm-numeric predict --model {config.output_dir}{flag}")
+        show(f"trained: {model}")
+        show(f"next: mm-numeric predict --model {config.output_dir}{flag}")
 
 
 def _predict(arguments: argparse.Namespace) -> None:
@@ -234,12 +234,12 @@ def _predict(arguments: argparse.Namespace) -> None:
         return
     task = config.task_name
     option = f" --task {task}" if ":" in task else ""
-    print(f"{count} new answers: {out}")
+    show(f"{count} new answers: {out}")
     if arguments.training_rows:
-        print(f"next: mm-numeric train CONFIG data.train.answers={out}")
+        show(f"next: mm-numeric train CONFIG data.train.answers={out}")
     else:
         plugins = f"PYTHONPATH={shlex.quote(config.plugins)} " if config.plugins and option else ""
-        print(f"next: {plugins}mm-numeric score {out}{option}")
+        show(f"next: {plugins}mm-numeric score {out}{option}")
 
 
 def _score(arguments: argparse.Namespace) -> None:
@@ -283,15 +283,15 @@ def _score(arguments: argparse.Namespace) -> None:
             options["rank_by"] = settings.pop("rank_by")
         rules = Rules(**settings)
         function = score_external.rank_predictions if truth is None else score_external.rank_files
-        print(score_external.ranked_table(function(predictions, rules=rules, **options), rules))
+        show(score_external.ranked_table(function(predictions, rules=rules, **options), rules))
         return
     if arguments.engine == "ray":
         _score_on_ray(arguments, options)
         return
     function = score if truth is None else score_external.score_files
-    print(results_table(function(predictions, protocol=arguments.protocol, **options)))
+    show(results_table(function(predictions, protocol=arguments.protocol, **options)))
     if truth is not None and not is_text and arguments.protocol is None:
-        print("next: --protocol coco_ap computes COCO's average precision (AP) from the scores")
+        show("next: --protocol coco_ap computes COCO's average precision (AP) from the scores")
 
 
 def _score_on_ray(arguments: argparse.Namespace, options: dict[str, Any]) -> None:
@@ -305,7 +305,7 @@ def _score_on_ray(arguments: argparse.Namespace, options: dict[str, Any]) -> Non
             "--engine ray scores a .jsonl file with targets; --rows, --truth, --keep and "
             "--extract-with require --engine local."
         )
-    print(results_table(score_on_ray(arguments.predictions, protocol=arguments.protocol, **kept)))
+    show(results_table(score_on_ray(arguments.predictions, protocol=arguments.protocol, **kept)))
 
 
 def _compare(arguments: argparse.Namespace) -> None:
@@ -315,7 +315,7 @@ def _compare(arguments: argparse.Namespace) -> None:
     if arguments.plan:
         from mm_numeric.comparison.plan import plan_text
 
-        print(plan_text(config, arguments.seeds))
+        show(plan_text(config, arguments.seeds))
         return
     from mm_numeric.comparison.engines.local import exit_with_parent
     from mm_numeric.comparison.run import RunFailedError, compare
@@ -335,7 +335,7 @@ def _export(arguments: argparse.Namespace) -> None:
     from mm_numeric.models.export import CARD, export
 
     export(arguments.run, arguments.out, trust_remote_code=arguments.trust_remote_code)
-    print(f"exported: {arguments.out}; {arguments.out / CARD} describes it and how to load it")
+    show(f"exported: {arguments.out}; {arguments.out / CARD} describes it and how to load it")
 
 
 def _report(arguments: argparse.Namespace) -> None:
@@ -357,7 +357,7 @@ def _show_report(
     from mm_numeric.evaluation.report.report import write_report
     from mm_numeric.evaluation.report.results import read_summary
 
-    print(summary_table(read_summary(folder)))
+    show(summary_table(read_summary(folder)))
     paths = write_report(folder, formats, trust_remote_code=trust_remote_code)
     for index, path in enumerate(paths):
-        print(f"{'' if index else 'report:':<7} {path.resolve()}")
+        show(f"{'' if index else 'report:':<7} {path.resolve()}")

@@ -8,6 +8,7 @@ import yaml
 from mm_numeric.comparison.rows import compared_rows, read_comparison
 from mm_numeric.config.schema import Config
 from mm_numeric.config.training_arguments import BY_MACHINE, trainer_defaults
+from mm_numeric.log import show
 from mm_numeric.losses.presets import PRESETS
 
 
@@ -18,19 +19,19 @@ def check(arguments: argparse.Namespace) -> None:
             raise ValueError(f"--explain needs no config; remove {arguments.config}.")
         from mm_numeric.config.explain import explain
 
-        print(explain(arguments.explain))
+        show(explain(arguments.explain))
         return
     if not arguments.config:
         raise ValueError("name a config, or a setting with --explain.")
     config = read_comparison(arguments.config, arguments.overrides)
     for each in _trained_configs(config):
         _check_names(each, arguments.config)
-    print(config.to_yaml(), end="")
+    show(config.to_yaml(), end="")
     defaults = {"trainer": trainer_defaults(config.trainer)}
     text = yaml.safe_dump(defaults, sort_keys=True, width=100)
-    print("\n# Defaults of transformers.TrainingArguments for the rest of `trainer`:")
-    print("\n".join(f"# {line}" for line in text.splitlines()))
-    print(f"# Chosen by the machine: {', '.join(BY_MACHINE)}.")
+    show("\n# Defaults of transformers.TrainingArguments for the rest of `trainer`:")
+    show("\n".join(f"# {line}" for line in text.splitlines()))
+    show(f"# Chosen by the machine: {', '.join(BY_MACHINE)}.")
 
 
 def _trained_configs(config: Config) -> Iterator[Config]:

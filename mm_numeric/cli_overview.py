@@ -2,8 +2,9 @@
 
 import argparse
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
+from mm_numeric.escaping import terminal_text
 from mm_numeric.registry import unknown
 
 EXAMPLES = """\
@@ -42,6 +43,10 @@ def overview(texts: Mapping[str, str]) -> str:
 
 class CommandParser(argparse.ArgumentParser):
     """Argument parser whose error for a word that is not in ``choices`` names the nearest word."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and an error message, and exit with code 2."""
+        super().error(terminal_text(message))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

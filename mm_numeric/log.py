@@ -1,4 +1,4 @@
-"""The logger of this library, its output on stderr, and progress bars.
+"""The logger of this library, its output on stderr, results on stdout, and progress bars.
 
 Each message is one line with the prefix ``mm-numeric:``. Only rank 0 writes messages, except those
 with ``extra=ALL_RANKS``, which every rank writes.
@@ -15,7 +15,9 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
+
+from mm_numeric.escaping import terminal_text
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -72,27 +74,40 @@ def warnings_as_messages() -> Iterator[None]:
         warnings.filterwarnings("always", category=FutureWarning, module=r"mm_numeric(\.|$)")
         show_others = warnings.showwarning
 
-        def show(
+        def handle(
             message: Warning | str, category: type[Warning], filename: str, *rest: Any, **named: Any
         ) -> None:
             ours = _PACKAGE in Path(filename).resolve().parents
             if not (ours and issubclass(category, FutureWarning)):
-                show_others(message, category, filename, *rest, **named)
+                text = terminal_text(message)
+                shown = message if text == str(message) else text
+                show_others(shown, category, filename, *rest, **named)
             elif str(message) not in logged:
                 logged.add(str(message))
                 logger.warning("%s", message)
 
-        warnings.showwarning = show
+        warnings.showwarning = handle
         yield
+
+
+def show(text: object = "", *, end: str = "\n") -> None:
+    """Print a text to stdout, above any progress bar, without escape sequences of a terminal."""
+    _write(terminal_text(text) + end, sys.stdout)
+
+
+def _write(text: str, file: TextIO) -> None:
+    tqdm = sys.modules.get("tqdm")
+    if tqdm is None:
+        file.write(text)
+    else:
+        tqdm.tqdm.write(text, file=file, end="")
 
 
 class _StderrHandler(logging.Handler):
     """Log handler that writes to ``sys.stderr``, above any progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tqdm = sys.modules.get("tqdm")
-        write = print if tqdm is None else tqdm.tqdm.write
-        write(self.format(record), file=sys.stderr)
+        _write(terminal_text(self.format(record)) + "\n", sys.stderr)
 
 
 def _is_for_this_rank(record: logging.LogRecord) -> bool:

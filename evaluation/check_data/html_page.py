@@ -13,9 +13,10 @@ from markupsafe import Markup
 
 from mm_numeric.answers import Instances, Shape
 from mm_numeric.data.images import open_image
+from mm_numeric.escaping import plain
 from mm_numeric.evaluation.check_data.findings import DataReport, EncodedExample, problem_kind
 from mm_numeric.evaluation.check_data.text import facts, frame_facts, problem_title, verdict
-from mm_numeric.evaluation.markup import element, plain
+from mm_numeric.evaluation.markup import element
 from mm_numeric.evaluation.report.html import render
 from mm_numeric.evaluation.report.images import data_url, outline
 from mm_numeric.evaluation.report.sections import Block, Section, fact_list, heading

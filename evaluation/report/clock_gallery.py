@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.evaluation.markup import MISSING, plain
+from mm_numeric.escaping import plain
+from mm_numeric.evaluation.markup import MISSING
 from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import Axis, SeriesStyle, bar_table, share_chart
 from mm_numeric.evaluation.report.html import Tile, render

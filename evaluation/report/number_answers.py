@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from mm_numeric.answers import Number
-from mm_numeric.evaluation.markup import plain
+from mm_numeric.escaping import plain
 from mm_numeric.evaluation.metrics.numbers import digit_count
 from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import Axis, bar_table, share_chart

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from mm_numeric.config.trust import FLAG
-from mm_numeric.evaluation.markup import element, markdown_text, plain
+from mm_numeric.escaping import latex_text, markdown_text, plain
+from mm_numeric.evaluation.markup import element
 from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import DotRow, dot_chart
 from mm_numeric.evaluation.report.confidence_section import confidence_section
@@ -154,16 +155,19 @@ def _markdown(comparison: Comparison, sections: Sequence[Section]) -> str:
         f"**{markdown_text(first, 600)}**",
         "\n".join(f"- {markdown_text(line, 600)}" for line in caveats),
         markdown_text(comparison.summary["description"], 600),
-        *(f"## {section.title}\n\n{section.content.markdown}" for section in sections),
+        *(
+            f"## {markdown_text(section.title)}\n\n{section.content.markdown}"
+            for section in sections
+        ),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _latex(comparison: Comparison, sections: Sequence[Section]) -> str:
-    lines = [f"% {plain(comparison.summary['title'])}. Needs \\usepackage{{booktabs}}."]
+    lines = [f"% {latex_text(comparison.summary['title'])}. Needs \\usepackage{{booktabs}}."]
     for section in sections:
         for table in section.content.tables:
-            lines += ["", f"% {plain(section.title)}", table.to_latex()]
+            lines += ["", f"% {latex_text(section.title)}", table.to_latex()]
     return "\n".join(lines) + "\n"
 
 

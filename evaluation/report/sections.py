@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from mm_numeric.evaluation.markup import element, joined, markdown_text, plain
+from mm_numeric.escaping import markdown_text, plain
+from mm_numeric.evaluation.markup import element, joined
 from mm_numeric.evaluation.table import Cell, Table
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.evaluation.markup import plain
+from mm_numeric.escaping import plain
 from mm_numeric.evaluation.metrics.matching import FOUND_IOU, MatchedShapes, match_rows
 from mm_numeric.evaluation.report import iou_sections, results, shape_tiles
 from mm_numeric.evaluation.report.html import render

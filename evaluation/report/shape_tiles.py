@@ -12,7 +12,8 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from mm_numeric.answers import Box, Instance
-from mm_numeric.evaluation.markup import element, joined, plain
+from mm_numeric.escaping import plain
+from mm_numeric.evaluation.markup import element, joined
 from mm_numeric.evaluation.metrics.matching import FOUND_IOU, MatchedShapes, is_drawable
 from mm_numeric.evaluation.report.charts import SeriesStyle
 from mm_numeric.evaluation.report.html import Tile, render

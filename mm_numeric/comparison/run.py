@@ -27,8 +27,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tqdm import tqdm
-
 from mm_numeric.comparison.plan import Run, check_compared, open_runs, seed_runs
 from mm_numeric.comparison.rows import compared_rows, read_comparison
 from mm_numeric.comparison.seeds import run_of_seed, with_resolved_vary
@@ -46,7 +44,7 @@ from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.results_table import in_unit
 from mm_numeric.evaluation.score import score
 from mm_numeric.files import read_rows
-from mm_numeric.log import progress
+from mm_numeric.log import progress, show
 from mm_numeric.losses.term import make_term
 from mm_numeric.registry import ENGINES, LOCAL_ENGINE, choose
 from mm_numeric.run_folder import (
@@ -154,7 +152,7 @@ def _run(run: Run) -> None:
     started = time.monotonic()
     name = f"{folder.parent.name} {folder.name}{' (selection)' * (run.select_on is not None)}"
     if not _is_trained(run):
-        tqdm.write(f"{name:<22} failed: {failure(run.answers)}", file=sys.stdout)
+        show(f"{name:<22} failed: {failure(run.answers)}")
         return
     # From here the folder's own config is used. It names the same code as the user's config.
     claim(folder, config)
@@ -171,7 +169,7 @@ def _run(run: Run) -> None:
     values = [in_unit(float(headline.value(own.columns)), headline.unit) for own in scores]
     others = [f"   {rule} {value:>8}" for rule, value in zip(run.rules, values, strict=True)][1:]
     text = f"{name:<22} {headline.label} {values[0]:>8}{''.join(others)}"
-    tqdm.write(f"{text}   {time.monotonic() - started:4.0f} s", file=sys.stdout)
+    show(f"{text}   {time.monotonic() - started:4.0f} s")
     sys.stdout.flush()
 
 

@@ -14,6 +14,7 @@ from mm_numeric.comparison.tables import SATURATED, MetricTables, calibration_ta
 from mm_numeric.config.data import Sources, listed
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
+from mm_numeric.escaping import plain
 from mm_numeric.evaluation.metrics.base import Metric
 from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS
 from mm_numeric.evaluation.results_table import in_unit, plain_figure
@@ -124,7 +125,7 @@ def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
     tables = [Table.of(header, rows, align="left").to_terminal()]
     if summary["decoding"]:
         tables.append(decoding_table(summary))
-    return "\n\n".join(tables) + f"\n{note}."
+    return "\n\n".join(tables) + f"\n{plain(note, 1000)}."
 
 
 def decoding_table(summary: Mapping[str, Any]) -> str:

@@ -9,8 +9,10 @@ from pathlib import Path
 import yaml
 
 from mm_numeric.archives import add_limit_option, set_limit
+from mm_numeric.cli_overview import CommandParser
 from mm_numeric.importers.importer import Option
 from mm_numeric.importers.prepare import Prepared, prepare
+from mm_numeric.log import show
 from mm_numeric.moved import warn_renamed
 from mm_numeric.registry import IMPORTERS, choose
 
@@ -38,8 +40,7 @@ def report_text(prepared: Prepared) -> str:
         lines.append(f"  and {len(files) - MAX_LISTED} more files in {prepared.out}.prepared.json")
     lines.append(f"sha256 {record['output']['sha256']}  {prepared.out}")
     lines += _config_lines(prepared)
-    # A file name may contain terminal escape sequences.
-    return "\n".join(line if line.isprintable() else repr(line) for line in lines)
+    return "\n".join(line.replace("\n", r"\n") for line in lines)  # of a file name
 
 
 def _config_lines(prepared: Prepared) -> list[str]:
@@ -73,13 +74,13 @@ def run(name: str, words: Sequence[str]) -> bool:
     options = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(kind)}
     importer, flags = kind(**options), {"clip": arguments.clip, "force": arguments.force}
     prepared = prepare(name, importer, arguments.inputs, arguments.out, **flags)
-    print(report_text(prepared))
+    show(report_text(prepared))
     return prepared.bad <= arguments.allow_bad
 
 
 def _parser(name: str, kind: type) -> argparse.ArgumentParser:
     """Return the parser of ``mm-numeric prepare NAME``: common options and the importer's own."""
-    parser = argparse.ArgumentParser(prog=f"mm-numeric prepare {name}", description=kind.__doc__)
+    parser = CommandParser(prog=f"mm-numeric prepare {name}", description=kind.__doc__)
     parser.add_argument("inputs", nargs="+", type=Path, metavar="INPUT", help="file or folder")
     parser.add_argument("--out", type=Path, required=True, help="output file, ending in .jsonl")
     parser.add_argument("--clip", action="store_true", help="clip shapes to their images")

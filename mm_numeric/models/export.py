@@ -11,6 +11,7 @@ import yaml
 from mm_numeric.config.baseline import read_baseline
 from mm_numeric.config.data import named
 from mm_numeric.config.schema import Config
+from mm_numeric.escaping import markdown_code, markdown_fence, markdown_text
 from mm_numeric.families.family import Family
 from mm_numeric.files import read_json
 from mm_numeric.models.adapters import merged
@@ -90,15 +91,17 @@ def model_card(
     modules = facts.get("modules", facts.get("parts"))  # version 0.1 wrote "parts"
     read = facts["rows"] if facts["rows"] is not None else "a stream of"
     rows = f"{read} rows of {named(config.data.train)}"
+    steps = f"{facts['steps']} steps of {facts['batch_rows']} rows; {rows}"
+    fingerprint = facts.get("rows_sha256") or "not kept"
     sections = {
         "Load": _loading(family, model, folder),
         "Task": _yaml({**whole["task"], "version": facts["task_version"]}),
         "Prompt": _prompt(config, family),
         "Frame": frame,
-        "Training": f"From `{config.model.name}` (revision {config.model.revision}), "
-        f"{facts['steps']} steps of {facts['batch_rows']} rows; {rows}, "
-        f"fingerprint `{facts.get('rows_sha256') or 'not kept'}`.\n\n"
-        + (f"```\n{table_text(modules)}\n```" if modules else "")
+        "Training": f"From {markdown_code(config.model.name)} (revision "
+        f"{markdown_text(config.model.revision)}), {markdown_text(steps, 600)}, "
+        f"fingerprint {markdown_code(fingerprint)}.\n\n"
+        + (markdown_fence(table_text(modules)) if modules else "")
         + (f"\n\nAdapters, merged:\n\n{_yaml(whole['lora'])}" if config.lora else ""),
         "Objective": _yaml(whole["objective"]),
         "Metrics": _metrics(results),
@@ -106,7 +109,7 @@ def model_card(
     }
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
     front = yaml.safe_dump(head, sort_keys=False)
-    return f"---\n{front}---\n\n# {config.title}\n\n{body}\n"
+    return f"---\n{front}---\n\n# {markdown_text(config.title)}\n\n{body}\n"
 
 
 def _loading(family: Family, model: Any, folder: str) -> str:
@@ -122,19 +125,20 @@ def _loading(family: Family, model: Any, folder: str) -> str:
             " Loading needs mm-numeric (`pip install 'mm-numeric[train]'`): transformers has no "
             f"class for {family.name}, and the class in its config.json would leave weights out."
         )
-    lines = [f'model = {kind.__name__}.from_pretrained("{folder}")']
-    lines += [f'tokenizer = AutoTokenizer.from_pretrained("{folder}")']
+    path = json.dumps(folder, ensure_ascii=False)  # a Python text too
+    lines = [f"model = {kind.__name__}.from_pretrained({path})"]
+    lines += [f"tokenizer = AutoTokenizer.from_pretrained({path})"]
     if family.takes_images:
-        lines += [f'image_processor = AutoImageProcessor.from_pretrained("{folder}")']
-    code = f"```python\n{imports}\n" + "\n".join(lines) + "\n```"
-    return f"{text}\n\n{code}"
+        lines += [f"image_processor = AutoImageProcessor.from_pretrained({path})"]
+    code = "\n".join([imports, *lines])
+    return f"{text}\n\n{markdown_fence(code, 'python')}"
 
 
 def _prompt(config: Config, family: Family) -> str:
     question = str(config.task.options().get("prompt", "{question}"))
     ids = family.question(question, int(family.takes_images))
     note = "One image token stands for all tokens of the image.\n\n" if family.takes_images else ""
-    return f"{note}```\n{family.tokenizer.decode(ids)}\n```"
+    return note + markdown_fence(family.tokenizer.decode(ids))
 
 
 def _metrics(results: dict[str, Any] | None) -> str:
@@ -144,7 +148,7 @@ def _metrics(results: dict[str, Any] | None) -> str:
     for name, found in results["metrics"].items():
         keys = ("value", "low", "high")
         shown = ("none" if found[key] is None else f"{found[key]:.4g}" for key in keys)
-        lines.append("| {} | {} | {} to {} |".format(name, *shown))
+        lines.append("| {} | {} | {} to {} |".format(markdown_text(name), *shown))
     failed = sum(results["failures"].values())
     return "\n".join([*lines, "", f"{results['rows']} rows, {failed} answers could not be parsed."])
 
@@ -152,7 +156,8 @@ def _metrics(results: dict[str, Any] | None) -> str:
 def _yaml(value: dict[str, Any]) -> str:
     """Return settings as YAML in a Markdown code block."""
     plain = json.loads(json.dumps(value))
-    return f"```yaml\n{yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)}```"
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
+    return markdown_fence(text, "yaml")
 
 
 def _set(value: Any) -> dict[str, Any]:

@@ -219,7 +219,10 @@ def test_a_name_is_no_command_to_the_terminal(capsys, tmp_path):
         (["swift", "none.jsonl", "--out", "a.jsonl"], "no rows; found 2 rows without objects."),
         (["icdar2015", "gt"], "arguments are required: --out"),
         (["icdar2015", "gt", "--out", "a.jsonl", "--split", "val"], "unrecognized arguments: --s"),
-        (["coco", "gt", "--out", "a.jsonl", "--per", "x"], "argument --per: invalid choice: 'x'"),
+        (
+            ["coco", "gt", "--out", "a.jsonl", "--per", "x"],
+            "--per: there is no choice 'x'. Known: cat",
+        ),
         (["refcoco", "gt", "--out", "a.jsonl"], "are required: --split, --split-by"),
     ],
 )

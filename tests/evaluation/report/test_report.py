@@ -17,7 +17,7 @@ from clock_reports import (
 )
 
 from mm_numeric.cli import main
-from mm_numeric.evaluation.markup import markdown_text
+from mm_numeric.escaping import markdown_text
 from mm_numeric.evaluation.report import charts
 from mm_numeric.evaluation.report import clock_gallery as dials
 from mm_numeric.evaluation.report.report import FORMATS, write_report
