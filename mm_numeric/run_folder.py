@@ -17,6 +17,7 @@ decodes by several rules, it also adds predictions.median.jsonl, scores.median.j
 results.median.json, and the same for each other rule.
 """
 
+import os
 import platform
 import shutil
 import sys
@@ -74,7 +75,7 @@ def claim(folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER) -> bo
         # Before the stored config is read, because that would import what only it names.
         difference = _first_difference(named_code(stored), named_code(own))
         if difference is None:
-            theirs = _read(folder, stored).to_dict()
+            theirs = _moved(_read(folder, stored).to_dict(), own)
             difference = _first_difference(_without(theirs, ignore), _without(own, ignore))
         if difference:
             raise ValueError(
@@ -186,6 +187,23 @@ def import_plugins(stored: dict[str, Any]) -> None:
 
 def _read(folder: Path, stored: dict[str, Any]) -> Config:
     return config_from_dict(stored, where=str(folder / CONFIG), title=folder.name, stored=True)
+
+
+def _moved(theirs: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return the stored config of a run that was moved with the paths of the new place.
+
+    These are its folder, and weights next to it, such as those of the warm start of a comparison.
+    """
+    folders = [config["trainer"]["output_dir"] for config in (theirs, own)]
+    names = [config["model"]["name"] for config in (theirs, own)]
+    pairs = list(zip(names, folders, strict=True))
+    inside = all(Path(folder).parent in Path(name).parents for name, folder in pairs)
+    same = inside and len({os.path.relpath(name, folder) for name, folder in pairs}) == 1
+    return {
+        **theirs,
+        "trainer": theirs["trainer"] | {"output_dir": folders[1]},
+        "model": theirs["model"] | {"name": names[same]},
+    }
 
 
 def _without(config: dict[str, Any], sections: Set[str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 A saved model with adapters is a folder with these files, without the frozen weights:
 
 adapter_config.json          PEFT's configuration, with the name of the base model
+base.json                    which base model it is; see ``adapter_base``
 adapter_model.safetensors    adapters in PEFT's format
 trained.safetensors          weights of modules that were trained without adapters, if any
 config.json                  configuration of the base model
@@ -28,6 +29,7 @@ from mm_numeric.config.modules import ADAPTED, MODULE_NAMES, TRAINED, LoraSettin
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.families.loading import ADAPTER_SETTINGS
+from mm_numeric.models.adapter_base import find_base, write_base
 from mm_numeric.models.parameter_groups import ModelModules
 
 ADAPTER = "adapter_model.safetensors"
@@ -68,11 +70,12 @@ def add_adapters(
 
 def base_of_adapters(source: str) -> tuple[str, str]:
     """Return the adapters' base model: its hub name or folder, and its revision."""
-    return _base_of(_read_config(source))
+    return _base_of(_read_config(source), source)
 
 
-def _base_of(config: LoraConfig) -> tuple[str, str]:
-    return str(config.base_model_name_or_path), config.revision or "main"
+def _base_of(config: LoraConfig, source: str) -> tuple[str, str]:
+    named = str(config.base_model_name_or_path), config.revision or "main"
+    return find_base(Path(source), named[0]) or named  # adapters of another tool have no base.json
 
 
 def _read_config(source: str) -> LoraConfig:
@@ -89,7 +92,7 @@ def _read_config(source: str) -> LoraConfig:
 def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftModel:
     """Load the adapters in the folder ``source`` and the base model that they belong to."""
     config = _read_config(source)
-    base, revision = _base_of(config)
+    base, revision = _base_of(config, source)
     try:
         model = family.load_model(base, replace(settings, revision=revision))
     except OSError as error:
@@ -98,6 +101,7 @@ def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftMode
             f"({str(error).strip().partition(chr(10))[0]}); restore it, or correct "
             f"base_model_name_or_path in {Path(source, ADAPTER_SETTINGS)}."
         ) from error
+    config.base_model_name_or_path, config.revision = base, revision  # where it was found
     config.inference_mode = False  # the saved value would freeze the adapters
     adapted = get_peft_model(model, config)
     read_adapted(adapted, Path(source))
@@ -116,6 +120,8 @@ def save_adapted(model: PeftModel, folder: Path, state: dict[str, Tensor] | None
     config.inference_mode = True
     config.save_pretrained(str(folder))
     config.inference_mode = False
+    commit = getattr(model.config, "_commit_hash", None)
+    write_base(folder, str(config.base_model_name_or_path), config.revision, commit)
     if own := _trained_parameters(model):
         weights = {name.removeprefix(ADAPTED_MODEL): state[name] for name in own}
         _write(weights, folder / TRAINED_WEIGHTS)
