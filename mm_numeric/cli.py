@@ -6,7 +6,6 @@ Each command imports its modules when it is executed, so that ``--help`` does no
 import argparse
 import os
 import shlex
-import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from mm_numeric.archives import set_limit
 from mm_numeric.cli_arguments import GLOBAL_FLAGS, make_parser
 from mm_numeric.cli_joined_rows import prepared_rows
 from mm_numeric.cli_ranking import ranking_settings
+from mm_numeric.files import atomic_file
 from mm_numeric.log import ALL_RANKS, logger, rank, set_verbosity, show, warnings_as_messages
 from mm_numeric.registry import LOCAL_ENGINE, missing_package
 
@@ -113,7 +113,8 @@ def _cp(arguments: argparse.Namespace) -> None:
         raise ValueError(f"{arguments.file} exists; name another file.")
     if not arguments.file.parent.is_dir():
         raise ValueError(f"{arguments.file.parent}: there is no such folder.")
-    shutil.copyfile(source, arguments.file)
+    with atomic_file(arguments.file) as file:
+        file.write(source.read_bytes())
     command = f"check {arguments.file}"
     if settings:
         command = f"train ... trainer.deepspeed={arguments.file}"

@@ -1,15 +1,20 @@
 """Read rows from JSONL, JSON, CSV and TSV files, and write files atomically."""
 
 import csv
+import glob
 import gzip
 import hashlib
 import io
 import json
+import os
+import shutil
+import sys
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from mm_numeric.archives import UnpackedSizeError, packed_lines, read_gzip
 
@@ -158,11 +163,90 @@ def _csv_rows(
         yield ValueError(f"{path}, line {reader.line_num + 1}: not CSV ({error}).")
 
 
+@contextmanager
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """Return a context that writes a new file, which replaces ``path`` at its end.
+
+    If an error is raised or the process is killed, the old file remains unchanged. Until its end,
+    the new file is ``NAME.*.unfinished``; those of killed processes are deleted.
+    """
+    unfinished = _unfinished(path)
+    try:
+        with unfinished.open("wb") as file:
+            with suppress(OSError):  # a file system without locks: leftovers are kept
+                lock(file.fileno())
+            yield file
+            file.flush()
+            if sys.platform != "win32":  # while it is locked
+                unfinished.replace(path)
+        if sys.platform == "win32":  # which renames no open file
+            unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Return a context that fills a new folder, which becomes ``path`` at its end.
+
+    If an error is raised, the new folder is deleted. Until its end, it is ``NAME.*.unfinished``;
+    those of killed processes are deleted.
+    """
+    unfinished = _unfinished(path)
+    unfinished.mkdir()
+    handle = None if sys.platform == "win32" else os.open(unfinished, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            lock(handle)
+        yield unfinished
+        unfinished.rename(path)
+    finally:
+        if handle is not None:
+            os.close(handle)
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _unfinished(path: Path) -> Path:
+    """Return a new name for what will become ``path``; delete what killed processes have left."""
+    for left in path.parent.glob(f"{glob.escape(path.name)}.{'?' * 32}.unfinished"):
+        if _is_abandoned(left):
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
+    return path.with_name(f"{path.name}.{uuid.uuid4().hex}.unfinished")
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Return True if no process has locked a file or folder. Locks end with their process."""
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            lock(handle)
+            return True
+        finally:
+            os.close(handle)
+    return False
+
+
+def lock(handle: int | None) -> None:
+    """Lock an open file or, on Unix, folder; closing it releases the lock.
+
+    Raises OSError if it is locked already.
+    """
+    if handle is None:
+        return
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def write_text(path: Path, text: str) -> None:
-    """Write a file atomically: if the process is killed, the old file remains unchanged."""
-    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
+    """Write a text file atomically."""
+    with atomic_file(path) as file:
+        file.write(text.encode())
 
 
 def write_json(path: Path, value: Any, *, indent: int | None = None) -> None:

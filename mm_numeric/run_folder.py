@@ -20,13 +20,12 @@ results.median.json, and the same for each other rule.
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from mm_numeric import __version__
 from mm_numeric.config.decoding import GREEDY
@@ -34,7 +33,7 @@ from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.renamed import with_new_names
 from mm_numeric.config.schema import Config
 from mm_numeric.config.trust import named_code, require_no_code
-from mm_numeric.files import read_json, write_json, write_text
+from mm_numeric.files import lock, read_json, write_json, write_text
 from mm_numeric.machine import machine_name, source_commit
 from mm_numeric.parsing import read_yaml
 from mm_numeric.registry import import_from
@@ -127,28 +126,16 @@ def locked(path: Path, kind: str = "folder") -> Iterator[None]:
     ``kind`` is ``folder`` or ``file``, for the error message if another process has locked it.
     """
     target = path.resolve()  # "." has no name, and a link is another name
-    lock = target.with_name(f".{target.name}.lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as file:
+    lock_file = target.with_name(f".{target.name}.lock")
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    with lock_file.open("w") as file:
         try:
-            _lock(file)
+            lock(file.fileno())
         except OSError:
             raise LockedError(
                 f"{path}: another process is using this {kind}; wait, or choose another {kind}."
             ) from None
         yield
-
-
-def _lock(file: IO[str]) -> None:
-    """Lock an open file; raise OSError if it is locked already. Closing it releases the lock."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def read_run(folder: Path, *, trust_remote_code: bool = False) -> Config:

@@ -4,8 +4,6 @@ import glob
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any, NamedTuple
 from mm_numeric.answers import EmbeddedImage, Example
 from mm_numeric.config.data import DataSource, Sources, listed
 from mm_numeric.data.decoded_answers import DecodedAnswers
-from mm_numeric.files import rows_or_errors
+from mm_numeric.files import atomic_folder, rows_or_errors
 from mm_numeric.log import logger
 from mm_numeric.registry import TASKS, task_of_row
 from mm_numeric.tasks.base import Task
@@ -256,13 +254,11 @@ def render_rows(task: Task, source: DataSource, cache: Path) -> Path:
     rows = folder / "rows.jsonl"
     if not rows.is_file():
         cache.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=cache))
         try:
-            task.render(unfinished, source.render, source.seed, *categories)
-            unfinished.rename(folder)
-        except BaseException as error:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            if not (isinstance(error, OSError) and rows.is_file()):
+            with atomic_folder(folder) as unfinished:
+                task.render(unfinished, source.render, source.seed, *categories)
+        except OSError:
+            if not rows.is_file():
                 raise  # otherwise another process has rendered the same rows first
     return rows
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from PIL import Image
 from mm_numeric.answers import Example
 from mm_numeric.data.images import DECODING, open_image
 from mm_numeric.families.family import Family
+from mm_numeric.files import atomic_file
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,5 @@ def _key(family: Family, example: Example) -> str:
 def _write(file: Path, **arrays: Any) -> None:
     """Write an .npz file atomically, because other processes may write the same file."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(f"{uuid.uuid4().hex}.unfinished")
-    try:
-        with unfinished.open("wb") as opened:
-            np.savez(opened, **arrays)
-        unfinished.replace(file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with atomic_file(file) as opened:
+        np.savez(opened, **arrays)

@@ -9,7 +9,6 @@ rows.jsonl.prepared.json    the record, written last: format, options, counts, i
 import dataclasses
 import hashlib
 import json
-import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 
 from mm_numeric import __version__
 from mm_numeric.answers import Shape
-from mm_numeric.files import sha256_of, write_text
+from mm_numeric.files import atomic_file, sha256_of, write_text
 from mm_numeric.geometry.row_shapes import clipped, read_box, read_polygon
 from mm_numeric.importers.importer import (
     ImportedItem,
@@ -29,7 +28,7 @@ from mm_numeric.importers.importer import (
     SkippedLine,
     round_coordinates,
 )
-from mm_numeric.log import progress
+from mm_numeric.log import logger, progress
 from mm_numeric.registry import TASK_OF_FORMAT, task_of_row
 
 _SHAPES = {"box", "box_xywh", "polygon"}
@@ -81,26 +80,25 @@ def prepare(
     skipped: Counter[str] = Counter()
     invalid: list[InvalidLine] = []
     digest = hashlib.sha256()
-    unfinished = out.with_name(f"{out.name}.{uuid.uuid4().hex}.unfinished")
-    try:
-        with unfinished.open("wb") as file:
-            rows = _noted(importer.rows(files), name, tasks, labels)
-            lines = _checked_lines(rows, counts, clip=clip)
-            for item in progress(lines, desc="preparing", unit="row"):
-                if isinstance(item, InvalidLine):
-                    invalid.append(item)
-                elif isinstance(item, SkippedLine):
-                    skipped[item.what] += 1
-                else:
-                    file.write(item)
-                    digest.update(item)
+    with atomic_file(out) as file:
+        rows = _noted(importer.rows(files), name, tasks, labels)
+        lines = _checked_lines(rows, counts, clip=clip)
+        for item in progress(lines, desc="preparing", unit="row"):
+            if isinstance(item, InvalidLine):
+                invalid.append(item)
+            elif isinstance(item, SkippedLine):
+                skipped[item.what] += 1
+            else:
+                file.write(item)
+                digest.update(item)
         if not counts["rows"] and not invalid:
             found = ", ".join(f"{count} {what}" for what, count in skipped.items()) or "nothing"
             raise ValueError(f"{', '.join(map(str, inputs))}: no rows; found {found}.")
+        if out.exists() and not force:
+            if sha256_of(out) != digest.hexdigest():
+                raise _exists(out)
+            logger.info("%s has these rows already; its record, which was missing, is added.", out)
         record_path.unlink(missing_ok=True)
-        unfinished.replace(out)
-    finally:
-        unfinished.unlink(missing_ok=True)
     record = {
         "format": name,
         "version": importer.version,
@@ -147,14 +145,20 @@ def _task_setting(tasks: Counter[str], labels: Counter[str]) -> Any:
 
 
 def _check_out(out: Path, record_path: Path, *, force: bool) -> None:
-    """Raise an error if the output is not a .jsonl file, or exists and ``force`` is False."""
+    """Raise an error if the output is not a .jsonl file, or is complete and ``force`` is False.
+
+    Rows without a record are those of a killed process, if the same rows are read again.
+    """
     if out.suffix != ".jsonl":
         raise ValueError(f"--out {out}: the file name must end in .jsonl.")
     if not out.parent.is_dir():
         raise ValueError(f"{out.parent}: there is no such folder.")
-    for path in (out, record_path):
-        if path.is_dir() or (path.exists() and not force):
-            raise ValueError(f"{path} exists; name another file, or replace it with --force.")
+    if out.is_dir() or record_path.is_dir() or (record_path.exists() and not force):
+        raise _exists(record_path if record_path.exists() else out)
+
+
+def _exists(path: Path) -> ValueError:
+    return ValueError(f"{path} exists; name another file, or replace it with --force.")
 
 
 def _checked_lines(

@@ -40,8 +40,8 @@ def find_base(adapters: Path, name: str) -> tuple[str, str] | None:
     """Return the base model ``name`` of adapters as a folder or hub name, and its revision.
 
     A folder is looked for where it is relative to the adapters, next to their run, and where it
-    was. It must have the recorded fingerprint. Returns None if base.json is missing, or is about another
-    model than ``name``, because somebody has edited the settings of the adapters.
+    was. It must have the recorded fingerprint. Returns None if base.json is missing or names
+    another model, because somebody has edited the settings of the adapters.
     """
     file = adapters / BASE
     if not file.is_file():
