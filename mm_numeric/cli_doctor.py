@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from typing import NamedTuple
 
 from mm_numeric import __version__
-from mm_numeric.log import logger
+from mm_numeric.log import logger, show
 
 OK, MISSING, WRONG = "ok", "missing", "WRONG"
 
@@ -48,7 +48,8 @@ def doctor() -> None:
     """Print a line for each finding; exit with code 1 if something that is needed is wrong."""
     states = set()
     for finding in _findings():
-        print(f"{finding.state:<8} {finding.text}", flush=True)
+        show(f"{finding.state:<8} {finding.text}")
+        sys.stdout.flush()
         states.add(finding.state)
     if WRONG in states:
         sys.exit(1)
