@@ -19,6 +19,7 @@ SCORED = ROOT / "tests" / "fixtures" / "b5a6f42" / "comparison"
 OWN_MESSAGE = {
     "datasets",
     "deepspeed",
+    "packaging",
     "pyarrow",
     "ray",
     "rouge_score",

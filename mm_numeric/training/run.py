@@ -166,7 +166,6 @@ def _train(
             config = with_new_tokens(config, family, rows.rows())
             _check_answers(config, family, evaluated)
             asked = [*evaluated, *_test_rows(config, loaded)] if family.limits_numbers else []
-        logger.debug("loading %s", source)
         trainer = make_trainer(config, args, examples, family, source)
         # The family is fitted now, so that a number that is too long for it raises ValueError.
         family.prompts([e.prompt for e in asked], [None] * len(asked), [e.where for e in asked])
