@@ -1,0 +1,92 @@
+"""Each notebook runs: its cells one after the other in this process, on the CPU, offline."""
+
+import ast
+import json
+import shlex
+
+import pytest
+from import_graph import ROOT
+
+from mm_numeric import cli
+from mm_numeric.comparison.rows import read_comparison
+
+NOTEBOOKS = {path.stem: path for path in sorted(ROOT.glob("docs/notebooks/*.ipynb"))}
+SIZE = "TINY = not torch.cuda.is_available()"
+
+
+def cells(name, *, tiny):
+    """Return the code of a notebook with tiny models or with published ones."""
+    notebook = json.loads(NOTEBOOKS[name].read_text(encoding="utf-8"))
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [cell["outputs"] for cell in code] == [[]] * len(code)
+    install, *texts = ["".join(cell["source"]) for cell in code]
+    assert install.startswith("%pip install -q ")
+    assert sum(SIZE in text for text in texts) == 1
+    return [text.replace(SIZE, f"TINY = {tiny}") for text in texts]
+
+
+def command(line):
+    """Execute a line ``!mm-numeric ...``, which a notebook gives to a shell."""
+    words = shlex.split(line)
+    assert words[0] == "mm-numeric"
+    assert cli.main(words[1:]) == 0, line
+
+
+def execute(text, names):
+    """Execute a cell. The value of its last line, which a notebook shows, is ``names["shown"]``."""
+    lines = [f"command({line[1:]!r})" if line[:1] == "!" else line for line in text.split("\n")]
+    tree = ast.parse("\n".join(lines))
+    if isinstance(tree.body[-1], ast.Expr) and lines[-1][:8] != "command(":
+        tree.body[-1] = ast.Assign([ast.Name("shown", ast.Store())], tree.body[-1].value)
+    exec(compile(ast.fix_missing_locations(tree), "cell", "exec"), names)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Return a function that executes a notebook in an empty folder, and returns its names."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_notebook(name):
+        names = {"command": command}
+        for text in cells(name, tiny=True):
+            execute(text, names)
+        return names
+
+    return run_notebook
+
+
+@pytest.mark.slow
+def test_losses(run, capsys):
+    results = run("losses")["results"]
+    assert list(results) == ["ce", "emd"]
+    assert all(len(errors) == 8 and min(errors) >= 0 for errors in results.values())
+    printed = capsys.readouterr().out
+    # wrong digit 0 and 4: the same cross-entropy, five times the distance
+    rows = [line.split() for line in printed.splitlines() if "█" in line]
+    assert len({row[1] for row in rows}) == 1
+    assert float(rows[0][2]) == pytest.approx(5 * float(rows[4][2]), abs=0.01)
+
+
+@pytest.mark.slow
+def test_clock(run, tmp_path):
+    names = run("clock")
+    assert names["shown"].size == (224, 224)
+    assert len(names["answers"]) == 4
+    assert (tmp_path / "clock-model" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_detection(run, tmp_path):
+    assert run("detection")["shown"].size == (84, 84)
+    assert (tmp_path / "runs/detection/results.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["clock", "detection"])
+def test_the_config_of_the_published_model_is_valid(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    size, config = (
+        next(text for text in cells(name, tiny=False) if part in text)
+        for part in ("TINY = ", "yaml.safe_dump")
+    )
+    execute(f"from pathlib import Path\n{size}\n{config}", {})
+    assert read_comparison(f"{name}.yaml").model.name == "Qwen/Qwen2-VL-2B-Instruct"
