@@ -79,6 +79,8 @@ def test_every_python_example_runs(page, hub, tmp_path, capsys):
     torch.manual_seed(0)
     names = stand_ins(tmp_path)
     for example in blocks(page, "python"):
+        if "lightning" in example:  # not installed with the tests
+            continue
         for name, folder in hub.items():
             example = example.replace(name, folder)
         before, trainer = names["model"].model.norm.weight.clone(), names.get("trainer")
@@ -95,8 +97,29 @@ def test_every_python_example_runs(page, hub, tmp_path, capsys):
             assert names["found"] is None or 0 < names["found"].covered <= 1
         if "from_hidden" in example:
             assert names["model"].model.norm.weight.grad.abs().min() > 0
+        if "NumericLoss(" in example:  # flattened and shifted, as a recipe of torchtune calls it
+            loss = names["NumericLoss"](hub["Qwen/Qwen2-VL-2B-Instruct"], "ntil")
+            logits, labels = names["logits"], names["labels"]
+            flat = torch.nn.functional.pad(labels, (0, 1), value=loss.ignore_index)[:, 1:].flatten()
+            expected = names["loss_of"](logits, labels, shift=True).loss
+            torch.testing.assert_close(loss(logits.flatten(0, 1), flat), expected)
         if "from_tokens" in example:
             assert [len(names[n]) for n in ("locations", "words", "both")] == [1024, 3, 1034]
+
+
+def test_the_example_of_lightning_runs(hub, tmp_path, monkeypatch):
+    pytest.importorskip("lightning", reason="lightning is not installed with the tests")
+    monkeypatch.chdir(tmp_path)
+    names = stand_ins(tmp_path)
+    before = names["model"].model.norm.weight.clone()
+    first, *examples = blocks("docs/quickstarts/trainers.md", "python")
+    for name, folder in hub.items():
+        first = first.replace(name, folder)
+    for example in (first, *(text for text in examples if "lightning" in text)):
+        exec(compile(example, "trainers.md", "exec"), names)
+    assert names["trainer"].global_step == 2
+    assert (names["model"].model.norm.weight != before).all()
+    assert names["trainer"].logged_metrics.keys() >= {"parts/ce", "parts/emd_exp"}
 
 
 def commands(page):
