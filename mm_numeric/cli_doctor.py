@@ -82,7 +82,7 @@ def _packages() -> Iterator[Finding]:
     for requirement in listed:
         found = _version(requirement.name)
         extra = re.search('extra == "([^"]+)"', str(requirement.marker))
-        if extra and extra[1] in _NOT_FOR_USERS:
+        if requirement.name == "mm-numeric" or (extra and extra[1] in _NOT_FOR_USERS):
             continue
         if extra and found is None:
             command = f"pip install 'mm-numeric[{extra[1]}]'"
