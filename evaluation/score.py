@@ -250,8 +250,8 @@ def _check_prediction(row: Mapping[str, Any], where: str, seen: set[str]) -> Non
     for key in ("id", "text"):
         if not isinstance(row.get(key), str):
             raise ValueError(
-                f'{where}: no "{key}" (a text); a prediction needs id, text, target. For files of '
-                "other tools, name the file of the rows with --rows."
+                f'{where}: no "{key}" (a text) in the fields {", ".join(row)}; a prediction needs '
+                "id, text, target. For files of other tools, name the file of the rows with --rows."
             )
     if row.get("target") is None:
         raise ValueError(

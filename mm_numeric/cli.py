@@ -14,7 +14,7 @@ from typing import Any
 
 from mm_numeric.archives import set_limit
 from mm_numeric.cli_arguments import GLOBAL_FLAGS, make_parser
-from mm_numeric.cli_joined_rows import prepared_rows
+from mm_numeric.cli_joined_rows import check_predictions, prepared_rows
 from mm_numeric.cli_ranking import ranking_settings
 from mm_numeric.files import atomic_file
 from mm_numeric.log import ALL_RANKS, logger, rank, set_verbosity, show, warnings_as_messages
@@ -52,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # argparse fills a positional list only once: overrides after an option are left over.
         overrides = all("=" in word and not word.startswith("-") for word in rest)
         if not overrides or "overrides" not in arguments:
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        arguments.overrides += rest
+            getattr(arguments, "parser", parser).reject(rest)
+        arguments.overrides = [*arguments.overrides, *rest]
     set_verbosity(verbose="verbose" in arguments, quiet="quiet" in arguments)
     if (
         os.getcwd() not in sys.path
@@ -220,6 +220,8 @@ def _predict(arguments: argparse.Namespace) -> None:
     rule = replace(config.predict, **settings).rule
     name = TRAINING_ANSWERS if arguments.training_rows else PREDICTIONS
     out = arguments.out or arguments.model / decoded_name(name, rule)
+    if out.is_dir():
+        raise ValueError(f"--out: {out} is a folder; name a file in it.")
     count = predict(
         arguments.model,
         source,
@@ -247,6 +249,7 @@ def _score(arguments: argparse.Namespace) -> None:
     predictions, truth = arguments.predictions, arguments.truth
     is_ranked = arguments.protocol == "coco_ap"
     settings = ranking_settings(arguments)
+    check_predictions(predictions)
     rows = prepared_rows(arguments)
     if truth is not None and (arguments.task or predictions.suffix == ".jsonl"):
         raise ValueError("--truth cannot be combined with --task or a .jsonl file of answers.")

@@ -21,11 +21,12 @@ Run = Callable[[argparse.Namespace], None]
 _Add = Callable[[str, str], argparse.ArgumentParser]
 
 
-def make_parser(commands: Mapping[str, Run]) -> argparse.ArgumentParser:
+def make_parser(commands: Mapping[str, Run]) -> CommandParser:
     """Return the argument parser of ``mm-numeric`` with all its commands.
 
     ``commands`` maps the name of each command to its function. Parsing stores the function of the
-    chosen command as ``arguments.command``, or nothing if no command was given.
+    chosen command as ``arguments.command`` and its parser as ``arguments.parser``, or nothing if no
+    command was given.
     """
     shared = _global_options()
     parser = CommandParser(
@@ -46,7 +47,7 @@ def make_parser(commands: Mapping[str, Run]) -> argparse.ArgumentParser:
         texts[name] = text
         description = text[0].upper() + text[1:] + "."
         added = subparsers.add_parser(name, description=description, parents=[shared])
-        added.set_defaults(command=commands[name])
+        added.set_defaults(command=commands[name], parser=added)
         return added
 
     add("ls", "list tasks, families, coordinate formats, losses and configs")
@@ -94,6 +95,7 @@ def _add_config(parser: argparse.ArgumentParser, nargs: Literal["?"] | None = No
     parser.add_argument(
         "overrides",
         nargs="*",
+        default=[],  # otherwise argparse calls it required
         metavar="KEY=VALUE",
         help="setting to change, such as trainer.learning_rate=1.0e-4; `mm-numeric check --explain "
         "trainer` explains the settings of a section",

@@ -69,6 +69,18 @@ def _add_sizes(joined: argparse._ArgumentGroup) -> None:
     )
 
 
+def check_predictions(path: Path) -> None:
+    """Raise ValueError if ``path`` is a run folder, or the missing predictions of a run."""
+    from mm_numeric.run_folder import CONFIG, PREDICTIONS
+
+    run = path if path.is_dir() else path.parent
+    if (run / CONFIG).is_file() and not path.is_file():
+        file = run / PREDICTIONS
+        first = "" if file.is_file() else f"run `mm-numeric predict --model {run}`, and then "
+        what = "a run folder" if path.is_dir() else "there is no such file"
+        raise ValueError(f"{path}: {what}; {first}score {file}.")
+
+
 def prepared_rows(arguments: argparse.Namespace) -> Any:
     """Return the values of ``--rows`` and its related options, or None without ``--rows``."""
     names = ("family", "frame", *_SIZES, "images", "option", "id", "text")

@@ -1,7 +1,8 @@
 """The overview of the ``mm-numeric`` commands in groups, and errors that name the nearest word."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from mm_numeric.escaping import terminal_text
@@ -42,7 +43,13 @@ def overview(texts: Mapping[str, str]) -> str:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Argument parser whose error for a word that is not in ``choices`` names the nearest word."""
+    """Argument parser whose errors for wrong choices and options name the nearest one."""
+
+    def reject(self, words: Sequence[str]) -> NoReturn:
+        """Exit with an error message for arguments that this parser does not have."""
+        near = [o for w in words for o in get_close_matches(w, self._option_string_actions, n=1)]
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        self.error(f"unrecognized arguments: {' '.join(words)}{hint}")
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and an error message, and exit with code 2."""

@@ -1,5 +1,6 @@
 """Read rows from JSONL, JSON, CSV and TSV files, and write files atomically."""
 
+import codecs
 import csv
 import glob
 import gzip
@@ -19,6 +20,7 @@ from typing import IO, Any, NamedTuple
 from mm_numeric.archives import UnpackedSizeError, packed_lines, read_gzip
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_LIST = " Name a file with a list of rows .json."
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -39,10 +41,11 @@ def rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueErr
     is_packed = path.suffix == ".gz"
     ending = Path(path.stem).suffix if is_packed else path.suffix
     if ending not in (".jsonl", ".json", *_DELIMITERS):
-        yield ValueError(
-            f"{path}: rows are read from .jsonl, .json, .csv or .tsv, not "
-            f"{ending or 'no extension'!r}."
-        )
+        found = "a folder" if path.is_dir() else repr(ending or "no extension")
+        message = f"{path}: rows are read from .jsonl, .json, .csv or .tsv, not {found}."
+        if path.is_dir() or ending in (".parquet", ".arrow"):
+            message += " In a config, set `dataset` instead of `path`."
+        yield ValueError(message)
         return
     try:
         if ending == ".jsonl":
@@ -54,7 +57,10 @@ def rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueErr
     except FileNotFoundError:
         yield ValueError(f"{path}: there is no such file.")
         return
-    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
+    except UnicodeDecodeError as error:
+        yield not_utf8(path, error)
+        return
+    except (OSError, EOFError, zlib.error) as error:
         yield ValueError(f"{path}: cannot be read ({error}).")
         return
     except UnpackedSizeError as error:
@@ -76,7 +82,7 @@ def _jsonl_rows(
             try:
                 yield _object(json.loads(line), where)
             except (ValueError, RecursionError) as error:  # deep nesting: [[[[[...
-                yield ValueError(f"{where}: not JSON ({error}).")
+                yield ValueError(f"{where}: not JSON ({error}).{_LIST if line[0] == '[' else ''}")
 
 
 def _json_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
@@ -87,7 +93,11 @@ def _json_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]] | V
         return
     rows = found.get("data_list") if isinstance(found, dict) else found
     if not isinstance(rows, list):
-        yield ValueError(f"{path}: expected a list of rows, or one as data_list.")
+        keys = f", found {', '.join(found):.60}" if found and isinstance(found, dict) else ""
+        yield ValueError(
+            f"{path}: expected a list of rows, or one as data_list{keys}. `mm-numeric prepare` "
+            "converts other formats, such as COCO."
+        )
         return
     for number, row in enumerate(rows, start=1):
         yield _object(row, f"{path}, row {number}")
@@ -114,7 +124,7 @@ class Shard(NamedTuple):
         try:
             text = content.decode("utf-8" if self.start else "utf-8-sig")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{self.path}: cannot be read ({error}).") from error
+            raise not_utf8(self.path, error) from error
         for row in _jsonl_rows(text.split("\n"), self.path, self.first):
             if isinstance(row, ValueError):
                 raise row
@@ -138,10 +148,22 @@ def shards_of(path: Path, rows: int) -> list[Shard]:
     return [*shards, Shard(path, start, size, first)] if count else shards
 
 
+def not_utf8(path: Path, error: UnicodeDecodeError) -> ValueError:
+    """Return the ValueError for a text file in another encoding than UTF-8."""
+    found = f"byte {error.object[error.start]:#x}, as in Latin-1"
+    if error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        found = "it is UTF-16"
+    elif b"\0" in error.object:
+        found = "it is not a text file"
+    excel = " (in Excel: CSV UTF-8)" if path.suffix in _DELIMITERS else ""
+    return ValueError(f"{path}: not UTF-8 ({found}); save it as UTF-8{excel}.")
+
+
 def _object(row: Any, where: str) -> tuple[str, dict[str, Any]] | ValueError:
     if isinstance(row, dict):
         return where, row
-    return ValueError(f'{where}: expected an object {{"id": ...}}, found {row!r:.40}.')
+    hint = _LIST if isinstance(row, list) else ""
+    return ValueError(f'{where}: expected an object {{"id": ...}}, found {row!r:.40}.{hint}')
 
 
 def _csv_rows(
@@ -151,6 +173,13 @@ def _csv_rows(
     reader = csv.DictReader(lines, restkey="(more)", restval=None, delimiter=delimiter)
     try:
         names = reader.fieldnames or []
+        others = [other for other in ";,\t|" if len(names) == 1 and other in names[0]]
+        if others:
+            yield ValueError(
+                f"{path}, line 1: the header is one field, {names[0]!r:.60}; separate fields by "
+                f"{delimiter!r} instead of {others[0]!r}."
+            )
+            return
         for record in reader:
             where = f"{path}, line {reader.line_num}"
             if "(more)" in record or None in record.values():
@@ -269,7 +298,7 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}).") from error
+        raise not_utf8(path, error) from error
     except ValueError as error:
         raise ValueError(f"{path}: not valid or not complete JSON ({error}).") from error
     except RecursionError as error:

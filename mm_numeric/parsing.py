@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from mm_numeric.files import not_utf8
 from mm_numeric.registry import unknown
 
 
@@ -30,13 +31,29 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_CURES = {
+    "expected <block end>": " The line is indented differently from those above it, which belong "
+    "to the same section.",
+    "mapping values are not allowed here": " Correct the indentation of this line, write a space "
+    "after each colon, and put texts with a colon in quotes.",
+    "'\\t' that cannot start": " Indent with spaces, not with tabs.",
+    "expected ',' or": " A bracket or brace may not be closed, here or in a line above.",
+    "end of stream": " A quote is not closed.",
+    "that cannot start any token": " Put the text in quotes.",
+    "alphabetic or numeric character": " Put the text in quotes.",
+    "expected '<document start>'": " A config is one YAML file, not a file of rows.",
+}
+"""Part of an error message of PyYAML -> what to do."""
+
+
 def parse_yaml(text: str, where: str) -> Any:
     """Parse YAML text, and raise ValueError if it is invalid or has duplicate keys."""
     try:
         return yaml.load(text, Loader=_StrictLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ValueError(f"{where}, line {line}: {error.problem}.") from error
+        hints = (hint for problem, hint in _CURES.items() if problem in str(error.problem))
+        raise ValueError(f"{where}, line {line}: {error.problem}.{next(hints, '')}") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2020-13-45
         raise ValueError(f"{where}: not YAML ({error}).") from error
 
@@ -45,11 +62,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file of settings and return its top-level mapping as a dictionary."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise not_utf8(path, error) from error
+    except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error}).") from error
     raw = parse_yaml(text, path.name)
     if not isinstance(raw, dict):
-        raise ValueError(f"{path.name}: expected settings as `key: value`, found {raw!r:.60}.")
+        found = "an empty file" if raw is None else repr(raw)
+        raise ValueError(f"{path.name}: expected settings as `key: value`, found {found:.60}.")
     return raw
 
 
@@ -102,8 +122,10 @@ def _set(at: Any, path: list[str], value: Any, override: str, done: tuple[str, .
 def read_dataclass(cls: type, raw: Any, where: str) -> Any:
     """Create a dataclass from parsed YAML, and check each value against its annotated type."""
     if not isinstance(raw, Mapping):
-        names = ", ".join(f.name for f in fields(cls))
-        raise ValueError(f"{where}: expected settings ({names}), found {raw!r:.60}.")
+        names = [f.name for f in fields(cls)]
+        hint = f" Write {{{names[0]}: {raw:.60}}}." if isinstance(raw, str) and names else ""
+        listed = ", ".join(names)
+        raise ValueError(f"{where}: expected settings ({listed}), found {raw!r:.60}.{hint}")
     hints = typing.get_type_hints(cls)
     known = {f.name: f for f in fields(cls)}
     for key in raw:

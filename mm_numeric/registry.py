@@ -344,7 +344,7 @@ def unknown(name: object, known: Iterable[str], what: str, where: str) -> ValueE
     hint = f" Did you mean {near[0]!r}?" if near else ""
     if not near and "." in str(name):
         hint = " An import path has a colon before the name: package.module:Name."
-    listed = f"Known: {', '.join(names)}."
+    listed = f"Known: {', '.join(names) or 'none'}."
     if len(names) > 40:
         within = [known_name for known_name in names if str(name) in known_name]
         nearest = [*near, *within, *get_close_matches(str(name), names, n=3, cutoff=0)]

@@ -35,16 +35,6 @@ def forked(*arguments, cwd):
     return python("-m", "mm_numeric", *arguments, cwd=cwd)
 
 
-def fails_with(capsys, *arguments):
-    """Run a command in this process and return the one line that it leaves on stderr."""
-    assert cli.main(arguments) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("mm-numeric: ")
-    assert said.err.count("\n") == 1
-    return said.err
-
-
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["ls"], ["check", "clock_tiny"], ["check", "--explain", "task"]]
 )
@@ -121,44 +111,6 @@ def test_what_check_prints_is_the_same_config(capsys, tmp_path):
     assert "#   max_steps:" not in printed
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["check", "clock_tiny", "objective=ntill"], "no objective 'ntill'. Did you mean 'ntil'?"),
-        (["check", "clock_tiny", "modl.name=x"], "no setting 'modl'. Did you mean 'model'?"),
-        (["check", "clock_tiny", "trainer.learning_rate=1e-5"], "as text: write 1.0e-5."),
-        (["check", "clock_tiny", "predict.batch_size=a"], "'a' is not a whole number."),
-        (["check", "clock_tiny", "x"], "write an override as name.of.setting=value."),
-        (["check", "none.yaml"], "none.yaml: there is no such file."),
-        (["check", "clock_tny.yaml"], "no such file. Did you mean 'clock_tiny'? Shipped"),
-        (["check", "none/clock_tiny.yaml"], "no such file. Did you mean 'clock_tiny'? Shipped"),
-        (["check", "mien.yaml"], "no such file. Did you mean 'mine.yaml'? Shipped"),
-        (["check", "mine"], "no config 'mine'. Did you mean 'mine.yaml'?"),
-        (["check", "clock_tyni"], "no config 'clock_tyni'. Did you mean 'clock_tiny'?"),
-        (["cp", "clock_tyni", "x.yaml"], "no config 'clock_tyni'."),
-        (["cp", "clock_tiny", "no/such/x.yaml"], "no/such: there is no such folder."),
-        (["score", "none.jsonl"], "none.jsonl: there is no such file."),
-        (["score", "none.zip"], "none.zip: files of other tools require --truth."),
-        (["score", "r.jsonl", "--lines", "box"], "r.jsonl: files of other tools require --truth."),
-        (["score", "r.json", "--protocol", "coco_ap"], "files of other tools require --truth"),
-        (["score", "r.jsonl", "--protocol", "coco_ap"], "r.jsonl: there is no such file."),
-        (["score", "r.jsonl", "--ties", "averaged"], "--ties requires --protocol coco_ap."),
-        (
-            ["score", "r.jsonl", "--truth", "gt.zip"],
-            "--truth cannot be combined with --task or a .jsonl",
-        ),
-        (["score", "r.zip", "--truth", "gt.zip", "--task", "clock"], "--truth cannot be combined"),
-        (["score", "r.zip", "--truth", "gt.zip", "--ties", "averaged"], "--ties requires --prot"),
-        (["score", "r.zip", "--truth", "gt.zip"], "gt.zip: there is no such file."),
-        (["report", "none"], "none/summary.json: there is no such file. Run `mm-numeric compare`"),
-    ],
-)
-def test_a_mistake_is_one_line(capsys, tmp_path, monkeypatch, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    Path("mine.yaml").touch()
-    assert message in fails_with(capsys, *arguments)
-
-
 def test_without_a_command_the_commands_are_listed_in_groups(capsys):
     assert cli.main([]) == 2
     said = capsys.readouterr().err
@@ -175,12 +127,6 @@ def test_without_a_command_the_commands_are_listed_in_groups(capsys):
     error = capsys.readouterr().err
     assert "COMMAND: there is no command 'trian'. Did you mean 'train'? Known: " in error
     assert set(error.rpartition("Known: ")[2].strip(".\n").split(", ")) == set(listed)
-
-
-def test_a_wrong_choice_names_the_nearest(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["compare", "clock_tiny", "--engine", "slrum"])
-    assert "--engine: there is no choice 'slrum'. Did you mean 'slurm'?" in capsys.readouterr().err
 
 
 def test_version(capsys):
@@ -279,9 +225,9 @@ def test_cp_copies_and_does_not_overwrite(capsys, tmp_path):
     )
     assert mine.read_bytes() == (CONFIGS / "clock_tiny.yaml").read_bytes()
     mine.write_text("mine", encoding="utf-8")
-    assert f"{mine} exists; name another file." in fails_with(capsys, "cp", "clock_tiny", str(mine))
+    assert cli.main(["cp", "clock_tiny", str(mine)]) == 2
+    assert f"{mine} exists; name another file." in capsys.readouterr().err
     assert mine.read_text(encoding="utf-8") == "mine"
-    assert f"{tmp_path} exists" in fails_with(capsys, "cp", "clock_tiny", str(tmp_path))
 
 
 def test_cp_copies_settings_of_deepspeed_too(capsys, tmp_path):
@@ -289,19 +235,6 @@ def test_cp_copies_settings_of_deepspeed_too(capsys, tmp_path):
     assert cli.main(["cp", "zero2", str(mine)]) == 0
     assert mine.read_bytes() == (CONFIGS / "deepspeed" / "zero2.json").read_bytes()
     assert f"train ... trainer.deepspeed={mine}`" in capsys.readouterr().out
-
-
-def test_images_without_data_are_refused(capsys):
-    said = fails_with(capsys, "predict", "--model", "x", "--images", "y")
-    assert "--images is the image folder of --data; add --data or remove --images." in said
-
-
-@pytest.mark.parametrize("option", ["--batch-size", "--max-new-tokens", "--limit"])
-def test_what_must_be_positive(capsys, option):
-    with pytest.raises(SystemExit) as end:
-        cli.main(["predict", "--model", "x", option, "0"])
-    assert end.value.code == 2
-    assert f"argument {option}: 0 is not a whole number of at least 1" in capsys.readouterr().err
 
 
 def test_a_reader_who_leaves_is_no_crash():
@@ -328,10 +261,6 @@ def test_overrides_may_stand_behind_an_option(tmp_path, capsys):
     wanted = f"trainer.output_dir={tmp_path / 'none'}"
     assert cli.main(["train", "clock_tiny", "objective=emd", "--resume", wanted]) == 2
     assert f"{tmp_path / 'none'}: no checkpoint to resume from" in capsys.readouterr().err
-    for wrong in (["train", "clock_tiny", "--resumee"], ["ls", "a=b"]):
-        with pytest.raises(SystemExit, match="2"):
-            cli.main(wrong)
-        assert "unrecognized arguments" in capsys.readouterr().err
 
 
 def test_a_module_in_the_working_directory_is_found(tmp_path):

@@ -150,8 +150,8 @@ def test_read_yaml_says_what_is_wrong_with_the_file(tmp_path):
     path = tmp_path / "mine.yaml"
     for data, message in [
         (b"- 1\n", r"mine\.yaml: expected settings as `key: value`, found \[1\]\."),
-        (b"", r"mine\.yaml: expected settings as `key: value`, found None\."),
-        (b"a: \xff", r"mine\.yaml: cannot be read \('utf-8'"),
+        (b"", r"mine\.yaml: expected settings as `key: value`, found an empty file\."),
+        (b"a: \xff", r"mine\.yaml: not UTF-8 \(byte 0xff"),
     ]:
         path.write_bytes(data)
         with pytest.raises(ValueError, match=message):

@@ -63,6 +63,10 @@ def find_config(name: str | Path) -> Path:
     shipped = {p.stem: p for p in sorted(CONFIGS.glob("*.yaml"))}
     if str(name) in shipped:
         return shipped[str(name)]
+    if name and path.is_dir():
+        inside = path / "config.yaml"
+        hint = f"; name {inside}" if inside.is_file() else ""
+        raise ValueError(f"{name}: a folder, not a config, which is a YAML file{hint}.")
     files = {p.name: str(p) for p in path.parent.glob("[!.]*.y*ml")}
     known = {**{stem: stem for stem in shipped}, **files}
     if path.suffix or path.parent != Path():

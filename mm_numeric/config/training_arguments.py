@@ -38,6 +38,8 @@ ONLY: Mapping[str, tuple[Any, str]] = {
     "remove_unused_columns": (False, "the collator reads examples, not columns"),
     "label_smoothing_factor": (0, "the objective is the loss"),
     "average_tokens_across_devices": (True, "the objective counts over all ranks"),
+    "eval_strategy": ("no", "the section `evaluate` scores answers during training"),
+    "load_best_model_at_end": (False, "`evaluate.best` saves the best weights"),
     "enable_jit_checkpoint": (False, "SIGTERM saves a checkpoint anyway"),
     "resume_from_checkpoint": (None, "there is `mm-numeric train ... --resume`"),
 }
@@ -56,11 +58,14 @@ It treats an unknown ``train_sampling_strategy`` as ``random``. Its ``batch_reba
 because it needs a dataset column with lengths.
 """
 
-_FROM_1 = (
-    "gradient_accumulation_steps",
-    "per_device_train_batch_size",
-    "dataloader_prefetch_factor",
-)
+_AT_LEAST: Mapping[str, int] = {
+    "gradient_accumulation_steps": 1,
+    "per_device_train_batch_size": 1,
+    "dataloader_prefetch_factor": 1,
+    "dataloader_num_workers": 0,
+    "learning_rate": 0,
+    "num_train_epochs": 0,
+}
 
 _MORE_TYPES: Mapping[str, tuple[str, ...]] = {"fsdp": ("bool",)}
 """Types that a setting accepts according to its documentation, but not its annotation."""
@@ -121,8 +126,8 @@ def check_trainer_settings(raw: Any, where: str) -> dict[str, Any]:
             raise ValueError(f"{where}.{key}: only {only!r} can be used here, for {why}.")
         if key in _WORDS and value not in _WORDS[key]:
             raise unknown(value, _WORDS[key], "value", f"{where}.{key}")
-        if key in _FROM_1 and value is not None and checked[key] < 1:
-            raise ValueError(f"{where}.{key} must be at least 1, not {value}.")
+        if key in _AT_LEAST and value is not None and checked[key] < _AT_LEAST[key]:
+            raise ValueError(f"{where}.{key} must be at least {_AT_LEAST[key]}, not {value}.")
         if key == "deepspeed" and isinstance(value, str):
             find_deepspeed(value, f"{where}.{key}")
     return checked

@@ -194,8 +194,12 @@ def examples_of_row(
         if answers is not None:
             examples = answers.labelled(task, (row.where, row.row), examples)
     except ValueError as error:
-        located = str(error).startswith((row.where, *([answers.file] if answers else [])))
-        own = error if located else ValueError(f"{row.where}: {error}")
+        message = str(error)
+        if not message.startswith((row.where, *([answers.file] if answers else []))):
+            message = f"{row.where}: {message}"
+        if "each row needs" in message:
+            message += f" This row has {', '.join(row.row) or 'no fields'}."
+        own = error if message == str(error) else ValueError(message)  # error has the traceback
         yield None, _other_task(task, row) or own
         return
     except Exception as error:  # of a user's task, whose author needs the row and the kind

@@ -90,6 +90,11 @@ class Prompting(ABC):
 
     def chat_prompt(self, text: str, with_image: bool) -> str:
         """Apply the tokenizer's chat template to a question, and add the generation prompt."""
+        if not self.tokenizer.chat_template:
+            raise ValueError(
+                f"model.name: the tokenizer has no chat template, which the prompts of {self.name} "
+                "need; copy chat_template.jinja from the instruction-tuned checkpoint."
+            )
         content = [{"type": "image"}] if with_image else []
         return self.tokenizer.apply_chat_template(
             [{"role": "user", "content": [*content, {"type": "text", "text": text}]}],

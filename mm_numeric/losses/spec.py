@@ -110,8 +110,9 @@ class ObjectiveSpec:
             tokens=("all", "digits"),
             on_nan=("keep", "error"),
         )
-        if not (0 <= self.weight < math.inf and 0 <= self.ce_weight < math.inf):
-            raise ValueError("weight and ce_weight must be >= 0 and finite")
+        for name, weight in (("weight", self.weight), ("ce_weight", self.ce_weight)):
+            if not 0 <= weight < math.inf:
+                raise ValueError(f"{name} must be >= 0 and finite, not {weight}")
         if not all(isinstance(term, TermSpec) for term in self.terms):
             raise ValueError(
                 f"terms must be TermSpecs, such as (TermSpec(name='emd'),), not {self.terms!r:.60}"

@@ -1,8 +1,10 @@
 """Load the model, tokenizer and image processor that a config names."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,10 @@ from mm_numeric.families.family import Family
 from mm_numeric.log import shows_progress
 from mm_numeric.models.adapters import base_of_adapters, has_adapters, load_adapted
 from mm_numeric.registry import FAMILIES, choose
+from mm_numeric.run_folder import MODEL
+
+_TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model")
+"""Patterns of the files of a tokenizer, one of which a folder with a checkpoint needs."""
 
 
 def device_type() -> str:
@@ -62,12 +68,34 @@ def family_class(config: Config) -> type[Family]:
 def load_family(config: Config, source: str) -> Family:
     """Load the prompt format, tokenizer and image processor of a checkpoint (its ``Family``)."""
     cls = family_class(config)
+    _check_source(source, f"{config.title}, model.name")
     if config.model.baseline is not None:
         cls = with_baseline(cls, config.model.baseline, f"{config.title}, model.baseline")
     with _short_errors(config, source):
         family = cls.load(source, config.model)
         family.max_positions = _max_positions(family, source, config.model)
     return family
+
+
+def _check_source(source: str, where: str) -> None:
+    """Raise ValueError if ``source`` is a folder that is missing or has no tokenizer."""
+    path = Path(source)
+    if path.is_dir():
+        if not any(found for name in _TOKENIZER_FILES for found in path.glob(name)):
+            remedy = "copy the tokenizer files of its base model into it"
+            if (path / MODEL).is_dir():
+                remedy = f"name the weights of this run, {path / MODEL}"
+            files = ", ".join(_TOKENIZER_FILES)
+            raise ValueError(
+                f"{where}: the folder {source!r} has no tokenizer ({files}); {remedy}."
+            )
+        return
+    if path.is_file() or source.startswith((".", "~", os.sep)):
+        found = "a file, not a folder" if path.is_file() else "there is no such folder"
+        siblings = [p.name for p in path.parent.glob("*") if (p / "config.json").is_file()]
+        near = get_close_matches(path.name, siblings, n=1)
+        hint = f" Did you mean {str(path.parent / near[0])!r}?" if near else ""
+        raise ValueError(f"{where}: {source!r}: {found}.{hint}")
 
 
 def _max_positions(family: Family, source: str, model: ModelConfig) -> int | None:

@@ -98,7 +98,8 @@ def train(
     """
     train_part = partial(_train, stoppable=stoppable, trust_remote_code=trust_remote_code)
     if config.distil is None:
-        return train_part(config, resume=resume)
+        with translate_disk_full(config.output_dir):
+            return train_part(config, resume=resume)
     started, folder = time.monotonic(), config.output_dir
     check_distillation(config)
     training_arguments(config)  # joins the process group
@@ -359,7 +360,10 @@ def training_arguments(config: Config) -> TrainingArguments:
         _ = args.device  # joins the process group
         join_ranks(args)
     except (ValueError, TypeError, ImportError, KeyError) as error:
-        raise ValueError(f"{config.title}, trainer: {error}") from error
+        # transformers does not name the setting: "adamx is not a valid OptimizerNames, ..."
+        value = str(error).partition(" is not a valid ")[0]
+        names = [f".{name}" for name, own in config.trainer.items() if own == value]
+        raise ValueError(f"{config.title}, trainer{''.join(names[:1])}: {error}") from error
     validate_deepspeed(args, f"{config.title}, trainer.deepspeed")
     sharing = args.accelerator_config
     if sharing.split_batches or sharing.dispatch_batches or not sharing.even_batches:

@@ -176,6 +176,18 @@ class NumericTrainer(NumericLossMixin, Trainer):
         engine = self.model_wrapped if self.is_deepspeed_enabled else None
         return self.norms.measuring(self.model, step, engine)
 
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """Create the repository of ``trainer.push_to_hub``; raise ValueError if this fails."""
+        try:
+            super().init_hf_repo(token, private)
+        except OSError as error:  # offline, no network, no token, no permission
+            first = str(error).strip().partition("\n")[0]
+            raise ValueError(
+                f"trainer.push_to_hub: no repository can be created ({first}). Log in with `hf "
+                "auth login` and unset HF_HUB_OFFLINE; or set push_to_hub to false, and upload the "
+                "folder that `mm-numeric export` writes."
+            ) from error
+
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
         """Return the gradient norm; record whether it is clipped, and finite like the losses."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)

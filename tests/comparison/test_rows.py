@@ -236,7 +236,7 @@ def test_the_control_has_the_settings_of_the_row_that_it_is_the_control_of(tmp_p
             {"objective.wait": [1]},
             r"grid, ntil_wait_1: there is no setting 'wait'\. Did you mean 'weight'",
         ),
-        ({"objective.weight": [-1]}, r"grid, ntil_weight_-1: weight and ce_weight must be >= 0"),
+        ({"objective.weight": [-1]}, r"grid, ntil_weight_-1: weight must be >= 0"),
         ({"objective.weight": [1, 1]}, r"each row needs its own name; got \['ntil_weight_1', "),
         ({"objective.name": ["a"]}, r"'objective\.name' cannot be an axis"),
         ({"objective.terms": [[]]}, r"cannot be part of a name; write the axis as a mapping"),

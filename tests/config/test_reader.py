@@ -243,7 +243,7 @@ def read_with_rows(override):
         ("objective=null", r"objective: name a preset \(ce, .*\) or use a mapping\."),
         ("objective=os:path", r"objective: 'os:path' is not an ObjectiveSpec\."),
         ("objective.weigth=1", r"objective: there is no setting 'weigth'\. Did you mean 'weight'"),
-        ("objective.weight=-1", r"objective: weight and ce_weight must be >= 0 and finite\."),
+        ("objective.weight=-1", r"objective: weight must be >= 0 and finite, not "),
         ("objective.weight=.nan", r"objective\.weight: nan is not a number\."),
         ("objective.weight=1e-1", r"objective\.weight: '1e-1' is not a number\. .* write 0\.1\."),
         ("objective.balance=x", r"objective: balance is one of fixed, ratio, running, not 'x'\."),
@@ -257,7 +257,7 @@ def read_with_rows(override):
             "objective.terms=[{name: emd, weight: -1}]",
             r"terms\.0: weight must be >= 0 and finite, not -1\.0",
         ),
-        ("objective.weight=.inf", r"objective: weight and ce_weight must be >= 0 and finite\."),
+        ("objective.weight=.inf", r"objective: weight must be >= 0 and finite, not "),
         ("objective.terms=[{name: emd, weight: .inf}]", r"terms\.0: weight .* finite, not inf\."),
         (
             "objective.terms=[{name: emd, roles: {hours: 2}}]",

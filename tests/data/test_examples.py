@@ -122,7 +122,7 @@ GOOD = '{"id": "x", "image": "a.png", "time": "7:05"}\n'
         ),
         ("", r"rows\.jsonl: no rows; give at least one\."),
         ("\n \n", r"rows\.jsonl: no rows"),
-        (b"\xff\xfe{}", r"rows\.jsonl: cannot be read \('utf-8'"),
+        (b"\xff\xfe{}", r"rows\.jsonl: not UTF-8 \(it is UTF-16\)"),
         (
             GOOD + GOOD,
             r"line 2: the id 'x' is already used in .*rows\.jsonl, line 1; give each row",

@@ -92,7 +92,10 @@ def test_the_text_is_read_anew(tmp_path):
     [
         ([], r"predictions\.jsonl: no predictions to score\."),
         ([ROWS[0], ROWS[0]], r"line 2: the id 'a' appears twice; remove one"),
-        ([{"text": "", "target": "7:05"}], r'line 1: no "id" \(a text\); a prediction needs id, t'),
+        (
+            [{"text": "", "target": "7:05"}],
+            r'line 1: no "id" \(a text\) in the fields text, target',
+        ),
         ([{"id": "a", "target": "7:05"}], r'line 1: no "text" \(a text\)'),
         ([{"id": "a", "text": "7:05"}], r'line 1: no "target"; a prediction needs'),
         ([{"id": "a", "text": "7:05", "target": None}], r'line 1: no "target"'),

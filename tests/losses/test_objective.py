@@ -443,8 +443,8 @@ def test_unknown_names_say_the_nearest():
     [
         ({"balance": "ratios"}, "balance is one of fixed, ratio, running, not 'ratios'"),
         ({"reduction": "mean"}, "reduction is one of items, samples, not 'mean'"),
-        ({"weight": -0.1}, "weight and ce_weight must be >= 0"),
-        ({"ce_weight": -1}, "weight and ce_weight must be >= 0"),
+        ({"weight": -0.1}, "weight must be >= 0"),
+        ({"ce_weight": -1}, "weight must be >= 0"),
         (
             {"terms": (TermSpec(name="emd"), TermSpec(name="emd"))},
             "terms must be different, and ce is",
