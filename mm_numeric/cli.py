@@ -16,7 +16,7 @@ from mm_numeric.archives import set_limit
 from mm_numeric.cli_arguments import GLOBAL_FLAGS, make_parser
 from mm_numeric.cli_joined_rows import check_predictions, prepared_rows
 from mm_numeric.cli_ranking import ranking_settings
-from mm_numeric.files import atomic_file
+from mm_numeric.files import atomic_file, is_disk_full
 from mm_numeric.log import ALL_RANKS, logger, rank, set_verbosity, show, warnings_as_messages
 from mm_numeric.registry import LOCAL_ENGINE, missing_package
 
@@ -64,11 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings_as_messages():
             arguments.command(arguments)
         sys.stdout.flush()  # raises BrokenPipeError here and not when Python exits
-    except (ValueError, OSError, KeyboardInterrupt) as error:
-        return _exit_code(error)
     except ModuleNotFoundError as error:
         scores = arguments.command in (_prepare, _report, _score)
         return _exit_code(ValueError(missing_package(error, "eval" if scores else "train")))
+    except (Exception, KeyboardInterrupt) as error:
+        return _exit_code(error)
     return 0
 
 
@@ -83,10 +83,15 @@ def _exit_code(error: BaseException) -> int:
     message, extra = str(error), ALL_RANKS
     if os.environ.get("MM_NUMERIC_DEBUG"):
         raise error
-    if isinstance(error, OSError):
-        if error.filename is None:
-            raise error
+    if is_disk_full(error):
+        file = getattr(error, "filename", None) or "a file"
+        reason = getattr(error, "strerror", None) or message.splitlines()[0]
+        message = f"{file} could not be written completely ({reason}); free some "
+        message += "space and repeat the command; finished work is kept."
+    elif isinstance(error, OSError) and error.filename is not None:
         message = f"{error.filename}: {error.strerror}."
+    elif not isinstance(error, ValueError):
+        raise error
     else:
         from mm_numeric.ranks import EveryRankError
 

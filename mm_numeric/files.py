@@ -2,6 +2,7 @@
 
 import codecs
 import csv
+import errno
 import glob
 import gzip
 import hashlib
@@ -210,6 +211,9 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
                 unfinished.replace(path)
         if sys.platform == "win32":  # which renames no open file
             unfinished.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -229,6 +233,9 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             lock(handle)
         yield unfinished
         unfinished.rename(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
     finally:
         if handle is not None:
             os.close(handle)
@@ -270,6 +277,20 @@ def lock(handle: int | None) -> None:
         import fcntl
 
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return True if an error means that a file could not be written completely."""
+    if isinstance(error, ValueError):  # has a message of its own
+        return False
+    if isinstance(error, OSError):
+        return error.errno in _DISK_FULL
+    # safetensors and torch.save raise errors of their own, without an errno.
+    causes = "inline_container.cc", "iostream error", *map(os.strerror, _DISK_FULL)
+    return any(cause in str(error) for cause in causes)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,7 +1,5 @@
 """Exceptions of a training run, and clear messages for a full disk or a corrupt checkpoint."""
 
-import errno
-import os
 import re
 import signal
 from collections.abc import Iterator
@@ -10,10 +8,9 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from mm_numeric.files import is_disk_full
 from mm_numeric.ranks import EveryRankError
 from mm_numeric.run_folder import last_checkpoint
-
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class StoppedError(Exception):
@@ -34,7 +31,7 @@ def translate_disk_full(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _is_disk_full(error):
+        if not is_disk_full(error):
             raise
         checkpoint = last_checkpoint(folder)
         rest = f"resume from {checkpoint} with --resume" if checkpoint else "start again"
@@ -42,16 +39,6 @@ def translate_disk_full(folder: Path) -> Iterator[None]:
             f"{folder}: a file could not be written completely, for example because the disk is "
             f"full ({str(error).splitlines()[0]}); free some space and {rest}."
         ) from error
-
-
-def _is_disk_full(error: Exception) -> bool:
-    if isinstance(error, ValueError):  # translated already
-        return False
-    if isinstance(error, OSError) and error.errno in _DISK_FULL:
-        return True
-    # safetensors and torch.save raise errors of their own, without an errno.
-    causes = "inline_container.cc", *map(os.strerror, _DISK_FULL)
-    return any(cause in str(error) for cause in causes)
 
 
 @contextmanager
